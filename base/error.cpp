@@ -1,0 +1,119 @@
+#include <cairn/base/error.hpp>
+
+#include <cerrno>
+#include <cstring>
+
+namespace cairn {
+
+const char* to_string(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kPrecondition:
+      return "precondition";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kAlreadyExists:
+      return "already_exists";
+    case ErrorCode::kCorrupt:
+      return "corrupt";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kMismatch:
+      return "mismatch";
+    case ErrorCode::kUnavailable:
+      return "unavailable";
+    case ErrorCode::kNoSpace:
+      return "no_space";
+    case ErrorCode::kPermission:
+      return "permission";
+    case ErrorCode::kDeadline:
+      return "deadline";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kFenced:
+      return "fenced";
+    case ErrorCode::kChanged:
+      return "changed";
+    case ErrorCode::kCheckpoint:
+      return "checkpoint";
+    case ErrorCode::kInternal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+void check_invariant(bool condition, const char* what) {
+  if (!condition) throw InternalError(std::string("broken invariant: ") + what);
+}
+
+namespace {
+
+struct Meaning {
+  ErrorCode code;
+  const char* advice;
+};
+
+// What a caller can do about an errno value. What is not listed is taken for trouble with the device or the network.
+Meaning meaning_of(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+      return {ErrorCode::kNotFound, "check the path"};
+    case EEXIST:
+      return {ErrorCode::kAlreadyExists, "remove it or choose another name"};
+    case EACCES:
+    case EPERM:
+      return {ErrorCode::kPermission, "check owner and permissions"};
+    case EROFS:
+      return {ErrorCode::kPermission, "the file system is mounted read-only"};
+    case ENOSPC:
+      return {ErrorCode::kNoSpace, "free space or choose another store"};
+    case EDQUOT:
+      return {ErrorCode::kNoSpace, "the quota is used up: free space or choose another store"};
+    case EFBIG:
+      return {ErrorCode::kNoSpace, "the file is larger than the file system or the process's limit (ulimit -f) allows"};
+    case EINVAL:
+      return {ErrorCode::kInvalidArgument, "the system does not accept this request for this object"};
+    case ENAMETOOLONG:
+      return {ErrorCode::kInvalidArgument, "use a shorter name"};
+    case ENOTDIR:
+      return {ErrorCode::kPrecondition, "a part of the path is not a directory"};
+    case EISDIR:
+      return {ErrorCode::kPrecondition, "it is a directory"};
+    case ENOTEMPTY:
+      return {ErrorCode::kPrecondition, "the directory is not empty"};
+    case ELOOP:
+      return {ErrorCode::kPrecondition, "the path holds a loop of symbolic links"};
+    case EBUSY:
+      return {ErrorCode::kPrecondition, "it is in use"};
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return {ErrorCode::kUnsupported, "this file system or kernel lacks the operation"};
+    case ETIMEDOUT:
+      return {ErrorCode::kDeadline, "check that the other side is reachable"};
+    case ECANCELED:
+      return {ErrorCode::kCancelled, "it was cancelled"};
+    case EMFILE:
+      return {ErrorCode::kUnavailable, "the process has too many open files: raise ulimit -n"};
+    default:
+      return {ErrorCode::kUnavailable, "trying again may help"};
+  }
+}
+
+}  // namespace
+
+Error system_error(std::string_view action, std::string_view object, int error_number) {
+  const Meaning meaning = meaning_of(error_number);
+  std::string text = "cannot ";
+  text.append(action).append(" ").append(object).append(": ");
+  // Unlike strerror, these two are thread-safe and the same in every locale.
+  if (const char* description = strerrordesc_np(error_number)) {
+    text.append(description).append(" (").append(strerrorname_np(error_number)).append(")");
+  } else {
+    text.append("error ").append(std::to_string(error_number));
+  }
+  text.append("; ").append(meaning.advice);
+  return Error(meaning.code, text);
+}
+
+}  // namespace cairn

@@ -1,0 +1,306 @@
+#include <cairn/base/failure.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <typeinfo>
+#include <utility>
+
+#include <cxxabi.h>
+
+#include <cairn/base/rank_text.hpp>
+
+namespace cairn {
+
+const char* to_string(Phase phase) noexcept {
+  switch (phase) {
+    case Phase::kJoin:
+      return "join";
+    case Phase::kLocalPlan:
+      return "local_plan";
+    case Phase::kGlobalPlan:
+      return "global_plan";
+    case Phase::kWrite:
+      return "write";
+    case Phase::kRead:
+      return "read";
+    case Phase::kFinish:
+      return "finish";
+  }
+  return "unknown";
+}
+
+const char* to_string(FailureKind kind) noexcept {
+  switch (kind) {
+    case FailureKind::kRaised:
+      return "raised";
+    case FailureKind::kLost:
+      return "lost";
+    case FailureKind::kSilent:
+      return "silent";
+    case FailureKind::kCancelled:
+      return "cancelled";
+    case FailureKind::kBusy:
+      return "busy";
+    case FailureKind::kInternal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+const char* to_string(Committed committed) noexcept {
+  switch (committed) {
+    case Committed::kNo:
+      return "no";
+    case Committed::kYes:
+      return "yes";
+    case Committed::kUnknown:
+      return "unknown";
+  }
+  return "unknown";
+}
+
+bool operator==(const Failure& a, const Failure& b) {
+  return std::tie(a.rank, a.phase, a.kind, a.code, a.type, a.what, a.actor, a.trace_position) ==
+         std::tie(b.rank, b.phase, b.kind, b.code, b.type, b.what, b.actor, b.trace_position);
+}
+
+namespace {
+
+constexpr int kNestedMax = 8;
+
+// Length of the well-formed UTF-8 character that `text` starts with, 0 if it does not start with one.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 && lead <= 0xF4  ? 4
+                             : lead >= 0xE0 && lead < 0xF0 ? 3
+                             : lead >= 0xC2 && lead < 0xE0 ? 2
+                                                           : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool beyond = (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates, above U+10FFFF
+  return overlong || beyond ? 0 : length;
+}
+
+// Failures travel in messages and end in JSON: their texts are UTF-8, never cut within a character, and bounded.
+std::string clean_text(std::string_view text, std::size_t max_bytes) {
+  static constexpr std::string_view kCut = " [...]";
+  std::string result;
+  result.reserve(std::min(text.size(), max_bytes));
+  const std::size_t room = max_bytes - kCut.size();
+  std::size_t cut = 0;  // where to cut if the text turns out too long
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::size_t used = std::max<std::size_t>(length, 1);
+    if (result.size() + used > max_bytes) {
+      result.resize(cut);
+      result += kCut;
+      break;
+    }
+    if (length > 0) {
+      result.append(text.substr(0, length));
+    } else {
+      result.push_back('?');
+    }
+    if (result.size() <= room) cut = result.size();
+    text.remove_prefix(used);
+  }
+  return result;
+}
+
+std::string demangled(const std::type_info* type) {
+  if (!type) return "foreign exception";
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type->name(), nullptr, nullptr, &status), &std::free);
+  return clean_text(status == 0 && name ? name.get() : type->name(), 512);
+}
+
+std::string text_of(const std::exception& exception) {
+  const char* text = exception.what();
+  return clean_text(text ? text : "(what() returned nothing)", kFailureTextMax);
+}
+
+struct Cause {
+  ErrorCode code = ErrorCode::kUnavailable;
+  std::string type;
+  std::string what;
+  std::exception_ptr nested;
+};
+
+Cause cause_of(const std::exception_ptr& exception) {
+  Cause cause;
+  const auto name_type = [&] { cause.type = demangled(abi::__cxa_current_exception_type()); };
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    name_type();
+    if (const auto* known = dynamic_cast<const Error*>(&error)) cause.code = known->code();
+    cause.what = text_of(error);
+    if (const auto* outer = dynamic_cast<const std::nested_exception*>(&error)) cause.nested = outer->nested_ptr();
+  } catch (const std::string& text) {
+    name_type();
+    cause.what = clean_text(text, kFailureTextMax);
+  } catch (const char* text) {
+    name_type();
+    cause.what = clean_text(text ? text : "(null)", kFailureTextMax);
+  } catch (...) {
+    name_type();
+    cause.what = "an exception that is not a std::exception and has no text";
+  }
+  return cause;
+}
+
+}  // namespace
+
+Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept {
+  Failure failure;
+  failure.rank = rank;
+  failure.phase = phase;
+  failure.exception = exception ? std::move(exception) : std::current_exception();
+  try {
+    failure.actor = actor ? actor : "";
+    if (!failure.exception) {
+      failure.kind = FailureKind::kInternal;
+      failure.what = "a failure was reported without an exception";
+      return failure;
+    }
+    Cause cause = cause_of(failure.exception);
+    failure.code = cause.code;
+    failure.kind = cause.code == ErrorCode::kInternal ? FailureKind::kInternal : FailureKind::kRaised;
+    failure.type = std::move(cause.type);
+    std::string text = std::move(cause.what);
+    for (int depth = 0; cause.nested && depth < kNestedMax; ++depth) {
+      cause = cause_of(std::exception_ptr(cause.nested));
+      text += "; caused by " + cause.type + ": " + cause.what;
+    }
+    failure.what = clean_text(text, kFailureTextMax);
+  } catch (...) {
+    // Out of memory, or a what() that threw: say what fits without allocating.
+    failure.code = ErrorCode::kUnavailable;
+    failure.kind = FailureKind::kRaised;
+    failure.type.clear();
+    failure.what = "text lost";
+  }
+  return failure;
+}
+
+namespace {
+
+constexpr std::size_t kCausesShownMax = 16;
+constexpr std::size_t kCauseTextMax = 2048;
+constexpr std::size_t kHeadlineTextMax = 300;
+
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+std::string name_cause(const Failure& failure) {
+  std::string text = std::string(to_string(failure.kind)) + " in " + to_string(failure.phase);
+  if (!failure.actor.empty()) text += " (" + failure.actor + ")";
+  if (!failure.type.empty()) text += ": " + failure.type;
+  if (failure.code != ErrorCode::kUnavailable) text += " [" + std::string(to_string(failure.code)) + "]";
+  return text + ": ";
+}
+
+std::string indent(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    result.push_back(c);
+    if (c == '\n') result += "    ";
+  }
+  return result;
+}
+
+// What a person wants to read first. Losses and silence often follow from what a rank raised, seldom the other way round.
+int importance(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::kRaised:
+      return 0;
+    case FailureKind::kInternal:
+      return 1;
+    case FailureKind::kLost:
+      return 2;
+    case FailureKind::kSilent:
+      return 3;
+    case FailureKind::kBusy:
+      return 4;
+    case FailureKind::kCancelled:
+      return 5;
+  }
+  return 6;
+}
+
+}  // namespace
+
+std::string describe(const FailureMap& failures) {
+  if (failures.empty()) return "no rank reported a failure";
+
+  struct Group {
+    const Failure* cause;
+    std::vector<int> ranks;
+  };
+  // Causes are equal if they differ in rank and position only.
+  const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
+  const auto less = [&](const Failure* a, const Failure* b) { return key(*a) < key(*b); };
+  std::map<const Failure*, std::size_t, decltype(less)> known(less);
+  std::vector<Group> groups;  // by lowest rank
+  for (const auto& [rank, failure] : failures) {
+    const auto [position, added] = known.emplace(&failure, groups.size());
+    if (added) groups.push_back({&failure, {}});
+    groups[position->second].ranks.push_back(rank);
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+    const auto order = [](const Group& g) { return std::make_pair(importance(g.cause->kind), g.cause->phase); };
+    return order(a) < order(b);
+  });
+
+  const Group& first = groups.front();
+  std::string text =
+      name_ranks(first.ranks) + " " + name_cause(*first.cause) + clean_text(first_line(first.cause->what), kHeadlineTextMax);
+  if (groups.size() == 1 && first.cause->what.find('\n') == std::string::npos && first.cause->what.size() <= kHeadlineTextMax)
+    return text;
+  text += "\n" + std::to_string(failures.size()) + (failures.size() == 1 ? " rank" : " ranks") + " failed:";
+  for (std::size_t i = 0; i < groups.size() && i < kCausesShownMax; ++i) {
+    const Group& group = groups[i];
+    text +=
+        "\n  " + name_ranks(group.ranks) + " " + name_cause(*group.cause) + indent(clean_text(group.cause->what, kCauseTextMax));
+  }
+  if (groups.size() > kCausesShownMax) {
+    std::vector<int> rest;
+    for (std::size_t i = kCausesShownMax; i < groups.size(); ++i)
+      rest.insert(rest.end(), groups[i].ranks.begin(), groups[i].ranks.end());
+    std::sort(rest.begin(), rest.end());
+    text += "\n  " + name_ranks(rest) + ": " + std::to_string(groups.size() - kCausesShownMax) + " further causes";
+  }
+  return text;
+}
+
+namespace {
+
+std::string exception_text(const std::string& operation, const FailureMap& failures, Committed committed,
+                           const std::string& save_id) {
+  std::string text = operation + " failed";
+  if (!save_id.empty()) text += " (save id " + save_id + ")";
+  if (committed == Committed::kYes) text += ", yet its checkpoint exists";
+  if (committed == Committed::kUnknown) text += "; whether its checkpoint exists is unknown, read the store";
+  return text + ": " + describe(failures);
+}
+
+}  // namespace
+
+CheckpointException::CheckpointException(std::string operation, FailureMap failures, Committed committed, std::string save_id)
+    : Error(ErrorCode::kCheckpoint, exception_text(operation, failures, committed, save_id)),
+      failures_(std::move(failures)),
+      committed_(committed),
+      save_id_(std::move(save_id)) {}
+
+void CheckpointException::rethrow_original(int rank) const {
+  const auto found = failures_.find(rank);
+  if (found != failures_.end() && found->second.exception) std::rethrow_exception(found->second.exception);
+}
+
+}  // namespace cairn

@@ -1,0 +1,115 @@
+// A value that arrives later, with callbacks: what asynchronous writers, readers and stores return.
+//
+// std::future can only be waited for; actors never wait. Thread-safe. A callback runs on the thread that fulfils the promise, or at
+// once on the caller's thread when the value is there already; no lock is held while it runs.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+template <class T>
+class Promise;
+
+template <class T>
+class Future {
+ public:
+  Future() = default;  // refers to nothing: valid() is false
+
+  bool valid() const { return state_ != nullptr; }
+  bool ready() const {
+    std::lock_guard lock(state_->mutex);
+    return state_->done();
+  }
+
+  // Blocks until the value or the exception is there. Returns a copy, throws the exception. May be called many times.
+  T get() const {
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return state_->done(); });
+    if (state_->exception) std::rethrow_exception(state_->exception);
+    return *state_->value;
+  }
+
+  // Calls `callback(future)` once ready; inside it `get()` does not block. Any number of callbacks, in the order given.
+  void on_ready(std::function<void(const Future<T>&)> callback) const {
+    {
+      std::lock_guard lock(state_->mutex);
+      if (!state_->done()) {
+        state_->callbacks.push_back(std::move(callback));
+        return;
+      }
+    }
+    callback(*this);
+  }
+
+ private:
+  friend class Promise<T>;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<T> value;
+    std::exception_ptr exception;
+    std::vector<std::function<void(const Future<T>&)>> callbacks;
+    bool done() const { return value.has_value() || exception != nullptr; }
+  };
+  std::shared_ptr<State> state_;
+};
+
+// Fulfilled once, by whoever makes the value. One that is destroyed unfulfilled fails its future, so that nobody waits for ever.
+template <class T>
+class Promise {
+ public:
+  Promise() { future_.state_ = std::make_shared<typename Future<T>::State>(); }
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&& other) noexcept {
+    std::swap(future_, other.future_);
+    return *this;
+  }
+  ~Promise() {
+    if (future_.valid() && !future_.ready())
+      set_exception(std::make_exception_ptr(InternalError("a promise was dropped before its value was set")));
+  }
+
+  const Future<T>& future() const { return future_; }
+  void set_value(T value) {
+    fulfil([&](auto& state) { state.value.emplace(std::move(value)); });
+  }
+  void set_exception(std::exception_ptr exception) {
+    fulfil([&](auto& state) { state.exception = std::move(exception); });
+  }
+
+ private:
+  template <class Change>
+  void fulfil(Change change) {
+    std::vector<std::function<void(const Future<T>&)>> callbacks;
+    auto state = future_.state_;
+    {
+      std::lock_guard lock(state->mutex);
+      if (state->done()) throw InternalError("a promise was fulfilled twice");
+      change(*state);
+      callbacks.swap(state->callbacks);
+    }
+    state->changed.notify_all();
+    for (auto& callback : callbacks) callback(future_);
+  }
+
+  Future<T> future_;
+};
+
+template <class T>
+Future<T> ready_future(T value) {
+  Promise<T> promise;
+  promise.set_value(std::move(value));
+  return promise.future();
+}
+
+}  // namespace cairn

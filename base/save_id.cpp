@@ -1,0 +1,57 @@
+#include <cairn/base/save_id.hpp>
+
+#include <charconv>
+#include <cstdio>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMark = "cairn-";
+constexpr std::size_t kIncarnationDigits = 32;
+constexpr std::size_t kCheckpointerDigits = 8;
+
+bool is_lower_hex(std::string_view text) noexcept {
+  for (char c : text)
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
+  return true;
+}
+
+// Takes `length` hexadecimal digits and a '-' off the front of `text`.
+bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
+  if (text.size() <= length || text[length] != '-' || !is_lower_hex(text.substr(0, length))) return false;
+  text.remove_prefix(length + 1);
+  return true;
+}
+
+// As std::to_string writes a std::uint64_t: no sign, no leading zero, no overflow.
+bool is_canonical_counter(std::string_view text) noexcept {
+  if (text.empty() || (text.size() > 1 && text.front() == '0')) return false;
+  std::uint64_t value = 0;
+  auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter) {
+  if (incarnation.size() != kIncarnationDigits || !is_lower_hex(incarnation))
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot make a save id: the incarnation must be 32 lower-case hexadecimal digits, got \"" +
+                    std::string(incarnation.substr(0, 64)) + "\"");
+  char name_hash[kCheckpointerDigits + 1];
+  std::snprintf(name_hash, sizeof name_hash, "%08x", static_cast<unsigned>(crc32(0, ByteSpan(checkpointer))));
+  std::string id(kMark);
+  id.append(incarnation).append("-").append(name_hash).append("-").append(std::to_string(counter));
+  return id;
+}
+
+bool is_save_id(std::string_view text) noexcept {
+  if (text.substr(0, kMark.size()) != kMark) return false;
+  text.remove_prefix(kMark.size());
+  return take_hex_part(text, kIncarnationDigits) && take_hex_part(text, kCheckpointerDigits) && is_canonical_counter(text);
+}
+
+}  // namespace cairn
