@@ -1,0 +1,342 @@
+// Whether chunks tile a tensor.
+//
+// A region is cut wherever no chunk crosses, dimension by dimension, until each part holds one chunk: what a part lacks is a gap,
+// with its exact bounds. Layouts of trainers (splits along some dimensions, meshes) come apart completely, in O(n log n). Chunks
+// that stay entangled, because they overlap or lie like the blades of a pinwheel, are swept along one dimension and compared with
+// those that the sweep has open.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/global_plan.hpp>
+
+namespace cairn {
+namespace {
+
+// No report grows without bound: a tensor saved a thousand times over has half a million overlapping pairs.
+constexpr std::size_t kFaultsPerTensorMax = 1024;
+// Gaps between entangled chunks are found on the grid of their edges, up to this many cells.
+constexpr std::size_t kGridCellsMax = 1u << 22;
+constexpr std::size_t kGridVisitsMax = 1u << 25;
+
+class CoverageCheck {
+ public:
+  CoverageCheck(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks)
+      : fqn_(fqn), size_(size), chunks_(chunks) {}
+
+  std::vector<CoverageFault> run() {
+    const Box whole = Box::whole(size_);
+    const bool nothing_to_cover = whole.empty();
+    order_.reserve(chunks_.size());
+    for (std::size_t i = 0; i < chunks_.size(); ++i) {
+      if (!fits(chunks_[i], size_)) {
+        add({CoverageFault::Kind::kOutside, fqn_, chunks_[i], {}});
+        // The part that lies inside still covers its place: one fault should not be told as two.
+        if (const std::optional<Box> inside = clip(chunks_[i], whole)) {
+          clipped_.push_back({i, *inside});
+          order_.push_back(static_cast<std::uint32_t>(chunks_.size() + clipped_.size() - 1));
+        }
+      } else if (!chunks_[i].empty()) {
+        order_.push_back(static_cast<std::uint32_t>(i));
+      }
+    }
+    if (nothing_to_cover) return std::move(faults_);
+    tasks_.push_back({whole, 0, order_.size()});
+    while (!tasks_.empty()) {
+      const Task task = std::move(tasks_.back());
+      tasks_.pop_back();
+      check(task);
+    }
+    std::stable_sort(faults_.begin(), faults_.end(), [](const CoverageFault& a, const CoverageFault& b) {
+      return std::tie(a.kind, a.first) < std::tie(b.kind, b.first);
+    });
+    return std::move(faults_);
+  }
+
+ private:
+  // A part of the tensor that the chunks order_[begin, end) lie in.
+  struct Task {
+    Box region;
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  const Box& chunk(std::uint32_t index) const {
+    return index < chunks_.size() ? chunks_[index] : clipped_[index - chunks_.size()].second;
+  }
+  const Box& as_given(std::uint32_t index) const {
+    return index < chunks_.size() ? chunks_[index] : chunks_[clipped_[index - chunks_.size()].first];
+  }
+
+  static std::optional<Box> clip(const Box& box, const Box& whole) {
+    if (box.offsets.size() != whole.offsets.size() || box.sizes.size() != whole.sizes.size()) return std::nullopt;
+    if (std::any_of(box.sizes.begin(), box.sizes.end(), [](std::int64_t size) { return size <= 0; })) return std::nullopt;
+    return intersect(box, whole);
+  }
+
+  void add(CoverageFault fault) {
+    if (faults_.size() < kFaultsPerTensorMax) faults_.push_back(std::move(fault));
+  }
+  void add_gap(Box gap) { add({CoverageFault::Kind::kGap, fqn_, std::move(gap), {}}); }
+
+  void check(const Task& task) {
+    if (task.begin == task.end) {
+      add_gap(task.region);
+      return;
+    }
+    if (task.end - task.begin == 1 && chunk(order_[task.begin]) == task.region) return;
+    for (std::size_t dim = 0; dim < size_.size(); ++dim)
+      if (cut(task, dim)) return;
+    if (task.end - task.begin > 1) untangle(task);
+  }
+
+  // Cuts the region along `dim` at every place that no chunk crosses. False if there is none.
+  bool cut(const Task& task, std::size_t dim) {
+    const auto offset = [&](std::uint32_t index) { return chunk(index).offsets[dim]; };
+    const auto first = order_.begin() + static_cast<std::ptrdiff_t>(task.begin);
+    const auto last = order_.begin() + static_cast<std::ptrdiff_t>(task.end);
+    const auto before = [&](std::uint32_t a, std::uint32_t b) { return offset(a) < offset(b); };
+    if (!std::is_sorted(first, last, before)) std::stable_sort(first, last, before);
+
+    const std::int64_t region_begin = task.region.offsets[dim];
+    const std::int64_t region_end = region_begin + task.region.sizes[dim];
+    const auto part = [&](std::int64_t begin, std::int64_t end) {
+      Box box = task.region;
+      box.offsets[dim] = begin;
+      box.sizes[dim] = end - begin;
+      return box;
+    };
+    std::int64_t done = region_begin;  // everything before is dealt with
+    bool any_cut = false;
+    for (std::size_t begin = task.begin; begin < task.end;) {
+      const std::int64_t start = offset(order_[begin]);
+      std::int64_t reach = start + chunk(order_[begin]).sizes[dim];
+      std::size_t end = begin + 1;
+      for (; end < task.end && offset(order_[end]) < reach; ++end)
+        reach = std::max(reach, offset(order_[end]) + chunk(order_[end]).sizes[dim]);
+      if (start == region_begin && reach == region_end) return false;
+      any_cut = true;
+      if (start > done) add_gap(part(done, start));
+      if (end - begin > 1 || !fills(chunk(order_[begin]), task.region, dim)) tasks_.push_back({part(start, reach), begin, end});
+      done = reach;
+      begin = end;
+    }
+    if (done < region_end) add_gap(part(done, region_end));
+    return any_cut;
+  }
+
+  // Whether the chunk has the region's bounds in all dimensions but `except`.
+  static bool fills(const Box& box, const Box& region, std::size_t except) {
+    for (std::size_t dim = 0; dim < region.sizes.size(); ++dim)
+      if (dim != except && (box.offsets[dim] != region.offsets[dim] || box.sizes[dim] != region.sizes[dim])) return false;
+    return true;
+  }
+
+  // Several chunks that no straight cut separates.
+  void untangle(const Task& task) {
+    const std::size_t overlaps_before = faults_.size();
+    find_overlaps(task);
+    if (faults_.size() == overlaps_before) {
+      std::int64_t covered = 0;
+      for (std::size_t i = task.begin; i < task.end; ++i) covered += volume(chunk(order_[i]).sizes);
+      if (covered == volume(task.region.sizes)) return;
+    }
+    find_gap(task);
+  }
+
+  // A sweep along the dimension with the most distinct starts; `open` are the chunks that the sweep line crosses.
+  void find_overlaps(const Task& task) {
+    std::vector<std::uint32_t> order(order_.begin() + static_cast<std::ptrdiff_t>(task.begin),
+                                     order_.begin() + static_cast<std::ptrdiff_t>(task.end));
+    if (size_.empty()) {  // 0-dim: all lie on the one element
+      for (std::size_t i = 1; i < order.size(); ++i)
+        add({CoverageFault::Kind::kOverlap, fqn_, as_given(order[0]), as_given(order[i])});
+      return;
+    }
+    std::size_t sweep_dim = 0;
+    std::size_t most = 0;
+    for (std::size_t dim = 0; dim < size_.size(); ++dim) {
+      std::vector<std::int64_t> starts;
+      starts.reserve(order.size());
+      for (const std::uint32_t index : order) starts.push_back(chunk(index).offsets[dim]);
+      std::sort(starts.begin(), starts.end());
+      const auto distinct = static_cast<std::size_t>(std::unique(starts.begin(), starts.end()) - starts.begin());
+      if (distinct > most) {
+        most = distinct;
+        sweep_dim = dim;
+      }
+    }
+    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      const std::int64_t start_a = chunk(a).offsets[sweep_dim];
+      const std::int64_t start_b = chunk(b).offsets[sweep_dim];
+      return start_a != start_b ? start_a < start_b : a < b;
+    });
+    std::vector<std::uint32_t> open;
+    for (const std::uint32_t index : order) {
+      const Box& box = chunk(index);
+      const std::int64_t start = box.offsets[sweep_dim];
+      std::size_t kept = 0;
+      for (const std::uint32_t other : open) {
+        const Box& other_box = chunk(other);
+        if (other_box.offsets[sweep_dim] + other_box.sizes[sweep_dim] <= start) continue;
+        open[kept++] = other;
+        if (overlaps(box, other_box)) {
+          const auto [low, high] = std::minmax(index, other);
+          add({CoverageFault::Kind::kOverlap, fqn_, as_given(low), as_given(high)});
+          if (faults_.size() >= kFaultsPerTensorMax) return;
+        }
+      }
+      open.resize(kept);
+      open.push_back(index);
+    }
+  }
+
+  // The bounding box of what the entangled chunks leave out, on the grid that their edges draw.
+  void find_gap(const Task& task) {
+    const std::size_t dims = size_.size();
+    std::vector<std::vector<std::int64_t>> edges(dims);
+    std::size_t cells = 1;
+    for (std::size_t dim = 0; dim < dims; ++dim) {
+      auto& list = edges[dim];
+      list = {task.region.offsets[dim], task.region.offsets[dim] + task.region.sizes[dim]};
+      for (std::size_t i = task.begin; i < task.end; ++i) {
+        const Box& box = chunk(order_[i]);
+        list.push_back(box.offsets[dim]);
+        list.push_back(box.offsets[dim] + box.sizes[dim]);
+      }
+      std::sort(list.begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+      if (cells > kGridCellsMax / (list.size() - 1)) {
+        cells = kGridCellsMax + 1;
+        break;
+      }
+      cells *= list.size() - 1;
+    }
+    if (cells > kGridCellsMax) {
+      find_gap_by_volume(task);
+      return;
+    }
+    std::vector<bool> covered(cells, false);
+    std::vector<std::size_t> low(dims);
+    std::vector<std::size_t> high(dims);
+    std::size_t visits_left = kGridVisitsMax;
+    for (std::size_t i = task.begin; i < task.end; ++i) {
+      const Box& box = chunk(order_[i]);
+      std::size_t visits = 1;
+      for (std::size_t dim = 0; dim < dims; ++dim) {
+        const auto& list = edges[dim];
+        const auto position = [&](std::int64_t edge) {
+          return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), edge) - list.begin());
+        };
+        low[dim] = position(box.offsets[dim]);
+        high[dim] = position(box.offsets[dim] + box.sizes[dim]);
+        visits *= high[dim] - low[dim];
+      }
+      if (visits > visits_left) {
+        find_gap_by_volume(task);
+        return;
+      }
+      visits_left -= visits;
+      for_each_cell(edges, low, high, [&](std::size_t cell, const std::vector<std::size_t>&) { covered[cell] = true; });
+    }
+    Box gap;
+    for (std::size_t dim = 0; dim < dims; ++dim) {
+      low[dim] = 0;
+      high[dim] = edges[dim].size() - 1;
+    }
+    std::vector<std::size_t> gap_low = high;
+    std::vector<std::size_t> gap_high(dims, 0);
+    bool any = false;
+    for_each_cell(edges, low, high, [&](std::size_t cell, const std::vector<std::size_t>& at) {
+      if (covered[cell]) return;
+      any = true;
+      for (std::size_t dim = 0; dim < dims; ++dim) {
+        gap_low[dim] = std::min(gap_low[dim], at[dim]);
+        gap_high[dim] = std::max(gap_high[dim], at[dim] + 1);
+      }
+    });
+    if (!any) return;
+    gap.offsets = gap.sizes = Extents::filled(dims, 0);
+    for (std::size_t dim = 0; dim < dims; ++dim) {
+      gap.offsets[dim] = edges[dim][gap_low[dim]];
+      gap.sizes[dim] = edges[dim][gap_high[dim]] - gap.offsets[dim];
+    }
+    add_gap(std::move(gap));
+  }
+
+  // Too many edges for a grid: whether something is missing shows in the sum, where is only known to be in the region. Where
+  // overlaps hide it, they are reported anyway.
+  void find_gap_by_volume(const Task& task) {
+    std::int64_t missing = volume(task.region.sizes);
+    for (std::size_t i = task.begin; i < task.end && missing > 0; ++i) missing -= volume(chunk(order_[i]).sizes);
+    if (missing > 0) add_gap(task.region);
+  }
+
+  // Calls `visit(number, position)` for the cells low <= position < high of the grid.
+  template <class Visit>
+  static void for_each_cell(const std::vector<std::vector<std::int64_t>>& edges, const std::vector<std::size_t>& low,
+                            const std::vector<std::size_t>& high, Visit visit) {
+    const std::size_t dims = edges.size();
+    std::vector<std::size_t> at = low;
+    for (;;) {
+      std::size_t number = 0;
+      for (std::size_t dim = 0; dim < dims; ++dim) number = number * (edges[dim].size() - 1) + at[dim];
+      visit(number, at);
+      std::size_t dim = dims;
+      while (dim > 0 && ++at[dim - 1] == high[dim - 1]) {
+        at[dim - 1] = low[dim - 1];
+        --dim;
+      }
+      if (dim == 0) return;
+    }
+  }
+
+  const std::string& fqn_;
+  const Extents& size_;
+  const std::vector<Box>& chunks_;
+  std::vector<std::pair<std::size_t, Box>> clipped_;  // chunks that reach outside: index, part inside
+  std::vector<std::uint32_t> order_;                  // indices of chunks; from chunks_.size() on, of clipped_
+  std::vector<Task> tasks_;
+  std::vector<CoverageFault> faults_;
+};
+
+}  // namespace
+
+std::string to_string(const CoverageFault& fault) {
+  switch (fault.kind) {
+    case CoverageFault::Kind::kGap:
+      return "'" + fault.fqn + "' has no data for " + to_string(fault.first);
+    case CoverageFault::Kind::kOverlap:
+      return "'" + fault.fqn + "' has overlapping chunks " + to_string(fault.first) + " and " + to_string(fault.second);
+    case CoverageFault::Kind::kOutside:
+      return "'" + fault.fqn + "' has a chunk outside the tensor: " + to_string(fault.first);
+  }
+  return "'" + fault.fqn + "' has an unknown fault";
+}
+
+std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks) {
+  // The common case first: one chunk, the whole tensor.
+  if (chunks.size() == 1 && chunks[0].sizes == size && chunks[0].offsets.size() == size.size() &&
+      std::all_of(chunks[0].offsets.begin(), chunks[0].offsets.end(), [](std::int64_t offset) { return offset == 0; }) &&
+      std::all_of(size.begin(), size.end(), [](std::int64_t extent) { return extent >= 0; }))
+    return {};
+  volume(size);  // throws if the tensor itself is impossible
+  return CoverageCheck(fqn, size, chunks).run();
+}
+
+std::vector<CoverageFault> check_coverage(const Metadata& metadata) {
+  std::vector<CoverageFault> faults;
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+      auto found = check_coverage(fqn, tensor->size, tensor->chunks);
+      faults.insert(faults.end(), std::make_move_iterator(found.begin()), std::make_move_iterator(found.end()));
+    }
+  }
+  return faults;
+}
+
+}  // namespace cairn

@@ -1,0 +1,25 @@
+// Element types, by PyTorch's names, without LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace cairn {
+
+enum class DType : std::uint8_t {
+  kFloat32 = 1, kFloat64, kFloat16, kBFloat16,
+  kInt8, kUInt8, kInt16, kInt32, kInt64,
+  kBool,
+  kComplex32, kComplex64, kComplex128,
+  // Read from and written for newer PyTorch; LibTorch 1.13 cannot hold them.
+  kUInt16, kUInt32, kUInt64,
+  kFloat8E4M3Fn, kFloat8E5M2, kFloat8E4M3FnUz, kFloat8E5M2FnUz,
+};
+
+std::size_t element_size(DType dtype) noexcept;        // bytes; 0 if it is none of the above
+const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
+std::optional<DType> dtype_from_name(std::string_view name) noexcept;
+
+}  // namespace cairn

@@ -1,0 +1,118 @@
+// What a checkpoint holds: the in-memory form of `.metadata`, whoever wrote it. After DCP's `Metadata`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <cairn/planning/box.hpp>
+#include <cairn/planning/dtype.hpp>
+
+namespace cairn {
+
+enum class MemoryFormat : std::uint8_t { kContiguous = 0, kChannelsLast = 1, kPreserve = 2 };  // PyTorch's numbers
+
+struct TensorProperties {
+  DType dtype = DType::kFloat32;
+  bool requires_grad = false;
+  MemoryFormat memory_format = MemoryFormat::kContiguous;
+  bool pin_memory = false;
+
+  friend bool operator==(const TensorProperties& a, const TensorProperties& b) {
+    return a.dtype == b.dtype && a.requires_grad == b.requires_grad && a.memory_format == b.memory_format &&
+           a.pin_memory == b.pin_memory;
+  }
+};
+
+// Where the bytes of one chunk or bytes object are. `file` indexes Metadata::files.
+// `offset`..`offset+length` is what PyTorch reads: a whole torch.save archive, or the bytes of a bytes object.
+struct StorageInfo {
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;          // bytes from the start of the file
+  std::uint64_t length = 0;          // bytes
+  std::uint64_t payload_offset = 0;  // bytes from the start of the file to the raw elements; 0: only parsing the archive tells
+  std::vector<std::string> transforms;  // DCP's transform_descriptors ("zstd"); empty: stored as it is
+};
+
+struct FileInfo {
+  std::string name;                       // object name relative to the checkpoint
+  std::optional<std::uint64_t> length;    // bytes; absent when PyTorch wrote it
+  std::optional<std::uint32_t> crc32;     // over all bytes of the file
+  std::optional<std::uint32_t> trailer_length;  // bytes of the trailer at its end
+};
+
+struct TensorStorageMetadata {
+  TensorProperties properties;
+  Extents size;
+  std::vector<Box> chunks;
+  std::vector<StorageInfo> storage;  // one per chunk, or empty when a user-defined writer recorded nothing
+};
+
+struct BytesStorageMetadata {
+  std::optional<StorageInfo> storage;
+};
+
+// One step of the path to a value in a nested state dict: a key of a dict, or an index of a list.
+using PathElement = std::variant<std::string, std::int64_t>;
+using Path = std::vector<PathElement>;
+std::string to_string(const Path& path);  // joined with '.', as DCP flattens
+
+// What Cairn's own commit record says beyond PyTorch's metadata. Absent in checkpoints that PyTorch wrote.
+struct CommitInfo {
+  std::uint64_t sequence = 0;         // 1 + the largest seen in the run when it was published: "latest" means this
+  std::optional<std::int64_t> step;   // the trainer's iteration
+  int world_size = 0;                 // that saved it
+  std::string plan_digest;            // lower-case hexadecimal SHA-256
+  std::string writer_version;         // of Cairn
+  std::map<std::string, std::string> user_metadata;
+};
+
+struct Metadata {
+  using Entry = std::variant<TensorStorageMetadata, BytesStorageMetadata>;
+
+  // In the order of saving. `fqn`: the flattened name.
+  std::vector<std::pair<std::string, Entry>> state_dict_metadata;
+  std::vector<FileInfo> files;
+  // How flattened names nest, for those that were flattened; DCP's planner_data. Same order as state_dict_metadata.
+  std::vector<std::pair<std::string, Path>> planner_data;
+  std::string checkpoint_id;  // DCP's StorageMeta
+  std::string save_id;        // "" when PyTorch recorded none
+  std::string version;        // DCP's Metadata.version, "" if absent
+  std::optional<CommitInfo> commit;
+  // Whatever a user-defined planner or writer wants to keep; carried, never interpreted.
+  std::string user_planner_data;
+  std::string user_storage_data;
+
+  // nullptr if there is none. O(1) after the first call; call `reindex` after changing names in state_dict_metadata. Thread-safe as
+  // long as nobody changes the metadata.
+  const Entry* find(const std::string& fqn) const;
+  Entry* find(const std::string& fqn);
+  void reindex();
+
+ private:
+  // Built on first use by whichever thread needs it, hence exchanged atomically.
+  class NameIndex {
+   public:
+    using Map = std::unordered_map<std::string, std::size_t>;
+    NameIndex() = default;
+    NameIndex(const NameIndex& other) : map_(other.load()) {}
+    NameIndex& operator=(const NameIndex& other) {
+      store(other.load());
+      return *this;
+    }
+    std::shared_ptr<const Map> load() const { return std::atomic_load(&map_); }
+    void store(std::shared_ptr<const Map> map) { std::atomic_store(&map_, std::move(map)); }
+
+   private:
+    std::shared_ptr<const Map> map_;
+  };
+  mutable NameIndex index_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,96 @@
+#include <limits>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/plan.hpp>
+
+namespace cairn {
+namespace {
+
+// Numbers names by their first use, so that the digest depends on what a plan says and not on how its table came about.
+class NameEncoder {
+ public:
+  NameEncoder(const NameTable& names, DigestBuilder& digest) : names_(names), digest_(digest), numbers_(names.size(), kUnseen) {}
+
+  void add(NameId id) {
+    if (id >= numbers_.size())
+      throw Error(ErrorCode::kInvalidArgument, "cannot digest a plan: it refers to name " + std::to_string(id) + " and has only " +
+                                                   std::to_string(numbers_.size()) + " names");
+    std::uint64_t& number = numbers_[id];
+    const bool first_use = number == kUnseen;
+    if (first_use) number = next_++;
+    digest_.add(number);
+    if (first_use) digest_.add(ByteSpan(names_[id]));
+  }
+
+ private:
+  static constexpr std::uint64_t kUnseen = std::numeric_limits<std::uint64_t>::max();
+  const NameTable& names_;
+  DigestBuilder& digest_;
+  std::vector<std::uint64_t> numbers_;
+  std::uint64_t next_ = 0;
+};
+
+void add_values(const Extents& extents, DigestBuilder& digest) {
+  digest.add(static_cast<std::uint64_t>(extents.size()));
+  for (const std::int64_t value : extents) digest.add(value);
+}
+
+}  // namespace
+
+Digest plan_digest(const SavePlan& plan) {
+  DigestBuilder digest;
+  digest.add(ByteSpan("cairn save plan 1"));
+  NameEncoder names(plan.names, digest);
+  digest.add(static_cast<std::uint64_t>(plan.items.size()));
+  for (const WriteItem& item : plan.items) {
+    names.add(item.name);
+    std::uint64_t kinds = static_cast<std::uint64_t>(item.type) | (item.per_rank ? 1u << 8 : 0u);
+    if (item.type == WriteItemType::kByteIO) {
+      digest.add(kinds);
+      continue;
+    }
+    const TensorProperties& properties = item.properties;
+    kinds |= static_cast<std::uint64_t>(properties.dtype) << 16 | static_cast<std::uint64_t>(properties.memory_format) << 24 |
+             static_cast<std::uint64_t>(properties.requires_grad) << 32 | static_cast<std::uint64_t>(properties.pin_memory) << 33;
+    digest.add(kinds);
+    add_values(item.size, digest);
+    add_values(item.chunk.offsets, digest);
+    add_values(item.chunk.sizes, digest);
+  }
+  digest.add(static_cast<std::uint64_t>(plan.mappings.size()));
+  for (const auto& [name, path] : plan.mappings) {
+    names.add(name);
+    digest.add(static_cast<std::uint64_t>(path.size()));
+    for (const PathElement& element : path) {
+      digest.add(static_cast<std::uint64_t>(element.index()));
+      if (const auto* key = std::get_if<std::string>(&element)) {
+        digest.add(ByteSpan(*key));
+      } else {
+        digest.add(std::get<std::int64_t>(element));
+      }
+    }
+  }
+  digest.add(ByteSpan(plan.planner_data)).add(ByteSpan(plan.storage_data));
+  return digest.finish();
+}
+
+Digest plan_digest(const LoadPlan& plan) {
+  DigestBuilder digest;
+  digest.add(ByteSpan("cairn load plan 1"));
+  NameEncoder names(plan.names, digest);
+  digest.add(static_cast<std::uint64_t>(plan.items.size()));
+  for (const ReadItem& item : plan.items) {
+    digest.add(static_cast<std::uint64_t>(item.type));
+    names.add(item.dest_name);
+    names.add(item.storage_name);
+    for (const Extents* extents :
+         {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths})
+      add_values(*extents, digest);
+    digest.add(static_cast<std::uint64_t>(item.storage_chunk));
+  }
+  digest.add(ByteSpan(plan.planner_data)).add(ByteSpan(plan.storage_data));
+  return digest.finish();
+}
+
+}  // namespace cairn
