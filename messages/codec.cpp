@@ -1,0 +1,282 @@
+#include <cairn/messages/codec.hpp>
+
+#include <limits>
+#include <utility>
+
+#include <envelope.pb.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/messages/columns.hpp>
+#include <cairn/messages/plan_proto.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+constexpr char kWhat[] = "message of another rank";
+constexpr int kErrorCodeMax = static_cast<int>(ErrorCode::kInternal);
+
+void check(bool valid, const char* reason) { columns::check_decode(valid, kWhat, reason); }
+
+int rank_of(std::uint32_t rank) {
+  check(rank < kRanksMax, "a rank is out of bounds");
+  return static_cast<int>(rank);
+}
+
+std::uint64_t ticket_of(std::uint64_t ticket) {
+  check(ticket != 0, "a ticket is 0");
+  return ticket;
+}
+
+const std::string& name_of(const std::string& name) {
+  check(name.size() <= kNameBytesMax, "a name is too long");
+  return name;
+}
+
+template <class Enum>
+Enum enum_of(int value, int max) {
+  check(value > 0 && value <= max, "an enumeration has an unknown value");
+  return static_cast<Enum>(value);
+}
+
+void set_digest(const Digest& digest, std::string* field) {
+  field->assign(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+Digest digest_of(const std::string& bytes) {
+  Digest digest;
+  check(bytes.size() == digest.size(), "a digest does not have 32 bytes");
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(digest.data()));
+  return digest;
+}
+
+void to_proto(const Failure& failure, v1::Failure& message) {
+  message.set_rank(static_cast<std::uint32_t>(failure.rank));
+  message.set_phase(static_cast<v1::Phase>(failure.phase));
+  message.set_kind(static_cast<v1::FailureKind>(failure.kind));
+  message.set_code(static_cast<std::uint32_t>(failure.code));
+  message.set_type(failure.type.substr(0, kFailureTextMax));
+  message.set_what(failure.what.substr(0, kFailureTextMax));
+  message.set_actor(failure.actor);
+  message.set_trace_position(failure.trace_position);
+}
+
+Failure from_proto(const v1::Failure& message) {
+  Failure failure;
+  failure.rank = rank_of(message.rank());
+  failure.phase = enum_of<Phase>(message.phase(), v1::Phase_MAX);
+  failure.kind = enum_of<FailureKind>(message.kind(), v1::FailureKind_MAX);
+  check(message.code() <= static_cast<std::uint32_t>(kErrorCodeMax), "an error code is unknown");
+  failure.code = enum_of<ErrorCode>(static_cast<int>(message.code()), kErrorCodeMax);
+  check(message.type().size() <= kFailureTextMax && message.what().size() <= kFailureTextMax, "a failure's text is too long");
+  failure.type = message.type();
+  failure.what = message.what();
+  failure.actor = name_of(message.actor());
+  failure.trace_position = message.trace_position();
+  return failure;
+}
+
+// --- bodies to Protobuf -----------------------------------------------------------------------------------------------------
+
+struct Encoder {
+  v1::Envelope& envelope;
+
+  void operator()(const Join& record) const {
+    auto& message = *envelope.mutable_join();
+    message.set_ticket(record.ticket);
+    message.set_ordinal(record.ordinal);
+    message.set_operation(static_cast<v1::Operation>(record.operation));
+    message.set_checkpoint_id(record.checkpoint_id);
+    set_digest(record.options_digest, message.mutable_options_digest());
+    for (const auto& key : record.stateful_keys) message.add_stateful_keys(key);
+    message.set_counter_seen(record.counter_seen);
+    message.set_world_size(record.world_size);
+  }
+  void operator()(const Begin& record) const {
+    auto& message = *envelope.mutable_begin();
+    message.set_ticket(record.ticket);
+    for (const auto& key : record.key_order) message.add_key_order(key);
+  }
+  void operator()(const LocalSavePlan& record) const {
+    auto& message = *envelope.mutable_local_save_plan();
+    cairn::to_proto(*record.plan, *message.mutable_plan());
+    set_digest(record.digest, message.mutable_digest());
+  }
+  void operator()(const SameSavePlan& record) const {
+    auto& message = *envelope.mutable_same_save_plan();
+    set_digest(record.digest, message.mutable_digest());
+    *message.mutable_content_hashes() = {record.content_hashes.begin(), record.content_hashes.end()};
+    *message.mutable_content_bytes() = {record.content_bytes.begin(), record.content_bytes.end()};
+  }
+  void operator()(const NeedLocalPlan& record) const {
+    set_digest(record.digest, envelope.mutable_need_local_plan()->mutable_digest());
+  }
+  void operator()(const GlobalSavePlan& record) const {
+    auto& message = *envelope.mutable_global_save_plan();
+    cairn::to_proto(*record.plan, *message.mutable_plan());
+    set_digest(record.digest, message.mutable_digest());
+    message.set_local_plan_kept(record.local_plan_kept);
+  }
+  void operator()(const UseCachedPlan& record) const {
+    auto& message = *envelope.mutable_use_cached_plan();
+    set_digest(record.digest, message.mutable_digest());
+    message.set_local_plan_kept(record.local_plan_kept);
+  }
+  void operator()(const NeedGlobalPlan& record) const {
+    set_digest(record.digest, envelope.mutable_need_global_plan()->mutable_digest());
+  }
+  void operator()(const Written& record) const { cairn::to_proto(*record.results, *envelope.mutable_written()->mutable_results()); }
+  void operator()(const LocalLoadPlan& record) const {
+    auto& message = *envelope.mutable_local_load_plan();
+    cairn::to_proto(*record.plan, *message.mutable_plan());
+    message.set_metadata_save_id(record.metadata_save_id);
+  }
+  void operator()(const GlobalLoadPlan& record) const {
+    cairn::to_proto(*record.plan, *envelope.mutable_global_load_plan()->mutable_plan());
+  }
+  void operator()(const ReadDone&) const { envelope.mutable_read_done(); }
+  void operator()(const PhaseFailed& record) const {
+    to_proto(record.failure, *envelope.mutable_phase_failed()->mutable_failure());
+  }
+  void operator()(const Outcome& record) const {
+    auto& message = *envelope.mutable_outcome();
+    message.set_ticket(record.ticket);
+    for (const auto& [rank, failure] : record.failures) to_proto(failure, *message.add_failures());
+    message.set_committed(static_cast<v1::Committed>(record.committed));
+    message.set_save_id(record.save_id);
+  }
+  void operator()(const Cancel& record) const {
+    auto& message = *envelope.mutable_cancel();
+    message.set_ticket(record.ticket);
+    to_proto(record.failure, *message.mutable_failure());
+  }
+  void operator()(const CoordinatorDown& record) const {
+    to_proto(record.failure, *envelope.mutable_coordinator_down()->mutable_failure());
+  }
+};
+
+// --- bodies from Protobuf ---------------------------------------------------------------------------------------------------
+
+Join join_of(const v1::Join& message) {
+  Join record;
+  record.ticket = ticket_of(message.ticket());
+  record.ordinal = message.ordinal();
+  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
+  record.checkpoint_id = name_of(message.checkpoint_id());
+  record.options_digest = digest_of(message.options_digest());
+  for (const auto& key : message.stateful_keys()) record.stateful_keys.push_back(name_of(key));
+  check(message.counter_seen() < std::numeric_limits<std::uint64_t>::max(), "an attempt counter is out of bounds");
+  record.counter_seen = message.counter_seen();
+  check(message.world_size() > 0 && message.world_size() <= kRanksMax, "a world size is out of bounds");
+  record.world_size = message.world_size();
+  return record;
+}
+
+Begin begin_of(const v1::Begin& message) {
+  Begin record;
+  record.ticket = ticket_of(message.ticket());
+  for (const auto& key : message.key_order()) record.key_order.push_back(name_of(key));
+  return record;
+}
+
+SameSavePlan same_save_plan_of(const v1::SameSavePlan& message) {
+  SameSavePlan record;
+  record.digest = digest_of(message.digest());
+  check(message.content_hashes_size() == message.content_bytes_size(), "the columns of a plan's bytes objects differ in length");
+  record.content_hashes = {message.content_hashes().begin(), message.content_hashes().end()};
+  record.content_bytes = {message.content_bytes().begin(), message.content_bytes().end()};
+  return record;
+}
+
+Outcome outcome_of(const v1::Outcome& message) {
+  Outcome record;
+  record.ticket = ticket_of(message.ticket());
+  check(static_cast<std::size_t>(message.failures_size()) <= kRanksMax, "an outcome has more failures than a world has ranks");
+  for (const auto& it : message.failures()) {
+    Failure failure = from_proto(it);
+    const int rank = failure.rank;
+    check(record.failures.emplace(rank, std::move(failure)).second, "an outcome has two failures of one rank");
+  }
+  record.committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
+  record.save_id = name_of(message.save_id());
+  return record;
+}
+
+Message body_of(const v1::Envelope& envelope) {
+  switch (envelope.body_case()) {
+    case v1::Envelope::kJoin:
+      return join_of(envelope.join());
+    case v1::Envelope::kBegin:
+      return begin_of(envelope.begin());
+    case v1::Envelope::kLocalSavePlan: {
+      const auto& message = envelope.local_save_plan();
+      return LocalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), digest_of(message.digest())};
+    }
+    case v1::Envelope::kSameSavePlan:
+      return same_save_plan_of(envelope.same_save_plan());
+    case v1::Envelope::kNeedLocalPlan:
+      return NeedLocalPlan{digest_of(envelope.need_local_plan().digest())};
+    case v1::Envelope::kGlobalSavePlan: {
+      const auto& message = envelope.global_save_plan();
+      return GlobalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), digest_of(message.digest()),
+                            message.local_plan_kept()};
+    }
+    case v1::Envelope::kUseCachedPlan:
+      return UseCachedPlan{digest_of(envelope.use_cached_plan().digest()), envelope.use_cached_plan().local_plan_kept()};
+    case v1::Envelope::kNeedGlobalPlan:
+      return NeedGlobalPlan{digest_of(envelope.need_global_plan().digest())};
+    case v1::Envelope::kWritten:
+      return Written{std::make_shared<const WriteResults>(cairn::from_proto(envelope.written().results()))};
+    case v1::Envelope::kLocalLoadPlan: {
+      const auto& message = envelope.local_load_plan();
+      return LocalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(message.plan())),
+                           name_of(message.metadata_save_id())};
+    }
+    case v1::Envelope::kGlobalLoadPlan:
+      return GlobalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(envelope.global_load_plan().plan()))};
+    case v1::Envelope::kReadDone:
+      return ReadDone{};
+    case v1::Envelope::kPhaseFailed:
+      return PhaseFailed{from_proto(envelope.phase_failed().failure())};
+    case v1::Envelope::kOutcome:
+      return outcome_of(envelope.outcome());
+    case v1::Envelope::kCancel:
+      return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure())};
+    case v1::Envelope::kCoordinatorDown:
+      return CoordinatorDown{from_proto(envelope.coordinator_down().failure())};
+    case v1::Envelope::BODY_NOT_SET:
+      break;
+  }
+  columns::fail_decode(kWhat, "it has no body that this version knows");
+}
+
+}  // namespace
+
+std::string encode(const Envelope& envelope) {
+  v1::Envelope message;
+  message.mutable_attempt()->set_incarnation(envelope.attempt.incarnation);
+  message.mutable_attempt()->set_checkpointer(envelope.attempt.checkpointer);
+  message.mutable_attempt()->set_counter(envelope.attempt.counter);
+  message.set_sender(static_cast<std::uint32_t>(envelope.sender));
+  message.set_id(envelope.id);
+  message.set_cause(envelope.cause);
+  std::visit(Encoder{message}, envelope.body);
+  return columns::serialize(message, kWhat);
+}
+
+Envelope decode(ByteSpan bytes) {
+  v1::Envelope message;
+  columns::parse(bytes, message, kWhat);
+  Envelope envelope;
+  check(message.has_attempt(), "it names no attempt");
+  check(message.attempt().incarnation().size() <= 64, "an incarnation is too long");
+  envelope.attempt.incarnation = message.attempt().incarnation();
+  envelope.attempt.checkpointer = name_of(message.attempt().checkpointer());
+  envelope.attempt.counter = message.attempt().counter();
+  envelope.sender = rank_of(message.sender());
+  envelope.id = message.id();
+  envelope.cause = message.cause();
+  envelope.body = body_of(message);
+  return envelope;
+}
+
+}  // namespace cairn::protocol

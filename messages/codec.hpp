@@ -1,0 +1,21 @@
+// Envelopes to bytes and back. Pure; thread-safe. The wire form is Protobuf, described in the .proto files of this folder.
+#pragma once
+
+#include <string>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/messages/control.hpp>
+
+namespace cairn::protocol {
+
+// Bounds of what `decode` accepts, whoever sent it.
+inline constexpr std::size_t kNameBytesMax = 64 * 1024;  // a checkpointer's name, a checkpoint id, a key
+inline constexpr std::size_t kRanksMax = 1u << 20;       // entries of a failure map
+
+std::string encode(const Envelope& envelope);
+
+// Throws kCorrupt, saying which field is wrong, unless `bytes` is an envelope whose every field is within its bounds. What it
+// returns can be used without further checks, except that ranks are not compared with the size of a world.
+Envelope decode(ByteSpan bytes);
+
+}  // namespace cairn::protocol

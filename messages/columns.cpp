@@ -1,0 +1,215 @@
+#include <cairn/messages/columns.hpp>
+
+#include <charconv>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn::columns {
+
+void fail_encode(const char* what, const std::string& reason) {
+  throw Error(ErrorCode::kInvalidArgument, std::string("cannot encode a ") + what + ": " + reason);
+}
+
+void fail_decode(const char* what, const std::string& reason) {
+  throw Error(ErrorCode::kCorrupt, std::string("cannot decode a ") + what + ": " + reason);
+}
+
+Bytes serialize(const google::protobuf::MessageLite& message, const char* what) {
+  const std::size_t size = message.ByteSizeLong();
+  if (size > static_cast<std::size_t>(std::numeric_limits<int>::max()))
+    throw Error(ErrorCode::kUnsupported, std::string("cannot encode a ") + what + ": it has " + std::to_string(size) +
+                                             " bytes and at most 2 GiB are supported; save fewer items per call");
+  Bytes bytes(size, '\0');
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(bytes.data()));
+  return bytes;
+}
+
+void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* what) {
+  if (bytes.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
+    fail_decode(what, "it has " + std::to_string(bytes.size()) + " bytes, at most 2 GiB are supported");
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    fail_decode(what, "its " + std::to_string(bytes.size()) + " bytes are not a Protobuf message of this kind, or not all of one");
+}
+
+void add_name(std::string_view name, v1::Names& message) {
+  message.mutable_text()->append(name);
+  message.add_lengths(static_cast<std::uint32_t>(name.size()));
+}
+
+void names_to_proto(const NameTable& names, v1::Names& message) {
+  std::size_t bytes = 0;
+  for (const std::string& name : names.all()) bytes += name.size();
+  message.mutable_text()->reserve(bytes);
+  message.mutable_lengths()->Reserve(static_cast<int>(names.size()));
+  for (const std::string& name : names.all()) add_name(name, message);
+}
+
+NameTable names_from_proto(const v1::Names& message, const char* what) {
+  NameTable names;
+  names.reserve(static_cast<std::size_t>(message.lengths_size()));
+  std::string_view text = message.text();
+  for (const std::uint32_t length : message.lengths()) {
+    check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
+    const std::size_t id = names.size();
+    if (names.intern(text.substr(0, length)) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
+    text.remove_prefix(length);
+  }
+  check_decode(text.empty(), what, "the text of all names is longer than the names");
+  return names;
+}
+
+void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path) {
+  if (id >= seen_.size()) seen_.resize(id + 1);
+  if (seen_[id]) fail_encode(what_, "'" + std::string(name) + "' has two paths");
+  seen_[id] = true;
+  bool joins_to_name = !path.empty() || name.empty();
+  std::string_view rest = name;
+  char digits[24];
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    std::string_view text;
+    const auto* key = std::get_if<std::string>(&path[i]);
+    if (key) {
+      text = *key;
+    } else {
+      text = {digits, static_cast<std::size_t>(std::to_chars(digits, digits + sizeof(digits), std::get<std::int64_t>(path[i])).ptr -
+                                               digits)};
+    }
+    check_encode(text.size() < kItemsMax, what_, "a key is too long");
+    message_.add_steps(static_cast<std::uint32_t>(2 * text.size() + (key ? 0 : 1)));
+    if (!joins_to_name) continue;
+    if (i > 0) {
+      joins_to_name = !rest.empty() && rest.front() == '.';
+      if (joins_to_name) rest.remove_prefix(1);
+    }
+    joins_to_name = joins_to_name && rest.substr(0, text.size()) == text;
+    if (joins_to_name) rest.remove_prefix(text.size());
+  }
+  if (!joins_to_name || !rest.empty()) {
+    const std::string text = to_string(path);
+    message_.add_renamed(static_cast<std::uint32_t>(message_.names_size()));
+    message_.mutable_renamed_text()->append(text);
+    message_.add_text_lengths(static_cast<std::uint32_t>(text.size()));
+  }
+  message_.add_names(id);
+  message_.add_lengths(static_cast<std::uint32_t>(path.size()));
+}
+
+PathDecoder::PathDecoder(const v1::Paths& message, const char* what)
+    : message_(message), what_(what), renamed_text_(message.renamed_text()) {
+  check_decode(message.names_size() == message.lengths_size() && message.renamed_size() == message.text_lengths_size(), what,
+               "the columns of its paths differ in length");
+}
+
+std::uint32_t PathDecoder::next_name(std::size_t names) {
+  const std::uint32_t id = message_.names(next_path_);
+  check_decode(id < names, what_, "a path refers to a name that is not there");
+  seen_.resize(names);
+  check_decode(!seen_[id], what_, "a name has two paths");
+  seen_[id] = true;
+  return id;
+}
+
+Path PathDecoder::take(std::string_view name) {
+  std::string_view text = name;
+  if (next_renamed_ < message_.renamed_size() && message_.renamed(next_renamed_) == static_cast<std::uint32_t>(next_path_)) {
+    const std::uint32_t length = message_.text_lengths(next_renamed_++);
+    check_decode(length <= renamed_text_.size(), what_, "the text of a path reaches beyond the text of all");
+    text = renamed_text_.substr(0, length);
+    renamed_text_.remove_prefix(length);
+  }
+  const std::uint32_t length = message_.lengths(next_path_++);
+  check_decode(length <= static_cast<std::uint32_t>(message_.steps_size() - next_step_), what_,
+               "a path has more steps than there are");
+  Path path;
+  path.reserve(length);
+  for (std::uint32_t i = 0; i < length; ++i) {
+    if (i > 0) {
+      check_decode(!text.empty() && text.front() == '.', what_, "the steps of a path do not fit its text");
+      text.remove_prefix(1);
+    }
+    const std::uint32_t step = message_.steps(next_step_++);
+    check_decode(step / 2 <= text.size(), what_, "the steps of a path do not fit its text");
+    const std::string_view part = text.substr(0, step / 2);
+    text.remove_prefix(part.size());
+    if (step % 2 == 0) {
+      path.emplace_back(std::in_place_type<std::string>, part);
+      continue;
+    }
+    std::int64_t index = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+    check_decode(error == std::errc() && end == part.data() + part.size(), what_, "a position in a list is not a number");
+    path.emplace_back(index);
+  }
+  check_decode(text.empty(), what_, "the steps of a path do not fit its text");
+  return path;
+}
+
+void PathDecoder::finish() const {
+  check_decode(next_step_ == message_.steps_size() && next_renamed_ == message_.renamed_size() && renamed_text_.empty(), what_,
+               "there is more than its paths need");
+}
+
+std::uint32_t PropertyEncoder::index_of(const TensorProperties& properties) {
+  if (last_ < known_.size() && known_[last_] == properties) return last_;
+  for (last_ = 0; last_ < known_.size(); ++last_)
+    if (known_[last_] == properties) return last_;
+  check_encode(element_size(properties.dtype) > 0, what_, "a tensor has an unknown dtype");
+  check_encode(properties.memory_format <= MemoryFormat::kPreserve, what_, "a tensor has an unknown memory format");
+  v1::TensorProperties& message = *messages_.Add();
+  message.set_dtype(static_cast<v1::DType>(properties.dtype));
+  message.set_memory_format(static_cast<v1::MemoryFormat>(static_cast<int>(properties.memory_format) + 1));
+  message.set_requires_grad(properties.requires_grad);
+  message.set_pin_memory(properties.pin_memory);
+  known_.push_back(properties);
+  return last_;
+}
+
+std::vector<TensorProperties> properties_from_proto(const PropertyMessages& messages, const char* what) {
+  std::vector<TensorProperties> result;
+  result.reserve(static_cast<std::size_t>(messages.size()));
+  for (const v1::TensorProperties& message : messages) {
+    if (message.dtype() < v1::DTYPE_FLOAT32 || message.dtype() > v1::DType_MAX)
+      fail_decode(what, "dtype " + std::to_string(message.dtype()) + " is unknown");
+    if (message.memory_format() < v1::MEMORY_FORMAT_CONTIGUOUS || message.memory_format() > v1::MEMORY_FORMAT_PRESERVE)
+      fail_decode(what, "memory format " + std::to_string(message.memory_format()) + " is unknown");
+    TensorProperties properties;
+    properties.dtype = static_cast<DType>(message.dtype());
+    properties.memory_format = static_cast<MemoryFormat>(message.memory_format() - 1);
+    properties.requires_grad = message.requires_grad();
+    properties.pin_memory = message.pin_memory();
+    result.push_back(properties);
+  }
+  return result;
+}
+
+static_assert(static_cast<int>(DType::kFloat8E5M2FnUz) == v1::DTYPE_FLOAT8_E5M2FNUZ && v1::DType_MAX == v1::DTYPE_FLOAT8_E5M2FNUZ,
+              "the messages know all dtypes, by the same numbers");
+
+void ExtentsReader::fail(std::size_t dims) const {
+  if (dims > kDimsMax)
+    fail_decode(what_,
+                "a tensor has " + std::to_string(dims) + " dimensions, at most " + std::to_string(kDimsMax) + " are possible");
+  fail_decode(what_, "there are fewer sizes and offsets than items need");
+}
+
+bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept {
+  auto bytes = static_cast<std::int64_t>(element_bytes);
+  bool overflow = false;
+  for (const std::int64_t size : sizes) {
+    if (size == 0) return true;
+    overflow = __builtin_mul_overflow(bytes, size, &bytes) || overflow;
+  }
+  return !overflow;
+}
+
+bool is_countable(const Extents& offsets, const Extents& sizes) noexcept {
+  std::int64_t end = 0;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim)
+    if (__builtin_add_overflow(offsets[dim], sizes[dim], &end)) return false;
+  return true;
+}
+
+}  // namespace cairn::columns

@@ -1,0 +1,150 @@
+// The columns that plans and metadata share, to Protobuf and back. Internal to messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <columns.pb.h>
+#include <google/protobuf/message_lite.h>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/planning/box.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
+
+namespace cairn::columns {
+
+// PyTorch's own bound.
+inline constexpr std::size_t kDimsMax = 64;
+
+// --- errors ---------------------------------------------------------------------------------------------------------------
+
+// `what`: what is coded, "save plan".
+[[noreturn]] void fail_encode(const char* what, const std::string& reason);  // kInvalidArgument
+[[noreturn]] void fail_decode(const char* what, const std::string& reason);  // kCorrupt
+
+inline void check_encode(bool valid, const char* what, const char* reason) {
+  if (!valid) fail_encode(what, reason);
+}
+inline void check_decode(bool valid, const char* what, const char* reason) {
+  if (!valid) fail_decode(what, reason);
+}
+
+// So that the entries of a column can be counted in an int, as Protobuf does.
+inline constexpr std::size_t kItemsMax = 1u << 26;
+
+// --- whole messages -------------------------------------------------------------------------------------------------------
+
+Bytes serialize(const google::protobuf::MessageLite& message, const char* what);
+void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* what);
+
+// --- names and paths ------------------------------------------------------------------------------------------------------
+
+void add_name(std::string_view name, v1::Names& message);
+void names_to_proto(const NameTable& names, v1::Names& message);
+NameTable names_from_proto(const v1::Names& message, const char* what);
+
+// Collects paths. `name` is the text of the name with id `id`, which no other path has.
+class PathEncoder {
+ public:
+  PathEncoder(v1::Paths& message, const char* what) : message_(message), what_(what) {}
+  void add(std::uint32_t id, std::string_view name, const Path& path);
+
+ private:
+  v1::Paths& message_;
+  const char* what_;
+  std::vector<bool> seen_;  // by id
+};
+
+// Takes the paths off a message, one after the other.
+class PathDecoder {
+ public:
+  PathDecoder(const v1::Paths& message, const char* what);
+  std::size_t size() const { return static_cast<std::size_t>(message_.names_size()); }
+  // The id of the next path's name; checked to be below `names` and not to appear twice.
+  std::uint32_t next_name(std::size_t names);
+  Path take(std::string_view name);
+  void finish() const;
+
+ private:
+  const v1::Paths& message_;
+  const char* what_;
+  std::vector<bool> seen_;  // names, by id
+  int next_path_ = 0;
+  int next_step_ = 0;
+  int next_renamed_ = 0;
+  std::string_view renamed_text_;
+};
+
+// Calls `add(name id, path)` for each path.
+template <class NameOf, class Add>
+void paths_from_proto(const v1::Paths& message, std::size_t names, const char* what, NameOf name_of, Add add) {
+  PathDecoder decoder(message, what);
+  for (std::size_t i = 0; i < decoder.size(); ++i) {
+    const std::uint32_t id = decoder.next_name(names);
+    add(id, decoder.take(name_of(id)));
+  }
+  decoder.finish();
+}
+
+// --- tensor properties ----------------------------------------------------------------------------------------------------
+
+using PropertyMessages = google::protobuf::RepeatedPtrField<v1::TensorProperties>;
+
+// Keeps the distinct properties in a message and gives each its index.
+class PropertyEncoder {
+ public:
+  PropertyEncoder(PropertyMessages& messages, const char* what) : messages_(messages), what_(what) {}
+  std::uint32_t index_of(const TensorProperties& properties);
+
+ private:
+  PropertyMessages& messages_;
+  const char* what_;
+  std::vector<TensorProperties> known_;
+  std::uint32_t last_ = 0;
+};
+
+std::vector<TensorProperties> properties_from_proto(const PropertyMessages& messages, const char* what);
+
+// --- extents --------------------------------------------------------------------------------------------------------------
+
+// Takes lists of entries off a column.
+class ExtentsReader {
+ public:
+  ExtentsReader(const google::protobuf::RepeatedField<std::int64_t>& column, const char* what)
+      : next_(column.data()), left_(static_cast<std::size_t>(column.size())), what_(what) {}
+
+  Extents take(std::size_t dims) {
+    if (dims > kDimsMax || dims > left_) fail(dims);
+    for (std::size_t dim = 0; dim < dims; ++dim)
+      if (next_[dim] < 0) fail_decode(what_, "a size or offset is negative");
+    Extents extents(next_, dims);
+    next_ += dims;
+    left_ -= dims;
+    return extents;
+  }
+  void finish() const { check_decode(left_ == 0, what_, "there are more sizes and offsets than items need"); }
+
+ private:
+  [[noreturn]] void fail(std::size_t dims) const;
+
+  const std::int64_t* next_;
+  std::size_t left_;
+  const char* what_;
+};
+
+inline void add_extents(const Extents& extents, google::protobuf::RepeatedField<std::int64_t>& column) {
+  const auto dims = static_cast<int>(extents.size());
+  column.Reserve(column.size() + dims);
+  std::int64_t* target = column.AddNAlreadyReserved(dims);
+  for (const std::int64_t value : extents) *target++ = value;
+}
+
+// Elements times `element_bytes` can be counted in 63 bits.
+bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept;
+// Every offset plus its size can.
+bool is_countable(const Extents& offsets, const Extents& sizes) noexcept;
+
+}  // namespace cairn::columns

@@ -1,0 +1,40 @@
+#include <cairn/messages/control.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+struct Name {
+  const char* operator()(const Join&) const { return "Join"; }
+  const char* operator()(const Begin&) const { return "Begin"; }
+  const char* operator()(const LocalSavePlan&) const { return "LocalSavePlan"; }
+  const char* operator()(const SameSavePlan&) const { return "SameSavePlan"; }
+  const char* operator()(const NeedLocalPlan&) const { return "NeedLocalPlan"; }
+  const char* operator()(const GlobalSavePlan&) const { return "GlobalSavePlan"; }
+  const char* operator()(const UseCachedPlan&) const { return "UseCachedPlan"; }
+  const char* operator()(const NeedGlobalPlan&) const { return "NeedGlobalPlan"; }
+  const char* operator()(const Written&) const { return "Written"; }
+  const char* operator()(const LocalLoadPlan&) const { return "LocalLoadPlan"; }
+  const char* operator()(const GlobalLoadPlan&) const { return "GlobalLoadPlan"; }
+  const char* operator()(const ReadDone&) const { return "ReadDone"; }
+  const char* operator()(const PhaseFailed&) const { return "PhaseFailed"; }
+  const char* operator()(const Outcome&) const { return "Outcome"; }
+  const char* operator()(const Cancel&) const { return "Cancel"; }
+  const char* operator()(const CoordinatorDown&) const { return "CoordinatorDown"; }
+};
+
+struct IsForCoordinator {
+  template <class T>
+  bool operator()(const T&) const {
+    return std::is_same_v<T, Join> || std::is_same_v<T, LocalSavePlan> || std::is_same_v<T, SameSavePlan> ||
+           std::is_same_v<T, NeedGlobalPlan> || std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> ||
+           std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel>;
+  }
+};
+
+}  // namespace
+
+const char* to_string(Operation operation) noexcept { return operation == Operation::kSave ? "save" : "load"; }
+const char* name_of(const Message& message) noexcept { return std::visit(Name{}, message); }
+bool is_for_coordinator(const Message& message) noexcept { return std::visit(IsForCoordinator{}, message); }
+
+}  // namespace cairn::protocol

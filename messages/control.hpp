@@ -1,0 +1,132 @@
+// The messages of a save or a load, as plain records: what the state machines exchange, and what the codec turns into bytes.
+//
+//   rank -> coordinator   Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
+//   Cancel coordinator -> rank   Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, Outcome, CoordinatorDown
+//
+// Large parts are shared and never changed once they are in a message, so that copying one is cheap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/failure.hpp>
+#include <cairn/planning/plan.hpp>
+
+namespace cairn::protocol {
+
+enum class Operation : std::uint8_t { kSave = 1, kLoad };
+const char* to_string(Operation operation) noexcept;
+
+// One save or load of one checkpointer. The counter is given by the coordinator in Begin; before that it is 0.
+struct Attempt {
+  std::string incarnation;
+  std::string checkpointer;
+  std::uint64_t counter = 0;
+};
+
+// A call is named by its ticket: a number that its rank never gives twice in the life of its runtime, and that only grows.
+struct Join {
+  std::uint64_t ticket = 0;
+  std::uint64_t ordinal = 0;  // of this call among the rank's calls of this checkpointer: for texts; ranks may differ
+  Operation operation = Operation::kSave;
+  std::string checkpoint_id;
+  Digest options_digest{};
+  std::vector<std::string> stateful_keys;
+  std::uint64_t counter_seen = 0;  // the largest attempt counter that this rank knows of
+  std::uint32_t world_size = 1;    // as this rank has it
+};
+
+struct Begin {
+  std::uint64_t ticket = 0;  // of the receiver's call
+  std::vector<std::string> key_order;
+};
+
+struct LocalSavePlan {
+  std::shared_ptr<const SavePlan> plan;
+  Digest digest{};
+};
+
+// Stands for a local plan that the coordinator still has. The columns hold what a digest leaves out: one entry per bytes object of
+// the plan, in its order.
+struct SameSavePlan {
+  Digest digest{};
+  std::vector<std::uint64_t> content_hashes;
+  std::vector<std::uint64_t> content_bytes;
+};
+
+struct NeedLocalPlan {
+  Digest digest{};
+};
+
+struct GlobalSavePlan {
+  std::shared_ptr<const SavePlan> plan;
+  Digest digest{};
+  bool local_plan_kept = false;  // the coordinator will recognise the local plan by its digest
+};
+
+struct UseCachedPlan {
+  Digest digest{};
+  bool local_plan_kept = false;
+};
+
+struct NeedGlobalPlan {
+  Digest digest{};
+};
+
+struct Written {
+  std::shared_ptr<const WriteResults> results;
+};
+
+struct LocalLoadPlan {
+  std::shared_ptr<const LoadPlan> plan;
+  std::string metadata_save_id;  // of the metadata that this rank has read; "" when it names none
+};
+
+struct GlobalLoadPlan {
+  std::shared_ptr<const LoadPlan> plan;
+};
+
+struct ReadDone {};
+
+struct PhaseFailed {
+  Failure failure;
+};
+
+struct Outcome {
+  std::uint64_t ticket = 0;  // of the receiver's call
+  FailureMap failures;       // empty: it succeeded
+  Committed committed = Committed::kNo;
+  std::string save_id;
+};
+
+struct Cancel {
+  std::uint64_t ticket = 0;
+  Failure failure;
+};
+
+struct CoordinatorDown {
+  Failure failure;
+};
+
+using Message = std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan,
+                             Written, LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown>;
+
+// The message's type, for traces and texts: "Join".
+const char* name_of(const Message& message) noexcept;
+// Whether the receiver is the coordinator; otherwise it is the rank's own machine.
+bool is_for_coordinator(const Message& message) noexcept;
+
+// One message on its way between ranks.
+struct Envelope {
+  Attempt attempt;
+  int sender = 0;
+  std::uint64_t id = 0;     // of the event of sending in the sender's trace
+  std::uint64_t cause = 0;  // of the event that led to it, there too
+  Message body;
+};
+
+}  // namespace cairn::protocol

@@ -1,0 +1,298 @@
+#include <cairn/messages/plan_codec.hpp>
+
+#include <array>
+
+#include <cairn/messages/columns.hpp>
+#include <cairn/messages/plan_proto.hpp>
+
+namespace cairn {
+namespace {
+
+using columns::add_extents;
+using columns::check_decode;
+using columns::check_encode;
+
+constexpr char kSavePlan[] = "save plan";
+constexpr char kLoadPlan[] = "load plan";
+constexpr char kWriteResults[] = "write results message";
+
+bool is_known(int value, int max) { return value > 0 && value <= max; }
+
+std::array<const Extents*, 5> lists_of(const ReadItem& item) {
+  return {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths};
+}
+
+}  // namespace
+
+// --- save plans -----------------------------------------------------------------------------------------------------------
+
+void to_proto(const SavePlan& plan, v1::SavePlan& message) {
+  check_encode(plan.items.size() <= columns::kItemsMax, kSavePlan, "it has too many items");
+  columns::names_to_proto(plan.names, *message.mutable_names());
+  const auto items = static_cast<int>(plan.items.size());
+  message.mutable_item_names()->Reserve(items);
+  message.mutable_item_types()->Reserve(items);
+  message.mutable_item_properties()->Reserve(items);
+  message.mutable_item_dims()->Reserve(items);
+  message.mutable_extents()->Reserve(items * 6);
+  columns::PropertyEncoder properties(*message.mutable_properties(), kSavePlan);
+  for (int i = 0; i < items; ++i) {
+    const WriteItem& item = plan.items[static_cast<std::size_t>(i)];
+    check_encode(item.name < plan.names.size(), kSavePlan, "an item refers to a name that is not there");
+    check_encode(is_known(static_cast<int>(item.type), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
+    message.add_item_names(item.name);
+    message.add_item_types(static_cast<v1::WriteItemType>(item.type));
+    if (item.per_rank) message.add_per_rank_items(static_cast<std::uint32_t>(i));
+    if (item.type == WriteItemType::kByteIO) {
+      message.add_content_hashes(item.content_hash);
+      message.add_content_bytes(item.content_bytes);
+      continue;
+    }
+    const std::size_t dims = item.size.size();
+    check_encode(dims <= columns::kDimsMax && item.chunk.offsets.size() == dims && item.chunk.sizes.size() == dims, kSavePlan,
+                 "an item's size, chunk offsets and chunk sizes differ in their number of dimensions, or have too many");
+    message.add_item_properties(properties.index_of(item.properties));
+    message.add_item_dims(static_cast<std::uint32_t>(dims));
+    add_extents(item.size, *message.mutable_extents());
+    add_extents(item.chunk.offsets, *message.mutable_extents());
+    add_extents(item.chunk.sizes, *message.mutable_extents());
+  }
+  columns::PathEncoder paths(*message.mutable_mappings(), kSavePlan);
+  for (const auto& [name, path] : plan.mappings) {
+    check_encode(name < plan.names.size(), kSavePlan, "a path refers to a name that is not there");
+    paths.add(name, plan.names[name], path);
+  }
+  message.set_planner_data(plan.planner_data);
+  message.set_storage_data(plan.storage_data);
+}
+
+SavePlan from_proto(const v1::SavePlan& message) {
+  SavePlan plan;
+  plan.names = columns::names_from_proto(message.names(), kSavePlan);
+  check_decode(message.item_names_size() == message.item_types_size(), kSavePlan, "the columns of its items differ in length");
+  const int items = message.item_names_size();
+  const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kSavePlan);
+  columns::ExtentsReader extents(message.extents(), kSavePlan);
+  int tensors = 0;
+  int bytes_objects = 0;
+  check_decode(message.item_properties_size() == message.item_dims_size() &&
+                   message.content_hashes_size() == message.content_bytes_size() &&
+                   message.item_properties_size() + message.content_hashes_size() == items,
+               kSavePlan, "the columns of its tensors and bytes objects do not add up to its items");
+  plan.items.resize(static_cast<std::size_t>(items));
+  for (int i = 0; i < items; ++i) {
+    WriteItem& item = plan.items[static_cast<std::size_t>(i)];
+    item.name = message.item_names(i);
+    check_decode(item.name < plan.names.size(), kSavePlan, "an item refers to a name that is not there");
+    check_decode(is_known(message.item_types(i), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
+    item.type = static_cast<WriteItemType>(message.item_types(i));
+    if (item.type == WriteItemType::kByteIO) {
+      check_decode(bytes_objects < message.content_hashes_size(), kSavePlan, "it has fewer bytes objects than items of that type");
+      item.content_hash = message.content_hashes(bytes_objects);
+      item.content_bytes = message.content_bytes(bytes_objects);
+      ++bytes_objects;
+      continue;
+    }
+    check_decode(tensors < message.item_dims_size(), kSavePlan, "it has fewer tensors than items of that type");
+    const std::uint32_t which = message.item_properties(tensors);
+    check_decode(which < properties.size(), kSavePlan, "a tensor refers to properties that are not there");
+    item.properties = properties[which];
+    const std::uint32_t dims = message.item_dims(tensors);
+    ++tensors;
+    item.size = extents.take(dims);
+    item.chunk.offsets = extents.take(dims);
+    item.chunk.sizes = extents.take(dims);
+    const std::size_t element_bytes = element_size(item.properties.dtype);
+    check_decode(columns::is_countable(item.size, element_bytes) && columns::is_countable(item.chunk.sizes, element_bytes) &&
+                     columns::is_countable(item.chunk.offsets, item.chunk.sizes),
+                 kSavePlan, "a tensor is too large to count its bytes");
+  }
+  extents.finish();
+  for (const std::uint32_t i : message.per_rank_items()) {
+    check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
+    plan.items[i].per_rank = true;
+  }
+  plan.mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
+  columns::paths_from_proto(
+      message.mappings(), plan.names.size(), kSavePlan, [&](NameId name) -> std::string_view { return plan.names[name]; },
+      [&](NameId name, Path path) { plan.mappings.emplace_back(name, std::move(path)); });
+  plan.planner_data = message.planner_data();
+  plan.storage_data = message.storage_data();
+  return plan;
+}
+
+Bytes encode_save_plan(const SavePlan& plan) {
+  v1::SavePlan message;
+  to_proto(plan, message);
+  return columns::serialize(message, kSavePlan);
+}
+
+SavePlan decode_save_plan(ByteSpan bytes) {
+  v1::SavePlan message;
+  columns::parse(bytes, message, kSavePlan);
+  return from_proto(message);
+}
+
+// --- load plans -----------------------------------------------------------------------------------------------------------
+
+void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
+  check_encode(plan.items.size() <= columns::kItemsMax, kLoadPlan, "it has too many items");
+  columns::names_to_proto(plan.names, *message.mutable_names());
+  const auto items = static_cast<int>(plan.items.size());
+  message.mutable_item_types()->Reserve(items);
+  message.mutable_dest_names()->Reserve(items);
+  message.mutable_storage_names()->Reserve(items);
+  message.mutable_storage_chunks()->Reserve(items);
+  message.mutable_dims()->Reserve(items * 5);
+  message.mutable_extents()->Reserve(items * 10);
+  for (const ReadItem& item : plan.items) {
+    check_encode(item.dest_name < plan.names.size() && item.storage_name < plan.names.size(), kLoadPlan,
+                 "an item refers to a name that is not there");
+    check_encode(is_known(static_cast<int>(item.type), v1::LoadItemType_MAX), kLoadPlan, "an item has an unknown type");
+    message.add_item_types(static_cast<v1::LoadItemType>(item.type));
+    message.add_dest_names(item.dest_name);
+    message.add_storage_names(item.storage_name);
+    message.add_storage_chunks(item.storage_chunk);
+    for (const Extents* list : lists_of(item)) {
+      check_encode(list->size() <= columns::kDimsMax && (item.type == LoadItemType::kByteIO || list->size() == item.lengths.size()),
+                   kLoadPlan, "an item's offsets and lengths differ in their number of dimensions, or have too many");
+      message.add_dims(static_cast<std::uint32_t>(list->size()));
+      add_extents(*list, *message.mutable_extents());
+    }
+  }
+  message.set_planner_data(plan.planner_data);
+  message.set_storage_data(plan.storage_data);
+}
+
+LoadPlan from_proto(const v1::LoadPlan& message) {
+  LoadPlan plan;
+  plan.names = columns::names_from_proto(message.names(), kLoadPlan);
+  const int items = message.item_types_size();
+  check_decode(message.dest_names_size() == items && message.storage_names_size() == items &&
+                   message.storage_chunks_size() == items && message.dims_size() % 5 == 0 && message.dims_size() / 5 == items,
+               kLoadPlan, "the columns of its items differ in length");
+  columns::ExtentsReader extents(message.extents(), kLoadPlan);
+  plan.items.resize(static_cast<std::size_t>(items));
+  for (int i = 0; i < items; ++i) {
+    ReadItem& item = plan.items[static_cast<std::size_t>(i)];
+    check_decode(is_known(message.item_types(i), v1::LoadItemType_MAX), kLoadPlan, "an item has an unknown type");
+    item.type = static_cast<LoadItemType>(message.item_types(i));
+    item.dest_name = message.dest_names(i);
+    item.storage_name = message.storage_names(i);
+    check_decode(item.dest_name < plan.names.size() && item.storage_name < plan.names.size(), kLoadPlan,
+                 "an item refers to a name that is not there");
+    item.storage_chunk = message.storage_chunks(i);
+    const std::uint32_t* dims = message.dims().data() + 5 * static_cast<std::ptrdiff_t>(i);
+    item.dest_chunk_offset = extents.take(dims[0]);
+    item.dest_offsets = extents.take(dims[1]);
+    item.storage_chunk_offset = extents.take(dims[2]);
+    item.storage_offsets = extents.take(dims[3]);
+    item.lengths = extents.take(dims[4]);
+    if (item.type == LoadItemType::kByteIO) continue;
+    for (const Extents* list : lists_of(item))
+      check_decode(list->size() == item.lengths.size(), kLoadPlan,
+                   "an item's offsets and lengths differ in their number of dimensions");
+    check_decode(columns::is_countable(item.lengths, 1) && columns::is_countable(item.dest_offsets, item.lengths) &&
+                     columns::is_countable(item.storage_offsets, item.lengths) &&
+                     columns::is_countable(item.dest_chunk_offset, item.dest_offsets) &&
+                     columns::is_countable(item.storage_chunk_offset, item.storage_offsets),
+                 kLoadPlan, "an item is too large to count its elements");
+  }
+  extents.finish();
+  plan.planner_data = message.planner_data();
+  plan.storage_data = message.storage_data();
+  return plan;
+}
+
+Bytes encode_load_plan(const LoadPlan& plan) {
+  v1::LoadPlan message;
+  to_proto(plan, message);
+  return columns::serialize(message, kLoadPlan);
+}
+
+LoadPlan decode_load_plan(ByteSpan bytes) {
+  v1::LoadPlan message;
+  columns::parse(bytes, message, kLoadPlan);
+  return from_proto(message);
+}
+
+// --- write results --------------------------------------------------------------------------------------------------------
+
+void to_proto(const WriteResults& results, v1::WriteResults& message) {
+  for (const FileResult& file : results.files) {
+    v1::FileResult& entry = *message.add_files();
+    entry.set_name(file.name);
+    entry.set_length_bytes(file.length_bytes);
+    entry.set_crc32(file.crc32);
+    entry.set_trailer_length_bytes(file.trailer_length_bytes);
+    entry.mutable_bytes_item_lengths()->Add(file.bytes_item_lengths.begin(), file.bytes_item_lengths.end());
+  }
+  for (const WriteResult& item : results.items) {
+    v1::ItemResult& entry = *message.add_items();
+    entry.set_fqn(item.index.fqn);
+    if (item.index.offset) {
+      check_encode(item.index.offset->size() <= columns::kDimsMax, kWriteResults, "an item's offset has too many dimensions");
+      entry.set_has_offset(true);
+      add_extents(*item.index.offset, *entry.mutable_offset());
+    }
+    entry.set_size_bytes(item.size_bytes);
+    entry.set_relative_path(item.relative_path);
+    entry.set_offset_bytes(item.offset_bytes);
+    entry.set_length_bytes(item.length_bytes);
+    entry.set_user_data(item.user_data);
+  }
+}
+
+WriteResults from_proto(const v1::WriteResults& message) {
+  WriteResults results;
+  results.files.reserve(static_cast<std::size_t>(message.files_size()));
+  for (const v1::FileResult& entry : message.files()) {
+    FileResult& file = results.files.emplace_back();
+    file.name = entry.name();
+    check_decode(!file.name.empty(), kWriteResults, "a file has no name");
+    file.length_bytes = entry.length_bytes();
+    file.crc32 = entry.crc32();
+    file.trailer_length_bytes = entry.trailer_length_bytes();
+    check_decode(file.trailer_length_bytes <= file.length_bytes, kWriteResults, "a trailer is longer than its file");
+    file.bytes_item_lengths.assign(entry.bytes_item_lengths().begin(), entry.bytes_item_lengths().end());
+    std::uint64_t left = file.length_bytes;
+    for (const std::uint64_t length : file.bytes_item_lengths) {
+      check_decode(length <= left, kWriteResults, "the bytes objects of a file are longer than the file");
+      left -= length;
+    }
+  }
+  results.items.reserve(static_cast<std::size_t>(message.items_size()));
+  for (const v1::ItemResult& entry : message.items()) {
+    WriteResult& item = results.items.emplace_back();
+    item.index.fqn = entry.fqn();
+    if (entry.has_offset()) {
+      columns::ExtentsReader offset(entry.offset(), kWriteResults);
+      item.index.offset = offset.take(static_cast<std::size_t>(entry.offset_size()));
+    } else {
+      check_decode(entry.offset_size() == 0, kWriteResults, "an item without an offset has one");
+    }
+    item.size_bytes = entry.size_bytes();
+    item.relative_path = entry.relative_path();
+    item.offset_bytes = entry.offset_bytes();
+    item.length_bytes = entry.length_bytes();
+    std::uint64_t end = 0;
+    check_decode(!__builtin_add_overflow(item.offset_bytes, item.length_bytes, &end), kWriteResults,
+                 "an item ends beyond what 64 bits can count");
+    item.user_data = entry.user_data();
+  }
+  return results;
+}
+
+Bytes encode_write_results(const WriteResults& results) {
+  v1::WriteResults message;
+  to_proto(results, message);
+  return columns::serialize(message, kWriteResults);
+}
+
+WriteResults decode_write_results(ByteSpan bytes) {
+  v1::WriteResults message;
+  columns::parse(bytes, message, kWriteResults);
+  return from_proto(message);
+}
+
+}  // namespace cairn

@@ -1,0 +1,21 @@
+// Plans and write results as Protobuf messages, to be embedded in others. Same checks and errors as plan_codec.hpp. `to_proto`
+// wants an empty message.
+#pragma once
+
+#include <plan.pb.h>
+#include <results.pb.h>
+
+#include <cairn/planning/plan.hpp>
+
+namespace cairn {
+
+void to_proto(const SavePlan& plan, v1::SavePlan& message);
+SavePlan from_proto(const v1::SavePlan& message);
+
+void to_proto(const LoadPlan& plan, v1::LoadPlan& message);
+LoadPlan from_proto(const v1::LoadPlan& message);
+
+void to_proto(const WriteResults& results, v1::WriteResults& message);
+WriteResults from_proto(const v1::WriteResults& message);
+
+}  // namespace cairn
