@@ -1,0 +1,117 @@
+#include <cairn/state/device_mesh.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
+
+// The number of ranks in a mesh of this shape.
+std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
+  if (shape.empty()) refuse("the shape is empty; give the size of at least one axis");
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 1)
+      refuse("the shape " + to_string(Extents(shape)) + " has an axis of size " + std::to_string(size) + "; sizes begin at 1");
+    if (size > kRanksMax / count)
+      refuse("the shape " + to_string(Extents(shape)) + " has more than " + std::to_string(kRanksMax) + " ranks");
+    count *= size;
+  }
+  return count;
+}
+
+std::vector<int> first_ranks(const std::vector<std::int64_t>& shape) {
+  std::vector<int> ranks(static_cast<std::size_t>(ranks_of(shape)));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+std::string to_string(const Placement& placement) {
+  if (const auto* shard = std::get_if<Shard>(&placement)) return "Shard(" + std::to_string(shard->dim) + ")";
+  return "Replicate()";
+}
+
+DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names)
+    : DeviceMesh(shape, first_ranks(shape), std::move(axis_names)) {}
+
+DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names)
+    : shape_(std::move(shape)), ranks_(std::move(ranks)), axis_names_(std::move(axis_names)) {
+  const std::int64_t count = ranks_of(shape_);
+  if (count != static_cast<std::int64_t>(ranks_.size())) {
+    refuse("the shape " + to_string(Extents(shape_)) + " needs " + std::to_string(count) + " ranks, but " +
+           std::to_string(ranks_.size()) + " are given");
+  }
+  std::unordered_set<int> seen;
+  for (const int rank : ranks_) {
+    if (rank < 0) refuse("rank " + std::to_string(rank) + " is negative");
+    if (!seen.insert(rank).second) refuse("rank " + std::to_string(rank) + " is given twice");
+  }
+  if (!axis_names_.empty() && axis_names_.size() != shape_.size()) {
+    refuse(std::to_string(axis_names_.size()) + " names for " + std::to_string(shape_.size()) +
+           " axes; give one for each, or none");
+  }
+  const std::unordered_set<std::string> names(axis_names_.begin(), axis_names_.end());
+  if (names.size() != axis_names_.size()) refuse("two axes have the same name");
+}
+
+std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const {
+  auto found = ranks_.end();
+  if (rank >= 0 && static_cast<std::size_t>(rank) < ranks_.size() && ranks_[static_cast<std::size_t>(rank)] == rank) {
+    found = ranks_.begin() + rank;
+  } else {
+    found = std::find(ranks_.begin(), ranks_.end(), rank);
+  }
+  if (found == ranks_.end()) return std::nullopt;
+  std::int64_t position = found - ranks_.begin();
+  std::vector<std::int64_t> coordinate(shape_.size());
+  for (std::size_t axis = shape_.size(); axis-- > 0;) {
+    coordinate[axis] = position % shape_[axis];
+    position /= shape_[axis];
+  }
+  return coordinate;
+}
+
+std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank) {
+  if (placements.size() != mesh.shape().size()) {
+    throw Error(ErrorCode::kInvalidArgument, "placements: " + std::to_string(placements.size()) + " are given for a mesh with " +
+                                                 std::to_string(mesh.shape().size()) + " axes; give one for each axis");
+  }
+  const auto dims = static_cast<std::int64_t>(size.size());
+  for (const Placement& placement : placements) {
+    const auto* shard = std::get_if<Shard>(&placement);
+    if (shard != nullptr && (shard->dim < -dims || shard->dim >= dims)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "placements: " + to_string(placement) + " is out of range for a tensor of size " + to_string(size));
+    }
+  }
+  const auto coordinate = mesh.coordinate(rank);
+  if (!coordinate) return std::nullopt;
+
+  Box box = Box::whole(size);
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    const auto* shard = std::get_if<Shard>(&placements[axis]);
+    if (shard == nullptr) continue;
+    const auto dim = static_cast<std::size_t>(shard->dim < 0 ? shard->dim + dims : shard->dim);
+    const std::int64_t held = box.sizes[dim];
+    const std::int64_t parts = mesh.shape()[axis];
+    const std::int64_t chunk = held / parts + (held % parts != 0 ? 1 : 0);
+    const std::int64_t begin = std::min(held, chunk * (*coordinate)[axis]);
+    box.offsets[dim] += begin;
+    box.sizes[dim] = std::min(chunk, held - begin);
+  }
+  for (std::size_t dim = 0; dim < size.size(); ++dim) {
+    if (box.sizes[dim] == 0) box.offsets[dim] = size[dim];
+  }
+  return box;
+}
+
+}  // namespace cairn

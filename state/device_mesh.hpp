@@ -1,0 +1,63 @@
+// Ranks arranged in a grid, and how a tensor lies on it. After PyTorch's DeviceMesh and placements. Needs no device and no process
+// group.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <cairn/planning/box.hpp>
+
+namespace cairn {
+
+struct Shard {
+  std::int64_t dim = 0;  // of the tensor; negative counts from the last
+  friend bool operator==(const Shard& a, const Shard& b) { return a.dim == b.dim; }
+};
+struct Replicate {
+  friend bool operator==(const Replicate&, const Replicate&) { return true; }
+};
+using Placement = std::variant<Shard, Replicate>;   // one per mesh axis
+std::string to_string(const Placement& placement);  // "Shard(0)", "Replicate()"
+
+class DeviceMesh {
+ public:
+  // Ranks 0, 1, … in row-major order over `shape` (the sizes of the axes). Throws kInvalidArgument for an empty shape, a size
+  // below 1, or a number of names other than of axes.
+  explicit DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {});
+  // Any ranks, each once, row-major over `shape`; ranks may be missing from the mesh. Throws also for a negative or repeated rank,
+  // and for a number of ranks that is not the product of `shape`.
+  DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names = {});
+  // So that DeviceMesh({2, 2}, {"dp", "tp"}) and DeviceMesh({2}, {4, 6}) say which of the above they mean.
+  DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<const char*> axis_names)
+      : DeviceMesh(std::move(shape), std::vector<std::string>(axis_names.begin(), axis_names.end())) {}
+  DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<int> ranks)
+      : DeviceMesh(std::move(shape), std::vector<int>(ranks)) {}
+
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  const std::vector<std::string>& axis_names() const { return axis_names_; }
+  // One index per axis; nothing when `rank` is not in the mesh. O(1) where the ranks are 0, 1, ….
+  std::optional<std::vector<std::int64_t>> coordinate(int rank) const;
+
+  friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
+    return a.shape_ == b.shape_ && a.ranks_ == b.ranks_ && a.axis_names_ == b.axis_names_;
+  }
+
+ private:
+  std::vector<std::int64_t> shape_;
+  std::vector<int> ranks_;
+  std::vector<std::string> axis_names_;
+};
+
+// The part of a tensor of this size that `rank` holds: for each axis in order with Shard(dim), the dim is cut into chunks of
+// ceil(n / axis size), as torch.chunk does; later ranks may get less or nothing (their box begins at the dim's end, as PyTorch has
+// it). Axes that cut the same dim cut it one after the other, from left to right. Nothing when `rank` is not in the mesh.
+// Throws kInvalidArgument for a wrong number of placements or a dim out of range.
+std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
+
+}  // namespace cairn

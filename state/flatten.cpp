@@ -1,0 +1,160 @@
+// From nested state dicts to flat names and back, by the rules of DCP's flatten_state_dict and set_element.
+#include <algorithm>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/state_dict.hpp>
+
+namespace cairn {
+namespace {
+
+void check_depth(std::size_t depth) {
+  if (depth <= kNestingMax) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "state dict: nested deeper than " + std::to_string(kNestingMax) + " levels; make it flatter");
+}
+
+// Dicts are always taken apart; a list when something in it is a tensor, a dict, or a list that is taken apart.
+bool is_taken_apart(const Value& value, std::size_t depth) {
+  check_depth(depth);
+  if (value.is_dict()) return true;
+  if (!value.is_list()) return false;
+  const List& list = value.list();
+  return std::any_of(list.begin(), list.end(), [depth](const Value& element) {
+    return element.is_tensor() || element.is_sharded() || element.is_stateful() || is_taken_apart(element, depth + 1);
+  });
+}
+
+bool holds_per_rank(const Value& value) {
+  if (value.is_per_rank()) return true;
+  return value.is_list() && std::any_of(value.list().begin(), value.list().end(), holds_per_rank);
+}
+
+[[noreturn]] void throw_stateful(const Path& path) {
+  throw Error(ErrorCode::kPrecondition, "state dict: " + describe_path(path) +
+                                            " is a stateful object; replace it by what its state_dict() returns before flattening");
+}
+
+class Flattener {
+ public:
+  void visit(const Value& value, bool per_rank_above) {
+    const bool marked = per_rank_above || value.is_per_rank();
+    if (value.is_stateful()) throw_stateful(path_);
+    if (value.is_dict() && !value.dict().empty()) {
+      for (const auto& [key, element] : value.dict()) descend(key, element, marked);
+    } else if (value.is_list() && is_taken_apart(value, path_.size())) {
+      std::int64_t index = 0;
+      for (const Value& element : value.list()) descend(index++, element, marked);
+    } else {
+      add(marked || holds_per_rank(value) ? per_rank(value) : value);
+    }
+  }
+
+  void descend(PathElement step, const Value& value, bool per_rank_above) {
+    path_.push_back(std::move(step));
+    check_depth(path_.size());
+    visit(value, per_rank_above);
+    path_.pop_back();
+  }
+
+  FlatStateDict take() { return std::move(entries_); }
+
+ private:
+  void add(Value value) {
+    std::string fqn = to_string(path_);
+    const auto [known, is_new] = positions_.emplace(fqn, entries_.size());
+    if (!is_new) {
+      throw Error(ErrorCode::kAlreadyExists, "state dict: " + describe_path(entries_[known->second].path) + " and " +
+                                                 describe_path(path_) + " both flatten to \"" + fqn + "\"; rename one of the keys");
+    }
+    entries_.push_back({std::move(fqn), path_, std::move(value)});
+  }
+
+  Path path_;
+  FlatStateDict entries_;
+  std::unordered_map<std::string, std::size_t> positions_;  // of the names in `entries_`
+};
+
+// The value one step below `container`, made if it is not there.
+Value& step_into(Value& container, const PathElement& step, const Path& path, std::size_t depth) {
+  const auto* index = std::get_if<std::int64_t>(&step);
+  if (container.is_none()) container = index != nullptr ? Value(List{}) : Value(Dict{});
+  if (container.is_dict()) return container.dict()[index != nullptr ? std::to_string(*index) : std::get<std::string>(step)];
+  if (container.is_list() && index != nullptr) {
+    List& list = container.list();
+    if (*index < 0 || *index >= std::max(kMadeListMax, static_cast<std::int64_t>(list.size()))) {
+      throw Error(ErrorCode::kInvalidArgument, "state dict: cannot put a value at " + describe_path(path) +
+                                                   ": lists are made with at most " + std::to_string(kMadeListMax) + " elements");
+    }
+    if (static_cast<std::size_t>(*index) >= list.size()) list.resize(static_cast<std::size_t>(*index) + 1);
+    return list[static_cast<std::size_t>(*index)];
+  }
+  const Path above(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth));
+  throw Error(ErrorCode::kMismatch, "state dict: cannot put a value at " + describe_path(path) + ": " + describe_path(above) +
+                                        " is " + container.type_name() + ", which has no such place");
+}
+
+}  // namespace
+
+FlatStateDict flatten(const StateDict& state_dict) {
+  Flattener flattener;
+  for (const auto& [key, value] : state_dict) flattener.descend(key, value, false);
+  return flattener.take();
+}
+
+FlatStateDict flatten_top_level(const StateDict& state_dict) {
+  FlatStateDict entries;
+  std::string nested;
+  for (const auto& [key, value] : state_dict) {
+    if (value.is_stateful()) throw_stateful(Path{key});
+    if (!(value.is_dict() && value.dict().empty()) && is_taken_apart(value, 1)) {
+      nested += (nested.empty() ? "" : ", ") + describe_path(Path{key});
+    } else {
+      entries.push_back({key, Path{key}, holds_per_rank(value) ? per_rank(value) : value});
+    }
+  }
+  if (!nested.empty()) {
+    throw Error(ErrorCode::kUnsupported, "state dict: flattening is off, but these hold nested values: " + nested +
+                                             "; turn flatten_state_dict on or flatten them");
+  }
+  return entries;
+}
+
+void set_at(StateDict& state_dict, const Path& path, Value value) {
+  if (path.empty() || !std::holds_alternative<std::string>(path.front())) {
+    throw Error(ErrorCode::kInvalidArgument, "state dict: a path must begin with a key, but is " + describe_path(path));
+  }
+  check_depth(path.size());
+  Value* place = &state_dict[std::get<std::string>(path.front())];
+  for (std::size_t depth = 1; depth < path.size(); ++depth) place = &step_into(*place, path[depth], path, depth);
+  *place = place->is_per_rank() ? per_rank(std::move(value)) : std::move(value);
+}
+
+const Value* find_at(const StateDict& state_dict, const Path& path) {
+  if (path.empty() || !std::holds_alternative<std::string>(path.front())) return nullptr;
+  const Value* place = state_dict.find(std::get<std::string>(path.front()));
+  for (std::size_t depth = 1; place != nullptr && depth < path.size(); ++depth) {
+    const auto* index = std::get_if<std::int64_t>(&path[depth]);
+    if (place->is_dict()) {
+      place = place->dict().find(index != nullptr ? std::to_string(*index) : std::get<std::string>(path[depth]));
+    } else if (place->is_list() && index != nullptr && *index >= 0 && static_cast<std::size_t>(*index) < place->list().size()) {
+      place = &place->list()[static_cast<std::size_t>(*index)];
+    } else {
+      place = nullptr;
+    }
+  }
+  return place;
+}
+
+std::string describe_path(const Path& path) {
+  std::string text;
+  for (const PathElement& step : path) {
+    if (const auto* index = std::get_if<std::int64_t>(&step)) {
+      text += '[' + std::to_string(*index) + ']';
+    } else {
+      text += "[\"" + std::get<std::string>(step) + "\"]";
+    }
+  }
+  return text.empty() ? "[]" : text;
+}
+
+}  // namespace cairn

@@ -1,0 +1,23 @@
+// Planning is the same work for the same local plans: remembers the last result.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/planning/global_plan.hpp>
+
+namespace cairn {
+
+class GlobalPlanMemo {
+ public:
+  // As create_global_save_plan, errors included. Values of bytes objects stay out of a plan's digest, so they are compared between
+  // the ranks every time, and the remembered plan is returned with their current hashes and sizes.
+  GlobalSavePlan plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options);
+
+ private:
+  std::optional<Digest> key_;  // of the local plans and options that gave `result_`
+  GlobalSavePlan result_;
+};
+
+}  // namespace cairn

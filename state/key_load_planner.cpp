@@ -1,0 +1,149 @@
+// Loads what lies below given names, without a template.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/libtorch_compat.hpp>
+#include <cairn/state/load_destinations.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kSuggestionsMax = 5;
+constexpr std::size_t kComparedNamesMax = 20'000;  // names looked at for suggestions
+constexpr std::size_t kComparedLengthMax = 256;
+
+bool is_below(const std::string& name, const std::string& prefix) {
+  if (name.size() == prefix.size()) return name == prefix;
+  return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
+}
+
+// The number of letters to insert, delete or exchange to make one text the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t exchanged = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({exchanged, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// The stored names, and what lies above them, that are closest to `prefix`.
+std::string suggestions(const std::string& prefix, const Metadata& metadata) {
+  std::set<std::string> candidates;
+  for (const auto& [name, entry] : metadata.state_dict_metadata) {
+    if (candidates.size() >= kComparedNamesMax) break;
+    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      candidates.insert(name.substr(0, dot));
+    candidates.insert(name);
+  }
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const std::string& candidate : candidates) {
+    ranked.emplace_back(edit_distance(std::string_view(prefix).substr(0, kComparedLengthMax),
+                                      std::string_view(candidate).substr(0, kComparedLengthMax)),
+                        candidate);
+  }
+  const std::size_t count = std::min(kSuggestionsMax, ranked.size());
+  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count), ranked.end());
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "\"" : ", \"") + ranked[i].second + '"';
+  return text.empty() ? "the checkpoint is empty" : "the closest are " + text;
+}
+
+class KeyLoadPlanner final : public LoadPlanner {
+ public:
+  explicit KeyLoadPlanner(std::vector<std::string> prefixes) : prefixes_(std::move(prefixes)) {}
+
+  void set_up_planner(StateDict& state_dict, const Metadata& metadata, int /*rank*/, bool /*is_coordinator*/) override {
+    if (!state_dict.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "load by keys: the state dict to load into must be empty; it is built from the checkpoint");
+    }
+    check_prefixes(metadata);
+    std::unordered_map<std::string_view, const Path*> paths;
+    for (const auto& [name, path] : metadata.planner_data) paths.emplace(name, &path);
+
+    LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, LoadPlannerOptions{});
+    std::string unsupported;
+    for (const auto& [name, entry] : metadata.state_dict_metadata) {
+      if (!is_wanted(name)) continue;
+      const auto nested = paths.find(name);
+      const Path path = nested == paths.end() || nested->second->empty() ? Path{name} : *nested->second;
+      Value value;
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+        const auto type = scalar_type_of(tensor->properties.dtype);
+        if (!type) {
+          unsupported += "\n  \"" + name + "\" is " + to_string(tensor->properties.dtype);
+          continue;
+        }
+        volume(tensor->size);  // refuses sizes that overflow
+        value = with_torch("allocate \"" + name + "\" of size " + to_string(tensor->size),
+                           [&] { return torch::empty(array_of(tensor->size), torch::TensorOptions().dtype(*type)); });
+      }
+      const Value* there = find_at(state_dict, path);
+      if (there == nullptr || there->is_none()) {
+        set_at(state_dict, path, value);
+      } else if (value.is_tensor() || !there->is_dict()) {
+        // (An empty dict of one rank may be stored besides what others had in it: that is fine.)
+        throw Error(ErrorCode::kMismatch, "load by keys: \"" + name + "\" belongs at " + describe_path(path) + ", where " +
+                                              there->type_name() + " of another name is; ask for one of them only");
+      }
+      destinations.add(name, name, path, value);
+    }
+    if (!unsupported.empty()) {
+      throw Error(ErrorCode::kUnsupported, std::string("load by keys: this LibTorch (") + TORCH_VERSION +
+                                               ") cannot hold these types; ask for other keys:" + unsupported);
+    }
+  }
+
+  LoadPlan create_local_plan() override { return ready().create_plan(); }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
+  LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
+  void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override { ready().load_bytes(plan, item, bytes); }
+  torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override { return ready().resolve_tensor(plan, item); }
+  void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
+    ready().commit_tensor(plan, item, tensor);
+  }
+
+ private:
+  LoadDestinations& ready() {
+    if (!destinations_) throw Error(ErrorCode::kPrecondition, "load planner: set_up_planner must be called first");
+    return *destinations_;
+  }
+
+  bool is_wanted(const std::string& name) const {
+    return prefixes_.empty() ||
+           std::any_of(prefixes_.begin(), prefixes_.end(), [&](const std::string& prefix) { return is_below(name, prefix); });
+  }
+
+  void check_prefixes(const Metadata& metadata) const {
+    std::string unknown;
+    for (const std::string& prefix : prefixes_) {
+      const auto& names = metadata.state_dict_metadata;
+      if (std::any_of(names.begin(), names.end(), [&](const auto& named) { return is_below(named.first, prefix); })) continue;
+      unknown += "\n  \"" + prefix + "\": " + suggestions(prefix, metadata);
+    }
+    if (!unknown.empty()) throw Error(ErrorCode::kNotFound, "load by keys: the checkpoint has nothing at or below:" + unknown);
+  }
+
+  std::vector<std::string> prefixes_;
+  std::optional<LoadDestinations> destinations_;
+};
+
+}  // namespace
+
+std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes) {
+  return std::make_unique<KeyLoadPlanner>(std::move(prefixes));
+}
+
+}  // namespace cairn

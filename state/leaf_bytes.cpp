@@ -1,0 +1,209 @@
+// Leaves of a state dict as torch.save writes them, for torch.load to read; back: state/leaf_reader.cpp.
+#include <cmath>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/pickle/pickler.hpp>
+#include <cairn/state/pickle/tensor_pickle.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+// Values inside values. Below what the reader takes (PickleLimits::depth_max), since a tensor or Blob is several levels there.
+constexpr int kDepthMax = 100;
+
+[[noreturn]] void unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
+
+bool holds_blob(const Value& value) {
+  if (value.is_blob()) return true;
+  if (value.is_list()) {
+    for (const auto& element : value.list())
+      if (holds_blob(element)) return true;
+  }
+  if (value.is_dict()) {
+    for (const auto& [key, element] : value.dict())
+      if (holds_blob(element)) return true;
+  }
+  return false;
+}
+
+class LeafPickler {
+ public:
+  // Bytes are compact from protocol 3 on only. A BytesIO is not on the list of torch.load(weights_only=True) anyway, so nothing is
+  // lost with the protocol that it refuses; all else keeps to the one that it reads.
+  explicit LeafPickler(const Value& value) : out_(holds_blob(value) ? 4 : 2) { add(value, 0); }
+
+  Bytes finish() && {
+    const auto pickle = std::move(out_).finish();
+    std::vector<ByteSpan> storages;
+    storages.reserve(tensors_.size());
+    for (const auto& tensor : tensors_) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
+    return write_torch_archive(pickle, storages);
+  }
+
+ private:
+  static void check_depth(int depth) {
+    if (depth > kDepthMax) unsupported("values are nested more than " + std::to_string(kDepthMax) + " deep");
+  }
+
+  void add(const Value& value, int depth) {
+    check_depth(depth);
+    if (value.is_ivalue()) return add(value.ivalue(), depth);
+    if (value.is_tensor()) return add_tensor(value.tensor());
+    if (value.is_blob()) return add_blob(value.blob());
+    if (value.is_dict()) {
+      out_.empty_dict();
+      if (value.dict().empty()) return;
+      out_.mark();
+      for (const auto& [key, element] : value.dict()) {
+        out_.text(key);
+        add(element, depth + 1);
+      }
+      return out_.set_items();
+    }
+    if (value.is_list()) {
+      out_.empty_list();
+      if (value.list().empty()) return;
+      out_.mark();
+      for (const auto& element : value.list()) add(element, depth + 1);
+      return out_.appends();
+    }
+    unsupported(std::string("a bytes object cannot hold ") + value.type_name());
+  }
+
+  void add(const c10::IValue& value, int depth) {
+    check_depth(depth);
+    if (value.isNone()) return out_.none();
+    if (value.isBool()) return out_.boolean(value.toBool());
+    if (value.isInt()) return out_.integer(value.toInt());
+    if (value.isDouble()) return out_.real(value.toDouble());
+    if (value.isString()) return out_.text(value.toStringRef());
+    if (value.isComplexDouble()) return add_complex(value.toComplexDouble());
+    if (value.isTensor()) return add_tensor(value.toTensor());
+    if (value.isDevice()) return add_device(value.toDevice());
+    if (!value.isTuple() && !value.isList() && !value.isGenericDict())
+      unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
+
+    // One list, dict or tuple that appears in several places is one object in Python, too: that keeps the archive small.
+    if (const auto known = containers_.find(value); known != containers_.end())
+      return out_.recall(static_cast<Pickler::Slot>(known->second.toInt()));
+    if (!open_.insert(value).second) unsupported("a list or dict that contains itself cannot be saved");
+    if (value.isTuple()) {
+      add_tuple(value, depth);
+      containers_.emplace(value, static_cast<std::int64_t>(out_.remember()));
+    } else {
+      value.isList() ? out_.empty_list() : out_.empty_dict();
+      const auto slot = out_.remember();
+      value.isList() ? add_elements(value.toListRef(), depth) : add_pairs(value.toGenericDict(), depth);
+      containers_.emplace(value, static_cast<std::int64_t>(slot));
+    }
+    open_.erase(value);
+  }
+
+  void add_elements(c10::ArrayRef<c10::IValue> elements, int depth) {
+    if (elements.empty()) return;
+    out_.mark();
+    for (const auto& element : elements) add(element, depth + 1);
+    out_.appends();
+  }
+
+  void add_pairs(const c10::impl::GenericDict& dict, int depth) {
+    if (dict.empty()) return;
+    out_.mark();
+    for (const auto& item : dict) {
+      add(item.key(), depth + 1);
+      add(item.value(), depth + 1);
+    }
+    out_.set_items();
+  }
+
+  void add_tuple(const c10::IValue& value, int depth) {
+    const auto& elements = value.toTupleRef().elements();
+    if (elements.empty()) return out_.empty_tuple();
+    const bool is_short = elements.size() <= 3;
+    if (!is_short) out_.mark();
+    for (const auto& element : elements) add(element, depth + 1);
+    is_short ? out_.tuple(static_cast<int>(elements.size())) : out_.tuple_from_mark();
+  }
+
+  void add_complex(c10::complex<double> value) {
+    out_.global("builtins", "complex");
+    out_.real(value.real());
+    out_.real(value.imag());
+    out_.tuple(2);
+    out_.reduce();
+  }
+
+  void add_device(const c10::Device& device) {
+    out_.global("torch", "device");
+    out_.text(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+    if (device.has_index()) out_.integer(device.index());
+    out_.tuple(device.has_index() ? 2 : 1);
+    out_.reduce();
+  }
+
+  void add_blob(const Blob& blob) {
+    out_.global("_io", "BytesIO");
+    out_.empty_tuple();
+    out_.new_object();
+    out_.bytes(blob.bytes);
+    out_.integer(0);  // the position of reading
+    out_.none();
+    out_.tuple(3);
+    out_.build();
+  }
+
+  void add_extents(const Extents& extents) {
+    if (extents.empty()) return out_.empty_tuple();
+    out_.mark();
+    for (const auto extent : extents) out_.integer(extent);
+    out_.tuple_from_mark();
+  }
+
+  void add_tensor(const torch::Tensor& tensor) {
+    if (const auto reason = why_not_storable(tensor); !reason.empty()) unsupported("a tensor in it " + reason);
+    const auto dense = with_torch("copy a tensor out of a plain value",
+                                  [&] { return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous(); });
+    const auto dtype = *dtype_of(dense.scalar_type());
+    const auto storage = storage_class(dtype);
+    const auto sizes = extents_of(dense.sizes());
+    out_.global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    out_.mark();
+    out_.mark();
+    out_.text("storage");
+    out_.global(storage.module, storage.name);
+    out_.text(std::to_string(tensors_.size()));
+    out_.text("cpu");
+    out_.integer(storage.is_typed ? dense.numel() : static_cast<std::int64_t>(dense.nbytes()));
+    out_.tuple_from_mark();
+    out_.persistent_id();
+    out_.integer(0);
+    add_extents(sizes);
+    add_extents(contiguous_strides(sizes));
+    out_.boolean(tensor.requires_grad());
+    out_.global("collections", "OrderedDict");
+    out_.empty_tuple();
+    out_.reduce();
+    if (!storage.is_typed) out_.global("torch", to_string(dtype));
+    out_.tuple_from_mark();
+    out_.reduce();
+    tensors_.push_back(dense);
+  }
+
+  Pickler out_;
+  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU; index = storage key
+  c10::IValue::HashAliasedIValueMap containers_;  // those written, to the memo slot of each
+  c10::IValue::HashAliasedIValues open_;          // those being written
+};
+
+}  // namespace
+
+Bytes serialize_leaf(const Value& value) { return LeafPickler(value).finish(); }
+
+Value deserialize_leaf(ByteSpan bytes) { return read_leaf(bytes); }
+
+}  // namespace cairn

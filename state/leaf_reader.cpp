@@ -1,0 +1,329 @@
+#include <cairn/state/leaf_reader.hpp>
+
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+const std::vector<PickleGlobal>& leaf_globals() {
+  static const auto globals = [] {
+    std::vector<PickleGlobal> result = tensor_globals();  // OrderedDict is among them
+    result.insert(
+        result.end(),
+        {{"builtins", "complex"}, {"builtins", "bytearray"}, {"_codecs", "encode"}, {"_io", "BytesIO"}, {"torch", "device"}});
+    return result;
+  }();
+  return globals;
+}
+
+[[noreturn]] void unsupported(const PickleValue& value, const std::string& why) {
+  throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
+}
+
+[[noreturn]] void corrupt(const PickleValue& value, const std::string& why) {
+  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
+}
+
+// The content of bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2 spells bytes as a call of _codecs.encode.
+std::optional<Bytes> bytes_in(const PickleValue& value) {
+  if (value.is(PickleKind::kBytes)) return Bytes(value.as_bytes());
+  if (value.is_object_of("_codecs", "encode")) {
+    Bytes bytes;
+    if (value.arguments().size() != 2 || value.arguments()[1].as_text() != "latin1" ||
+        !latin1_of_utf8(value.arguments()[0].as_text(), bytes))
+      corrupt(value, "bytes that are spelled as text, but not in Latin-1");
+    return bytes;
+  }
+  if (value.is_object_of("builtins", "bytearray")) return value.arguments().size() == 0 ? Bytes() : bytes_in(value.arguments()[0]);
+  if (value.is_object_of("_io", "BytesIO")) {
+    const auto state = value.state();
+    auto bytes = state ? bytes_in((*state)[0]) : Bytes();
+    if (!bytes) corrupt(value, "a BytesIO without bytes");
+    return bytes;
+  }
+  return std::nullopt;
+}
+
+// The pairs of a dict or of an OrderedDict; nothing for other values.
+std::optional<PickleValue> pairs_of(const PickleValue& value) {
+  if (value.is(PickleKind::kDict)) return value;
+  if (value.is_object_of("collections", "OrderedDict")) {
+    if (value.arguments().size() != 0) unsupported(value, "an OrderedDict of a Python older than 3");
+    return value.items();
+  }
+  return std::nullopt;
+}
+
+// The type that an IValue list of such elements has in LibTorch. Long tuples, and tuples in tuples, count as anything: the same
+// tuple may appear in many places, and spelling its type out in each could take for ever.
+c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
+  if (value.isBool()) return c10::BoolType::get();
+  if (value.isInt()) return c10::IntType::get();
+  if (value.isDouble()) return c10::FloatType::get();
+  if (value.isComplexDouble()) return c10::ComplexType::get();
+  if (value.isString()) return c10::StringType::get();
+  if (value.isTensor()) return c10::TensorType::get();
+  if (value.isDevice()) return c10::DeviceObjType::get();
+  if (value.isList()) return c10::ListType::create(value.toList().elementType());
+  if (!value.isTuple() || within_tuple) return c10::AnyType::get();
+  constexpr std::size_t kTypedTupleMax = 16;
+  const auto& elements = value.toTupleRef().elements();
+  if (elements.size() > kTypedTupleMax) return c10::AnyType::get();
+  std::vector<c10::TypePtr> types;
+  for (const auto& element : elements) {
+    types.push_back(type_of(element, true));
+    if (types.back()->kind() == c10::TypeKind::AnyType) return c10::AnyType::get();
+  }
+  return c10::TupleType::create(std::move(types));
+}
+
+class LeafReader {
+ public:
+  LeafReader(const TorchArchive& archive, std::uint64_t archive_bytes)
+      : archive_(archive), budget_bytes_(kUnfoldedFree + kUnfoldedPerByte * archive_bytes) {}
+
+  Value value(const PickleValue& from) {
+    spend(from, sizeof(Value));
+    if (is_tensor(from)) return tensor(from);
+    if (auto bytes = bytes_in(from)) {
+      spend(from, bytes->size());
+      return Blob{std::move(*bytes)};
+    }
+    if (const auto pairs = pairs_of(from)) {
+      Dict dict;
+      for (std::size_t i = 0; i < pairs->size(); ++i) {
+        auto key = key_text(pairs->key(i));
+        spend(from, 2 * key.size());
+        dict[key] = value(pairs->mapped(i));
+      }
+      return dict;
+    }
+    if (from.is(PickleKind::kList) && (from.size() == 0 || must_nest(from))) {
+      List list;
+      list.reserve(from.size());
+      for (std::size_t i = 0; i < from.size(); ++i) list.push_back(value(from[i]));
+      return list;
+    }
+    return Value(plain(from));
+  }
+
+ private:
+  static constexpr std::uint64_t kUnfoldedFree = 64 << 20;
+  static constexpr std::uint64_t kUnfoldedPerByte = 16;
+
+  // Dicts, Lists and Blobs are values: what Python shares becomes copies here, and sharing within sharing could become a great
+  // many.
+  void spend(const PickleValue& on, std::uint64_t bytes) {
+    if (bytes > budget_bytes_) unsupported(on, "values that appear in many places unfold to more than can be held");
+    budget_bytes_ -= bytes;
+  }
+
+  static std::string key_text(const PickleValue& key) {
+    switch (key.kind()) {
+      case PickleKind::kText:
+        return std::string(key.as_text());
+      case PickleKind::kInt:
+        return std::to_string(key.as_int());
+      case PickleKind::kBool:
+        return key.as_bool() ? "True" : "False";
+      default:
+        unsupported(key, std::string("a dict with ") + to_string(key.kind()) + " as a key; use text");
+    }
+  }
+
+  // Whether a list is a List rather than an IValue.
+  bool must_nest(const PickleValue& list) {
+    if (const auto known = nests_.find(list.id()); known != nests_.end()) return known->second;
+    bool nests = false;
+    for (std::size_t i = 0; i < list.size() && !nests; ++i) {
+      const auto element = list[i];
+      nests = is_tensor(element) || pairs_of(element) || bytes_in_kind(element) ||
+              (element.is(PickleKind::kList) && must_nest(element));
+    }
+    nests_.emplace(list.id(), nests);
+    return nests;
+  }
+
+  static bool bytes_in_kind(const PickleValue& value) {
+    return value.is(PickleKind::kBytes) || value.is_object_of("_codecs", "encode") || value.is_object_of("builtins", "bytearray") ||
+           value.is_object_of("_io", "BytesIO");
+  }
+
+  // IValues of texts, lists, dicts and tuples are handles: each node is made once, and shared as in Python.
+  c10::IValue plain(const PickleValue& from) {
+    switch (from.kind()) {
+      case PickleKind::kNone:
+        return {};
+      case PickleKind::kBool:
+        return from.as_bool();
+      case PickleKind::kInt:
+        return from.as_int();
+      case PickleKind::kFloat:
+        return from.as_float();
+      case PickleKind::kGlobal:
+        return scalar_type(from);
+      case PickleKind::kBytes:
+        unsupported(from, "bytes inside a tuple; put them in a dict or a list");
+      case PickleKind::kPersistentId:
+        unsupported(from, "a storage that belongs to no tensor");
+      case PickleKind::kText:
+      case PickleKind::kList:
+      case PickleKind::kTuple:
+      case PickleKind::kDict:
+      case PickleKind::kObject:
+        break;
+    }
+    if (const auto known = made_.find(from.id()); known != made_.end()) return known->second;
+    auto made = from.is(PickleKind::kText) ? c10::IValue(std::string(from.as_text())) : container_or_object(from);
+    made_.emplace(from.id(), made);
+    return made;
+  }
+
+  c10::IValue container_or_object(const PickleValue& from) {
+    if (from.is(PickleKind::kList)) return list(from);
+    if (from.is(PickleKind::kTuple)) {
+      std::vector<c10::IValue> elements;
+      elements.reserve(from.size());
+      for (std::size_t i = 0; i < from.size(); ++i) elements.push_back(plain(from[i]));
+      return c10::ivalue::Tuple::create(std::move(elements));
+    }
+    if (const auto pairs = pairs_of(from)) return dict(*pairs);
+    if (is_tensor(from)) return tensor(from);
+    if (bytes_in_kind(from)) unsupported(from, "bytes inside a tuple; put them in a dict or a list");
+    const auto arguments = from.arguments();
+    if (from.is_object_of("builtins", "complex")) {
+      const bool is_sound = arguments.size() == 2;
+      if (!is_sound) corrupt(from, "a complex number without two parts");
+      return c10::complex<double>(arguments[0].as_float(), arguments[1].as_float());
+    }
+    if (from.is_object_of("torch", "Size")) {
+      std::vector<c10::IValue> sizes;
+      for (const auto size : extents_of(from)) sizes.emplace_back(size);
+      return c10::ivalue::Tuple::create(std::move(sizes));
+    }
+    if (from.is_object_of("torch", "device")) return device(from);
+    unsupported(from, "an object of " + to_string(from.callee().as_global()) + ", which cannot be held here");
+  }
+
+  c10::IValue list(const PickleValue& from) {
+    std::vector<c10::IValue> elements;
+    elements.reserve(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) elements.push_back(plain(from[i]));
+    // LibTorch tells a list of numbers from a list of anything, also when it compares: give back the narrowest type.
+    auto type = elements.empty() ? c10::TypePtr(c10::AnyType::get()) : type_of(elements.front());
+    for (const auto& element : elements) {
+      if (type->kind() == c10::TypeKind::AnyType) break;
+      if (*type_of(element) != *type) type = c10::AnyType::get();
+    }
+    c10::impl::GenericList result(type);
+    result.reserve(elements.size());
+    for (auto& element : elements) result.push_back(std::move(element));
+    return result;
+  }
+
+  c10::IValue dict(const PickleValue& pairs) {
+    const auto key_kind = pairs.size() == 0 ? PickleKind::kText : pairs.key(0).kind();
+    if (key_kind != PickleKind::kText && key_kind != PickleKind::kInt)
+      unsupported(pairs, std::string("a dict with ") + to_string(key_kind) + " as a key; use text");
+    c10::impl::GenericDict result(
+        key_kind == PickleKind::kText ? c10::TypePtr(c10::StringType::get()) : c10::TypePtr(c10::IntType::get()),
+        c10::AnyType::get());
+    result.reserve(pairs.size());
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      if (pairs.key(i).kind() != key_kind) unsupported(pairs, "a dict with keys of several types inside a tuple");
+      result.insert_or_assign(plain(pairs.key(i)), plain(pairs.mapped(i)));
+    }
+    return result;
+  }
+
+  static c10::IValue scalar_type(const PickleValue& from) {
+    const auto global = from.as_global();
+    const auto dtype = global.module == "torch" ? dtype_from_name(global.name) : std::nullopt;
+    if (!dtype) unsupported(from, to_string(global) + " itself, which cannot be held here");
+    const auto type = scalar_type_of(*dtype);
+    if (!type) unsupported(from, to_string(global) + ", which this LibTorch does not know");
+    return static_cast<std::int64_t>(*type);
+  }
+
+  static c10::IValue device(const PickleValue& from) {
+    const auto arguments = from.arguments();
+    std::string name(arguments[0].as_text());
+    if (arguments.size() > 1) name += ":" + std::to_string(arguments[1].as_int());
+    try {
+      return c10::Device(name);
+    } catch (const c10::Error&) {
+      unsupported(from, "the device \"" + printable(name) + "\", which this LibTorch does not know");
+    }
+  }
+
+  torch::Tensor tensor(const PickleValue& from) {
+    if (const auto known = tensors_.find(from.id()); known != tensors_.end()) return known->second;
+    const auto description = describe_tensor(from);
+    const auto type = scalar_type_of(description.dtype);
+    if (!type) unsupported(from, std::string("a tensor of ") + to_string(description.dtype) + ", which this LibTorch cannot hold");
+    spend(from, 16 * description.sizes.size());
+    const auto& elements = storage(from, description, *type);
+    auto made = with_torch("make a tensor of a saved value", [&] {
+      auto result = torch::empty({0}, *type);
+      result.set_(elements.storage(), static_cast<std::int64_t>(description.storage_offset), array_of(description.sizes),
+                  array_of(description.strides));
+      if (description.requires_grad && (result.is_floating_point() || result.is_complex())) result.requires_grad_();
+      return result;
+    });
+    tensors_.emplace(from.id(), made);
+    return made;
+  }
+
+  // The elements of a storage, read once: tensors that share it in Python share it here. What is stored conjugated or negated is
+  // put right for the whole storage, since a view of it may claim any number of elements.
+  const torch::Tensor& storage(const PickleValue& from, const TensorDescription& description, at::ScalarType type) {
+    const bool is_conjugated = description.is_conjugated && c10::isComplexType(type);
+    const auto key = description.storage_key + (is_conjugated ? " conj " : " ") + (description.is_negated ? "neg " : "") +
+                     (is_conjugated || description.is_negated ? to_string(description.dtype) : "");
+    auto found = storages_.find(key);
+    if (found == storages_.end()) {
+      const auto bytes = archive_.read_storage(description.storage_key);
+      if (bytes.size() < description.storage_bytes)
+        corrupt(from, "a storage of " + std::to_string(bytes.size()) + " bytes, where " +
+                          std::to_string(description.storage_bytes) + " are described");
+      auto elements = with_torch("hold " + std::to_string(bytes.size()) + " bytes of a saved tensor", [&] {
+        const auto count = static_cast<std::int64_t>(bytes.size() / element_size(description.dtype));
+        auto memory = torch::empty({count}, type);
+        if (count > 0) std::memcpy(memory.data_ptr(), bytes.data(), memory.nbytes());
+        if (is_conjugated) memory = torch::conj_physical(memory);
+        return description.is_negated ? memory.neg() : memory;
+      });
+      found = storages_.emplace(key, std::move(elements)).first;
+    }
+    if (found->second.nbytes() < description.storage_bytes)
+      corrupt(from, "a storage of " + std::to_string(found->second.nbytes()) + " bytes, where " +
+                        std::to_string(description.storage_bytes) + " are described");
+    return found->second;
+  }
+
+  const TorchArchive& archive_;
+  std::uint64_t budget_bytes_;  // that copies may still take
+  std::unordered_map<std::uint32_t, bool> nests_;
+  std::unordered_map<std::uint32_t, c10::IValue> made_;
+  std::unordered_map<std::uint32_t, torch::Tensor> tensors_;
+  std::unordered_map<std::string, torch::Tensor> storages_;
+};
+
+}  // namespace
+
+Value read_leaf(ByteSpan archive_bytes) {
+  const TorchArchive archive(archive_bytes, "a saved value");
+  const auto pickle = archive.pickle();
+  const auto tree = unpickle(pickle, archive.what(), leaf_globals());
+  return LeafReader(archive, archive_bytes.size()).value(tree.root());
+}
+
+}  // namespace cairn

@@ -1,0 +1,308 @@
+#include <cairn/state/load_destinations.hpp>
+
+#include <ATen/MemoryOverlap.h>
+
+#include <cmath>
+#include <optional>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/state/libtorch_compat.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+std::string joined(const char* heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string text = std::string("\n") + heading + " (" + std::to_string(lines.size()) + "):";
+  for (const std::string& line : lines) text += "\n  " + line;
+  return text;
+}
+
+// Why `tensor` cannot be filled; empty if it can.
+std::string why_not_fillable(const torch::Tensor& tensor) {
+  std::string reason = why_not_storable(tensor);
+  if (reason.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+    reason = "has elements that share memory (expanded)";
+  return reason;
+}
+
+// Whether whoever fills `view` may write its elements as they are stored.
+bool is_direct(const torch::Tensor& view, at::ScalarType stored) {
+  return view.scalar_type() == stored && !view.is_conj() && !view.is_neg() && !view.is_inference();
+}
+
+// What is wrong with the stored chunks, as far as `wanted` needs them; empty if nothing is.
+std::string fault_in(const std::string& name, const TensorStorageMetadata& stored, const std::vector<Box>& wanted) {
+  const std::vector<CoverageFault> faults = check_coverage(name, stored.size, stored.chunks);
+  if (faults.empty()) return "";
+  for (const CoverageFault& fault : faults) {
+    if (fault.kind != CoverageFault::Kind::kGap) return "the checkpoint is damaged: " + to_string(fault);
+  }
+  // Without overlaps, volumes tell whether a gap concerns this rank.
+  const ChunkIndex index(stored.chunks);
+  for (const Box& box : wanted) {
+    if (box.empty()) continue;
+    std::int64_t covered = 0;
+    for (const std::uint32_t chunk : index.find(box)) {
+      if (const auto common = intersect(stored.chunks[chunk], box)) covered += volume(common->sizes);
+    }
+    if (covered != volume(box.sizes)) {
+      return "the checkpoint holds only " + std::to_string(covered) + " of the " + std::to_string(volume(box.sizes)) +
+             " elements of " + to_string(box) + ": " + to_string(faults.front());
+    }
+  }
+  return "";
+}
+
+// The number in a 0-dim tensor, whole where the caller's number was whole and this one is.
+c10::IValue number_in(const torch::Tensor& tensor, const c10::IValue& callers) {
+  constexpr double kExactMax = 9007199254740992.0;  // 2^53: whole numbers up to here are exact in float64
+  if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
+  if (!tensor.is_floating_point()) {
+    const auto whole = tensor.item<std::int64_t>();
+    if (callers.isDouble()) return static_cast<double>(whole);
+    return whole;
+  }
+  const auto number = tensor.item<double>();
+  if (callers.isInt() && std::trunc(number) == number && std::fabs(number) <= kExactMax) return static_cast<std::int64_t>(number);
+  return number;
+}
+
+}  // namespace
+
+LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options)
+    : state_dict_(&state_dict), metadata_(&metadata), options_(options) {}
+
+void LoadDestinations::add(std::string name, std::string storage_name, Path path, const Value& value) {
+  Destination made;
+  made.name = std::move(name);
+  made.storage_name = std::move(storage_name);
+  made.path = std::move(path);
+  made.type_name = value.type_name();
+  made.is_blob = value.is_blob();
+  made.may_be_absent = value.is_per_rank() || (value.is_dict() && value.dict().empty());
+  if (value.is_tensor()) {
+    made.is_tensor = true;
+    if (value.tensor().defined()) made.size = extents_of(value.tensor().sizes());
+    made.parts.push_back({Box::whole(made.size), value.tensor()});
+  } else if (value.is_sharded()) {
+    made.is_tensor = true;
+    made.size = value.sharded().size();
+    for (const LocalShard& shard : value.sharded().local_shards()) {
+      made.parts.push_back({Box{shard.offsets, extents_of(shard.tensor.sizes())}, shard.tensor});
+    }
+  } else if (value.is_ivalue() && (value.ivalue().isInt() || value.ivalue().isDouble() || value.ivalue().isBool())) {
+    made.is_number = true;
+    made.number = value.ivalue();
+  }
+  check_invariant(positions_.emplace(made.name, destinations_.size()).second, "two destinations of a load have one name");
+  destinations_.push_back(std::move(made));
+}
+
+LoadPlan LoadDestinations::create_plan() {
+  LoadPlan plan;
+  Problems problems;
+  // By index: containers that were stored whole are added on the way.
+  const std::size_t asked = destinations_.size();
+  for (std::size_t i = 0; i < asked; ++i) {
+    Destination& destination = destinations_[i];
+    const Metadata::Entry* stored = metadata_->find(destination.storage_name);
+    if (stored == nullptr) {
+      plan_absent(destination, plan, problems);
+    } else if (const auto* tensor = std::get_if<TensorStorageMetadata>(stored)) {
+      plan_tensor(destination, *tensor, plan, problems);
+    } else if (destination.is_tensor) {
+      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds bytes, the state dict " +
+                                    destination.type_name);
+    } else {
+      ReadItem item;
+      item.type = LoadItemType::kByteIO;
+      item.dest_name = plan.names.intern(destination.name);
+      item.storage_name = plan.names.intern(destination.storage_name);
+      plan.items.push_back(std::move(item));
+    }
+  }
+  const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
+  if (count == 0) return plan;
+  const ErrorCode code = problems.mismatched.empty() && problems.unsupported.empty() ? ErrorCode::kNotFound
+                         : problems.mismatched.empty() && problems.missing.empty()   ? ErrorCode::kUnsupported
+                                                                                     : ErrorCode::kMismatch;
+  std::string advice;
+  if (!problems.missing.empty() && !options_.allow_partial_load) {
+    advice = "\nTo keep the caller's values of missing names, set allow_partial_load.";
+  }
+  throw Error(code, "plan a load: the checkpoint and the state dict do not fit (" + std::to_string(count) +
+                        (count == 1 ? " problem" : " problems") + "); nothing was changed." +
+                        joined("not in the checkpoint", problems.missing) + joined("different", problems.mismatched) +
+                        joined("not supported", problems.unsupported) + advice);
+}
+
+void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems) {
+  if (destination.may_be_absent) return;
+  if (const Destination* above = stored_whole_above(destination)) {
+    if (destination.is_tensor) {
+      problems.mismatched.push_back('"' + destination.name + "\": the state dict holds " + destination.type_name +
+                                    ", the checkpoint only \"" + above->name + "\" as bytes");
+    } else if (!plan.names.find(above->name)) {  // its siblings may have asked for it before
+      ReadItem item;
+      item.type = LoadItemType::kByteIO;
+      item.dest_name = item.storage_name = plan.names.intern(above->name);
+      plan.items.push_back(std::move(item));
+    }
+    return;
+  }
+  if (!options_.allow_partial_load) problems.missing.push_back('"' + destination.name + '"');
+}
+
+// PyTorch before 2.4 stored containers without tensors whole: the destination for the one that holds `destination`, if the
+// checkpoint has such a one.
+const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const Destination& destination) {
+  if (metadata_->commit || destination.name != destination.storage_name) return nullptr;
+  for (std::size_t length = destination.path.size() - 1; length >= 1; --length) {
+    const Path above(destination.path.begin(), destination.path.begin() + static_cast<std::ptrdiff_t>(length));
+    const std::string name = to_string(above);
+    const Metadata::Entry* stored = metadata_->find(name);
+    if (stored == nullptr || !std::holds_alternative<BytesStorageMetadata>(*stored)) continue;
+    const auto known = positions_.find(name);
+    if (known != positions_.end()) return destinations_[known->second].path == above ? &destinations_[known->second] : nullptr;
+    add(name, name, above, Value(Dict{}));
+    return &destinations_.back();
+  }
+  return nullptr;
+}
+
+void LoadDestinations::plan_tensor(Destination& destination, const TensorStorageMetadata& stored, LoadPlan& plan,
+                                   Problems& problems) {
+  const std::string quoted = '"' + destination.name + "\": ";
+  const auto mismatch = [&](const std::string& what) { problems.mismatched.push_back(quoted + what); };
+  const auto unsupported = [&](const std::string& what) { problems.unsupported.push_back(quoted + what); };
+
+  if (!destination.is_tensor) {
+    if (!destination.is_number || stored.size.size() != 0) {
+      return mismatch("the checkpoint holds a tensor of size " + to_string(stored.size) + ", the state dict " +
+                      destination.type_name);
+    }
+    if (!prepare_number(destination, stored, problems)) return;
+  }
+  const DType stored_dtype = stored.properties.dtype;
+  if (stored.size != destination.size) {
+    mismatch("the checkpoint has the size " + to_string(stored.size) + ", the state dict " + to_string(destination.size));
+    return;
+  }
+  if (!scalar_type_of(stored_dtype)) {
+    return unsupported(std::string("it is stored as ") + to_string(stored_dtype) + ", which this LibTorch (" + TORCH_VERSION +
+                       ") cannot hold");
+  }
+  std::vector<Box> wanted;
+  for (const Part& part : destination.parts) {
+    const std::string reason = why_not_fillable(part.tensor);
+    if (!reason.empty()) return unsupported("the tensor to fill " + reason);
+    const DType dtype = *dtype_of(part.tensor.scalar_type());
+    if (dtype != stored_dtype && !options_.allow_dtype_cast) {
+      return mismatch(std::string("the checkpoint has the type ") + to_string(stored_dtype) + ", the state dict " +
+                      to_string(dtype) + "; set allow_dtype_cast to convert");
+    }
+    if (c10::isComplexType(*scalar_type_of(stored_dtype)) && !c10::isComplexType(part.tensor.scalar_type())) {
+      return mismatch(std::string("the checkpoint has the complex type ") + to_string(stored_dtype) + ", which " +
+                      to_string(dtype) + " cannot hold");
+    }
+    wanted.push_back(part.box);
+  }
+  const std::string fault = fault_in(destination.storage_name, stored, wanted);
+  if (!fault.empty()) return mismatch(fault);
+  const ChunkIndex index(stored.chunks);
+  const NameId dest_name = plan.names.intern(destination.name);
+  const NameId storage_name = plan.names.intern(destination.storage_name);
+  for (const Box& box : wanted) {
+    if (!box.empty()) append_reads(stored, index, dest_name, storage_name, box, plan);
+  }
+}
+
+// A number that is stored as a 0-dim tensor lands in a tensor first. False if it cannot be one.
+bool LoadDestinations::prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems) {
+  const auto type = scalar_type_of(stored.properties.dtype);
+  if (type && c10::isComplexType(*type)) {
+    problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a complex number, the state dict " +
+                                  destination.type_name);
+    return false;
+  }
+  destination.size = {};
+  if (type) destination.parts = {{Box{}, torch::empty({}, torch::TensorOptions().dtype(*type))}};
+  return true;
+}
+
+const LoadDestinations::Destination& LoadDestinations::destination_of(const LoadPlan& plan, const ReadItem& item) const {
+  const std::string& name = plan.names[item.dest_name];
+  const auto found = positions_.find(name);
+  if (found == positions_.end()) {
+    throw Error(ErrorCode::kNotFound,
+                "read \"" + name + "\": the state dict has no place of that name; plans must keep to its names");
+  }
+  return destinations_[found->second];
+}
+
+torch::Tensor LoadDestinations::view_of(const Destination& destination, const ReadItem& item) const {
+  for (const Part& part : destination.parts) {
+    if (part.box.offsets != item.dest_chunk_offset || !fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) continue;
+    return part_of(part.tensor, item.dest_offsets, item.lengths);
+  }
+  throw Error(ErrorCode::kNotFound, "read \"" + destination.name + "\": this rank has no part at " +
+                                        to_string(item.dest_chunk_offset) + " that holds " +
+                                        to_string(Box{item.dest_offsets, item.lengths}));
+}
+
+torch::Tensor LoadDestinations::resolve_tensor(const LoadPlan& plan, const ReadItem& item) {
+  const Destination& destination = destination_of(plan, item);
+  return with_torch("read \"" + destination.name + '"', [&] {
+    torch::Tensor view = view_of(destination, item);
+    at::ScalarType type = view.scalar_type();
+    const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
+    if (stored != nullptr && std::holds_alternative<TensorStorageMetadata>(*stored)) {
+      type = scalar_type_of(std::get<TensorStorageMetadata>(*stored).properties.dtype).value_or(type);
+    }
+    if (is_direct(view, type)) return view;
+    return torch::empty(array_of(item.lengths), torch::TensorOptions().dtype(type));
+  });
+}
+
+void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
+  const Destination& destination = destination_of(plan, item);
+  with_torch("fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}), [&] {
+    torch::Tensor view = view_of(destination, item);
+    const bool is_filled =
+        view.is_alias_of(tensor) && view.scalar_type() == tensor.scalar_type() && view.data_ptr() == tensor.data_ptr();
+    if (!is_filled && view.numel() != 0) {
+      // A tensor made under inference mode may be written only under it.
+      const c10::InferenceMode inference(view.is_inference());
+      const torch::NoGradGuard no_grad;
+      view.copy_(tensor);
+    }
+    if (!destination.is_tensor) place(destination, Value(number_in(view, destination.number)));
+  });
+}
+
+void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, const Bytes& bytes) {
+  const Destination& destination = destination_of(plan, item);
+  Value value;
+  try {
+    value = deserialize_leaf(bytes);
+  } catch (const Error& error) {
+    throw Error(error.code(), "read \"" + destination.name + "\": " + error.what());
+  }
+  if (destination.is_blob && value.is_ivalue() && value.ivalue().isString()) value = Blob{value.to_text()};
+  place(destination, std::move(value));
+}
+
+void LoadDestinations::place(const Destination& destination, Value value) {
+  const std::lock_guard lock(mutex_);
+  // Ranks may differ in whether a dict is empty: then its name is stored besides what others have in it.
+  if (value.is_dict() && value.dict().empty()) {
+    const Value* held = find_at(*state_dict_, destination.path);
+    if (held != nullptr && held->is_dict()) return;
+  }
+  set_at(*state_dict_, destination.path, std::move(value));
+}
+
+}  // namespace cairn

@@ -1,0 +1,52 @@
+// The default planner of a load: fills the caller's state dict in place.
+#include <cairn/state/load_destinations.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/rank_names.hpp>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+struct DefaultLoadPlanner::Implementation {
+  explicit Implementation(LoadPlannerOptions planner_options) : options(planner_options) {}
+
+  LoadDestinations& ready() {
+    if (!destinations) throw Error(ErrorCode::kPrecondition, "load planner: set_up_planner must be called first");
+    return *destinations;
+  }
+
+  LoadPlannerOptions options;
+  std::optional<LoadDestinations> destinations;
+};
+
+DefaultLoadPlanner::DefaultLoadPlanner(LoadPlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
+DefaultLoadPlanner::~DefaultLoadPlanner() = default;
+
+void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool /*is_coordinator*/) {
+  Implementation& self = *implementation_;
+  LoadDestinations& destinations = self.destinations.emplace(state_dict, metadata, self.options);
+  for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
+    std::string storage_name = entry.value.is_per_rank() ? rank_name(entry.fqn, rank) : entry.fqn;
+    destinations.add(std::move(entry.fqn), std::move(storage_name), std::move(entry.path), entry.value);
+  }
+}
+
+LoadPlan DefaultLoadPlanner::create_local_plan() { return implementation_->ready().create_plan(); }
+
+std::vector<LoadPlan> DefaultLoadPlanner::create_global_plan(std::vector<LoadPlan> all_plans) { return all_plans; }
+
+LoadPlan DefaultLoadPlanner::finish_plan(LoadPlan central_plan) { return central_plan; }
+
+void DefaultLoadPlanner::load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) {
+  implementation_->ready().load_bytes(plan, item, bytes);
+}
+
+torch::Tensor DefaultLoadPlanner::resolve_tensor(const LoadPlan& plan, const ReadItem& item) {
+  return implementation_->ready().resolve_tensor(plan, item);
+}
+
+void DefaultLoadPlanner::commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) {
+  implementation_->ready().commit_tensor(plan, item, tensor);
+}
+
+}  // namespace cairn

@@ -1,0 +1,98 @@
+#include <cairn/base/error.hpp>
+#include <cairn/state/adapters.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+void collect(const torch::nn::Module& module, const std::string& prefix, Dict& dict) {
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    if (parameter.value().defined()) dict.insert(prefix + parameter.key(), as_declared(parameter.value(), parameter.value()));
+  }
+  for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
+    if (buffer.value().defined()) dict.insert(prefix + buffer.key(), as_declared(buffer.value(), buffer.value()));
+  }
+  for (const auto& child : module.named_children()) collect(*child.value(), prefix + child.key() + '.', dict);
+}
+
+// One tensor of a module's state dict: the whole, or this rank's part.
+struct Piece {
+  torch::Tensor tensor;
+  Box box;
+  Extents size;
+};
+
+std::optional<Piece> piece_in(const Value& value) {
+  if (value.is_tensor() && value.tensor().defined()) {
+    const Extents size = extents_of(value.tensor().sizes());
+    return Piece{value.tensor(), Box::whole(size), size};
+  }
+  if (value.is_sharded() && value.sharded().local_shards().size() == 1) {
+    const LocalShard& shard = value.sharded().local_shards().front();
+    return Piece{shard.tensor, Box{shard.offsets, extents_of(shard.tensor.sizes())}, value.sharded().size()};
+  }
+  return std::nullopt;
+}
+
+std::string describe_piece(const Piece& piece) {
+  if (piece.box == Box::whole(piece.size)) return "a tensor of size " + to_string(piece.size);
+  return to_string(piece.box) + " of a tensor of size " + to_string(piece.size);
+}
+
+class ModuleState final : public Stateful {
+ public:
+  explicit ModuleState(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
+  Dict state_dict() override { return module_state_dict(*module_); }
+  void load_state_dict(const Dict& state_dict) override { load_module_state_dict(*module_, state_dict); }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+}  // namespace
+
+Dict module_state_dict(const torch::nn::Module& module) {
+  Dict dict;
+  collect(module, "", dict);
+  return dict;
+}
+
+void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
+  const Dict live = module_state_dict(module);
+  std::string problems;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // to, from
+  for (const auto& [name, value] : live) {
+    const Value* given = state_dict.find(name);
+    if (given == nullptr) {
+      problems += "\n  \"" + name + "\" is missing";
+      continue;
+    }
+    const auto to = piece_in(value);
+    const auto from = piece_in(*given);
+    check_invariant(to.has_value(), "a module's own state dict holds something that is not a tensor");
+    if (!from) {
+      problems += "\n  \"" + name + "\" is " + given->type_name() + ", not one tensor or part";
+    } else if (from->size != to->size || from->box != to->box) {
+      problems += "\n  \"" + name + "\" is " + describe_piece(*from) + ", the module has " + describe_piece(*to);
+    } else if (from->tensor.unsafeGetTensorImpl() != to->tensor.unsafeGetTensorImpl()) {
+      copies.emplace_back(to->tensor, from->tensor);
+    }
+  }
+  for (const auto& [name, value] : state_dict) {
+    if (!live.contains(name)) problems += "\n  \"" + name + "\" is not in the module";
+  }
+  if (!problems.empty()) {
+    throw Error(ErrorCode::kMismatch, "load a module's state dict: it does not fit the module; nothing was changed:" + problems);
+  }
+  const torch::NoGradGuard no_grad;
+  for (auto& [to, from] : copies) {
+    with_torch("load a module's state dict", [&to = to, &from = from] { to.copy_(from); });
+  }
+}
+
+std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::nn::Module> module) {
+  if (!module) throw Error(ErrorCode::kInvalidArgument, "state dict: a module is a null pointer; leave its key out");
+  return std::make_shared<ModuleState>(std::move(module));
+}
+
+}  // namespace cairn

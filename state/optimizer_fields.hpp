@@ -1,0 +1,153 @@
+// What LibTorch's optimizers keep: the names (PyTorch's) of their options and state, and how state begins.
+//
+// OptimizerKind<T> has for each optimizer T:
+//   Options, State         LibTorch's types
+//   visit_options, visit_state   call visit(name, field&) for each field, in PyTorch's order
+//   keeps_state            whether a parameter has state under these options
+//   begins_as_absent       whether training from `begin` equals training from no state
+//   begin                  the state that LibTorch creates in the first step
+#pragma once
+
+#include <memory>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+namespace cairn {
+
+inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
+  return torch::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+}
+
+template <class Optimizer>
+struct OptimizerKind;
+
+template <class OptionsType, class StateType>
+struct AdamKind {
+  using Options = OptionsType;
+  using State = StateType;
+
+  template <class Visit>
+  static void visit_options(Options& options, Visit&& visit) {
+    visit("lr", options.lr());
+    visit("betas", options.betas());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("amsgrad", options.amsgrad());
+  }
+  template <class Visit>
+  static void visit_state(State& state, Visit&& visit) {
+    visit("step", state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  }
+  static bool keeps_state(const Options&) { return true; }
+  static bool begins_as_absent(const Options&) { return true; }
+  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
+    auto state = std::make_unique<State>();
+    state->step(0);
+    state->exp_avg(zeros_for(parameter));
+    state->exp_avg_sq(zeros_for(parameter));
+    if (options.amsgrad()) state->max_exp_avg_sq(zeros_for(parameter));
+    return state;
+  }
+};
+
+template <>
+struct OptimizerKind<torch::optim::Adam> : AdamKind<torch::optim::AdamOptions, torch::optim::AdamParamState> {};
+template <>
+struct OptimizerKind<torch::optim::AdamW> : AdamKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {};
+
+template <>
+struct OptimizerKind<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+
+  template <class Visit>
+  static void visit_options(Options& options, Visit&& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("weight_decay", options.weight_decay());
+    visit("nesterov", options.nesterov());
+  }
+  template <class Visit>
+  static void visit_state(State& state, Visit&& visit) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+  static bool keeps_state(const Options& options) { return options.momentum() != 0; }
+  // Without state the first step takes the whole gradient; with it, the dampened one.
+  static bool begins_as_absent(const Options& options) { return options.dampening() == 0; }
+  static std::unique_ptr<State> begin(const Options&, const torch::Tensor& parameter) {
+    auto state = std::make_unique<State>();
+    state->momentum_buffer(zeros_for(parameter));
+    return state;
+  }
+};
+
+template <>
+struct OptimizerKind<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using State = torch::optim::RMSpropParamState;
+
+  template <class Visit>
+  static void visit_options(Options& options, Visit&& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("alpha", options.alpha());
+    visit("eps", options.eps());
+    visit("centered", options.centered());
+    visit("weight_decay", options.weight_decay());
+  }
+  template <class Visit>
+  static void visit_state(State& state, Visit&& visit) {
+    visit("step", state.step());
+    visit("square_avg", state.square_avg());
+    visit("momentum_buffer", state.momentum_buffer());
+    visit("grad_avg", state.grad_avg());
+  }
+  static bool keeps_state(const Options&) { return true; }
+  static bool begins_as_absent(const Options&) { return true; }
+  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
+    auto state = std::make_unique<State>();
+    state->step(0);
+    state->square_avg(zeros_for(parameter));
+    if (options.momentum() > 0) state->momentum_buffer(zeros_for(parameter));
+    if (options.centered()) state->grad_avg(zeros_for(parameter));
+    return state;
+  }
+};
+
+template <>
+struct OptimizerKind<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using State = torch::optim::AdagradParamState;
+
+  template <class Visit>
+  static void visit_options(Options& options, Visit&& visit) {
+    visit("lr", options.lr());
+    visit("lr_decay", options.lr_decay());
+    visit("weight_decay", options.weight_decay());
+    visit("initial_accumulator_value", options.initial_accumulator_value());
+    visit("eps", options.eps());
+  }
+  template <class Visit>
+  static void visit_state(State& state, Visit&& visit) {
+    visit("step", state.step());
+    visit("sum", state.sum());
+  }
+  static bool keeps_state(const Options&) { return true; }
+  static bool begins_as_absent(const Options&) { return true; }
+  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
+    auto state = std::make_unique<State>();
+    state->step(0);
+    state->sum(torch::full_like(parameter.detach(), options.initial_accumulator_value(), at::MemoryFormat::Preserve));
+    return state;
+  }
+};
+
+}  // namespace cairn

@@ -1,0 +1,160 @@
+// Python values in memory, as a pickle describes them: nothing was imported, called or built.
+//
+// A PickleTree owns the nodes of one pickle; a PickleValue points at one of them. Values that Python shares are one node here, so a
+// tree is never larger than its pickle allows, and destroying it never recurses. Trees contain no cycle and nest no deeper than
+// PickleLimits::depth_max: walking them by recursion is safe. A walk that copies shared nodes again and again is not: see
+// `PickleValue::id`.
+//
+// Texts and bytes are borrowed from the pickle, which must outlive the tree. Reading a const tree from several threads is fine.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+
+namespace cairn {
+
+enum class PickleKind : std::uint8_t {
+  kNone = 1,
+  kBool,
+  kInt,  // 64 bits; larger ones are refused
+  kFloat,
+  kText,   // UTF-8; lone surrogates may occur, as Python writes them
+  kBytes,  // bytes and bytearray
+  kList,
+  kTuple,
+  kDict,          // in the order of the pickle; a key set twice appears twice
+  kGlobal,        // a class or function, by its name
+  kObject,        // what calling or instantiating a global would give
+  kPersistentId,  // an object outside the pickle
+};
+const char* to_string(PickleKind kind) noexcept;  // "an int", "a dict", …: for error texts
+
+// The name of a class or function.
+struct PickleGlobal {
+  std::string_view module;
+  std::string_view name;
+
+  friend bool operator==(const PickleGlobal& a, const PickleGlobal& b) { return a.name == b.name && a.module == b.module; }
+  friend bool operator!=(const PickleGlobal& a, const PickleGlobal& b) { return !(a == b); }
+};
+std::string to_string(const PickleGlobal& global);  // "torch.Size"
+
+class PickleTree;
+
+// Cheap to copy. Valid as long as its tree. Asking for what the value is not throws kCorrupt, saying what was found and where.
+class PickleValue {
+ public:
+  PickleKind kind() const;
+  bool is(PickleKind kind_asked) const { return kind() == kind_asked; }
+  bool is_none() const { return is(PickleKind::kNone); }
+  bool is_global(std::string_view module, std::string_view name) const;
+  // An object made by calling or instantiating that global.
+  bool is_object_of(std::string_view module, std::string_view name) const;
+
+  bool as_bool() const;
+  std::int64_t as_int() const;
+  double as_float() const;
+  std::string_view as_text() const;
+  std::string_view as_bytes() const;
+  PickleGlobal as_global() const;
+
+  // Lists and tuples: elements. Dicts: pairs.
+  std::size_t size() const;
+  PickleValue operator[](std::size_t index) const;  // of a list or tuple
+  PickleValue key(std::size_t index) const;         // of a dict
+  PickleValue mapped(std::size_t index) const;      // of a dict
+  // The value of a text key of a dict, the last if it was set twice. O(size).
+  std::optional<PickleValue> find(std::string_view key) const;
+  // The same; throws kCorrupt if the key is absent.
+  PickleValue at(std::string_view key) const;
+
+  // Objects:
+  PickleValue callee() const;                // a global
+  PickleValue arguments() const;             // a tuple
+  std::optional<PickleValue> state() const;  // what `__setstate__` or `__dict__` would get
+  PickleValue items() const;                 // what was put into it as into a dict: a dict, often empty
+  // Persistent ids:
+  PickleValue persistent_id() const;
+
+  // Identity: two values of one tree with the same id are one Python object.
+  std::uint32_t id() const { return id_; }
+  // Where the pickle made it, in bytes from its begin.
+  std::uint64_t position() const;
+  // "the metadata, at byte 17": begins the text of an error about this value.
+  std::string where() const;
+
+ private:
+  friend class PickleTree;
+  friend class Unpickler;
+  PickleValue(const PickleTree* tree, std::uint32_t id) : tree_(tree), id_(id) {}
+  void expect(PickleKind kind_wanted) const;
+
+  const PickleTree* tree_;
+  std::uint32_t id_;
+};
+
+class PickleTree {
+ public:
+  PickleTree(PickleTree&&) noexcept = default;
+  PickleTree& operator=(PickleTree&&) noexcept = default;
+
+  PickleValue root() const { return {this, root_}; }
+  std::size_t node_count() const { return nodes_.size(); }
+  // Bytes of the pickle up to and including its end: what follows belongs to somebody else.
+  std::uint64_t consumed_bytes() const { return consumed_bytes_; }
+  // What was unpickled, for error texts.
+  const std::string& what() const { return what_; }
+
+ private:
+  friend class PickleValue;
+  friend class Unpickler;
+  using Id = std::uint32_t;
+  static constexpr Id kNoId = 0xffffffff;
+
+  // What `first` and `second` mean depends on the kind:
+  //   bool, int, float       second: the value's bits
+  //   text, bytes            first: length; second: address
+  //   tuple                  first: count; second: begin in children_
+  //   list, dict             second: index in containers_, or kNoContainer
+  //   global                 second: index in globals_
+  //   object                 second: index in objects_
+  //   persistent id          second: its id
+  struct Node {
+    PickleKind kind;
+    std::uint32_t position;
+    std::uint64_t first;
+    std::uint64_t second;
+  };
+  struct Object {
+    Id callee;
+    Id arguments;
+    Id state;  // kNoId: none
+    Id items;  // a dict, made with the object
+  };
+  static constexpr std::uint64_t kNoContainer = ~std::uint64_t{0};
+
+  PickleTree() = default;
+  const std::vector<Id>& container(const Node& node) const;
+  std::size_t child_count(const Node& node) const;
+  Id child(const Node& node, std::size_t index) const;
+  // Throws kUnsupported if what hangs from the root contains itself or nests deeper than `depth_max`.
+  void check_nesting(std::uint32_t depth_max) const;
+
+  std::vector<Node> nodes_;
+  std::vector<Id> children_;
+  std::vector<std::vector<Id>> containers_;  // of a dict: key, value, key, value, …
+  std::vector<Object> objects_;
+  std::vector<PickleGlobal> globals_;
+  std::deque<std::string> owned_texts_;  // those that the pickle does not hold as they are
+  Id root_ = 0;
+  std::uint64_t consumed_bytes_ = 0;
+  std::string what_;
+};
+
+}  // namespace cairn

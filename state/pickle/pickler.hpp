@@ -1,0 +1,67 @@
+// Writes a pickle that Python's unpickler reads, opcode by opcode: whoever uses it knows Python's stack machine.
+//
+//   Pickler out(4);
+//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();      // {"step": 7}
+//   Bytes pickle = std::move(out).finish();
+//
+// Texts and globals are memoised by themselves: each is written once, later ones refer to it. The same calls give the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include <cairn/base/bytes.hpp>
+
+namespace cairn {
+
+class Pickler {
+ public:
+  // 2: what torch.save writes, and torch.load(weights_only=True) reads. 4: shorter, and the only one for texts and bytes above 4
+  // GiB.
+  explicit Pickler(int protocol);
+
+  void none();
+  void boolean(bool value);
+  void integer(std::int64_t value);
+  void real(double value);
+  void text(std::string_view value);  // throws kInvalidArgument unless it is UTF-8
+  void bytes(ByteSpan value);         // a Python bytes object
+  void global(std::string_view module, std::string_view name);
+
+  void mark();
+  void empty_tuple();
+  void tuple(int count);  // of the last 1, 2 or 3 values
+  void tuple_from_mark();
+  void empty_list();
+  void append();   // the last value to the list below it
+  void appends();  // the values since the mark to the list below it
+  void empty_dict();
+  void set_item();       // the last key and value in the dict below them
+  void set_items();      // those since the mark
+  void reduce();         // calls the global below its tuple of arguments
+  void new_object();     // instantiates the class below its tuple of arguments
+  void build();          // gives the object below it the last value as its state
+  void persistent_id();  // the object that the last value names
+
+  // Remembers the last value, to be given again by `recall`: one object in Python, wherever it appears.
+  using Slot = std::uint32_t;
+  Slot remember();
+  void recall(Slot slot);
+
+  std::size_t size() const { return out_.size(); }
+  Bytes finish() &&;
+
+ private:
+  void put(unsigned char opcode) { out_.push_back(static_cast<char>(opcode)); }
+  void put_little_endian(std::uint64_t value, int bytes);
+
+  int protocol_;
+  Bytes out_;
+  Slot slots_ = 0;
+  std::unordered_map<std::string, Slot> texts_;
+  std::unordered_map<std::string, Slot> globals_;
+};
+
+}  // namespace cairn

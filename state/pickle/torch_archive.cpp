@@ -1,0 +1,109 @@
+#include <cairn/state/pickle/torch_archive.hpp>
+
+#include <charconv>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kPickleName = "data.pkl";
+constexpr std::int64_t kVersionMin = 1;
+constexpr std::int64_t kVersionMax = 10;  // what PyTorch 2 reads; it writes 3
+
+}  // namespace
+
+TorchArchive::TorchArchive(std::uint64_t size_bytes, ZipReader::ReadAt read_at, std::string what)
+    : zip_(size_bytes, std::move(read_at), std::move(what)) {
+  check_kind();
+}
+
+TorchArchive::TorchArchive(ByteSpan archive, std::string what) : zip_(archive, std::move(what)) { check_kind(); }
+
+void TorchArchive::check_kind() {
+  if (zip_.entries().empty()) throw Error(ErrorCode::kCorrupt, what() + ": an empty zip archive");
+  // PyTorch takes the folder's name from the first entry.
+  const auto& first = zip_.entries().front().name;
+  const auto slash = first.find('/');
+  if (slash == std::string::npos)
+    throw Error(ErrorCode::kCorrupt,
+                what() + ": a zip archive, but not of torch.save: \"" + printable(first) + "\" is in no folder");
+  folder_ = first.substr(0, slash + 1);
+  if (zip_.find(folder_ + "constants.pkl") != nullptr)
+    throw Error(ErrorCode::kUnsupported, what() + ": a TorchScript module, not a saved value");
+
+  const auto* version_entry = zip_.find(folder_ + "version");
+  if (version_entry == nullptr) version_entry = zip_.find(folder_ + ".data/version");
+  if (version_entry == nullptr)
+    throw Error(ErrorCode::kCorrupt, what() + ": a zip archive, but not of torch.save: it has no version");
+  const auto text = version_entry->size_bytes <= 16 ? zip_.read(*version_entry) : Bytes();
+  std::int64_t version = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  if (error != std::errc() || (end != text.data() + text.size() && *end != '\n'))
+    throw Error(ErrorCode::kCorrupt, what() + ": the archive's version is no number");
+  if (version < kVersionMin || version > kVersionMax)
+    throw Error(ErrorCode::kUnsupported, what() + ": archive version " + std::to_string(version) + "; known are " +
+                                             std::to_string(kVersionMin) + " to " + std::to_string(kVersionMax));
+  if (const auto* order = zip_.find(folder_ + "byteorder"); order != nullptr) {
+    const auto name = order->size_bytes <= 16 ? zip_.read(*order) : Bytes();
+    if (name == "big")
+      throw Error(ErrorCode::kUnsupported, what() + ": written on a big-endian machine; save it again on a little-endian one");
+    if (name != "little")
+      throw Error(ErrorCode::kCorrupt, what() + ": byte order \"" + printable(name) + "\" is neither little nor big");
+  }
+}
+
+const ZipReader::Entry& TorchArchive::entry(std::string_view name) const {
+  const auto* found = zip_.find(folder_ + std::string(name));
+  if (found == nullptr) throw Error(ErrorCode::kCorrupt, what() + ": the archive has no entry \"" + printable(name) + "\"");
+  return *found;
+}
+
+Bytes TorchArchive::pickle() const { return zip_.read(entry(kPickleName)); }
+
+TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
+  const auto& found = entry("data/" + std::string(key));
+  return {zip_.data_offset(found), found.size_bytes, found.crc32};
+}
+
+Bytes TorchArchive::read_storage(std::string_view key) const { return zip_.read(entry("data/" + std::string(key))); }
+
+ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
+  const auto pickle = archive.pickle();
+  const auto tree = unpickle(pickle, archive.what(), tensor_globals());
+  ArchivedTensor result;
+  result.description = describe_tensor(tree.root());
+  result.storage = archive.storage(result.description.storage_key);
+  if (result.storage.size_bytes < result.description.storage_bytes)
+    throw Error(ErrorCode::kCorrupt, archive.what() + ": the tensor's storage has " + std::to_string(result.storage.size_bytes) +
+                                         " bytes, its description says " + std::to_string(result.description.storage_bytes));
+  return result;
+}
+
+Bytes write_torch_archive(ByteSpan pickle, const std::vector<ByteSpan>& storages) {
+  constexpr std::uint64_t kAlignment = 64;
+  Bytes out;
+  std::vector<zip::Entry> entries;
+  const auto append = [&](std::string name, ByteSpan data, std::uint64_t alignment) {
+    zip::Entry entry{"archive/" + std::move(name), out.size(), data.size(), crc32(0, data)};
+    const auto end = out.size() + zip::local_header_length(entry.name, data.size());
+    zip::append_local_header(out, entry.name, data.size(), alignment == 0 ? 0 : zip::padding_for(end, alignment));
+    out.append(data.data(), data.size());
+    zip::append_descriptor(out, data.size(), entry.crc32);
+    entries.push_back(std::move(entry));
+  };
+  append(std::string(kPickleName), pickle, 0);
+  append("byteorder", std::string_view("little"), 0);
+  append("version", std::string_view("3\n"), 0);
+  for (std::size_t i = 0; i < storages.size(); ++i) append("data/" + std::to_string(i), storages[i], kAlignment);
+  const auto directory = out.size();
+  zip::append_directory(out, entries, directory);
+  return out;
+}
+
+}  // namespace cairn

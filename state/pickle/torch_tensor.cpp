@@ -1,0 +1,203 @@
+// Tensors, dtypes and sizes as pickles describe them.
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/tensor_pickle.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr DType kDTypes[] = {
+    DType::kFloat32,   DType::kFloat64,      DType::kFloat16,    DType::kBFloat16,       DType::kInt8,
+    DType::kUInt8,     DType::kInt16,        DType::kInt32,      DType::kInt64,          DType::kBool,
+    DType::kComplex32, DType::kComplex64,    DType::kComplex128, DType::kUInt16,         DType::kUInt32,
+    DType::kUInt64,    DType::kFloat8E4M3Fn, DType::kFloat8E5M2, DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz,
+};
+
+// Nothing for an untyped storage.
+std::optional<DType> typed_storage_dtype(const PickleGlobal& global) {
+  for (const auto dtype : kDTypes) {
+    const auto storage = storage_class(dtype);
+    if (storage.is_typed && storage.name == global.name && storage.module == global.module) return dtype;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void corrupt(const PickleValue& value, const std::string& why) {
+  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
+}
+
+struct StorageReference {
+  std::string key;
+  std::optional<DType> dtype;  // absent: the storage counts bytes
+  std::uint64_t bytes = 0;
+};
+
+// ("storage", class, key, device, count), or with a view of it behind, from before PyTorch 0.4.
+StorageReference storage_of(const PickleValue& value) {
+  const auto id = value.persistent_id();
+  if (id.size() < 5 || id[0].as_text() != "storage") corrupt(id, "a persistent id that names no storage");
+  if (id.size() > 5 && !id[5].is_none()) corrupt(id, "a storage that is a view of another, as only very old versions wrote");
+  StorageReference result;
+  const auto global = id[1].as_global();
+  result.dtype = typed_storage_dtype(global);
+  result.key = std::string(id[2].as_text());
+  id[3].as_text();  // the device: whatever it was, the bytes are here
+  const auto count = id[4].as_int();
+  const std::uint64_t width = result.dtype ? element_size(*result.dtype) : 1;
+  if (count < 0 || static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / width)
+    corrupt(id, "a storage of " + std::to_string(count) + " elements");
+  result.bytes = static_cast<std::uint64_t>(count) * width;
+  return result;
+}
+
+// The flags that PyTorch keeps beside the elements: {"conj": True, "neg": True}.
+void read_flags(const PickleValue& flags, TensorDescription& tensor) {
+  if (flags.is_none()) return;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    const auto name = flags.key(i).as_text();
+    if (name == "conj") {
+      tensor.is_conjugated = flags.mapped(i).as_bool();
+    } else if (name == "neg") {
+      tensor.is_negated = flags.mapped(i).as_bool();
+    } else {
+      throw Error(ErrorCode::kUnsupported, flags.where() + ": a tensor with the unknown property \"" + printable(name) + "\"");
+    }
+  }
+}
+
+// The highest element that the tensor can reach lies within its storage.
+void check_reach(const PickleValue& where, const TensorDescription& tensor) {
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const auto elements = tensor.storage_bytes / element_size(tensor.dtype);
+  std::uint64_t reach = tensor.storage_offset;
+  std::uint64_t count = 1;
+  bool is_empty = false;
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    const auto size = static_cast<std::uint64_t>(tensor.sizes[i]);
+    const auto stride = static_cast<std::uint64_t>(tensor.strides[i]);
+    if (size == 0) is_empty = true;
+    if (size <= 1) continue;
+    if (count > kMax / size)
+      corrupt(where, "a tensor of size " + to_string(tensor.sizes) + " has more elements than 63 bits count");
+    count *= size;
+    if (stride > 0 && size - 1 > (kMax - reach) / stride) corrupt(where, "a tensor that reaches beyond 63 bits");
+    reach += stride * (size - 1);
+  }
+  if (!is_empty && reach >= elements)
+    corrupt(where, "a tensor of size " + to_string(tensor.sizes) + ", strides " + to_string(tensor.strides) + " and offset " +
+                       std::to_string(tensor.storage_offset) + " does not fit in its storage of " + std::to_string(elements) +
+                       " elements");
+}
+
+}  // namespace
+
+bool TensorDescription::is_contiguous() const {
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+  std::int64_t expected = 1;
+  for (std::size_t i = sizes.size(); i > 0; --i) {
+    if (sizes[i - 1] == 1) continue;  // never stepped over
+    if (strides[i - 1] != expected) return false;
+    expected *= sizes[i - 1];
+  }
+  return true;
+}
+
+const std::vector<PickleGlobal>& dtype_globals() {
+  static const auto globals = [] {
+    std::vector<PickleGlobal> result{{"torch", "Size"}};
+    for (const auto dtype : kDTypes) result.push_back({"torch", to_string(dtype)});
+    return result;
+  }();
+  return globals;
+}
+
+const std::vector<PickleGlobal>& tensor_globals() {
+  static const auto globals = [] {
+    std::vector<PickleGlobal> result{{"torch._utils", "_rebuild_tensor"},
+                                     {"torch._utils", "_rebuild_tensor_v2"},
+                                     {"torch._utils", "_rebuild_tensor_v3"},
+                                     {"torch._utils", "_rebuild_parameter"},
+                                     {"collections", "OrderedDict"},
+                                     {"torch.storage", "UntypedStorage"},
+                                     {"torch", "UntypedStorage"}};
+    for (const auto dtype : kDTypes)
+      if (const auto storage = storage_class(dtype); storage.is_typed) result.push_back({storage.module, storage.name});
+    result.insert(result.end(), dtype_globals().begin(), dtype_globals().end());
+    return result;
+  }();
+  return globals;
+}
+
+bool is_tensor(const PickleValue& value) {
+  if (!value.is(PickleKind::kObject)) return false;
+  const auto callee = value.callee().as_global();
+  return callee.module == "torch._utils" && callee.name.substr(0, 9) == "_rebuild_";
+}
+
+DType dtype_of(const PickleValue& value) {
+  const auto global = value.as_global();
+  const auto dtype = global.module == "torch" ? dtype_from_name(global.name) : std::nullopt;
+  if (!dtype) corrupt(value, to_string(global) + " is no dtype");
+  return *dtype;
+}
+
+Extents extents_of(const PickleValue& value) {
+  auto list = value;
+  if (value.is_object_of("torch", "Size")) {
+    const auto arguments = value.arguments();
+    if (arguments.size() == 0) return {};
+    list = arguments[0];
+  }
+  auto result = Extents::filled(list.size(), 0);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    result[i] = list[i].as_int();
+    if (result[i] < 0) corrupt(list[i], "a negative size, offset or stride: " + std::to_string(result[i]));
+  }
+  return result;
+}
+
+TensorDescription describe_tensor(const PickleValue& value) {
+  if (value.is_object_of("torch._utils", "_rebuild_parameter")) {
+    const auto arguments = value.arguments();
+    auto tensor = describe_tensor(arguments[0]);
+    tensor.requires_grad = arguments[1].as_bool();
+    return tensor;
+  }
+  const bool is_v2 = value.is_object_of("torch._utils", "_rebuild_tensor_v2");
+  const bool is_v3 = value.is_object_of("torch._utils", "_rebuild_tensor_v3");
+  if (!is_v2 && !is_v3 && !value.is_object_of("torch._utils", "_rebuild_tensor"))
+    corrupt(value,
+            std::string("expected a tensor, found ") +
+                (value.is(PickleKind::kObject) ? to_string(value.callee().as_global()) : std::string(to_string(value.kind()))));
+
+  const auto arguments = value.arguments();
+  const auto storage = storage_of(arguments[0]);
+  TensorDescription tensor;
+  tensor.storage_key = storage.key;
+  tensor.storage_bytes = storage.bytes;
+  if (is_v3) {
+    tensor.dtype = dtype_of(arguments[6]);
+  } else if (storage.dtype) {
+    tensor.dtype = *storage.dtype;
+  } else {
+    corrupt(value, "a tensor without a dtype");
+  }
+  const auto offset = arguments[1].as_int();
+  if (offset < 0) corrupt(value, "a negative storage offset");
+  tensor.storage_offset = static_cast<std::uint64_t>(offset);
+  tensor.sizes = extents_of(arguments[2]);
+  tensor.strides = extents_of(arguments[3]);
+  if (tensor.sizes.size() != tensor.strides.size()) corrupt(value, "a tensor with more sizes than strides, or fewer");
+  if (is_v2 || is_v3) tensor.requires_grad = arguments[4].as_bool();
+  if (is_v2 && arguments.size() > 6) read_flags(arguments[6], tensor);
+  if (is_v3 && arguments.size() > 7) read_flags(arguments[7], tensor);
+  check_reach(value, tensor);
+  return tensor;
+}
+
+}  // namespace cairn

@@ -1,0 +1,481 @@
+#include <cairn/state/pickle/unpickler.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/opcodes.hpp>
+#include <cairn/state/pickle/scalars.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+
+namespace cairn {
+
+// The stack machine of a pickle. One object per pickle.
+class Unpickler {
+ public:
+  Unpickler(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits)
+      : bytes_(bytes), allowed_(allowed), limits_(limits) {
+    tree_.what_ = std::move(what);
+  }
+
+  PickleTree run() {
+    none_ = add(PickleKind::kNone, 0, 0);
+    false_ = add(PickleKind::kBool, 0, 0);
+    true_ = add(PickleKind::kBool, 0, 1);
+    empty_tuple_ = add(PickleKind::kTuple, 0, 0);
+    while (true) {
+      opcode_position_ = position_;
+      const auto opcode = static_cast<unsigned char>(take(1, "the next opcode").front());
+      if (opcode == pickle::kStop) break;
+      step(opcode);
+    }
+    if (stack_.size() != 1 || !marks_.empty())
+      corrupt(stack_.empty() ? "it ends without a value"
+                             : "it ends with " + std::to_string(stack_.size()) + " values on its stack");
+    tree_.root_ = stack_.back();
+    tree_.consumed_bytes_ = position_;
+    tree_.check_nesting(limits_.depth_max);
+    return std::move(tree_);
+  }
+
+ private:
+  using Id = PickleTree::Id;
+  using Node = PickleTree::Node;
+
+  // --- errors and input ---
+
+  std::string where() const { return tree_.what_ + ", at byte " + std::to_string(opcode_position_) + " of its pickle"; }
+  [[noreturn]] void corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, where() + ": " + why); }
+  [[noreturn]] void unsupported(const std::string& why) const { throw Error(ErrorCode::kUnsupported, where() + ": " + why); }
+
+  std::string_view take(std::uint64_t count, const char* reading) {
+    if (count > bytes_.size() - position_)
+      corrupt(std::string("the pickle ends within ") + reading + ": " + std::to_string(count) + " bytes are needed, " +
+              std::to_string(bytes_.size() - position_) + " are left");
+    const auto taken = bytes_.view().substr(position_, count);
+    position_ += count;
+    return taken;
+  }
+
+  std::uint64_t take_unsigned(int width, const char* reading) {
+    const auto text = take(static_cast<std::uint64_t>(width), reading);
+    std::uint64_t value = 0;
+    for (int i = width; i > 0; --i) value = value << 8 | static_cast<unsigned char>(text[static_cast<std::size_t>(i - 1)]);
+    return value;
+  }
+
+  std::string_view take_line(const char* reading) {
+    const auto end = bytes_.view().find('\n', position_);
+    if (end == std::string_view::npos) corrupt(std::string("the pickle ends within ") + reading + ", which no line feed ends");
+    const auto line = bytes_.view().substr(position_, end - position_);
+    position_ = end + 1;
+    return line;
+  }
+
+  // --- nodes ---
+
+  Id add(PickleKind kind, std::uint64_t first, std::uint64_t second) {
+    if (tree_.nodes_.size() >= limits_.nodes_max)
+      unsupported("it holds more than " + std::to_string(limits_.nodes_max) + " values, the most that are read");
+    const auto position = std::min<std::uint64_t>(opcode_position_, std::numeric_limits<std::uint32_t>::max());
+    tree_.nodes_.push_back({kind, static_cast<std::uint32_t>(position), first, second});
+    return static_cast<Id>(tree_.nodes_.size() - 1);
+  }
+
+  Id add_bytes(PickleKind kind, std::string_view bytes) {
+    return add(kind, bytes.size(), reinterpret_cast<std::uint64_t>(bytes.data()));
+  }
+
+  Id add_text(std::string_view text) {
+    if (!is_python_utf8(text)) corrupt("a str that is not UTF-8");
+    return add_bytes(PickleKind::kText, text);
+  }
+
+  Id add_int(std::int64_t value) { return add(PickleKind::kInt, 0, static_cast<std::uint64_t>(value)); }
+
+  Id add_tuple(std::size_t from) {
+    const auto count = stack_.size() - from;
+    if (count == 0) return empty_tuple_;
+    const auto begin = tree_.children_.size();
+    tree_.children_.insert(tree_.children_.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+    stack_.resize(from);
+    return add(PickleKind::kTuple, count, begin);
+  }
+
+  Id add_container(PickleKind kind) { return add(kind, 0, PickleTree::kNoContainer); }
+
+  Id add_global(std::string_view module, std::string_view name) {
+    if (module == "__builtin__") module = "builtins";
+    if (module == "copy_reg") module = "copyreg";
+    const PickleGlobal wanted{module, name};
+    const auto known = std::find(allowed_.begin(), allowed_.end(), wanted);
+    if (known == allowed_.end())
+      unsupported("it asks for " + printable(to_string(wanted)) +
+                  ", which is not on the list of what may occur here; nothing was executed");
+    const auto index = static_cast<std::size_t>(known - allowed_.begin());
+    auto [slot, is_new] = global_nodes_.try_emplace(index, 0);
+    if (is_new) {
+      tree_.globals_.push_back(*known);
+      slot->second = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
+    }
+    return slot->second;
+  }
+
+  Id add_object(Id callee, Id arguments) {
+    if (tree_.nodes_[callee].kind != PickleKind::kGlobal)
+      unsupported(std::string("it calls ") + to_string(tree_.nodes_[callee].kind) + "; only named classes and functions are read");
+    if (tree_.nodes_[arguments].kind != PickleKind::kTuple)
+      corrupt(std::string("the arguments of a call are ") + to_string(tree_.nodes_[arguments].kind) + ", not a tuple");
+    const auto items = add_container(PickleKind::kDict);
+    tree_.objects_.push_back({callee, arguments, PickleTree::kNoId, items});
+    return add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
+  }
+
+  // --- stack ---
+
+  void push(Id id) { stack_.push_back(id); }
+
+  // A mark hides what lies below it.
+  void need(std::size_t count) const {
+    const auto floor = marks_.empty() ? 0 : marks_.back();
+    if (stack_.size() - floor < count) corrupt("its stack holds fewer values than the opcode takes");
+  }
+
+  Id pop() {
+    need(1);
+    const auto id = stack_.back();
+    stack_.pop_back();
+    return id;
+  }
+
+  Id top() const {
+    need(1);
+    return stack_.back();
+  }
+
+  std::size_t pop_mark() {
+    if (marks_.empty()) corrupt("an opcode takes everything up to a mark, and there is none");
+    const auto from = marks_.back();
+    marks_.pop_back();
+    return from;
+  }
+
+  std::vector<Id>& container_of(Id id) {
+    auto& node = tree_.nodes_[id];
+    if (node.second == PickleTree::kNoContainer) {
+      node.second = tree_.containers_.size();
+      tree_.containers_.emplace_back();
+    }
+    return tree_.containers_[node.second];
+  }
+
+  // Moves stack_[from..] into the list or dict below it.
+  void put_into(std::size_t from, PickleKind kind) {
+    const auto floor = marks_.empty() ? 0 : marks_.back();
+    if (from <= floor) corrupt("values are put into a container, and there is none");
+    auto target = stack_[from - 1];
+    if (kind == PickleKind::kDict && tree_.nodes_[target].kind == PickleKind::kObject)
+      target = tree_.objects_[tree_.nodes_[target].second].items;
+    const auto found = tree_.nodes_[target].kind;
+    if (found == PickleKind::kObject) unsupported("it appends to an object; only lists are read");
+    if (found != kind) corrupt(std::string("values are put into ") + to_string(found) + " as into " + to_string(kind));
+    if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");
+    if (stack_.size() > from) {
+      auto& container = container_of(target);
+      container.insert(container.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+    }
+    stack_.resize(from);
+  }
+
+  // --- memo ---
+
+  void memo_put(std::uint64_t slot) {
+    const auto id = top();
+    if (slot < memo_.size()) {
+      memo_[slot] = id;
+    } else if (slot == memo_.size()) {
+      memo_.push_back(id);
+    } else {
+      sparse_memo_[slot] = id;  // a slot number is not a size: it costs one entry
+    }
+  }
+
+  void memo_get(std::uint64_t slot) {
+    if (slot < memo_.size()) return push(memo_[slot]);
+    const auto found = sparse_memo_.find(slot);
+    if (found == sparse_memo_.end()) corrupt("it refers to memo slot " + std::to_string(slot) + ", which nothing was put into");
+    push(found->second);
+  }
+
+  // CPython's MEMOIZE counts the slots in use.
+  void memoize() { memo_put(memo_.size() + sparse_memo_.size()); }
+
+  std::uint64_t take_decimal(const char* reading) {
+    const auto line = take_line(reading);
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
+    if (error != std::errc() || end != line.data() + line.size()) corrupt(std::string("no number in ") + reading);
+    return value;
+  }
+
+  // --- numbers and escaped texts ---
+
+  // Pushes what parsing gave, or says why there is nothing.
+  void push_int(const ParsedInt& parsed) {
+    if (parsed.is_too_large) unsupported("an int that needs more than 64 bits");
+    if (!parsed.value) corrupt("an int that is no number");
+    push(add(PickleKind::kInt, 0, static_cast<std::uint64_t>(*parsed.value)));
+  }
+
+  void push_text_int(std::string_view line) {
+    if (line == "00") return push(false_);
+    if (line == "01") return push(true_);
+    push_int(parse_text_int(line));
+  }
+
+  void push_float(const std::optional<double>& value) {
+    if (!value) corrupt("a float that is no number");
+    std::uint64_t bits;
+    std::memcpy(&bits, &*value, sizeof bits);
+    push(add(PickleKind::kFloat, 0, bits));
+  }
+
+  void push_escaped_text(std::string_view line) {
+    auto text = unescape_text(line);
+    if (!text) corrupt("a str with a broken escape");
+    tree_.owned_texts_.push_back(std::move(*text));
+    push(add_bytes(PickleKind::kText, tree_.owned_texts_.back()));
+  }
+
+  // --- one opcode ---
+
+  void step(unsigned char opcode) {
+    using namespace pickle;
+    switch (opcode) {
+      case kProto:
+        if (const auto protocol = take_unsigned(1, "the protocol"); protocol > 5)
+          unsupported("pickle protocol " + std::to_string(protocol) + "; known are 0 to 5");
+        return;
+      case kFrame:
+        // A frame only says how much to read at once.
+        if (const auto length = take_unsigned(8, "a frame's length"); length > bytes_.size() - position_)
+          corrupt("a frame of " + std::to_string(length) + " bytes, where " + std::to_string(bytes_.size() - position_) +
+                  " are left");
+        return;
+      case kMark:
+        return marks_.push_back(stack_.size());
+      case kPop:
+        if (stack_.size() == (marks_.empty() ? 0 : marks_.back()) && !marks_.empty()) return marks_.pop_back();
+        pop();
+        return;
+      case kPopMark:
+        return stack_.resize(pop_mark());
+      case kDup:
+        return push(top());
+
+      case kNone:
+        return push(none_);
+      case kNewTrue:
+        return push(true_);
+      case kNewFalse:
+        return push(false_);
+      case kInt:
+        return push_text_int(take_line("an int"));
+      case kLong:
+        return push_int(parse_text_int(take_line("an int")));
+      case kBinInt:
+        return push(add_int(static_cast<std::int32_t>(take_unsigned(4, "an int"))));
+      case kBinInt1:
+        return push(add_int(static_cast<std::int64_t>(take_unsigned(1, "an int"))));
+      case kBinInt2:
+        return push(add_int(static_cast<std::int64_t>(take_unsigned(2, "an int"))));
+      case kLong1:
+        return push_int(parse_binary_int(take(take_unsigned(1, "an int"), "an int")));
+      case kLong4:
+        return push_int(parse_binary_int(take(take_unsigned(4, "an int"), "an int")));
+      case kFloat:
+        return push_float(parse_text_float(take_line("a float")));
+      case kBinFloat:
+        return push_float(parse_binary_float(take(8, "a float")));
+
+      case kUnicode:
+        return push_escaped_text(take_line("a str"));
+      case kShortBinUnicode:
+        return push(add_text(take(take_unsigned(1, "a str"), "a str")));
+      case kBinUnicode:
+        return push(add_text(take(take_unsigned(4, "a str"), "a str")));
+      case kBinUnicode8:
+        return push(add_text(take(take_unsigned(8, "a str"), "a str")));
+      case kShortBinString:  // of Python 2: text, as PyTorch takes it
+        return push(add_text(take(take_unsigned(1, "a str"), "a str")));
+      case kBinString:
+        return push(add_text(take(take_unsigned(4, "a str"), "a str")));
+      case kShortBinBytes:
+        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(1, "bytes"), "bytes")));
+      case kBinBytes:
+        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(4, "bytes"), "bytes")));
+      case kBinBytes8:
+      case kByteArray8:
+        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(8, "bytes"), "bytes")));
+
+      case kEmptyTuple:
+        return push(empty_tuple_);
+      case kTuple1:
+        return fixed_tuple(1);
+      case kTuple2:
+        return fixed_tuple(2);
+      case kTuple3:
+        return fixed_tuple(3);
+      case kTuple: {
+        const auto from = pop_mark();
+        return push(add_tuple(from));
+      }
+      case kEmptyList:
+        return push(add_container(PickleKind::kList));
+      case kEmptyDict:
+        return push(add_container(PickleKind::kDict));
+      case kList:
+        return container_from_mark(PickleKind::kList);
+      case kDict:
+        return container_from_mark(PickleKind::kDict);
+      case kAppend:
+        need(2);
+        return put_into(stack_.size() - 1, PickleKind::kList);
+      case kAppends:
+        return put_into(pop_mark(), PickleKind::kList);
+      case kSetItem:
+        need(3);
+        return put_into(stack_.size() - 2, PickleKind::kDict);
+      case kSetItems:
+        return put_into(pop_mark(), PickleKind::kDict);
+
+      case kGlobal: {
+        const auto module = take_line("a module's name");
+        const auto name = take_line("a class's or function's name");
+        return push(add_global(module, name));
+      }
+      case kStackGlobal: {
+        const auto name = text_of(pop());
+        const auto module = text_of(pop());
+        return push(add_global(module, name));
+      }
+      case kReduce:
+      case kNewObject: {
+        const auto arguments = pop();
+        const auto callee = pop();
+        return push(add_object(callee, arguments));
+      }
+      case kNewObjectEx: {
+        const auto keywords = pop();
+        const auto arguments = pop();
+        const auto callee = pop();
+        if (tree_.nodes_[keywords].kind != PickleKind::kDict || tree_.nodes_[keywords].second != PickleTree::kNoContainer)
+          unsupported("it instantiates a class with keyword arguments");
+        return push(add_object(callee, arguments));
+      }
+      case kBuild: {
+        const auto state = pop();
+        const auto& node = tree_.nodes_[top()];
+        if (node.kind != PickleKind::kObject) corrupt(std::string("it sets the state of ") + to_string(node.kind));
+        auto& object = tree_.objects_[node.second];
+        if (object.state != PickleTree::kNoId) unsupported("it sets the state of one object twice");
+        object.state = state;
+        return;
+      }
+      case kBinPersistentId:
+        return push(add(PickleKind::kPersistentId, 0, pop()));
+
+      case kMemoize:
+        return memoize();
+      case kPut:
+        return memo_put(take_decimal("a memo slot"));
+      case kBinPut:
+        return memo_put(take_unsigned(1, "a memo slot"));
+      case kLongBinPut:
+        return memo_put(take_unsigned(4, "a memo slot"));
+      case kGet:
+        return memo_get(take_decimal("a memo slot"));
+      case kBinGet:
+        return memo_get(take_unsigned(1, "a memo slot"));
+      case kLongBinGet:
+        return memo_get(take_unsigned(4, "a memo slot"));
+
+      default:
+        return refuse(opcode);
+    }
+  }
+
+  [[noreturn]] void refuse(unsigned char opcode) const {
+    using namespace pickle;
+    switch (opcode) {
+      case kEmptySet:
+      case kAddItems:
+      case kFrozenSet:
+        unsupported("it holds a set (builtins.set or builtins.frozenset), which cannot be represented here");
+      case kString:
+      case kInstance:
+      case kObject:
+      case kPersistentId:
+        unsupported(std::string("opcode '") + static_cast<char>(opcode) +
+                    "' of an old pickle protocol; save it again with Python 3");
+      case kExtension1:
+      case kExtension2:
+      case kExtension4:
+        unsupported("it names a class by an extension code, which only the program that wrote it knows");
+      case kNextBuffer:
+      case kReadOnlyBuffer:
+        unsupported("it keeps bytes outside the pickle");
+      default:
+        corrupt("byte " + std::to_string(opcode) + " is no pickle opcode");
+    }
+  }
+
+  void fixed_tuple(std::size_t count) {
+    need(count);
+    push(add_tuple(stack_.size() - count));
+  }
+
+  void container_from_mark(PickleKind kind) {
+    const auto from = pop_mark();
+    if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");
+    const auto id = add_container(kind);
+    if (stack_.size() > from) {
+      auto& container = container_of(id);
+      container.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+    }
+    stack_.resize(from);
+    push(id);
+  }
+
+  std::string_view text_of(Id id) const {
+    const auto& node = tree_.nodes_[id];
+    if (node.kind != PickleKind::kText) corrupt(std::string("a class is named by ") + to_string(node.kind) + ", not by a str");
+    return {reinterpret_cast<const char*>(node.second), node.first};
+  }
+
+  ByteSpan bytes_;
+  const std::vector<PickleGlobal>& allowed_;
+  PickleLimits limits_;
+  PickleTree tree_;
+  std::uint64_t position_ = 0;
+  std::uint64_t opcode_position_ = 0;
+  std::vector<Id> stack_;
+  std::vector<std::size_t> marks_;
+  std::vector<Id> memo_;
+  std::unordered_map<std::uint64_t, Id> sparse_memo_;
+  std::unordered_map<std::size_t, Id> global_nodes_;
+  Id none_ = 0;
+  Id false_ = 0;
+  Id true_ = 0;
+  Id empty_tuple_ = 0;
+};
+
+PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits) {
+  return Unpickler(bytes, std::move(what), allowed, limits).run();
+}
+
+}  // namespace cairn

@@ -1,0 +1,61 @@
+// Reads zip archives of stored entries, as torch.save writes them, from anywhere that gives byte ranges. Trusts nothing: every
+// offset, size and name is checked against the archive's length and against its second mention.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+
+namespace cairn {
+
+class ZipReader {
+ public:
+  // Fills `destination` from `offset` bytes after the archive's begin. May throw. Never asked for bytes outside the archive.
+  using ReadAt = std::function<void(std::uint64_t offset, MutableByteSpan destination)>;
+
+  struct Entry {
+    std::string name;
+    std::uint64_t header_offset = 0;  // of its local header, from the archive's begin
+    std::uint64_t size_bytes = 0;     // of its data
+    std::uint32_t crc32 = 0;          // of its data
+  };
+
+  // Reads and checks the directory of an archive of exactly `size_bytes`. `what` begins error texts. Throws kCorrupt; kUnsupported
+  // for compressed or encrypted entries, several disks, and what torch.save wrote before it wrote zip archives.
+  ZipReader(std::uint64_t size_bytes, ReadAt read_at, std::string what);
+  // The same over memory, which must outlive the reader.
+  ZipReader(ByteSpan archive, std::string what);
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  const Entry* find(std::string_view name) const;  // nullptr if there is none
+
+  // Where the data of an entry begin, from the archive's begin. Reads its local header and its descriptor, and checks that both
+  // agree with the directory.
+  std::uint64_t data_offset(const Entry& entry) const;
+  // The data of an entry; kCorrupt if their CRC-32 is wrong.
+  Bytes read(const Entry& entry) const;
+
+  const std::string& what() const { return what_; }
+
+ private:
+  [[noreturn]] void corrupt(const std::string& why) const;
+  [[noreturn]] void unsupported(const std::string& why) const;
+  Bytes read_range(std::uint64_t offset, std::uint64_t length, const char* reading) const;
+  void read_directory();
+  void parse_directory(std::string_view directory, std::uint64_t count);
+  void check_descriptor(const Entry& entry, std::uint64_t end_of_data, bool is_64) const;
+
+  std::uint64_t size_bytes_;
+  ReadAt read_at_;
+  std::string what_;
+  std::uint64_t directory_offset_ = 0;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+};
+
+}  // namespace cairn

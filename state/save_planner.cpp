@@ -1,0 +1,222 @@
+// The default planner of a save: binds the leaves of a state dict to items.
+#include <unordered_map>
+#include <unordered_set>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/global_plan_memo.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/rank_names.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+// Serialised leaves are kept from planning to writing up to this many bytes in all; beyond, they are serialised again when written.
+constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
+
+std::uint64_t content_hash(const Bytes& bytes) {
+  const Digest digest = sha256(bytes);
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < sizeof hash; ++i) hash = hash << 8 | digest[i];
+  return hash;
+}
+
+TensorProperties properties_of(const torch::Tensor& tensor) {
+  TensorProperties properties;
+  properties.dtype = *dtype_of(tensor.scalar_type());
+  properties.requires_grad = tensor.requires_grad();
+  // Asking a build without CUDA, or about a device tensor, throws in some versions.
+  properties.pin_memory = tensor.is_cpu() && at::globalContext().hasCUDA() && tensor.is_pinned();
+  return properties;
+}
+
+}  // namespace
+
+struct DefaultSavePlanner::Implementation {
+  explicit Implementation(SavePlannerOptions planner_options) : options(planner_options) {}
+
+  struct Leaf {
+    FlatEntry entry;
+    std::optional<Bytes> bytes;  // of a bytes object, while kept
+  };
+
+  Bytes serialize(const Leaf& leaf) const {
+    try {
+      return serialize_leaf(leaf.entry.value);
+    } catch (const Error& error) {
+      throw Error(error.code(), "serialize \"" + leaf.entry.fqn + "\": " + error.what());
+    }
+  }
+
+  // Why the leaf cannot be saved; empty if it can, or if only trying tells.
+  static std::string why_not(const Value& value) {
+    if (value.is_tensor()) return why_not_storable(value.tensor());
+    if (!value.is_sharded()) return "";
+    for (const LocalShard& shard : value.sharded().local_shards()) {
+      std::string reason = why_not_storable(shard.tensor);
+      if (!reason.empty()) return reason;
+    }
+    return "";
+  }
+
+  void add_sharded(const ShardedTensor& sharded, const WriteItem& common, SavePlan& plan) const {
+    const bool has_elements = volume(sharded.size()) != 0;
+    for (const LocalShard& shard : sharded.local_shards()) {
+      WriteItem item = common;
+      item.type = WriteItemType::kShard;
+      item.properties = properties_of(shard.tensor);
+      item.size = sharded.size();
+      // A tensor without elements is one chunk, the same on all ranks; of others, empty parts are not worth an item.
+      item.chunk = has_elements ? Box{shard.offsets, extents_of(shard.tensor.sizes())} : Box::whole(sharded.size());
+      if (has_elements && item.chunk.empty()) continue;
+      plan.items.push_back(std::move(item));
+      if (!has_elements) return;
+    }
+  }
+
+  SavePlan create_local_plan() {
+    SavePlan plan;
+    std::string unsupported;
+    std::uint64_t kept = 0;
+    for (Leaf& leaf : leaves) {
+      const Value& value = leaf.entry.value;
+      std::string reason = why_not(value);
+      WriteItem item;
+      if (reason.empty() && !value.is_tensor() && !value.is_sharded()) {
+        try {
+          Bytes bytes = serialize(leaf);
+          item.content_hash = content_hash(bytes);
+          item.content_bytes = bytes.size();
+          leaf.bytes.reset();
+          if (kept + bytes.size() <= kKeptBytesMax) {
+            kept += bytes.size();
+            leaf.bytes = std::move(bytes);
+          }
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::kUnsupported) throw;
+          reason = std::string("cannot be stored (") + error.what() + ')';
+        }
+      }
+      if (!reason.empty()) {
+        unsupported += "\n  " + describe_path(leaf.entry.path) + ' ' + reason;
+        continue;
+      }
+      item.name = plan.names.intern(leaf.entry.fqn);
+      item.per_rank = value.is_per_rank();
+      if (options.flatten_state_dict) plan.mappings.emplace_back(item.name, leaf.entry.path);
+      if (value.is_sharded()) {
+        add_sharded(value.sharded(), item, plan);
+      } else {
+        if (value.is_tensor()) {
+          item.type = WriteItemType::kTensor;
+          item.properties = properties_of(value.tensor());
+          item.size = extents_of(value.tensor().sizes());
+          item.chunk = Box::whole(item.size);
+        }
+        plan.items.push_back(std::move(item));
+      }
+    }
+    if (!unsupported.empty()) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          "plan a save on rank " + std::to_string(rank) +
+              ": only dense tensors and plain values can be saved; convert these (to_dense(), dequantize()) or leave them out:" +
+              unsupported);
+    }
+    return plan;
+  }
+
+  torch::Tensor resolve_tensor(const Leaf& leaf, const WriteItem& item) const {
+    const Value& value = leaf.entry.value;
+    torch::Tensor part;
+    if (value.is_tensor()) {
+      part = part_of(value.tensor(), item.chunk.offsets, item.chunk.sizes);
+    } else {
+      for (const LocalShard& shard : value.sharded().local_shards()) {
+        const Box box{shard.offsets, extents_of(shard.tensor.sizes())};
+        if (!contains(box, item.chunk)) continue;
+        Extents offsets = item.chunk.offsets;
+        for (std::size_t dim = 0; dim < offsets.size(); ++dim) offsets[dim] -= box.offsets[dim];
+        part = part_of(shard.tensor, offsets, item.chunk.sizes);
+        break;
+      }
+      if (!part.defined() && volume(item.chunk.sizes) == 0 && !value.sharded().local_shards().empty()) {
+        part = torch::empty(array_of(item.chunk.sizes), value.sharded().local_shards().front().tensor.options());
+      }
+      if (!part.defined()) {
+        throw Error(ErrorCode::kNotFound, "write \"" + leaf.entry.fqn + "\": rank " + std::to_string(rank) +
+                                              " holds no part with " + to_string(item.chunk) +
+                                              "; the plan must keep to what its local plan offered");
+      }
+    }
+    // Writers see memory, not LibTorch's lazy bits.
+    return part.resolve_conj().resolve_neg();
+  }
+
+  SavePlannerOptions options;
+  int rank = 0;
+  std::vector<Leaf> leaves;
+  std::unordered_map<std::string, std::size_t> positions;  // of leaves, by name
+  GlobalPlanMemo memo;
+};
+
+DefaultSavePlanner::DefaultSavePlanner(SavePlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
+DefaultSavePlanner::~DefaultSavePlanner() = default;
+
+void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, bool /*is_coordinator*/) {
+  Implementation& self = *implementation_;
+  self.rank = rank;
+  self.leaves.clear();
+  self.positions.clear();
+  for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
+    if (entry.value.is_per_rank()) {
+      entry.fqn = rank_name(entry.fqn, rank);
+      if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
+    }
+    if (!self.positions.emplace(entry.fqn, self.leaves.size()).second) {
+      throw Error(ErrorCode::kAlreadyExists,
+                  "state dict: the name \"" + entry.fqn +
+                      "\" is needed for a value marked by per_rank, but another value has it; rename that one");
+    }
+    self.leaves.push_back({std::move(entry), std::nullopt});
+  }
+}
+
+SavePlan DefaultSavePlanner::create_local_plan() { return implementation_->create_local_plan(); }
+
+GlobalSavePlan DefaultSavePlanner::create_global_plan(std::vector<SavePlan> all_plans) {
+  return implementation_->memo.plan(std::move(all_plans), implementation_->options.global);
+}
+
+SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
+  // What other ranks write need not be kept.
+  std::unordered_set<std::string> written;
+  for (const WriteItem& item : new_plan.items) {
+    if (item.type == WriteItemType::kByteIO) written.insert(new_plan.names[item.name]);
+  }
+  for (Implementation::Leaf& leaf : implementation_->leaves) {
+    if (leaf.bytes && written.count(leaf.entry.fqn) == 0) leaf.bytes.reset();
+  }
+  return new_plan;
+}
+
+ResolvedData DefaultSavePlanner::resolve_data(const SavePlan& plan, const WriteItem& item) {
+  const std::string& name = plan.names[item.name];
+  const auto found = implementation_->positions.find(name);
+  if (found == implementation_->positions.end()) {
+    throw Error(ErrorCode::kNotFound,
+                "write \"" + name + "\": rank " + std::to_string(implementation_->rank) + " holds no value of that name");
+  }
+  const Implementation::Leaf& leaf = implementation_->leaves[found->second];
+  const bool holds_tensor = leaf.entry.value.is_tensor() || leaf.entry.value.is_sharded();
+  if (holds_tensor != (item.type != WriteItemType::kByteIO)) {
+    throw Error(ErrorCode::kMismatch, "write \"" + name + "\": the plan has it as " +
+                                          (holds_tensor ? "bytes, but it is " : "a tensor, but it is ") +
+                                          leaf.entry.value.type_name());
+  }
+  if (!holds_tensor) return leaf.bytes ? *leaf.bytes : implementation_->serialize(leaf);
+  return with_torch("write \"" + name + "\"", [&] { return implementation_->resolve_tensor(leaf, item); });
+}
+
+}  // namespace cairn

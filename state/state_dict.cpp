@@ -1,0 +1,223 @@
+#include <cairn/state/state_dict.hpp>
+
+#include <algorithm>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/adapters.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kKeysInErrorTexts = 8;
+
+std::string some_keys(const std::vector<Dict::Item>& items) {
+  if (items.empty()) return "it is empty";
+  std::string text = "it has ";
+  for (std::size_t i = 0; i < std::min(items.size(), kKeysInErrorTexts); ++i)
+    text += (i == 0 ? "\"" : ", \"") + items[i].first + '"';
+  if (items.size() > kKeysInErrorTexts) text += " and " + std::to_string(items.size() - kKeysInErrorTexts) + " more";
+  return text;
+}
+
+[[noreturn]] void throw_kind(const Value& value, const char* wanted) {
+  throw Error(ErrorCode::kMismatch, std::string("state dict: a value is read as ") + wanted + ", but it is " + value.type_name());
+}
+
+// Whether flattening takes a list with this element apart.
+bool must_nest(const c10::IValue& value) {
+  if (value.isTensor() || value.isGenericDict()) return true;
+  if (!value.isList()) return false;
+  const auto elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(), must_nest);
+}
+
+std::string key_text(const c10::IValue& key) {
+  if (key.isString()) return key.toStringRef();
+  if (key.isInt()) return std::to_string(key.toInt());
+  if (key.isBool()) return key.toBool() ? "True" : "False";
+  throw Error(ErrorCode::kUnsupported,
+              "state dict: a dict has a key of kind " + key.tagKind() + "; use text, whole numbers or truth values");
+}
+
+Value::Variant nested(c10::IValue value) {
+  if (value.isTensor()) return std::move(value).toTensor();
+  if (value.isGenericDict()) {
+    auto dict = std::make_shared<Dict>();
+    for (const auto& item : value.toGenericDict()) dict->insert(key_text(item.key()), Value(item.value()));
+    return dict;
+  }
+  if (value.isList() && must_nest(value)) {
+    auto list = std::make_shared<List>();
+    for (const c10::IValue& element : value.toListRef()) list->push_back(Value(element));
+    return list;
+  }
+  return value;
+}
+
+}  // namespace
+
+// --- Dict -----------------------------------------------------------------------------------------------------------------
+
+Dict::Dict(std::initializer_list<Item> items) {
+  items_.reserve(items.size());
+  for (const Item& item : items) insert(item.first, item.second);
+}
+
+Value* Dict::find(std::string_view key) { return const_cast<Value*>(static_cast<const Dict&>(*this).find(key)); }
+
+const Value* Dict::find(std::string_view key) const {
+  const auto found = index_.find(std::string(key));
+  return found == index_.end() ? nullptr : &items_[found->second].second;
+}
+
+Value& Dict::operator[](std::string_view key) {
+  if (Value* value = find(key)) return *value;
+  insert(std::string(key), Value());
+  return items_.back().second;
+}
+
+Value& Dict::at(std::string_view key) { return const_cast<Value&>(static_cast<const Dict&>(*this).at(key)); }
+
+const Value& Dict::at(std::string_view key) const {
+  if (const Value* value = find(key)) return *value;
+  throw Error(ErrorCode::kNotFound, "state dict: there is no key \"" + std::string(key) + "\"; " + some_keys(items_));
+}
+
+void Dict::insert(std::string key, Value value) {
+  if (!index_.emplace(key, items_.size()).second) {
+    throw Error(ErrorCode::kAlreadyExists,
+                "state dict: the key \"" + key + "\" is given twice; assign through [] to replace its value");
+  }
+  items_.emplace_back(std::move(key), std::move(value));
+}
+
+bool Dict::erase(std::string_view key) {
+  const auto found = index_.find(std::string(key));
+  if (found == index_.end()) return false;
+  const std::size_t position = found->second;
+  index_.erase(found);
+  items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(position));
+  for (std::size_t i = position; i < items_.size(); ++i) index_[items_[i].first] = i;
+  return true;
+}
+
+std::vector<Dict::Item>::iterator Dict::begin() { return items_.begin(); }
+std::vector<Dict::Item>::iterator Dict::end() { return items_.end(); }
+std::vector<Dict::Item>::const_iterator Dict::begin() const { return items_.begin(); }
+std::vector<Dict::Item>::const_iterator Dict::end() const { return items_.end(); }
+
+// --- Value ----------------------------------------------------------------------------------------------------------------
+
+Value::Value(Dict dict) : value_(std::make_shared<Dict>(std::move(dict))) {}
+Value::Value(List list) : value_(std::make_shared<List>(std::move(list))) {}
+Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
+  if (!this->stateful())
+    throw Error(ErrorCode::kInvalidArgument, "state dict: a Stateful object is a null pointer; leave its key out");
+}
+Value::Value(std::shared_ptr<torch::nn::Module> module) : Value(cairn::stateful(std::move(module))) {}
+Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}
+Value::Value(c10::IValue value) : value_(nested(std::move(value))) {}
+
+Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_) {
+  // Deep for containers; a moved-from one holds nothing to copy.
+  if (const auto* dict = std::get_if<std::shared_ptr<Dict>>(&value_); dict && *dict) value_ = std::make_shared<Dict>(**dict);
+  if (const auto* list = std::get_if<std::shared_ptr<List>>(&value_); list && *list) value_ = std::make_shared<List>(**list);
+}
+
+Value& Value::operator=(const Value& other) {
+  if (this != &other) *this = Value(other);
+  return *this;
+}
+
+bool Value::is_none() const { return is_ivalue() && std::get<c10::IValue>(value_).isNone(); }
+
+const torch::Tensor& Value::tensor() const {
+  if (!is_tensor()) throw_kind(*this, "a tensor");
+  return std::get<torch::Tensor>(value_);
+}
+
+const ShardedTensor& Value::sharded() const {
+  if (!is_sharded()) throw_kind(*this, "a sharded tensor");
+  return std::get<ShardedTensor>(value_);
+}
+
+const Blob& Value::blob() const {
+  if (!is_blob()) throw_kind(*this, "bytes");
+  return std::get<Blob>(value_);
+}
+
+Dict& Value::dict() { return const_cast<Dict&>(static_cast<const Value&>(*this).dict()); }
+
+const Dict& Value::dict() const {
+  if (!is_dict() || !std::get<std::shared_ptr<Dict>>(value_)) throw_kind(*this, "a dict");
+  return *std::get<std::shared_ptr<Dict>>(value_);
+}
+
+List& Value::list() { return const_cast<List&>(static_cast<const Value&>(*this).list()); }
+
+const List& Value::list() const {
+  if (!is_list() || !std::get<std::shared_ptr<List>>(value_)) throw_kind(*this, "a list");
+  return *std::get<std::shared_ptr<List>>(value_);
+}
+
+const std::shared_ptr<Stateful>& Value::stateful() const {
+  if (!is_stateful()) throw_kind(*this, "a stateful object");
+  return std::get<std::shared_ptr<Stateful>>(value_);
+}
+
+const c10::IValue& Value::ivalue() const {
+  if (!is_ivalue()) throw_kind(*this, "a plain value");
+  return std::get<c10::IValue>(value_);
+}
+
+std::int64_t Value::to_int() const {
+  if (!is_ivalue() || !ivalue().isInt()) throw_kind(*this, "a whole number");
+  return ivalue().toInt();
+}
+
+double Value::to_double() const {
+  if (!is_ivalue() || !(ivalue().isDouble() || ivalue().isInt())) throw_kind(*this, "a number");
+  return ivalue().isInt() ? static_cast<double>(ivalue().toInt()) : ivalue().toDouble();
+}
+
+bool Value::to_bool() const {
+  if (!is_ivalue() || !ivalue().isBool()) throw_kind(*this, "a truth value");
+  return ivalue().toBool();
+}
+
+const std::string& Value::to_text() const {
+  if (!is_ivalue() || !ivalue().isString()) throw_kind(*this, "a text");
+  return ivalue().toStringRef();
+}
+
+Value& Value::operator[](std::string_view key) {
+  if (is_none()) value_ = std::make_shared<Dict>();
+  return dict()[key];
+}
+
+const Value& Value::operator[](std::string_view key) const { return dict().at(key); }
+
+const char* Value::type_name() const {
+  if (is_tensor()) return "a tensor";
+  if (is_sharded()) return "a sharded tensor";
+  if (is_blob()) return "bytes";
+  if (is_dict()) return std::get<std::shared_ptr<Dict>>(value_) ? "a dict" : "a dict that was moved away";
+  if (is_list()) return std::get<std::shared_ptr<List>>(value_) ? "a list" : "a list that was moved away";
+  if (is_stateful()) return "a stateful object";
+  const c10::IValue& value = std::get<c10::IValue>(value_);
+  if (value.isNone()) return "None";
+  if (value.isBool()) return "a truth value";
+  if (value.isInt()) return "a whole number";
+  if (value.isDouble()) return "a number";
+  if (value.isString()) return "a text";
+  if (value.isTuple()) return "a tuple";
+  if (value.isList()) return "a list";
+  return "a value of another kind";
+}
+
+Value per_rank(Value value) {
+  value.per_rank_ = true;
+  return value;
+}
+
+}  // namespace cairn

@@ -1,0 +1,90 @@
+#include <cairn/state/tensor_types.hpp>
+
+#include <cairn/state/libtorch_compat.hpp>
+
+namespace cairn {
+namespace {
+
+struct TypePair {
+  DType dtype;
+  at::ScalarType scalar;
+};
+
+constexpr TypePair kTypePairs[] = {
+    {DType::kFloat32, at::kFloat},
+    {DType::kFloat64, at::kDouble},
+    {DType::kFloat16, at::kHalf},
+    {DType::kBFloat16, at::kBFloat16},
+    {DType::kInt8, at::kChar},
+    {DType::kUInt8, at::kByte},
+    {DType::kInt16, at::kShort},
+    {DType::kInt32, at::kInt},
+    {DType::kInt64, at::kLong},
+    {DType::kBool, at::kBool},
+    {DType::kComplex32, at::kComplexHalf},
+    {DType::kComplex64, at::kComplexFloat},
+    {DType::kComplex128, at::kComplexDouble},
+#if CAIRN_LIBTORCH_HAS_WIDE_UNSIGNED
+    {DType::kUInt16, at::kUInt16},
+    {DType::kUInt32, at::kUInt32},
+    {DType::kUInt64, at::kUInt64},
+#endif
+#if CAIRN_LIBTORCH_HAS_FLOAT8
+    {DType::kFloat8E4M3Fn, at::kFloat8_e4m3fn},
+    {DType::kFloat8E5M2, at::kFloat8_e5m2},
+#endif
+#if CAIRN_LIBTORCH_HAS_FLOAT8_FNUZ
+    {DType::kFloat8E4M3FnUz, at::kFloat8_e4m3fnuz},
+    {DType::kFloat8E5M2FnUz, at::kFloat8_e5m2fnuz},
+#endif
+};
+
+}  // namespace
+
+std::optional<DType> dtype_of(at::ScalarType type) noexcept {
+  for (const TypePair& pair : kTypePairs) {
+    if (pair.scalar == type) return pair.dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
+  for (const TypePair& pair : kTypePairs) {
+    if (pair.dtype == dtype) return pair.scalar;
+  }
+  return std::nullopt;
+}
+
+std::string why_not_storable(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "is an undefined tensor";
+  // Before the layout: that of a quantized tensor is strided, that of an mkldnn one is its own.
+  if (tensor.is_quantized()) return "is quantized";
+  if (tensor.is_mkldnn()) return "has mkldnn's layout";
+  if (tensor.layout() != at::kStrided) return "is sparse";
+  if (tensor.is_nested()) return "is a nested tensor";
+  if (tensor.is_meta()) return "is on the meta device, without memory";
+  if (!tensor.has_storage()) return "has no memory of its own";
+  if (!dtype_of(tensor.scalar_type())) return std::string("has the type ") + at::toString(tensor.scalar_type());
+  return "";
+}
+
+torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const Extents& sizes) {
+  const Extents whole = extents_of(tensor.sizes());
+  if (!fits(Box{offsets, sizes}, whole)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "tensor: the part " + to_string(Box{offsets, sizes}) + " does not lie within " + to_string(whole));
+  }
+  torch::Tensor part = tensor.detach();
+  for (std::size_t dim = 0; dim < whole.size(); ++dim) {
+    if (sizes[dim] != whole[dim]) part = part.narrow(static_cast<std::int64_t>(dim), offsets[dim], sizes[dim]);
+  }
+  return part;
+}
+
+void throw_torch_error(const std::string& action, const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  const bool memory = text.find("alloc") != std::string::npos || text.find("out of memory") != std::string::npos;
+  throw Error(memory ? ErrorCode::kUnavailable : ErrorCode::kPrecondition, action + ": LibTorch says: " + text);
+}
+
+}  // namespace cairn
