@@ -1,0 +1,72 @@
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/engine/read_engine.hpp>
+
+namespace cairn {
+
+struct CheckpointReader::Implementation {
+  explicit Implementation(CheckpointReaderOptions given)
+      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max}) {}
+
+  Store& opened() {
+    if (!store) store = open_store(checkpoint_id);
+    return *store;
+  }
+
+  const CheckpointReaderOptions options;
+  ReadEngine engine;
+
+  // Of the attempt:
+  std::string checkpoint_id;
+  StorageContext context;
+  std::shared_ptr<Store> store;
+  std::shared_ptr<const Metadata> metadata;
+};
+
+CheckpointReader::CheckpointReader(CheckpointReaderOptions options)
+    : implementation_(std::make_unique<Implementation>(std::move(options))) {}
+
+CheckpointReader::~CheckpointReader() = default;
+
+bool CheckpointReader::validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+
+void CheckpointReader::reset(const std::string& checkpoint_id) {
+  Implementation& self = *implementation_;
+  self.engine.stop();
+  self.checkpoint_id = checkpoint_id;
+  self.context = {};
+  self.store.reset();
+  self.metadata.reset();
+}
+
+Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(implementation_->opened()); }
+
+void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
+  Implementation& self = *implementation_;
+  self.opened();
+  self.context = context;
+  self.metadata = std::make_shared<const Metadata>(metadata);
+}
+
+LoadPlan CheckpointReader::prepare_local_plan(LoadPlan plan) { return plan; }
+
+std::vector<LoadPlan> CheckpointReader::prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
+
+Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
+  Implementation& self = *implementation_;
+  if (!self.metadata)
+    throw Error(ErrorCode::kPrecondition, "the reader was not set up: call set_up_storage_reader before read_data");
+  ReadRequest request;
+  request.store = self.store;
+  request.metadata = self.metadata;
+  request.plan = &plan;
+  request.planner = &planner;
+  request.rank = self.context.rank;
+  request.verify = self.options.verify;
+  request.verify_first = self.options.verify_first;
+  return self.engine.read(std::move(request));
+}
+
+}  // namespace cairn

@@ -1,0 +1,288 @@
+#include <cairn/storage/checkpoint_writer.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/base/version.hpp>
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/storage/engine/write_engine.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/recorded_storage.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kFaultsListedMax = 20;
+// DCP's version of the metadata that the record follows.
+constexpr const char* kMetadataVersion = "1.0.0";
+
+Error already_exists(const std::string& url) {
+  return Error(ErrorCode::kAlreadyExists,
+               "Checkpoint already exists at " + url + ", and overwrite is off: save to another place, or turn overwrite on");
+}
+
+void require_coverage(const Metadata& metadata) {
+  const std::vector<CoverageFault> faults = check_coverage(metadata);
+  if (faults.empty()) return;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(faults.size(), kFaultsListedMax); ++i) text += (i ? "; " : "") + to_string(faults[i]);
+  if (faults.size() > kFaultsListedMax) text += "; and " + std::to_string(faults.size() - kFaultsListedMax) + " more";
+  throw Error(ErrorCode::kMismatch, "cannot publish the checkpoint: its chunks do not make up whole tensors: " + text);
+}
+
+// A plan's identity without what this writer itself adds to it.
+std::string digest_without_storage_data(const SavePlan& plan) {
+  if (plan.storage_data.empty()) return to_hex(plan_digest(plan));
+  SavePlan bare = plan;
+  bare.storage_data.clear();
+  return to_hex(plan_digest(bare));
+}
+
+}  // namespace
+
+struct CheckpointWriter::Implementation {
+  explicit Implementation(CheckpointWriterOptions given)
+      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {}
+
+  const CheckpointWriterOptions options;
+  WriteEngine engine;
+
+  // Of the attempt:
+  std::string checkpoint_id;
+  StorageContext context;
+  std::shared_ptr<Store> store;
+  bool attempt_begun = false;
+  bool published = false;
+  std::vector<ObjectName> written;    // this rank's files, from when they are begun
+  std::vector<PlannedFiles> planned;  // the coordinator's, by rank
+  std::string plans_digest;
+
+  // The files of the last generation that this object published, by where: saves the next one from reading the old record.
+  std::string last_url;
+  std::optional<Metadata> last;  // save id and files only
+
+  void forget_attempt() {
+    context = {};
+    store.reset();
+    attempt_begun = false;
+    published = false;
+    written.clear();
+    planned.clear();
+    plans_digest.clear();
+  }
+
+  Store& opened() const {
+    if (!store) throw Error(ErrorCode::kPrecondition, "the writer was not set up: call set_up_storage_writer first");
+    return *store;
+  }
+
+  void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
+  std::optional<Metadata> generation_to_replace();
+  void publish(const Metadata& metadata);
+};
+
+CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options)
+    : implementation_(std::make_unique<Implementation>(std::move(options))) {}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+bool CheckpointWriter::validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+
+void CheckpointWriter::reset(const std::string& checkpoint_id) {
+  Implementation& self = *implementation_;
+  self.engine.stop();
+  self.forget_attempt();
+  self.checkpoint_id = checkpoint_id;
+}
+
+void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
+  Implementation& self = *implementation_;
+  if (!is_save_id(context.save_id))
+    throw Error(ErrorCode::kInvalidArgument, "\"" + context.save_id + "\" is no save id: make one with make_save_id");
+  self.context = context;
+  const std::string& url = context.checkpoint_id.empty() ? self.checkpoint_id : context.checkpoint_id;
+  self.checkpoint_id = url;
+  self.store = open_store(url);
+  if (!self.store->is_shared() && context.world_size > 1 && !context.one_process) {
+    self.store.reset();
+    throw Error(ErrorCode::kPrecondition,
+                "cannot save to " + url + " from " + std::to_string(context.world_size) +
+                    " processes: other processes do not see this store. Use a directory or a shared store");
+  }
+  self.store->create_root();
+  if (!context.is_coordinator) return;
+  if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
+  self.store->begin_attempt(context.save_id);
+  self.attempt_begun = true;
+}
+
+SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) { return plan; }
+
+std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan> plans) {
+  Implementation& self = *implementation_;
+  self.planned.clear();
+  self.planned.reserve(plans.size());
+  std::string digests;
+  for (SavePlan& plan : plans) {
+    self.planned.push_back(keep_plan(plan, self.options.single_file_per_rank));
+    plan.storage_data.clear();
+    // Tells the rank what the coordinator knows: if its planner changes the plan after this, it reports item by item.
+    plan.storage_data = to_hex(plan_digest(plan));
+    digests += plan.storage_data;
+  }
+  self.plans_digest = to_hex(sha256(digests));
+  return plans;
+}
+
+Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlanner& planner) {
+  Implementation& self = *implementation_;
+  self.opened();
+  std::vector<FileLayout> layouts = layout_files(plan, self.options.single_file_per_rank);
+  const bool as_planned = plan.storage_data == digest_without_storage_data(plan);
+
+  WriteRequest request;
+  request.store = self.store;
+  request.plan = &plan;
+  request.planner = &planner;
+  request.save_id = self.context.save_id;
+  request.rank = self.context.rank;
+  request.sync = self.options.sync_files;
+  request.direct = self.options.direct_io;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
+    self.written.push_back(request.files.back().name);
+  }
+
+  auto promise = std::make_shared<Promise<WriteResults>>();
+  const Future<WriteResults> future = promise->future();
+  // The plan stays valid until `future` is ready, that is, until this has described its items.
+  self.engine.write(std::move(request)).on_ready([promise, as_planned, &plan, layouts = std::move(layouts)](const auto& files) {
+    WriteResults results;
+    try {
+      results.files = files.get();
+      if (!as_planned) results.items = describe_items(plan, layouts, results.files);
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+      return;
+    }
+    promise->set_value(std::move(results));
+  });
+  return future;
+}
+
+void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {
+  if (results.size() != planned.size())
+    throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
+                                              std::to_string(planned.size()) +
+                                              " plans went through prepare_global_plan: it must run in every save");
+  StorageRecorder recorder(metadata);
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    if (results[rank].items.empty())
+      recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], context.save_id);
+    else
+      recorder.add_reported(static_cast<int>(rank), results[rank]);
+  }
+  recorder.finish();
+  require_coverage(metadata);
+
+  metadata.checkpoint_id = checkpoint_id;
+  metadata.save_id = context.save_id;
+  metadata.version = kMetadataVersion;
+  CommitInfo commit;
+  commit.step = context.step;
+  commit.world_size = context.world_size;
+  commit.plan_digest = plans_digest;
+  commit.writer_version = kVersion;
+  commit.user_metadata = context.user_metadata;
+  const auto run = open_store(options.run_url.empty() ? parent_url(checkpoint_id) : options.run_url);
+  commit.sequence = next_commit_sequence(*run);
+  metadata.commit = std::move(commit);
+}
+
+std::optional<Metadata> CheckpointWriter::Implementation::generation_to_replace() {
+  try {
+    const auto head = read_commit_head(*store);
+    if (head && last && last_url == store->url() && head->save_id == last->save_id) return last;
+    return published_metadata(*store);
+  } catch (const Error& error) {
+    // A damaged record is replaced like any other.
+    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsupported) return std::nullopt;
+    throw;
+  }
+}
+
+void CheckpointWriter::Implementation::publish(const Metadata& metadata) {
+  try {
+    store->publish(context.save_id, encode_commit_record(metadata), options.overwrite ? Overwrite::kAllowed : Overwrite::kRefused);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kAlreadyExists && !options.overwrite) throw already_exists(store->url());
+    throw;
+  }
+  published = true;
+}
+
+void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> results) {
+  Implementation& self = *implementation_;
+  self.opened();
+  self.record(metadata, results);
+  const std::optional<Metadata> replaced = self.generation_to_replace();
+  self.publish(metadata);
+
+  // The checkpoint exists: what goes wrong from here on is left to the next save.
+  try {
+    remove_leftovers(*self.store, metadata, replaced);
+    Metadata last;
+    last.save_id = metadata.save_id;
+    last.files = std::move(metadata.files);
+    self.last = std::move(last);
+    self.last_url = self.store->url();
+  } catch (...) {
+    self.last.reset();
+  }
+}
+
+Committed CheckpointWriter::committed(const std::string& save_id) {
+  Implementation& self = *implementation_;
+  try {
+    return settle_attempt(self.opened(), save_id) ? Committed::kYes : Committed::kNo;
+  } catch (const Error&) {
+    return Committed::kUnknown;
+  }
+}
+
+void CheckpointWriter::abandon() noexcept {
+  Implementation& self = *implementation_;
+  self.engine.stop();
+  if (!self.store || self.published) return;
+  try {
+    Store& store = *self.store;
+    const std::string& save_id = self.context.save_id;
+    if (self.attempt_begun || !self.written.empty()) {
+      // Files may go only once nobody can publish them any more. An attempt that is open might still be: ending it settles that.
+      const auto open = store.open_attempts();
+      const bool is_open = std::find(open.begin(), open.end(), save_id) != open.end();
+      bool exists = true;
+      if (is_open || self.attempt_begun) {
+        exists = settle_attempt(store, save_id);
+      } else {
+        const auto metadata = published_metadata(store);
+        exists = metadata && metadata->save_id == save_id;
+      }
+      if (exists) return;
+      for (const ObjectName& name : self.written) store.remove(name);
+      self.written.clear();
+      if (self.attempt_begun) store.clear_attempt(save_id);
+      self.attempt_begun = false;
+    }
+  } catch (...) {
+    // What is left is fenced and removed by the next save that succeeds.
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,54 @@
+#include <cairn/storage/engine/read_engine.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/engine/read_job.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+namespace {
+
+// One task reads up to this much: large enough for any store, small enough to share the work out evenly.
+constexpr std::uint64_t kTaskBytesMax = 4u << 20;
+
+std::size_t task_bytes(const ReadEngineOptions& options) {
+  const std::uint64_t share =
+      options.bytes_in_flight_max / std::max(1u, options.threads) / kChecksumBlockBytes * kChecksumBlockBytes;
+  if (options.bytes_in_flight_max < kChecksumBlockBytes)
+    throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
+                                                 ") must be at least " + std::to_string(kChecksumBlockBytes));
+  return static_cast<std::size_t>(std::clamp<std::uint64_t>(share, kChecksumBlockBytes, kTaskBytesMax));
+}
+
+}  // namespace
+
+ReadEngine::ReadEngine(const ReadEngineOptions& options)
+    : ring_(options.bytes_in_flight_max, task_bytes(options)), pool_(options.threads, "cairn-read") {}
+
+ReadEngine::~ReadEngine() = default;
+
+Future<bool> ReadEngine::read(ReadRequest request) {
+  std::lock_guard lock(mutex_);
+  if (const auto job = current_.lock(); job && !job->ended())
+    throw Error(ErrorCode::kPrecondition, "a reader serves one load at a time: wait for the one under way, or use another reader");
+  if (request.plan->items.empty()) return ready_future(true);
+  const auto job = std::make_shared<ReadJob>(std::move(request), ring_);
+  pool_.start(job);
+  current_ = job;
+  return job->future();
+}
+
+void ReadEngine::stop() noexcept {
+  std::shared_ptr<ReadJob> job;
+  {
+    std::lock_guard lock(mutex_);
+    job = current_.lock();
+  }
+  if (!job) return;
+  job->cancel();
+  job->wait_until_ended();
+}
+
+}  // namespace cairn

@@ -1,0 +1,332 @@
+#include <cairn/storage/engine/read_job.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/data_file.hpp>
+#include <cairn/storage/publication.hpp>
+
+namespace cairn {
+namespace {
+
+struct Stopped {};  // leaves a task when another has failed; the error that counts is recorded already
+
+}  // namespace
+
+ReadJob::ReadJob(ReadRequest request, StagingRing& ring)
+    : StagedWork(kStages, ring.blocks_max()), request_(std::move(request)), ring_(ring), streams_(CurrentStreams::capture()) {
+  items_.resize(request_.plan->items.size());
+  file_by_index_.resize(request_.metadata->files.size());
+  for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
+}
+
+bool ReadJob::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void ReadJob::wait_until_ended() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_; });
+}
+
+std::exception_ptr ReadJob::cancellation() const {
+  return std::make_exception_ptr(
+      Error(ErrorCode::kCancelled, "reading on rank " + std::to_string(request_.rank) + " was cancelled"));
+}
+
+std::size_t ReadJob::begin_stage(int stage) {
+  switch (stage) {
+    case kOpen:
+      return files_.size();
+    case kVerify:
+      make_tasks();
+      return request_.verify_first ? tasks_.size() : 0;
+    default:
+      return tasks_.size();
+  }
+}
+
+void ReadJob::run_task(int stage, std::size_t index) {
+  try {
+    const CurrentStreams::Scope streams(streams_);
+    if (stage == kOpen) return open(*files_[index]);
+    Task& task = tasks_[index];
+    const bool verify_only = stage == kVerify;
+    if (task.archive) {
+      read_archive(task, verify_only);
+    } else if (task.file) {
+      read_ranges(task, verify_only);
+    } else if (!verify_only) {
+      for (const std::uint32_t item : task.items) {
+        resolve(items_[item]);
+        release(items_[item]);
+      }
+    }
+  } catch (...) {
+    // Before the threads that wait for what this one was resolving look again.
+    fail(std::current_exception());
+    { std::lock_guard lock(mutex_); }
+    changed_.notify_all();
+    throw;
+  }
+}
+
+void ReadJob::open(File& file) {
+  const FileInfo& info = *file.info;
+  try {
+    file.grid_bytes = kChecksumBlockBytes;
+    check_file_length(*request_.store, info);
+    file.content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
+    if (!info.trailer_length) return;
+    if (*info.trailer_length > file.content_bytes)
+      throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
+    file.content_bytes -= *info.trailer_length;
+    if (!request_.verify && !request_.verify_first) return;
+    Trailer trailer = read_trailer(*request_.store, info);
+    if (trailer.save_id != request_.metadata->save_id)
+      throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + request_.metadata->save_id);
+    if (trailer.checksum_block_bytes > ring_.block_bytes())
+      throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(trailer.checksum_block_bytes) +
+                                               " bytes do not fit into a staging block of " + std::to_string(ring_.block_bytes()) +
+                                               ": raise bytes_in_flight_max");
+    file.grid_bytes = trailer.checksum_block_bytes;
+    file.block_crc32 = std::move(trailer.block_crc32);
+  } catch (const Error&) {
+    for (const Item& item : items_)
+      if (item.storage && file_by_index_[item.storage->file] == &file) rethrow_for(item);
+    throw;
+  }
+}
+
+void ReadJob::read_ranges(Task& task, bool verify_only) {
+  if (verify_only && task.file->block_crc32.empty()) return;
+  const StagingBlock staging = staging_block();
+  if (!verify_only)
+    for (const std::uint32_t span : task.spans) resolve(items_[task.file->spans[span].item]);
+  const std::vector<Range> ranges = place(task, staging, verify_only);
+  std::vector<ReadRange> reads;
+  reads.reserve(ranges.size());
+  for (const Range& range : ranges)
+    reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
+  try {
+    request_.store->read(task.file->info->name, reads);
+  } catch (const Error&) {
+    rethrow_for(item_at(task, ranges.front().begin));
+  }
+  for (const Range& range : ranges) {
+    if (failed()) throw Stopped();
+    if (!task.file->block_crc32.empty()) check(task, range);
+  }
+  if (verify_only) return;
+  for (const Range& range : ranges)
+    if (!range.direct) copy(task, range);
+  for (const std::uint32_t span : task.spans) release(items_[task.file->spans[span].item]);
+}
+
+// A checksum block that one dense destination takes as a whole is read right into it; all others go through the staging block.
+std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock& staging, bool verify_only) {
+  const std::vector<Span>& spans = task.file->spans;
+  const std::uint64_t grid = task.file->grid_bytes;
+  std::vector<Range> ranges;
+  char* free = staging.data();
+  std::size_t first = 0;
+  for (const Piece& piece : task.pieces) {
+    for (std::uint64_t at = piece.begin; at < piece.end;) {
+      const std::uint64_t end = std::min(piece.end, (at / grid + 1) * grid);
+      const Span* only = nullptr;
+      std::size_t count = 0;
+      while (first < task.spans.size() && spans[task.spans[first]].range.end <= at) ++first;
+      for (std::size_t i = first; !verify_only && count < 2 && i < task.spans.size(); ++i) {
+        const Span& span = spans[task.spans[i]];
+        if (span.range.begin >= end) break;
+        if (span.range.end <= at) continue;
+        only = &span;
+        ++count;
+      }
+      Range range{at, end, free, false};
+      if (count == 1 && only->range.dense && only->range.begin <= at && only->range.end >= end) {
+        std::shared_ptr<Destination> destination;
+        {
+          std::lock_guard lock(mutex_);
+          destination = items_[only->item].destination;
+        }
+        if (char* memory = destination->direct()) {
+          range.memory = memory + only->range.first + (at - only->range.begin);
+          range.direct = true;
+        }
+      }
+      if (!range.direct) free += end - at;
+      Range* last = ranges.empty() ? nullptr : &ranges.back();
+      if (last && last->end == at && last->direct == range.direct && last->memory + (last->end - last->begin) == range.memory)
+        last->end = end;
+      else
+        ranges.push_back(range);
+      at = end;
+    }
+  }
+  return ranges;
+}
+
+void ReadJob::check(const Task& task, const Range& range) {
+  const File& file = *task.file;
+  for (std::uint64_t at = range.begin; at < range.end;) {
+    const std::uint64_t end = std::min(range.end, at + file.grid_bytes);
+    const auto block = static_cast<std::size_t>(at / file.grid_bytes);
+    if (crc32(0, {range.memory + (at - range.begin), static_cast<std::size_t>(end - at)}) != file.block_crc32[block]) {
+      const Item& item = item_at(task, at);
+      throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) + "\": " +
+                                           url_of(*item.storage) + " is damaged between offsets " + std::to_string(at) + " and " +
+                                           std::to_string(end) + " (the checksum does not match). Load another checkpoint");
+    }
+    at = end;
+  }
+}
+
+void ReadJob::copy(const Task& task, const Range& range) {
+  for (const std::uint32_t index : task.spans) {
+    const Span& span = task.file->spans[index];
+    if (span.range.begin >= range.end) break;
+    if (span.range.end <= range.begin) continue;
+    Item& item = items_[span.item];
+    std::shared_ptr<Destination> destination;
+    {
+      std::lock_guard lock(mutex_);
+      destination = item.destination;
+    }
+    item.region.visit(std::max(range.begin, span.range.begin), std::min(range.end, span.range.end),
+                      [&](std::uint64_t offset, std::uint64_t position, std::uint64_t length) {
+                        destination->write(position, {range.memory + (offset - range.begin), static_cast<std::size_t>(length)});
+                      });
+    if (failed()) throw Stopped();
+  }
+}
+
+void ReadJob::Destination::write(std::uint64_t position, ByteSpan from) {
+  if (tensor.defined())
+    tensor.write(position, from);
+  else
+    std::memcpy(bytes.data() + position, from.data(), from.size());
+}
+
+std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failed() || !item.resolving; });
+    if (failed()) throw Stopped();
+    if (item.destination) return item.destination;
+    item.resolving = true;
+  }
+  auto destination = std::make_shared<Destination>();
+  if (item.item->type == LoadItemType::kByteIO) {
+    destination->bytes.resize(item.storage->length);
+  } else {
+    destination->resolved = request_.planner->resolve_tensor(*request_.plan, *item.item);
+    const torch::Tensor& tensor = destination->resolved;
+    if (!tensor.defined() || extents_of(tensor.sizes()) != item.item->lengths)
+      throw Error(ErrorCode::kMismatch,
+                  "the planner resolved \"" + name_of(item) + "\" to " +
+                      (tensor.defined() ? "a tensor of sizes " + to_string(extents_of(tensor.sizes())) : std::string("no tensor")) +
+                      ", but planned to read " + to_string(item.item->lengths));
+    destination->tensor = TensorBytes(tensor, item.dtype);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    item.resolving = false;
+    item.destination = destination;
+  }
+  changed_.notify_all();
+  return destination;
+}
+
+void ReadJob::release(Item& item) {
+  std::shared_ptr<Destination> filled;
+  {
+    std::lock_guard lock(mutex_);
+    check_invariant(item.missing > 0, "an item was filled more often than planned");
+    if (--item.missing > 0) return;
+    filled = std::move(item.destination);
+  }
+  if (item.item->type == LoadItemType::kByteIO)
+    request_.planner->load_bytes(*request_.plan, *item.item, std::move(filled->bytes));
+  else
+    request_.planner->commit_tensor(*request_.plan, *item.item, filled->resolved);
+}
+
+StagingBlock ReadJob::staging_block() {
+  char* memory = ring_.try_acquire();
+  check_invariant(memory != nullptr, "there must be a staging block for every task that runs");
+  return {ring_, memory};
+}
+
+std::string ReadJob::url_of(const StorageInfo& storage) const {
+  return child_url(request_.store->url(), request_.metadata->files[storage.file].name);
+}
+
+const ReadJob::Item& ReadJob::item_at(const Task& task, std::uint64_t offset) const {
+  const std::uint64_t end = offset + task.file->grid_bytes;
+  for (const std::uint32_t index : task.spans) {
+    const Region::Span& range = task.file->spans[index].range;
+    if (range.begin < end && range.end > offset) return items_[task.file->spans[index].item];
+  }
+  return items_[task.file->spans[task.spans.front()].item];
+}
+
+void ReadJob::rethrow_for(const Item& item) const {
+  try {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), "rank " + std::to_string(request_.rank) + " cannot read \"" + name_of(item) + "\" at offset " +
+                                  std::to_string(item.storage->offset) + " of " + url_of(*item.storage) + ": " + error.what());
+  }
+}
+
+// What went wrong may have gone wrong because another save took the place of what was being read.
+std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& caught) {
+      if (caught.code() != ErrorCode::kNotFound && caught.code() != ErrorCode::kCorrupt) return error;
+      const auto now = published_metadata(*request_.store);
+      const std::string& id = request_.metadata->save_id;
+      if (now && now->save_id == id) return error;
+      return std::make_exception_ptr(
+          Error(ErrorCode::kChanged, "the checkpoint at " + request_.store->url() + (now ? " was replaced" : " was removed") +
+                                         " while rank " + std::to_string(request_.rank) + " read it" +
+                                         (now ? " (save " + id + " gave way to " + now->save_id + "): load again" : std::string()) +
+                                         ". " + caught.what()));
+    }
+  } catch (...) {
+    return error;
+  }
+}
+
+void ReadJob::finish() noexcept {
+  std::exception_ptr failure = error();
+  if (failure) failure = explain(failure);
+  items_.clear();
+  tasks_.clear();
+  files_.clear();
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  try {
+    if (failure)
+      promise_.set_exception(failure);
+    else
+      promise_.set_value(true);
+  } catch (...) {
+    // Only a callback can have thrown: the future is fulfilled, and nobody is left to tell.
+  }
+}
+
+}  // namespace cairn

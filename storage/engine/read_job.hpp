@@ -1,0 +1,146 @@
+// One read of ReadEngine: the state that its threads share.
+//
+//   stage 0   open the files: their lengths, their trailers
+//   stage 1   with verify_first: everything that stage 2 will read is read and checked
+//   stage 2   read, check, copy, commit
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/future.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/storage/engine/read_engine.hpp>
+#include <cairn/storage/engine/region.hpp>
+#include <cairn/storage/engine/staged_work.hpp>
+#include <cairn/storage/engine/tensor_bytes.hpp>
+
+namespace cairn {
+
+class ReadJob : public StagedWork {
+ public:
+  ReadJob(ReadRequest request, StagingRing& ring);
+
+  const Future<bool>& future() const { return promise_.future(); }
+  bool ended() const;
+  void wait_until_ended() const;
+  void finish() noexcept override;
+
+ protected:
+  std::size_t begin_stage(int stage) override;
+  void run_task(int stage, std::size_t index) override;
+  std::exception_ptr cancellation() const override;
+
+ private:
+  enum Stage { kOpen, kVerify, kRead, kStages };
+
+  // Where an item goes: a tensor that the planner resolved, or a bytes object that it will be given.
+  struct Destination {
+    torch::Tensor resolved;  // as the planner gave it
+    TensorBytes tensor;
+    Bytes bytes;
+
+    char* direct() { return tensor.defined() ? tensor.direct() : bytes.data(); }
+    void write(std::uint64_t position, ByteSpan from);
+  };
+
+  struct Item {
+    const ReadItem* item = nullptr;
+    const StorageInfo* storage = nullptr;
+    Region region;                            // of its file; unset for items of archives
+    const Extents* chunk_sizes = nullptr;     // of the stored chunk
+    torch::ScalarType dtype = torch::kUInt8;  // of the stored elements
+    // Under the lock:
+    std::shared_ptr<Destination> destination;  // from the first copy to the last
+    bool resolving = false;
+    std::size_t missing = 0;  // parts that are still to be read
+  };
+
+  // A range of a file that an item wants, or that holds what it wants between small gaps.
+  struct Span {
+    Region::Span range;
+    std::uint32_t item = 0;
+  };
+
+  struct File {
+    const FileInfo* info = nullptr;
+    std::vector<Span> spans;                 // by their begin
+    std::uint64_t content_bytes = 0;         // that may be asked for
+    std::uint32_t grid_bytes = 0;            // of checksum blocks
+    std::vector<std::uint32_t> block_crc32;  // empty when nothing is checked
+  };
+
+  // A range of a file to read.
+  struct Piece {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+
+  // What one thread reads in one go: parts of a file, or one archive.
+  struct Task {
+    File* file = nullptr;
+    std::vector<Piece> pieces;         // ascending
+    std::vector<std::uint32_t> spans;  // of the file: those that meet the pieces
+    std::vector<std::uint32_t> items;  // of one archive, instead; or items without any bytes
+    bool archive = false;
+  };
+
+  // A part of a task that goes to one place.
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    char* memory = nullptr;
+    bool direct = false;  // memory is the destination's
+  };
+
+  // Making the tasks: read_tasks.cpp.
+  void add_item(std::uint32_t index);
+  File& file_of(const StorageInfo& storage);
+  void make_tasks();
+  void make_tasks(File& file);
+  void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
+
+  // Doing them: read_job.cpp, and read_archive.cpp for archives.
+  void open(File& file);
+  void read_ranges(Task& task, bool verify_only);
+  std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
+  void check(const Task& task, const Range& range);
+  void copy(const Task& task, const Range& range);
+  void read_archive(const Task& task, bool verify_only);
+  void copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, bool verify_only);
+  void check_strided(const TorchArchive& archive, const ArchivedTensor& stored);
+  void copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored);
+
+  std::shared_ptr<Destination> resolve(Item& item);
+  void release(Item& item);  // one part less is missing; commits when it was the last
+  StagingBlock staging_block();
+
+  const std::string& name_of(const Item& item) const { return request_.plan->names[item.item->storage_name]; }
+  std::string url_of(const StorageInfo& storage) const;
+  [[noreturn]] void throw_beyond_end(const Item& item) const;
+  // Rethrows the Error in flight with rank, tensor and file in front. Others pass as they are.
+  [[noreturn]] void rethrow_for(const Item& item) const;
+  const Item& item_at(const Task& task, std::uint64_t offset) const;
+  std::exception_ptr explain(std::exception_ptr error) const noexcept;
+
+  const ReadRequest request_;
+  StagingRing& ring_;
+  const CurrentStreams streams_;  // of the thread that asked for the read
+  Promise<bool> promise_;
+  std::vector<Item> items_;
+  std::vector<std::unique_ptr<File>> files_;
+  std::vector<File*> file_by_index_;  // of the metadata's files
+  std::vector<Task> tasks_;
+
+  std::mutex strided_mutex_;  // one strided archive at a time is in memory as a whole
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool ended_ = false;
+};
+
+}  // namespace cairn

@@ -1,0 +1,202 @@
+// From a load plan to the tasks of ReadJob.
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/read_job.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+namespace {
+
+// Parts of an item with smaller gaps in between are read as one range: a store, and with checking the checksums, work in such
+// units.
+constexpr std::uint64_t kGapBytesMax = 64 * 1024;
+// Ranges of one call to the store.
+constexpr std::size_t kPiecesMax = 512;
+
+}  // namespace
+
+ReadJob::File& ReadJob::file_of(const StorageInfo& storage) {
+  const Metadata& metadata = *request_.metadata;
+  if (storage.file >= metadata.files.size())
+    throw Error(ErrorCode::kCorrupt, "the metadata of " + request_.store->url() + " names a file that it does not list");
+  File*& file = file_by_index_[storage.file];
+  if (!file) {
+    files_.push_back(std::make_unique<File>());
+    file = files_.back().get();
+    file->info = &metadata.files[storage.file];
+  }
+  return *file;
+}
+
+void ReadJob::add_item(std::uint32_t index) {
+  const LoadPlan& plan = *request_.plan;
+  const ReadItem& item = plan.items[index];
+  const std::string& fqn = plan.names[item.storage_name];
+  Item& planned = items_[index];
+  planned.item = &item;
+  const Metadata::Entry* entry = request_.metadata->find(fqn);
+  const bool is_bytes = item.type == LoadItemType::kByteIO;
+  if (!entry || std::holds_alternative<BytesStorageMetadata>(*entry) != is_bytes)
+    throw Error(ErrorCode::kMismatch, "the plan asks for the " + std::string(is_bytes ? "bytes object" : "tensor") + " \"" + fqn +
+                                          "\", which the checkpoint at " + request_.store->url() + " does not have");
+  if (is_bytes) {
+    const auto& stored = std::get<BytesStorageMetadata>(*entry);
+    if (stored.storage) planned.storage = &*stored.storage;
+  } else {
+    const auto& stored = std::get<TensorStorageMetadata>(*entry);
+    // Planners of users' own may know a chunk only by where it begins.
+    std::size_t chunk = item.storage_chunk;
+    if (chunk >= stored.chunks.size() || stored.chunks[chunk].offsets != item.storage_chunk_offset)
+      for (chunk = 0; chunk < stored.chunks.size() && stored.chunks[chunk].offsets != item.storage_chunk_offset;) ++chunk;
+    if (chunk == stored.chunks.size())
+      throw Error(ErrorCode::kMismatch, "the plan asks for the chunk of \"" + fqn + "\" that begins at " +
+                                            to_string(item.storage_chunk_offset) + ", which the checkpoint at " +
+                                            request_.store->url() + " does not have");
+    if (chunk < stored.storage.size()) planned.storage = &stored.storage[chunk];
+    planned.chunk_sizes = &stored.chunks[chunk].sizes;
+    const auto dtype = scalar_type_of(stored.properties.dtype);
+    if (!dtype)
+      throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" is stored as " + to_string(stored.properties.dtype) +
+                                               ", which the LibTorch in use does not have: use a newer one");
+    planned.dtype = *dtype;
+  }
+  if (!planned.storage)
+    throw Error(ErrorCode::kUnsupported,
+                "the metadata of " + request_.store->url() + " does not say where \"" + fqn +
+                    "\" is stored: it was written by a storage writer of another kind, read it with its reader");
+  const StorageInfo& storage = *planned.storage;
+  if (!storage.transforms.empty()) {
+    std::string names;
+    for (const std::string& transform : storage.transforms) names += (names.empty() ? "" : ", ") + transform;
+    throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" in " + url_of(storage) + " is stored through the transforms " + names +
+                                             ", which Cairn cannot undo: save it with PyTorch without them");
+  }
+  if (is_bytes ? storage.length > 0 : volume(item.lengths) > 0) file_of(storage);
+  if (is_bytes)
+    planned.region = Region(storage.offset, storage.length);
+  else if (storage.payload_offset != 0)
+    planned.region =
+        Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
+  else  // only the archive tells where; but what is asked for can be checked now
+    Region(0, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
+}
+
+void ReadJob::throw_beyond_end(const Item& item) const {
+  throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot read \"" + name_of(item) + "\" from " +
+                                       url_of(*item.storage) + ": by the metadata it lies at offset " +
+                                       std::to_string(item.storage->offset) + ", beyond the end of the file");
+}
+
+void ReadJob::make_tasks() {
+  // Items of archives: all that one archive serves together.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Task> archives;
+  Task empty;
+  for (std::uint32_t index = 0; index < items_.size(); ++index) {
+    Item& item = items_[index];
+    const bool is_bytes = item.item->type == LoadItemType::kByteIO;
+    const bool archive = !is_bytes && item.storage->payload_offset == 0;
+    const bool no_bytes = is_bytes ? item.storage->length == 0 : volume(item.item->lengths) == 0;
+    if (no_bytes) {
+      empty.items.push_back(index);
+      item.missing = 1;
+    } else if (archive) {
+      Task& task = archives[{item.storage->file, item.storage->offset}];
+      task.archive = true;
+      task.file = &file_of(*item.storage);
+      const StorageInfo& storage = *item.storage;
+      if (storage.length > task.file->content_bytes || storage.offset > task.file->content_bytes - storage.length)
+        throw_beyond_end(item);
+      task.items.push_back(index);
+      item.missing = 1;
+    } else {
+      File& file = file_of(*item.storage);
+      for (const Region::Span& span : item.region.spans(kGapBytesMax)) file.spans.push_back({span, index});
+    }
+  }
+  for (const auto& file : files_) make_tasks(*file);
+  for (auto& [place, task] : archives) tasks_.push_back(std::move(task));
+  if (!empty.items.empty()) tasks_.push_back(std::move(empty));
+}
+
+void ReadJob::make_tasks(File& file) {
+  const std::size_t first_task = tasks_.size();
+  std::vector<Span>& spans = file.spans;
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return std::tie(a.range.begin, a.range.end, a.item) < std::tie(b.range.begin, b.range.end, b.item);
+  });
+  for (const Span& span : spans)
+    if (span.range.end > file.content_bytes) throw_beyond_end(items_[span.item]);
+
+  // What all of them want together, in whole checksum blocks if they are checked; cut into tasks.
+  const bool checked = !file.block_crc32.empty();
+  const std::uint64_t grid = file.grid_bytes;
+  Task task;
+  task.file = &file;
+  std::uint64_t task_bytes = 0;
+  Piece piece;
+  for (const Span& span : spans) {
+    Piece wanted{span.range.begin, span.range.end};
+    if (checked) {
+      wanted.begin = wanted.begin / grid * grid;
+      wanted.end = std::min(file.content_bytes, (wanted.end + grid - 1) / grid * grid);
+    }
+    if (wanted.begin > piece.end) {
+      add_piece(file, piece, task, task_bytes);
+      piece = wanted;
+    } else {
+      if (piece.begin == piece.end) piece.begin = wanted.begin;
+      piece.end = std::max(piece.end, wanted.end);
+    }
+  }
+  add_piece(file, piece, task, task_bytes);
+  if (!task.pieces.empty()) tasks_.push_back(std::move(task));
+
+  // Which spans meet which task. Both ascend; a span stays active until its end.
+  std::vector<std::uint32_t> active;
+  std::size_t next = 0;
+  for (std::size_t i = first_task; i < tasks_.size(); ++i) {
+    Task& made = tasks_[i];
+    const std::uint64_t begin = made.pieces.front().begin;
+    const std::uint64_t end = made.pieces.back().end;
+    while (next < spans.size() && spans[next].range.begin < end) active.push_back(static_cast<std::uint32_t>(next++));
+    active.erase(std::remove_if(active.begin(), active.end(), [&](std::uint32_t span) { return spans[span].range.end <= begin; }),
+                 active.end());
+    made.spans = active;
+    for (const std::uint32_t span : active) ++items_[spans[span].item].missing;
+  }
+}
+
+// Cuts at multiples of the grid, so that no checksum block is split.
+void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes) {
+  const std::uint64_t limit = ring_.block_bytes();
+  const std::uint64_t grid = file.grid_bytes;
+  while (piece.begin < piece.end) {
+    const auto hand_over = [&] {
+      Task full;
+      full.file = &file;
+      std::swap(full, task);
+      tasks_.push_back(std::move(full));
+      task_bytes = 0;
+    };
+    if (task.pieces.size() == kPiecesMax) hand_over();
+    std::uint64_t end = piece.end;
+    if (task_bytes + (end - piece.begin) > limit) {
+      end = (piece.begin + (limit - task_bytes)) / grid * grid;
+      if (end <= piece.begin) {
+        check_invariant(!task.pieces.empty(), "a checksum block must fit into a staging block");
+        hand_over();
+        continue;
+      }
+    }
+    task.pieces.push_back({piece.begin, end});
+    task_bytes += end - piece.begin;
+    piece.begin = end;
+  }
+}
+
+}  // namespace cairn

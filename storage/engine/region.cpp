@@ -1,0 +1,93 @@
+#include <cairn/storage/engine/region.hpp>
+
+#include <algorithm>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+Region::Region(std::uint64_t file_offset, std::uint64_t length) : begin_(file_offset), run_bytes_(length), size_bytes_(length) {}
+
+Region::Region(std::uint64_t payload_offset, const Extents& chunk_sizes, const Extents& offsets, const Extents& lengths,
+               std::size_t element_bytes) {
+  if (!fits({offsets, lengths}, chunk_sizes))
+    throw Error(ErrorCode::kMismatch,
+                "a planner asks for " + to_string(Box{offsets, lengths}) + " of a stored chunk of sizes " + to_string(chunk_sizes));
+  begin_ = payload_offset;
+  run_bytes_ = element_bytes;
+  size_bytes_ = static_cast<std::uint64_t>(volume(lengths)) * element_bytes;
+  if (size_bytes_ == 0) return;
+
+  // From the innermost dimension outwards: as long as everything inside is taken whole, the contiguous part grows; then come loops,
+  // of which neighbours that step evenly are one.
+  std::uint64_t stride = element_bytes;
+  for (std::size_t dim = chunk_sizes.size(); dim-- > 0;) {
+    const auto length = static_cast<std::uint64_t>(lengths[dim]);
+    begin_ += static_cast<std::uint64_t>(offsets[dim]) * stride;
+    if (levels_.empty() && run_bytes_ == stride)
+      run_bytes_ *= length;
+    else if (!levels_.empty() && levels_.back().stride * levels_.back().count == stride)
+      levels_.back().count *= length;
+    else if (length > 1)
+      levels_.push_back({length, stride, 0, 0});
+    stride *= static_cast<std::uint64_t>(chunk_sizes[dim]);
+  }
+  std::uint64_t extent = run_bytes_;
+  std::uint64_t bytes = run_bytes_;
+  for (Level& level : levels_) {
+    level.extent = extent;
+    level.bytes = bytes;
+    extent += (level.count - 1) * level.stride;
+    bytes *= level.count;
+  }
+  std::reverse(levels_.begin(), levels_.end());
+}
+
+std::vector<Region::Span> Region::spans(std::uint64_t gap_max) const {
+  std::vector<Span> spans;
+  if (size_bytes_ == 0) return spans;
+  // Levels from `split` on have small gaps only, and stay together.
+  std::size_t split = levels_.size();
+  while (split > 0 && levels_[split - 1].stride - levels_[split - 1].extent <= gap_max) --split;
+  std::uint64_t extent = run_bytes_;
+  std::uint64_t bytes = run_bytes_;
+  if (split < levels_.size()) {
+    extent = (levels_[split].count - 1) * levels_[split].stride + levels_[split].extent;
+    bytes = levels_[split].count * levels_[split].bytes;
+  }
+
+  std::vector<std::uint64_t> index(split, 0);
+  std::uint64_t begin = begin_;
+  for (std::uint64_t first = 0; first < size_bytes_; first += bytes) {
+    spans.push_back({begin, begin + extent, first, extent == bytes});
+    for (std::size_t level = split; level-- > 0;) {
+      begin += levels_[level].stride;
+      if (++index[level] < levels_[level].count) break;
+      begin -= levels_[level].count * levels_[level].stride;
+      index[level] = 0;
+    }
+  }
+  return spans;
+}
+
+void Region::visit(std::uint64_t begin, std::uint64_t end, const Visit& visit) const {
+  if (size_bytes_ > 0 && begin < end) visit_level(0, begin_, 0, begin, end, visit);
+}
+
+void Region::visit_level(std::size_t level, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,
+                         const Visit& visit) const {
+  if (level == levels_.size()) {
+    const std::uint64_t from = std::max(begin, base);
+    const std::uint64_t to = std::min(end, base + run_bytes_);
+    if (from < to) visit(from, position + (from - base), to - from);
+    return;
+  }
+  const Level& loop = levels_[level];
+  if (end <= base) return;
+  const std::uint64_t first = begin < base + loop.extent ? 0 : (begin - base - loop.extent) / loop.stride + 1;
+  const std::uint64_t last = std::min(loop.count - 1, (end - base - 1) / loop.stride);
+  for (std::uint64_t i = first; i <= last; ++i)
+    visit_level(level + 1, base + i * loop.stride, position + i * loop.bytes, begin, end, visit);
+}
+
+}  // namespace cairn

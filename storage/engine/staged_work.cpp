@@ -1,0 +1,74 @@
+#include <cairn/storage/engine/staged_work.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace cairn {
+
+StagedWork::StagedWork(int stages, std::size_t concurrency_max)
+    : stages_(stages), concurrency_max_(std::max<std::size_t>(1, concurrency_max)) {}
+
+void StagedWork::fail(std::exception_ptr error) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+    failed_ = true;
+  }
+  changed_.notify_all();
+}
+
+std::exception_ptr StagedWork::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void StagedWork::cancel() noexcept { fail(cancellation()); }
+
+// Waits for a task; false when there will be none any more.
+bool StagedWork::next(int& stage, std::size_t& index) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] {
+      const bool task_free = begun_ < count_ && begun_ - done_ < concurrency_max_;
+      return failed_ || (!beginning_ && (done_ == count_ || task_free));
+    });
+    if (failed_) return false;
+    if (begun_ < count_) {
+      stage = stage_;
+      index = begun_++;
+      return true;
+    }
+    if (stage_ + 1 >= stages_) return false;
+    beginning_ = true;
+    const int beginning = stage_ + 1;
+    lock.unlock();
+    const std::size_t count = begin_stage(beginning);
+    lock.lock();
+    beginning_ = false;
+    stage_ = beginning;
+    count_ = count;
+    begun_ = done_ = 0;
+    changed_.notify_all();
+  }
+}
+
+void StagedWork::run() noexcept {
+  while (true) {
+    try {
+      int stage = 0;
+      std::size_t index = 0;
+      if (!next(stage, index)) return;
+      run_task(stage, index);
+    } catch (...) {
+      fail(std::current_exception());
+      return;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      ++done_;
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace cairn

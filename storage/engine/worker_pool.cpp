@@ -1,0 +1,125 @@
+#include <cairn/storage/engine/worker_pool.hpp>
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// Signals belong to the trainer's threads: what is started while this lives inherits a full mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(std::max(1u, threads)), name_(name.substr(0, 15)) {}
+
+WorkerPool::~WorkerPool() {
+  std::vector<std::shared_ptr<PoolWork>> works;  // held here: a thread may be done with one at this moment
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (const auto& entry : works_) works.push_back(entry->work);
+  }
+  for (const auto& work : works) work->cancel();
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::start(std::shared_ptr<PoolWork> work) {
+  auto entry = std::make_shared<Entry>();
+  entry->work = std::move(work);
+  {
+    std::lock_guard lock(mutex_);
+    if (threads_.size() < threads_wanted_) start_threads();
+    works_.push_back(std::move(entry));
+  }
+  changed_.notify_all();
+}
+
+void WorkerPool::start_threads() {
+  const SignalsBlocked blocked;
+  try {
+    while (threads_.size() < threads_wanted_) {
+      threads_.emplace_back([this] { serve(); });
+      pthread_setname_np(threads_.back().native_handle(), name_.c_str());
+    }
+  } catch (const std::system_error& error) {
+    if (threads_.empty())
+      throw Error(ErrorCode::kUnavailable, std::string("cannot start a thread for input and output: ") + error.what() +
+                                               ": raise the limit of threads or processes");
+  }
+}
+
+void WorkerPool::serve() noexcept {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !works_.empty(); });
+    if (works_.empty()) return;
+    std::shared_ptr<Entry> entry = works_.front();
+    ++entry->running;
+    lock.unlock();
+    entry->work->run();
+    lock.lock();
+    if (!entry->exhausted) {
+      entry->exhausted = true;
+      works_.erase(std::find(works_.begin(), works_.end(), entry));
+    }
+    const bool last = --entry->running == 0;
+    lock.unlock();
+    if (last) entry->work->finish();
+    entry.reset();  // the work may go with it: not under the lock
+    lock.lock();
+  }
+}
+
+void for_each_in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& task) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&]() noexcept {
+    for (std::size_t index = next++; index < count; index = next++) {
+      try {
+        task(index);
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  {
+    const SignalsBlocked blocked;
+    try {
+      while (helpers.size() + 1 < std::min<std::size_t>(threads, count)) helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+      // The threads that there are do it all.
+    }
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace cairn

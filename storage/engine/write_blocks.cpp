@@ -1,0 +1,316 @@
+// How WriteJob makes the bytes of its blocks.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/write_job.hpp>
+
+namespace cairn {
+namespace {
+
+// Thrown to leave a task when another has failed; the error that counts is recorded already.
+struct Stopped {};
+
+}  // namespace
+
+const std::string& WriteJob::name_of(std::uint32_t item) const { return request_.plan->names[request_.plan->items[item].name]; }
+
+void WriteJob::copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const {
+  const std::uint64_t from = std::max(offset, block.begin);
+  const std::uint64_t to = std::min(offset + bytes.size(), block.end);
+  if (from < to) std::memcpy(block.memory.data() + (from - block.begin), bytes.data() + (from - offset), to - from);
+}
+
+void WriteJob::fill(Block& block) {
+  File& file = *block.file;
+  auto item = std::partition_point(file.items.begin(), file.items.end(),
+                                   [&](const Item& other) { return other.placed->end() <= block.begin; });
+  for (; item != file.items.end() && item->placed->offset < block.end; ++item) {
+    if (failed_) throw Stopped();
+    const PlacedTensor& placed = *item->placed;
+    const WriteItem& planned = request_.plan->items[placed.item];
+    if (placed.payload_offset() > block.begin)
+      copy_overlap(block, placed.offset, item_prefix(planned.properties.dtype, planned.chunk.sizes, placed.offset));
+    if (placed.layout.payload_bytes > 0)
+      fill_payload(block, *item);
+    else if (placed.offset >= block.begin)
+      resolve(*item);  // nothing to copy, but its hook runs and its shape is checked
+    if (placed.payload_end() < block.end && placed.end() > block.begin) block.owed.push_back(&*item);
+  }
+}
+
+void WriteJob::fill_payload(Block& block, Item& item) {
+  const PlacedTensor& placed = *item.placed;
+  const std::uint64_t begin = std::max(placed.payload_offset(), block.begin);
+  const std::uint64_t end = std::min(placed.payload_end(), block.end);
+  if (begin >= end) return;
+  const auto data = resolve(item);
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = begin; at < end;) {
+    if (failed_) throw Stopped();
+    const std::uint64_t next = std::min(end, (at / kChecksumBlockBytes + 1) * kChecksumBlockBytes);
+    const MutableByteSpan part = block.memory.bytes(at - block.begin, next - at);
+    data->read(at - placed.payload_offset(), part);
+    if (part.size() >= BlockChecksums::kJoinBytes) {
+      const std::uint32_t part_crc = crc32(0, part);
+      block.parts.push_back({at - block.begin, part.size(), part_crc});
+      crc = at == begin ? part_crc : crc32_combine(crc, part_crc, part.size());
+    } else {
+      crc = crc32(crc, part);
+    }
+    at = next;
+  }
+  seal_part(block, item, crc);
+}
+
+void WriteJob::seal_part(Block& block, Item& item, std::uint32_t crc) {
+  std::shared_ptr<const TensorBytes> released;  // outside of the lock
+  std::lock_guard lock(mutex_);
+  item.part_crc32[block.index - item.first_block] = crc;
+  if (--item.parts_missing > 0) return;
+  const std::uint64_t block_bytes = ring_.block_bytes();
+  std::uint64_t begin = item.placed->payload_offset();
+  for (const std::uint32_t part : item.part_crc32) {
+    const std::uint64_t end = std::min(item.placed->payload_end(), (begin / block_bytes + 1) * block_bytes);
+    item.crc32 = begin == item.placed->payload_offset() ? part : crc32_combine(item.crc32, part, end - begin);
+    begin = end;
+  }
+  item.part_crc32 = {};
+  released.swap(item.data);
+  for (Block* waiting : item.waiting)
+    if (--waiting->unsealed == 0) completable_.push_back(waiting);
+  item.waiting = {};
+}
+
+std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failed_ || !item.resolving; });
+    if (failed_) throw Stopped();
+    if (item.data) return item.data;
+    item.resolving = true;
+  }
+  const WriteItem& planned = request_.plan->items[item.placed->item];
+  const std::string& name = name_of(item.placed->item);
+  ResolvedData resolved = request_.planner->resolve_data(*request_.plan, planned);
+  const auto* tensor = std::get_if<torch::Tensor>(&resolved);
+  if (!tensor)
+    throw Error(ErrorCode::kMismatch,
+                "the planner resolved \"" + name + "\" to bytes, but planned a tensor: plan it as a bytes object");
+  if (const std::string reason = why_not_storable(*tensor); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, "cannot save \"" + name + "\": its tensor " + reason);
+  if (extents_of(tensor->sizes()) != planned.chunk.sizes || dtype_of(tensor->scalar_type()) != planned.properties.dtype)
+    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + name + "\" to a tensor of " +
+                                          to_string(extents_of(tensor->sizes())) + " " + c10::toString(tensor->scalar_type()) +
+                                          ", but planned " + to_string(planned.chunk.sizes) + " " +
+                                          to_string(planned.properties.dtype));
+  auto data = std::make_shared<const TensorBytes>(*tensor);
+  {
+    std::lock_guard lock(mutex_);
+    item.resolving = false;
+    if (!item.sealed()) item.data = data;
+  }
+  changed_.notify_all();
+  return data;
+}
+
+Bytes WriteJob::resolve_bytes(std::uint32_t item) {
+  ResolvedData resolved = request_.planner->resolve_data(*request_.plan, request_.plan->items[item]);
+  auto* bytes = std::get_if<Bytes>(&resolved);
+  if (!bytes)
+    throw Error(ErrorCode::kMismatch,
+                "the planner resolved \"" + name_of(item) + "\" to a tensor, but planned a bytes object: plan it as a tensor");
+  return std::move(*bytes);
+}
+
+void WriteJob::fill_and_complete(Block& block) {
+  fill(block);
+  {
+    std::lock_guard lock(mutex_);
+    for (Item* item : block.owed) {
+      if (item->sealed()) continue;
+      item->waiting.push_back(&block);
+      ++block.unsealed;
+    }
+    if (block.unsealed > 0) return;  // whoever seals the last of them passes it on
+  }
+  complete(block);
+}
+
+void WriteJob::fill_owed(Block& block) {
+  for (const Item* item : block.owed) {
+    const PlacedTensor& placed = *item->placed;
+    const WriteItem& planned = request_.plan->items[placed.item];
+    copy_overlap(block, placed.payload_end(),
+                 item_suffix(planned.properties.dtype, planned.chunk.sizes, placed.offset, item->crc32));
+  }
+}
+
+void WriteJob::complete(Block& block) {
+  fill_owed(block);
+  File& file = *block.file;
+  const auto length = static_cast<std::size_t>(block.end - block.begin);
+  BlockChecksums checksums(kChecksumBlockBytes);
+  checksums.add(block.memory.bytes(0, length), block.parts);
+  checksums.finish();
+  std::copy(checksums.blocks().begin(), checksums.blocks().end(),
+            file.block_crc32.begin() + static_cast<std::ptrdiff_t>(block.begin / kChecksumBlockBytes));
+  file.staged_crc32[block.index] = checksums.whole();
+  {
+    std::lock_guard lock(mutex_);
+    ++file.checksummed;
+  }
+  changed_.notify_all();
+  if (failed_) throw Stopped();
+  file.writer->write_at(block.begin, block.memory.bytes(0, length));
+  {
+    std::lock_guard lock(mutex_);
+    ++file.written;
+  }
+  drop(block);
+}
+
+// The end of a file, made from front to back in one staging block that is used again and again.
+class WriteJob::Tail {
+ public:
+  Tail(const WriteJob& job, Block& block)
+      : job_(job), block_(block), begin_(block.begin), used_(static_cast<std::size_t>(block.end - block.begin)) {
+    checksums_.add(block.memory.bytes(0, used_), block.parts);
+  }
+
+  // Appends content; returns its CRC-32.
+  std::uint32_t append(ByteSpan bytes) {
+    std::uint32_t crc = 0;
+    put(bytes, [&](ByteSpan part) {
+      const std::uint32_t part_crc = checksums_.add(part, true);
+      crc = crc32_combine(crc, part_crc, part.size());
+    });
+    return crc;
+  }
+
+  // No more content follows.
+  BlockChecksums& checksums() {
+    checksums_.finish();
+    return checksums_;
+  }
+
+  // Appends what checksums do not cover.
+  void append_trailer(ByteSpan bytes) {
+    put(bytes, [](ByteSpan) {});
+  }
+
+  // Writes what is left; returns the length of the file.
+  std::uint64_t finish() {
+    const std::uint64_t length = begin_ + used_;
+    const std::size_t alignment = block_.file->writer->alignment_bytes();
+    const std::size_t padded = (used_ + alignment - 1) / alignment * alignment;
+    std::memset(block_.memory.data() + used_, 0, padded - used_);
+    used_ = padded;
+    if (used_ > 0) flush();
+    return length;
+  }
+
+ private:
+  template <class Account>
+  void put(ByteSpan bytes, const Account& account) {
+    const std::size_t block_bytes = job_.ring_.block_bytes();
+    while (!bytes.empty()) {
+      if (used_ == block_bytes) flush();
+      // In parts that stay in the cache from copy to checksum.
+      const std::size_t length = std::min({bytes.size(), block_bytes - used_, std::size_t{kChecksumBlockBytes}});
+      const MutableByteSpan part = block_.memory.bytes(used_, length);
+      std::memcpy(part.data(), bytes.data(), length);
+      account(part);
+      used_ += length;
+      bytes = bytes.subspan(length, bytes.size() - length);
+    }
+  }
+
+  void flush() {
+    if (job_.failed_) throw Stopped();
+    block_.file->writer->write_at(begin_, block_.memory.bytes(0, used_));
+    begin_ += used_;
+    used_ = 0;
+  }
+
+  const WriteJob& job_;
+  Block& block_;
+  std::uint64_t begin_;  // of the staging block in the file
+  std::size_t used_;     // bytes of it
+  BlockChecksums checksums_{kChecksumBlockBytes};
+};
+
+void WriteJob::write_tail(Block& block) {
+  fill(block);
+  fill_owed(block);  // every block before this one is complete, so all that is owed is sealed
+  File& file = *block.file;
+  Tail tail(*this, block);
+  std::vector<std::uint32_t> bytes_crc32;
+  for (const std::uint32_t item : file.source->layout.bytes_items) {
+    if (failed_) throw Stopped();
+    const Bytes bytes = resolve_bytes(item);
+    file.result.bytes_item_lengths.push_back(bytes.size());
+    bytes_crc32.push_back(tail.append(bytes));
+  }
+
+  const BlockChecksums& checksums = tail.checksums();
+  std::vector<std::uint32_t> block_crc32 = std::move(file.block_crc32);
+  block_crc32.insert(block_crc32.end(), checksums.blocks().begin(), checksums.blocks().end());
+  const Bytes trailer = encode_trailer_of(file, std::move(block_crc32), bytes_crc32);
+  tail.append_trailer(trailer);
+
+  std::uint32_t crc = 0;
+  for (const std::uint32_t staged : file.staged_crc32) crc = crc32_combine(crc, staged, ring_.block_bytes());
+  crc = crc32_combine(crc, checksums.whole(), checksums.length());
+  file.result.crc32 = crc32(crc, trailer);
+  file.result.trailer_length_bytes = static_cast<std::uint32_t>(trailer.size());
+  file.result.length_bytes = tail.finish();
+  {
+    std::lock_guard lock(mutex_);
+    file.tail_written = true;
+  }
+  drop(block);
+}
+
+Bytes WriteJob::encode_trailer_of(const File& file, std::vector<std::uint32_t> block_crc32,
+                                  const std::vector<std::uint32_t>& bytes_crc32) const {
+  Trailer trailer;
+  trailer.save_id = request_.save_id;
+  trailer.rank = request_.rank;
+  trailer.checksum_block_bytes = kChecksumBlockBytes;
+  trailer.block_crc32 = std::move(block_crc32);
+  trailer.content_bytes = file.source->layout.tensors_end;
+  trailer.items.reserve(file.items.size() + bytes_crc32.size());
+  for (const Item& item : file.items) {
+    const PlacedTensor& placed = *item.placed;
+    const WriteItem& planned = request_.plan->items[placed.item];
+    TrailerItem entry;
+    entry.fqn = name_of(placed.item);
+    entry.dtype = planned.properties.dtype;
+    entry.size = planned.size;
+    entry.chunk = planned.chunk;
+    entry.offset = placed.offset;
+    entry.length = placed.layout.total_bytes();
+    entry.payload_offset = placed.payload_offset();
+    entry.payload_bytes = placed.layout.payload_bytes;
+    entry.payload_crc32 = item.crc32;
+    trailer.items.push_back(std::move(entry));
+  }
+  const std::vector<PlacedBytes> placed = place_bytes(file.source->layout, file.result.bytes_item_lengths);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    TrailerItem entry;
+    entry.fqn = name_of(placed[i].item);
+    entry.is_bytes = true;
+    entry.offset = entry.payload_offset = placed[i].offset;
+    entry.length = entry.payload_bytes = placed[i].length;
+    entry.payload_crc32 = bytes_crc32[i];
+    trailer.content_bytes += placed[i].length;
+    trailer.items.push_back(std::move(entry));
+  }
+  return encode_trailer(trailer);
+}
+
+}  // namespace cairn

@@ -1,0 +1,51 @@
+#include <cairn/storage/engine/write_engine.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/engine/write_job.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+namespace {
+
+std::size_t staging_block_bytes(const WriteEngineOptions& options) {
+  if (options.bytes_in_flight_max < kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
+    throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
+                                                 ") and block_bytes (" + std::to_string(options.block_bytes) +
+                                                 ") must each be at least " + std::to_string(kChecksumBlockBytes));
+  const std::uint64_t bytes = std::min(options.bytes_in_flight_max, options.block_bytes);
+  return static_cast<std::size_t>(bytes / kChecksumBlockBytes * kChecksumBlockBytes);
+}
+
+}  // namespace
+
+WriteEngine::WriteEngine(const WriteEngineOptions& options)
+    : ring_(options.bytes_in_flight_max, staging_block_bytes(options)), pool_(options.threads, "cairn-write") {}
+
+WriteEngine::~WriteEngine() = default;
+
+Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
+  if (request.files.empty()) return ready_future(std::vector<FileResult>{});
+  std::lock_guard lock(mutex_);
+  if (const auto job = current_.lock(); job && !job->ended())
+    throw Error(ErrorCode::kPrecondition, "a writer serves one save at a time: wait for the one under way, or use another writer");
+  const auto job = std::make_shared<WriteJob>(std::move(request), ring_, pool_.threads());
+  pool_.start(job);
+  current_ = job;
+  return job->future();
+}
+
+void WriteEngine::stop() noexcept {
+  std::shared_ptr<WriteJob> job;
+  {
+    std::lock_guard lock(mutex_);
+    job = current_.lock();
+  }
+  if (!job) return;
+  job->cancel();
+  job->wait_until_ended();
+}
+
+}  // namespace cairn

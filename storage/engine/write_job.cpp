@@ -1,0 +1,239 @@
+#include <cairn/storage/engine/write_job.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// What a file will take, as far as it is known before bytes objects are made: reserved up front, cut when it is closed.
+std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
+  std::uint64_t content = layout.tensors_end;
+  for (const std::uint32_t item : layout.bytes_items) content += plan.items[item].content_bytes;
+  const std::uint64_t checksums = content / kChecksumBlockBytes * sizeof(std::uint32_t);
+  constexpr std::uint64_t kTrailerItemBytes = 128;  // about, with its name
+  return content + checksums + (layout.tensors.size() + layout.bytes_items.size() + 1) * kTrailerItemBytes;
+}
+
+}  // namespace
+
+WriteJob::WriteJob(WriteRequest request, StagingRing& ring, unsigned threads)
+    : request_(std::move(request)),
+      ring_(ring),
+      files_open_max_(threads + 1),
+      streams_(CurrentStreams::capture()),
+      files_(request_.files.size()) {
+  for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
+}
+
+WriteJob::~WriteJob() = default;
+
+bool WriteJob::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void WriteJob::wait_until_ended() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_; });
+}
+
+void WriteJob::cancel() noexcept {
+  fail(std::make_exception_ptr(
+      Error(ErrorCode::kCancelled, "writing rank " + std::to_string(request_.rank) + "'s files was cancelled")));
+}
+
+void WriteJob::fail(std::exception_ptr error) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+    failed_ = true;
+  }
+  changed_.notify_all();
+}
+
+void WriteJob::run() noexcept {
+  const CurrentStreams::Scope streams(streams_);
+  while (true) {
+    std::optional<Task> task;
+    try {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return failed_ || closed_ == files_.size() || (task = next_task()).has_value(); });
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    if (!task || failed_) return;
+    try {
+      perform(*task);
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    changed_.notify_all();
+  }
+}
+
+std::optional<WriteJob::Task> WriteJob::next_task() {
+  if (!completable_.empty()) {
+    Block* block = completable_.front();
+    completable_.pop_front();
+    return Task{Task::Kind::kComplete, block->file, block};
+  }
+  while (first_open_ < files_.size() && files_[first_open_].stage == Stage::kClosed) ++first_open_;
+  std::size_t open = 0;
+  for (std::size_t i = first_open_; i < next_to_open_; ++i) {
+    if (files_[i].stage == Stage::kClosed) continue;
+    ++open;
+    if (auto task = next_task_of(files_[i])) return task;
+  }
+  if (next_to_open_ < files_.size() && open < files_open_max_) {
+    File& file = files_[next_to_open_++];
+    file.stage = Stage::kOpening;
+    return Task{Task::Kind::kOpen, &file, nullptr};
+  }
+  return std::nullopt;
+}
+
+std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
+  if (file.stage != Stage::kOpen) return std::nullopt;
+  if (file.next_block < file.whole_blocks) {
+    Block* block = new_block(file, file.next_block);
+    if (!block) return std::nullopt;
+    ++file.next_block;
+    return Task{Task::Kind::kFill, &file, block};
+  }
+  if (!file.tail_begun) {
+    if (file.checksummed < file.whole_blocks) return std::nullopt;  // the trailer holds all checksums
+    Block* block = new_block(file, file.whole_blocks);
+    if (!block) return std::nullopt;
+    file.tail_begun = true;
+    return Task{Task::Kind::kTail, &file, block};
+  }
+  if (file.tail_written && file.written == file.whole_blocks) {
+    file.stage = Stage::kClosing;
+    return Task{Task::Kind::kClose, &file, nullptr};
+  }
+  return std::nullopt;
+}
+
+WriteJob::Block* WriteJob::new_block(File& file, std::uint64_t index) {
+  char* memory = ring_.try_acquire();
+  if (!memory) return nullptr;
+  StagingBlock staging(ring_, memory);
+  auto block = std::make_unique<Block>();
+  block->file = &file;
+  block->index = index;
+  block->begin = index * ring_.block_bytes();
+  block->end = std::min(block->begin + ring_.block_bytes(), file.source->layout.tensors_end);
+  block->memory = std::move(staging);
+  blocks_.push_back(std::move(block));
+  return blocks_.back().get();
+}
+
+void WriteJob::drop(Block& block) {
+  std::lock_guard lock(mutex_);
+  blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& other) { return other.get() == &block; }));
+}
+
+void WriteJob::perform(const Task& task) {
+  switch (task.kind) {
+    case Task::Kind::kOpen:
+      return open(*task.file);
+    case Task::Kind::kFill:
+      return fill_and_complete(*task.block);
+    case Task::Kind::kComplete:
+      return complete(*task.block);
+    case Task::Kind::kTail:
+      return write_tail(*task.block);
+    case Task::Kind::kClose:
+      return close(*task.file);
+  }
+}
+
+void WriteJob::open(File& file) {
+  const FileLayout& layout = file.source->layout;
+  CreateOptions options;
+  options.expected_bytes = expected_bytes(*request_.plan, layout);
+  options.direct = request_.direct;
+  auto writer = request_.store->create(file.source->name, options);
+
+  const std::uint64_t block_bytes = ring_.block_bytes();
+  std::vector<Item> items(layout.tensors.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Item& item = items[i];
+    item.placed = &layout.tensors[i];
+    if (item.placed->layout.payload_bytes == 0) continue;
+    item.first_block = item.placed->payload_offset() / block_bytes;
+    item.parts_missing = static_cast<std::size_t>((item.placed->payload_end() - 1) / block_bytes - item.first_block + 1);
+    item.part_crc32.resize(item.parts_missing);
+  }
+  const std::size_t alignment = writer->alignment_bytes();
+
+  std::lock_guard lock(mutex_);
+  file.writer = std::move(writer);  // from here on it is discarded if anything fails
+  if (alignment == 0 || StagingRing::kAlignmentBytes % alignment != 0)
+    throw Error(ErrorCode::kUnsupported, "the store at " + request_.store->url() + " asks for writes aligned to " +
+                                             std::to_string(alignment) + " bytes; at most " +
+                                             std::to_string(StagingRing::kAlignmentBytes) + " is possible: turn direct_io off");
+  file.items = std::move(items);
+  file.whole_blocks = layout.tensors_end / block_bytes;
+  file.block_crc32.resize(file.whole_blocks * (block_bytes / kChecksumBlockBytes));
+  file.staged_crc32.resize(file.whole_blocks);
+  file.result.name = file.source->name;
+  file.stage = Stage::kOpen;
+}
+
+void WriteJob::close(File& file) {
+  if (request_.sync)
+    file.writer->sync(file.result.length_bytes);
+  else
+    file.writer->close(file.result.length_bytes);
+  std::lock_guard lock(mutex_);
+  file.items = {};
+  file.block_crc32 = {};
+  file.staged_crc32 = {};
+  file.stage = Stage::kClosed;
+  ++closed_;
+}
+
+void WriteJob::finish() noexcept {
+  std::exception_ptr error;
+  std::vector<FileResult> results;
+  std::vector<File> files;
+  std::vector<std::unique_ptr<Block>> blocks;
+  {
+    std::lock_guard lock(mutex_);
+    error = error_;
+    files.swap(files_);
+    blocks.swap(blocks_);
+    completable_.clear();
+  }
+  blocks.clear();
+  if (error) {
+    for (File& file : files)
+      if (file.writer) file.writer->discard();
+  } else {
+    try {
+      for (File& file : files) results.push_back(std::move(file.result));
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  files.clear();
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  try {
+    if (error)
+      promise_.set_exception(error);
+    else
+      promise_.set_value(std::move(results));
+  } catch (...) {
+    // Only a callback can have thrown: the future is fulfilled, and nobody is left to tell.
+  }
+}
+
+}  // namespace cairn

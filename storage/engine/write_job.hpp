@@ -1,0 +1,143 @@
+// One write of WriteEngine: the state that its threads share.
+//
+//   file:   waiting -> opening -> open -> closing -> closed
+//   block:  filled -> (parked until every checksum it must hold is known) -> checksummed, written
+//
+// All state is guarded by one lock, except what one thread alone has in hand: a block that it fills, a file that it opens or
+// closes, and the elements of a file's checksum tables that belong to its block.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <cairn/base/future.hpp>
+#include <cairn/storage/engine/checksums.hpp>
+#include <cairn/storage/engine/staging_ring.hpp>
+#include <cairn/storage/engine/tensor_bytes.hpp>
+#include <cairn/storage/engine/worker_pool.hpp>
+#include <cairn/storage/engine/write_engine.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+
+class WriteJob : public PoolWork {
+ public:
+  WriteJob(WriteRequest request, StagingRing& ring, unsigned threads);
+  ~WriteJob() override;
+
+  const Future<std::vector<FileResult>>& future() const { return promise_.future(); }
+  bool ended() const;
+  void wait_until_ended() const;
+
+  void run() noexcept override;
+  void cancel() noexcept override;
+  void finish() noexcept override;
+
+ private:
+  struct Block;
+
+  // A tensor while its file is being written.
+  struct Item {
+    const PlacedTensor* placed = nullptr;
+    std::shared_ptr<const TensorBytes> data;  // from the first copy to the last
+    bool resolving = false;
+    std::uint64_t first_block = 0;          // that holds some of the payload
+    std::size_t parts_missing = 0;          // blocks of the payload that are not yet checksummed
+    std::vector<std::uint32_t> part_crc32;  // by block, from first_block on
+    std::uint32_t crc32 = 0;                // of the payload, once no part is missing
+    std::vector<Block*> waiting;            // blocks that must hold crc32
+
+    bool sealed() const { return parts_missing == 0; }
+  };
+
+  enum class Stage : std::uint8_t { kWaiting, kOpening, kOpen, kClosing, kClosed };
+
+  struct File {
+    const WriteFile* source = nullptr;
+    Stage stage = Stage::kWaiting;
+    std::unique_ptr<ObjectWriter> writer;
+    std::vector<Item> items;
+    std::uint64_t whole_blocks = 0;  // of the tensors; the rest is the tail
+    std::uint64_t next_block = 0;    // to deal out
+    std::uint64_t checksummed = 0;   // whole blocks
+    std::uint64_t written = 0;       // whole blocks
+    bool tail_begun = false;
+    bool tail_written = false;
+    std::vector<std::uint32_t> block_crc32;   // by checksum block
+    std::vector<std::uint32_t> staged_crc32;  // by staging block
+    FileResult result;
+  };
+
+  // A staging block of a file.
+  struct Block {
+    File* file = nullptr;
+    std::uint64_t index = 0;
+    std::uint64_t begin = 0;  // bytes from the start of the file
+    std::uint64_t end = 0;
+    StagingBlock memory;
+    std::vector<ChecksummedPart> parts;
+    std::vector<Item*> owed;   // archives whose end, or a part of it, is to be filled in
+    std::size_t unsealed = 0;  // of them, while parked
+  };
+
+  class Tail;
+
+  struct Task {
+    enum class Kind : std::uint8_t { kOpen, kFill, kComplete, kTail, kClose } kind = Kind::kOpen;
+    File* file = nullptr;
+    Block* block = nullptr;
+  };
+
+  // Which task a free thread should do next, if any can be done now. Under the lock.
+  std::optional<Task> next_task();
+  std::optional<Task> next_task_of(File& file);
+  Block* new_block(File& file, std::uint64_t index);
+  void perform(const Task& task);
+  void fail(std::exception_ptr error) noexcept;
+
+  void open(File& file);
+  void close(File& file);
+  void write_tail(Block& block);
+  void fill_and_complete(Block& block);
+  void complete(Block& block);
+  void drop(Block& block);
+
+  // Puts into the block what is known of it: prefixes, payloads, and the ends of archives whose payload is checksummed.
+  void fill(Block& block);
+  void fill_payload(Block& block, Item& item);
+  void fill_owed(Block& block);
+  void seal_part(Block& block, Item& item, std::uint32_t crc32);
+  void copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const;
+  std::shared_ptr<const TensorBytes> resolve(Item& item);
+  Bytes resolve_bytes(std::uint32_t item);
+  const std::string& name_of(std::uint32_t item) const;
+  Bytes encode_trailer_of(const File& file, std::vector<std::uint32_t> block_crc32,
+                          const std::vector<std::uint32_t>& bytes_crc32) const;
+
+  const WriteRequest request_;
+  StagingRing& ring_;
+  const unsigned files_open_max_;
+  const CurrentStreams streams_;  // of the thread that asked for the write
+  Promise<std::vector<FileResult>> promise_;
+  std::atomic<bool> failed_{false};  // set under the lock; read anywhere to stop early
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::vector<File> files_;
+  std::size_t first_open_ = 0;  // files before it are closed
+  std::size_t next_to_open_ = 0;
+  std::size_t closed_ = 0;
+  std::vector<std::unique_ptr<Block>> blocks_;  // that are filled, parked or being written
+  std::deque<Block*> completable_;              // parked before; nothing is missing now
+  std::exception_ptr error_;                    // the first
+  bool ended_ = false;
+};
+
+}  // namespace cairn

@@ -1,0 +1,43 @@
+// The footer at the end of a commit record that Cairn wrote: 32 bytes, little-endian.
+//
+//   | offset u64 | length u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
+//
+// Offset and length are of Cairn's section, the CRC-32 is over every byte of the record before it. Magic and CRC-32 keep their
+// places in every version.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
+
+namespace cairn {
+
+inline constexpr std::string_view kCommitMagic = "CairnRec";
+inline constexpr std::size_t kCommitFooterBytes = 32;
+inline constexpr std::size_t kCommitCrcAt = 28;  // within the footer
+
+struct CommitFooter {
+  std::uint64_t section_offset = 0;
+  std::uint64_t section_length = 0;
+  std::uint32_t version = 0;
+  std::uint32_t crc32 = 0;
+};
+
+// The footer in the last bytes of a record; nothing if they are none. Its values are not checked.
+inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
+  if (record_end.size() < kCommitFooterBytes) return std::nullopt;
+  const ByteSpan bytes = record_end.subspan(record_end.size() - kCommitFooterBytes, kCommitFooterBytes);
+  if (bytes.view().substr(20, kCommitMagic.size()) != kCommitMagic) return std::nullopt;
+  CommitFooter footer;
+  footer.section_offset = zip::get_u64(bytes.data());
+  footer.section_length = zip::get_u64(bytes.data() + 8);
+  footer.version = zip::get_u32(bytes.data() + 16);
+  footer.crc32 = zip::get_u32(bytes.data() + kCommitCrcAt);
+  return footer;
+}
+
+}  // namespace cairn

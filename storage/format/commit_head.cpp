@@ -1,0 +1,131 @@
+#include <cairn/storage/format/commit_head.hpp>
+
+#include <metadata.pb.h>
+
+#include <algorithm>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
+constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
+// Of a save id or of what is said about the commit: user metadata has no other bound than what its author puts in.
+constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
+
+// Goes through a Protobuf message within an object, reading only what it looks at. Windows grow while they are adjacent, so that
+// many small fields cost few reads, and start small again after a field that is skipped.
+class FieldWalk {
+ public:
+  FieldWalk(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t end)
+      : store_(store), name_(name), position_(begin), end_(end) {}
+
+  bool at_end() const { return position_ == end_; }
+
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(next());
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    damaged();
+  }
+
+  std::string bytes(std::uint64_t length) {
+    if (length > kFieldBytesMax || length > end_ - position_) damaged();
+    std::string content(length, '\0');
+    store_.read(name_, {{position_, {content.data(), content.size()}}});
+    position_ += length;
+    return content;
+  }
+
+  void skip(std::uint64_t length) {
+    if (length > end_ - position_) damaged();
+    position_ += length;
+  }
+
+  [[noreturn]] void damaged() const {
+    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name_ + " of " + store_.url() +
+                                         ": near byte " + std::to_string(position_) +
+                                         " it is not what Cairn writes; it is damaged or was just replaced");
+  }
+
+ private:
+  char next() {
+    if (position_ >= end_) damaged();
+    const std::uint64_t window_end = window_begin_ + window_.size();
+    if (position_ < window_begin_ || position_ >= window_end) {
+      const bool adjacent = position_ >= window_end && position_ - window_end < window_bytes_;
+      window_bytes_ = adjacent ? std::min(window_bytes_ * 2, kLastWindowBytes) : kFirstWindowBytes;
+      window_.resize(std::min(window_bytes_, end_ - position_));
+      window_begin_ = position_;
+      store_.read(name_, {{position_, {window_.data(), window_.size()}}});
+    }
+    return window_[position_++ - window_begin_];
+  }
+
+  Store& store_;
+  const ObjectName& name_;
+  std::uint64_t position_;
+  const std::uint64_t end_;
+  std::string window_;
+  std::uint64_t window_begin_ = 0;
+  std::uint64_t window_bytes_ = 0;
+};
+
+}  // namespace
+
+std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
+  if (!store.exists(name)) return std::nullopt;
+  const std::uint64_t size = store.size_bytes(name);
+  if (size < kCommitFooterBytes) return std::nullopt;
+  std::string end(kCommitFooterBytes, '\0');
+  store.read(name, {{size - kCommitFooterBytes, {end.data(), end.size()}}});
+  const auto footer = parse_commit_footer(end);
+  if (!footer) return std::nullopt;
+  const std::uint64_t section_end = size - kCommitFooterBytes;
+  FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end);
+  if (footer->section_offset > section_end || footer->section_length != section_end - footer->section_offset) walk.damaged();
+
+  CommitHead head;
+  bool has_commit = false;
+  while (!walk.at_end()) {
+    enum Wire : std::uint64_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+    const std::uint64_t tag = walk.varint();
+    const std::uint64_t field = tag >> 3;
+    switch (tag & 7) {
+      case kVarint:
+        walk.varint();
+        break;
+      case kFixed64:
+        walk.skip(8);
+        break;
+      case kFixed32:
+        walk.skip(4);
+        break;
+      case kLengthDelimited: {
+        const std::uint64_t length = walk.varint();
+        if (field == v1::Metadata::kSaveIdFieldNumber) {
+          head.save_id = walk.bytes(length);
+        } else if (field == v1::Metadata::kCommitFieldNumber) {
+          v1::CommitInfo commit;
+          if (!commit.ParseFromString(walk.bytes(length))) walk.damaged();
+          head.sequence = commit.sequence();
+          has_commit = true;
+        } else {
+          walk.skip(length);
+        }
+        break;
+      }
+      default:
+        walk.damaged();
+    }
+  }
+  if (!has_commit || head.save_id.empty()) walk.damaged();
+  return head;
+}
+
+}  // namespace cairn

@@ -1,0 +1,84 @@
+#include <cairn/storage/format/commit_record.hpp>
+
+#include <string_view>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
+
+namespace cairn {
+namespace {
+
+using zip::put_u32;
+using zip::put_u64;
+
+bool has_mark(std::string_view save_id) { return save_id.substr(0, std::string_view(kSaveIdMark).size()) == kSaveIdMark; }
+
+void check_size(std::uint64_t bytes, const std::string& what) {
+  if (bytes > kCommitRecordBytesMax)
+    throw Error(ErrorCode::kUnsupported, what + ": " + std::to_string(bytes) + " bytes, more than the " +
+                                             std::to_string(kCommitRecordBytesMax) + " that a commit record may have");
+}
+
+Metadata decode_own(ByteSpan record, const std::string& what) {
+  const auto footer = *parse_commit_footer(record);
+  const auto covered = record.size() - kCommitFooterBytes + kCommitCrcAt;
+  if (crc32(0, record.subspan(0, covered)) != footer.crc32)
+    throw Error(ErrorCode::kCorrupt, what + ": the CRC-32 in its footer does not match its bytes: it is damaged");
+  const auto version = footer.version;
+  if (version > kFormatVersion)
+    throw Error(ErrorCode::kUnsupported, what + ": written in format version " + std::to_string(version) +
+                                             " by a newer Cairn; this one reads up to version " + std::to_string(kFormatVersion) +
+                                             ": use a newer one to read it");
+  const auto offset = footer.section_offset;
+  const auto length = footer.section_length;
+  const auto section_end = record.size() - kCommitFooterBytes;
+  if (version == 0 || offset > section_end || length != section_end - offset)
+    throw Error(ErrorCode::kCorrupt, what + ": its footer says that a section of " + std::to_string(length) + " bytes begins at " +
+                                         std::to_string(offset) + " of " + std::to_string(record.size()));
+  try {
+    auto metadata = decode_metadata(record.subspan(offset, length));
+    if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
+    return metadata;
+  } catch (const Error& error) {
+    throw Error(error.code(), what + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+Bytes encode_commit_record(const Metadata& metadata) {
+  if (!metadata.commit || metadata.save_id.empty())
+    throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");
+  const auto section = encode_metadata(metadata);
+  auto record = pickle_torch_metadata(metadata, has_mark(metadata.save_id) ? metadata.save_id : kSaveIdMark + metadata.save_id);
+  const auto offset = record.size();
+  check_size(offset + section.size() + kCommitFooterBytes, "encode the commit record");
+  record.reserve(offset + section.size() + kCommitFooterBytes);
+  record += section;
+  put_u64(record, offset);
+  put_u64(record, section.size());
+  put_u32(record, kFormatVersion);
+  record += kCommitMagic;
+  put_u32(record, crc32(0, record));
+  return record;
+}
+
+Metadata decode_commit_record(ByteSpan record, const std::string& what) {
+  check_size(record.size(), what);
+  if (parse_commit_footer(record)) return decode_own(record, what);
+
+  auto torch = unpickle_torch_metadata(record, what);
+  if (has_mark(torch.metadata.save_id))
+    throw Error(ErrorCode::kCorrupt, what + ": Cairn wrote it (save id \"" + torch.metadata.save_id +
+                                         "\"), but the footer at its end is missing or damaged: it was cut off or overwritten");
+  if (torch.consumed_bytes != record.size())
+    throw Error(ErrorCode::kCorrupt, what + ": " + std::to_string(record.size() - torch.consumed_bytes) +
+                                         " bytes follow the pickle that are neither PyTorch's nor Cairn's: it is damaged");
+  return std::move(torch.metadata);
+}
+
+}  // namespace cairn

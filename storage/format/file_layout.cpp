@@ -1,0 +1,71 @@
+#include <cairn/storage/format/file_layout.hpp>
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// Offsets stay below 2^63, so that they fit every file system's signed ones.
+constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
+
+void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
+  const WriteItem& written = plan.items[item];
+  PlacedTensor placed;
+  placed.item = item;
+  placed.offset = file.tensors_end;
+  placed.layout = item_layout(written.properties.dtype, written.chunk.sizes, placed.offset);
+  if (placed.layout.payload_bytes > kFileBytesMax || placed.layout.total_bytes() > kFileBytesMax - placed.offset)
+    throw Error(ErrorCode::kInvalidArgument, "cannot lay out \"" + plan.names[written.name] + "\" at offset " +
+                                                 std::to_string(placed.offset) + ": the file would exceed 2^63 bytes");
+  file.tensors_end = placed.end();
+  file.tensors.push_back(placed);
+}
+
+void append(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
+  if (plan.items[item].type == WriteItemType::kByteIO)
+    file.bytes_items.push_back(item);
+  else
+    append_tensor(plan, item, file);
+}
+
+}  // namespace
+
+std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank) {
+  if (plan.items.size() > std::numeric_limits<std::uint32_t>::max())
+    throw Error(ErrorCode::kInvalidArgument, "cannot lay out a plan of " + std::to_string(plan.items.size()) + " items");
+  std::vector<FileLayout> files;
+  if (plan.items.empty()) return files;
+  const auto count = static_cast<std::uint32_t>(plan.items.size());
+  if (single_file_per_rank) {
+    files.resize(1);
+    files[0].tensors.reserve(count);
+    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, files[0]);
+  } else {
+    files.resize(count);
+    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, files[item]);
+  }
+  return files;
+}
+
+std::vector<PlacedBytes> place_bytes(const FileLayout& file, const std::vector<std::uint64_t>& lengths) {
+  if (lengths.size() != file.bytes_items.size())
+    throw Error(ErrorCode::kMismatch, "a file was reported with " + std::to_string(lengths.size()) +
+                                          " bytes objects, but its plan has " + std::to_string(file.bytes_items.size()));
+  std::vector<PlacedBytes> placed;
+  placed.reserve(lengths.size());
+  std::uint64_t offset = file.tensors_end;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] > kFileBytesMax - offset)
+      throw Error(ErrorCode::kInvalidArgument, "a bytes object of " + std::to_string(lengths[i]) + " bytes at offset " +
+                                                   std::to_string(offset) + " would make its file exceed 2^63 bytes");
+    placed.push_back({file.bytes_items[i], offset, lengths[i]});
+    offset += lengths[i];
+  }
+  return placed;
+}
+
+}  // namespace cairn

@@ -1,0 +1,174 @@
+#include <cairn/storage/publication.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kFilePrefix = "__";
+constexpr std::string_view kFileSuffix = ".distcp";
+// A record is read again when it was replaced meanwhile; so many publications in a row are no coincidence.
+constexpr int kReadTriesMax = 8;
+// A sequence that no run reaches by counting is damage: to go on from it would leave no room above.
+constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max() / 2;
+
+// Takes a number as std::to_string writes it, and the '_' after it, off the front.
+bool take_number(std::string_view& text) {
+  const std::size_t length = std::min(text.find('_'), text.size());
+  if (length == 0 || length > 10 || length == text.size()) return false;
+  if (text.front() == '0' && length > 1) return false;
+  for (char c : text.substr(0, length))
+    if (c < '0' || c > '9') return false;
+  text.remove_prefix(length + 1);
+  return true;
+}
+
+std::string read_whole(Store& store, const ObjectName& name) {
+  const std::uint64_t size = store.size_bytes(name);
+  if (size > kCommitRecordBytesMax)
+    throw Error(ErrorCode::kUnsupported, "cannot read " + child_url(store.url(), name) + ": it has " + std::to_string(size) +
+                                             " bytes, and a commit record at most " + std::to_string(kCommitRecordBytesMax));
+  std::string content(size, '\0');
+  store.read(name, {{0, {content.data(), content.size()}}});
+  return content;
+}
+
+// The names and save ids that clean-up must not touch.
+class Kept {
+ public:
+  void add(const Metadata& metadata) {
+    add_id(metadata.save_id);
+    for (const FileInfo& file : metadata.files) names_.insert(file.name);
+  }
+  void add_id(const std::string& id) { ids_.insert(id); }
+  bool has_file(const std::string& name, const std::string& id) const { return names_.count(name) > 0 || ids_.count(id) > 0; }
+
+ private:
+  std::set<std::string> ids_;
+  std::set<std::string> names_;
+};
+
+// Whether `act` succeeded; what the store refuses is left for another time.
+template <class Act>
+bool succeeds(Act act) {
+  try {
+    act();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Adds what ".metadata" names now, unless that is `current`.
+void keep_published(Store& store, const Metadata& current, Kept& kept) {
+  std::optional<CommitHead> head;
+  succeeds([&] { head = read_commit_head(store); });  // otherwise the whole record tells, or its error
+  if (head && head->save_id == current.save_id) return;
+  if (const auto published = published_metadata(store)) kept.add(*published);
+}
+
+}  // namespace
+
+std::string data_file_name(int rank, int index, const std::string& save_id) {
+  return std::string(kFilePrefix) + std::to_string(rank) + "_" + std::to_string(index) + "_" + save_id + std::string(kFileSuffix);
+}
+
+std::optional<std::string> save_id_of_file(const std::string& name) {
+  std::string_view rest = name;
+  if (rest.size() < kFilePrefix.size() + kFileSuffix.size() || rest.substr(0, kFilePrefix.size()) != kFilePrefix ||
+      rest.substr(rest.size() - kFileSuffix.size()) != kFileSuffix)
+    return std::nullopt;
+  rest = rest.substr(kFilePrefix.size(), rest.size() - kFilePrefix.size() - kFileSuffix.size());
+  if (!take_number(rest) || !take_number(rest) || !is_save_id(rest)) return std::nullopt;
+  return std::string(rest);
+}
+
+std::optional<Metadata> published_metadata(Store& store) {
+  const std::string what = child_url(store.url(), kCommitRecordName);
+  std::string before;
+  for (int tries = 1; store.exists(kCommitRecordName); ++tries) {
+    const bool last = tries == kReadTriesMax;
+    std::string record;
+    try {
+      record = read_whole(store, kCommitRecordName);
+    } catch (const Error& error) {
+      // Replaced by a shorter one, or removed, between asking for its size and reading it.
+      if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
+      continue;
+    }
+    try {
+      return decode_commit_record(record, what);
+    } catch (const Error&) {
+      // The same bytes a second time: that is what is there, not the parts of two.
+      if (last || (tries > 1 && record == before)) throw;
+    }
+    before = std::move(record);
+  }
+  return std::nullopt;
+}
+
+std::uint64_t next_commit_sequence(Store& run) {
+  std::vector<ObjectName> records{kCommitRecordName};
+  try {
+    for (const ObjectName& child : run.children()) records.push_back(child + "/" + kCommitRecordName);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPermission) throw;
+  }
+  std::uint64_t largest = 0;
+  for (const ObjectName& record : records) {
+    succeeds([&] {
+      const auto head = read_commit_head(run, record);
+      if (head && head->sequence <= kSequenceMax) largest = std::max(largest, head->sequence);
+    });
+  }
+  return largest + 1;
+}
+
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
+                                         const std::vector<std::string>& in_flight) {
+  Kept kept;
+  kept.add(current);
+  if (replaced) kept.add(*replaced);
+  for (const std::string& id : in_flight) kept.add_id(id);
+
+  // The order of these four is what makes removing safe: see the header.
+  const std::vector<ObjectInfo> files = store.list(std::string(kFilePrefix));
+  const std::vector<std::string> open = store.open_attempts();
+  for (const std::string& id : open) {
+    // An attempt whose id Cairn did not make is not Cairn's to end.
+    if (!is_save_id(id) || std::find(in_flight.begin(), in_flight.end(), id) != in_flight.end()) continue;
+    if (!succeeds([&] { store.fence(id); })) kept.add_id(id);
+  }
+  keep_published(store, current, kept);
+
+  std::vector<ObjectName> removed;
+  std::set<std::string> stuck;  // saves of which a file could not be removed: they stay fenced
+  for (const ObjectInfo& file : files) {
+    const auto id = save_id_of_file(file.name);
+    if (!id || kept.has_file(file.name, *id)) continue;
+    if (succeeds([&] { store.remove(file.name); }))
+      removed.push_back(file.name);
+    else
+      stuck.insert(*id);
+  }
+  for (const std::string& id : store.fenced_attempts()) {
+    if (!is_save_id(id) || stuck.count(id) > 0) continue;
+    if (std::find(in_flight.begin(), in_flight.end(), id) != in_flight.end()) continue;
+    succeeds([&] { store.clear_attempt(id); });
+  }
+  return removed;
+}
+
+bool settle_attempt(Store& store, const std::string& save_id) {
+  store.fence(save_id);
+  const auto published = published_metadata(store);
+  return published && published->save_id == save_id;
+}
+
+}  // namespace cairn

@@ -1,0 +1,74 @@
+// The one procedure by which a checkpoint comes to exist, and by which leftovers go. What it does to the bytes: FORMAT.md.
+//
+//  1  the coordinator opens the attempt, exclusively, before any plan is answered           Store::begin_attempt
+//  2  each rank writes its files under names that hold the save id, and syncs them           ObjectWriter::sync
+//  3  all results are in, and the chunks of each tensor tile it exactly                       check_coverage
+//  4  the commit record is written aside and synced                                        Store::publish, 4 to 6
+//  5  it is renamed to ".metadata"
+//  6  the directory is synced
+//  7  the outcome is told to all ranks
+//  8  leftovers of dead attempts, and files of the replaced generation, go no earlier than the next publication
+//
+// A crash at any point leaves the old or the new checkpoint, whole.
+//
+// Why clean-up cannot take away a file that somebody needs, also when two jobs save to one place or a process that was thought dead
+// wakes up. A data file names its save. For every save S found in a file name, one of these holds:
+//
+//   S is named by `current` or `replaced`, or is in flight here        its files stay
+//   S is open: another's save that runs, or was left behind            it is fenced first; either that fails its publication for
+//                                                                      ever, or it has published already, and then it is what
+//                                                                      ".metadata", read after the fence, names: its files stay
+//   S is not open                                                      its attempt was opened before its first file was written
+//                                                                      (1 before 2), so it has ended: published, and then by now
+//                                                                      replaced unless ".metadata" names it; or fenced
+//
+// That holds because the steps are taken in this order: list the files, then the open attempts, fence those, then read ".metadata".
+// A save that begins later has no file in the list. So of two jobs that save to one place at once, the one that publishes first
+// ends the other's save, which fails with kFenced; neither loses a file of a checkpoint that exists.
+//
+// A fenced attempt is cleared, that is forgotten, together with its files. Its id could then be begun once more, by a coordinator
+// that was silent since before its first step; but nobody answers it any more, so it never has all results (3), and what it leaves
+// is fenced and cleared by the next save. A coordinator that was silent after its first step finds no open attempt and gets
+// kFenced.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/base/save_id.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+// The name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
+std::string data_file_name(int rank, int index, const std::string& save_id);
+// The save id within such a name; nothing for names that Cairn did not make (see is_save_id).
+std::optional<std::string> save_id_of_file(const std::string& name);
+
+// The whole commit record of the checkpoint at `store`, checked, whoever wrote it; nothing if there is none. A record that is
+// replaced while it is read is read again. kCorrupt, kUnsupported as decode_commit_record; the store's errors.
+std::optional<Metadata> published_metadata(Store& store);
+
+// 1 + the largest commit sequence among the checkpoints below `run` (one level) and at `run` itself, 1 when there is none. Damaged
+// and unreadable ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its
+// latest. Costs a few small reads per checkpoint, whatever their size. Saves that run at once may get the same number: then neither
+// is the later.
+std::uint64_t next_commit_sequence(Store& run);
+
+// Step 8, after a successful publication of `current`, which replaced `replaced`: fences and clears every other attempt of this
+// checkpoint, and removes data files of Cairn's that neither the two nor the published record name. `in_flight`: ids of other saves
+// to this place that run in this process and are to live. Removes nothing that Cairn did not make. Returns the names removed. What
+// the store refuses to remove stays for the next time: a checkpoint that exists does not fail for it. The store's errors in finding
+// out what there is.
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
+                                         const std::vector<std::string>& in_flight = {});
+
+// Whether the checkpoint of `save_id` is the published one, decided for ever: fences it first. False also if it was published and
+// then replaced by another save. Errors mean that it is not known: the store's, or kCorrupt.
+bool settle_attempt(Store& store, const std::string& save_id);
+
+}  // namespace cairn

@@ -1,0 +1,218 @@
+#include <cairn/storage/recorded_storage.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/publication.hpp>
+
+namespace cairn {
+namespace {
+
+// Error texts list no more names than this.
+constexpr std::size_t kNamesListedMax = 20;
+
+[[noreturn]] void mismatch(int rank, const std::string& what) {
+  throw Error(ErrorCode::kMismatch, "cannot record what rank " + std::to_string(rank) + " wrote: " + what);
+}
+
+}  // namespace
+
+PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank) {
+  PlannedFiles kept;
+  kept.names = plan.names.all();
+  kept.items.reserve(plan.items.size());
+  for (const WriteItem& item : plan.items) kept.items.push_back({item.name, item.type == WriteItemType::kByteIO, item.chunk});
+  kept.files = layout_files(plan, single_file_per_rank);
+  return kept;
+}
+
+std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<FileLayout>& layouts,
+                                        const std::vector<FileResult>& results) {
+  check_invariant(layouts.size() == results.size(), "every file of a plan must have a result");
+  std::vector<WriteResult> items;
+  items.reserve(plan.items.size());
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    for (const PlacedTensor& placed : layouts[i].tensors) {
+      const WriteItem& item = plan.items[placed.item];
+      WriteResult result;
+      result.index = {plan.names[item.name], item.chunk.offsets};
+      result.size_bytes = placed.layout.payload_bytes;
+      result.relative_path = results[i].name;
+      result.offset_bytes = placed.offset;
+      result.length_bytes = placed.layout.total_bytes();
+      items.push_back(std::move(result));
+    }
+    for (const PlacedBytes& placed : place_bytes(layouts[i], results[i].bytes_item_lengths)) {
+      WriteResult result;
+      result.index.fqn = plan.names[plan.items[placed.item].name];
+      result.size_bytes = result.length_bytes = placed.length;
+      result.relative_path = results[i].name;
+      result.offset_bytes = placed.offset;
+      items.push_back(std::move(result));
+    }
+  }
+  return items;
+}
+
+StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
+  metadata.files.clear();
+  entries_.resize(metadata.state_dict_metadata.size());
+  by_name_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    auto& [fqn, value] = metadata.state_dict_metadata[i];
+    entries_[i].metadata = &value;
+    by_name_.emplace(fqn, i);
+    if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+      tensor->storage.assign(tensor->chunks.size(), {});
+      entries_[i].recorded.assign(tensor->chunks.size(), false);
+    } else {
+      std::get<BytesStorageMetadata>(value).storage.reset();
+    }
+  }
+}
+
+std::uint32_t StorageRecorder::add_file(const FileResult& file) {
+  FileInfo info;
+  info.name = file.name;
+  info.length = file.length_bytes;
+  info.crc32 = file.crc32;
+  info.trailer_length = file.trailer_length_bytes;
+  metadata_.files.push_back(std::move(info));
+  return static_cast<std::uint32_t>(metadata_.files.size() - 1);
+}
+
+StorageRecorder::Entry& StorageRecorder::find(int rank, const std::string& fqn, bool is_bytes) {
+  const auto found = by_name_.find(fqn);
+  if (found == by_name_.end()) mismatch(rank, "\"" + fqn + "\" is not in the metadata that the planner made");
+  Entry& entry = entries_[found->second];
+  if (std::holds_alternative<BytesStorageMetadata>(*entry.metadata) != is_bytes)
+    mismatch(rank, "\"" + fqn + "\" is a " + (is_bytes ? "bytes object, but a tensor" : "tensor, but a bytes object") +
+                       " in the metadata that the planner made");
+  return entry;
+}
+
+void StorageRecorder::sort_chunks(Entry& entry) {
+  const auto& chunks = std::get<TensorStorageMetadata>(*entry.metadata).chunks;
+  entry.order.resize(chunks.size());
+  std::iota(entry.order.begin(), entry.order.end(), 0);
+  std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
+}
+
+void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
+  Entry& entry = find(rank, fqn, false);
+  auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
+  if (entry.order.size() != tensor.chunks.size()) sort_chunks(entry);
+  auto at = std::lower_bound(entry.order.begin(), entry.order.end(), chunk,
+                             [&](std::uint32_t index, const Box& box) { return tensor.chunks[index] < box; });
+  bool known = false;
+  for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
+    known = true;
+    if (entry.recorded[*at]) continue;
+    entry.recorded[*at] = true;
+    tensor.storage[*at] = info;
+    return;
+  }
+  mismatch(rank, "chunk " + to_string(chunk) + " of \"" + fqn + "\" " +
+                     (known ? "was written more than once" : "is not in the metadata that the planner made"));
+}
+
+void StorageRecorder::record_bytes(int rank, const std::string& fqn, const StorageInfo& info) {
+  auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, true).metadata);
+  if (bytes.storage) mismatch(rank, "\"" + fqn + "\" was written more than once");
+  bytes.storage = info;
+}
+
+void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::string& save_id) {
+  if (results.files.size() != planned.files.size())
+    mismatch(rank, "it reports " + std::to_string(results.files.size()) + " files, its plan has " +
+                       std::to_string(planned.files.size()) + ": do all ranks use the same options?");
+  for (std::size_t i = 0; i < planned.files.size(); ++i) {
+    const FileResult& written = results.files[i];
+    const FileLayout& layout = planned.files[i];
+    if (written.name != data_file_name(rank, static_cast<int>(i), save_id))
+      mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " +
+                         data_file_name(rank, static_cast<int>(i), save_id));
+    const std::vector<PlacedBytes> bytes = place_bytes(layout, written.bytes_item_lengths);
+    const std::uint64_t content_bytes = bytes.empty() ? layout.tensors_end : bytes.back().offset + bytes.back().length;
+    if (written.length_bytes < content_bytes || written.length_bytes - content_bytes != written.trailer_length_bytes)
+      mismatch(rank, written.name + " has " + std::to_string(written.length_bytes) + " bytes, its plan and trailer make " +
+                         std::to_string(content_bytes + written.trailer_length_bytes) +
+                         ": do all ranks run the same version of Cairn?");
+    StorageInfo info;
+    info.file = add_file(written);
+    for (const PlacedTensor& placed : layout.tensors) {
+      const PlannedFiles::Item& item = planned.items[placed.item];
+      info.offset = placed.offset;
+      info.length = placed.layout.total_bytes();
+      info.payload_offset = placed.payload_offset();
+      record_tensor(rank, planned.names[item.name], item.chunk, info);
+    }
+    for (const PlacedBytes& placed : bytes) {
+      info.offset = info.payload_offset = placed.offset;
+      info.length = placed.length;
+      record_bytes(rank, planned.names[planned.items[placed.item].name], info);
+    }
+  }
+}
+
+void StorageRecorder::add_reported(int rank, const WriteResults& results) {
+  std::unordered_map<std::string_view, std::uint32_t> files;
+  for (const FileResult& file : results.files)
+    if (!files.emplace(file.name, add_file(file)).second) mismatch(rank, "it reports " + file.name + " twice");
+  for (const WriteResult& item : results.items) {
+    const auto file = files.find(item.relative_path);
+    if (file == files.end())
+      mismatch(rank, "\"" + item.index.fqn + "\" is said to be in " + item.relative_path + ", which it did not report");
+    StorageInfo info;
+    info.file = file->second;
+    info.offset = info.payload_offset = item.offset_bytes;
+    info.length = item.length_bytes;
+    if (!item.index.offset) {
+      record_bytes(rank, item.index.fqn, info);
+      continue;
+    }
+    // The report says where the chunk begins; which of the chunks that begin there (one may be empty) its length tells.
+    Entry& entry = find(rank, item.index.fqn, false);
+    const auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
+    if (entry.order.size() != tensor.chunks.size()) sort_chunks(entry);
+    auto at = std::lower_bound(entry.order.begin(), entry.order.end(), *item.index.offset,
+                               [&](std::uint32_t index, const Extents& offsets) { return tensor.chunks[index].offsets < offsets; });
+    const Box* chunk = nullptr;
+    for (; at != entry.order.end() && tensor.chunks[*at].offsets == *item.index.offset; ++at) {
+      const ItemLayout layout = item_layout(tensor.properties.dtype, tensor.chunks[*at].sizes, item.offset_bytes);
+      if (layout.payload_bytes != item.size_bytes || layout.total_bytes() != item.length_bytes) continue;
+      chunk = &tensor.chunks[*at];
+      info.payload_offset = item.offset_bytes + layout.prefix_bytes;
+      if (!entry.recorded[*at]) break;
+    }
+    if (!chunk)
+      mismatch(rank, "the chunk of \"" + item.index.fqn + "\" at " + to_string(*item.index.offset) +
+                         " is not in the metadata that the planner made");
+    record_tensor(rank, item.index.fqn, *chunk, info);
+  }
+}
+
+void StorageRecorder::finish() {
+  std::string missing;
+  std::size_t count = 0;
+  const auto note = [&](const std::string& what) {
+    if (++count <= kNamesListedMax) missing += (missing.empty() ? "" : ", ") + what;
+  };
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const auto& [fqn, value] = metadata_.state_dict_metadata[i];
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+      for (std::size_t chunk = 0; chunk < tensor->chunks.size(); ++chunk)
+        if (!entries_[i].recorded[chunk]) note("\"" + fqn + "\" " + to_string(tensor->chunks[chunk]));
+    } else if (!std::get<BytesStorageMetadata>(value).storage) {
+      note("\"" + fqn + "\"");
+    }
+  }
+  if (count == 0) return;
+  if (count > kNamesListedMax) missing += " and " + std::to_string(count - kNamesListedMax) + " more";
+  throw Error(ErrorCode::kMismatch,
+              "cannot finish the save: no rank wrote " + missing + ", which the planner put into the metadata");
+}
+
+}  // namespace cairn

@@ -1,0 +1,82 @@
+// How items reach a store and come back: the writer and reader of one save or load. After DCP's StorageWriter and StorageReader:
+// every phase, in DCP's order; both may be replaced.
+//
+// Threads: hooks run on the thread that called `save` or `load` (asynchronous saves: the checkpointer's own thread), one after the
+// other. Throwing from any hook, or failing the returned future, fails the attempt on all ranks, with this rank, the exception's
+// type and its text in every rank's failure map. An object serves one attempt at a time and may be used again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/base/failure.hpp>
+#include <cairn/base/future.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/state/planner.hpp>
+
+namespace cairn {
+
+// What a writer or reader is told when it is set up.
+struct StorageContext {
+  std::string checkpoint_id;  // as passed to `save` or `load`
+  std::string save_id;        // of this attempt ("" when loading): unique for ever, safe in file names
+  int rank = 0;
+  int world_size = 1;
+  bool is_coordinator = true;
+  bool one_process = false;  // all ranks live in this process: then they share even a store that other processes cannot see
+  std::optional<std::int64_t> step;                  // the trainer's iteration, if given
+  std::map<std::string, std::string> user_metadata;  // the same on all ranks
+};
+
+class StorageWriter {
+ public:
+  virtual ~StorageWriter() = default;
+
+  // On every rank, first: a new attempt begins.
+  virtual void reset(const std::string& checkpoint_id) = 0;
+  // On every rank, before any plan is made.
+  virtual void set_up_storage_writer(const StorageContext& context) = 0;
+  // On every rank: may change its own plan.
+  virtual SavePlan prepare_local_plan(SavePlan plan) = 0;
+  // On the coordinator: may change everybody's plan; index = rank.
+  virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
+  // On every rank: writes all items of `plan`, resolving each through `planner`. Synchronous (return `ready_future`) or not.
+  // Both arguments stay valid until the future is ready.
+  virtual Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) = 0;
+  // On the coordinator, when every rank has written: makes the checkpoint exist. `results[r]` is rank r's.
+  virtual void finish(Metadata metadata, std::vector<WriteResults> results) = 0;
+
+  // On any rank, after a failure: whether the checkpoint of `save_id` exists.
+  virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
+  // On every rank, when the attempt ended without being committed: stop and let go of what was written. Must not throw.
+  virtual void abandon() noexcept {}
+  // Whether `checkpoint_id` is one that this writer can handle; asked before anything else.
+  virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+};
+
+class StorageReader {
+ public:
+  virtual ~StorageReader() = default;
+
+  // On every rank, first.
+  virtual void reset(const std::string& checkpoint_id) = 0;
+  // On every rank.
+  virtual Metadata read_metadata() = 0;
+  // On every rank, with what `read_metadata` returned there.
+  virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
+  // On every rank.
+  virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
+  // On the coordinator.
+  virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
+  // On every rank: reads all items of `plan` into what `planner` resolves. Both stay valid until the future is ready; `bool` is
+  // always true.
+  virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
+  virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+};
+
+}  // namespace cairn

@@ -1,0 +1,72 @@
+#include <cairn/storage/store.hpp>
+
+#include <algorithm>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kAttemptIdBytesMax = 200;
+
+// Texts from outside may hold anything; errors show them shortened and printable.
+std::string quoted(const std::string& text) {
+  std::string shown = "\"";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i == 120) return shown + "...\"";
+    const auto byte = static_cast<unsigned char>(text[i]);
+    shown += byte < 0x20 || byte == 0x7f ? '?' : text[i];
+  }
+  return shown + "\"";
+}
+
+[[noreturn]] void refuse(const char* kind, const std::string& text, const char* why) {
+  throw Error(ErrorCode::kInvalidArgument, std::string(kind) + " " + quoted(text) + " is not valid: " + why);
+}
+
+// `last_is_open`: the last part may still grow, as in a prefix.
+void check_parts(const char* kind, const std::string& text, bool last_is_open) {
+  if (text.find('\0') != std::string::npos) refuse(kind, text, "it holds a NUL byte");
+  if (!text.empty() && text.front() == '/') refuse(kind, text, "it must be relative to the store, without a leading '/'");
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t slash = text.find('/', begin);
+    const bool last = slash == std::string::npos;
+    if (last && last_is_open) return;
+    const std::string part = text.substr(begin, last ? std::string::npos : slash - begin);
+    if (part.empty()) refuse(kind, text, "it has an empty part");
+    if (part == "." || part == "..") refuse(kind, text, "'.' and '..' are no parts of a name");
+    if (last) return;
+    begin = slash + 1;
+  }
+}
+
+}  // namespace
+
+void check_object_name(const ObjectName& name) { check_parts("object name", name, false); }
+
+void check_object_prefix(const ObjectName& prefix) { check_parts("prefix", prefix, true); }
+
+void check_attempt_id(const std::string& save_id) {
+  if (save_id.empty()) refuse("save id", save_id, "it is empty");
+  if (save_id.size() > kAttemptIdBytesMax) refuse("save id", save_id, "it is longer than 200 bytes");
+  for (char c : save_id) {
+    const bool fine =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    if (!fine) refuse("save id", save_id, "only letters, digits, '.', '_' and '-' may be in it");
+  }
+}
+
+std::vector<ObjectName> Store::children() {
+  std::vector<ObjectName> found;
+  for (const ObjectInfo& object : list("")) {
+    const std::size_t slash = object.name.find('/');
+    if (slash == std::string::npos) continue;
+    found.push_back(object.name.substr(0, slash));
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+}  // namespace cairn

@@ -1,0 +1,284 @@
+// The commit protocol of a file store: who may publish, and who may not any more.
+//
+// begin      1  make .attempt-<id>                              fails if it is there
+//            2  give up if .fenced-<id> is there
+//            3  sync the root
+//
+// publish    1  create .attempt-<id>/commit
+//            2  write the record into it
+//            3  sync the file
+//            4  sync .attempt-<id>
+//            5  rename .attempt-<id>/commit to .metadata         <- the checkpoint exists from here on
+//            6  sync the root
+//            7  remove .attempt-<id>
+//
+// fence      1  rename .attempt-<id> to .fenced-<id>             or make .fenced-<id> where no attempt is open
+//            2  unlink .fenced-<id>/commit                       <- from here on the attempt cannot publish
+//            3  put a fresh directory in the place of .fenced-<id>
+//            4  sync both directories
+//
+// Why either publish 5 or fence wins, and never both nor, without a crash, neither: publish names its file by path, anew in every
+// step. A step that looks the path up after fence 1 finds no .attempt-<id> and fails. Step 5 may have looked up the directory
+// before fence 1 and go on after it; but its rename and the unlink of fence 2 change the same directory, so one of them comes
+// first: the rename (the record is published, and the unlink finds nothing), or the unlink (the rename finds nothing). A create of
+// step 1 that was overtaken in the same way leaves a file in .fenced-<id>, which step 5 then cannot find.
+//
+// That is enough where a path is looked up anew each time. A network file system may remember what directory .attempt-<id> was and
+// take its handle for the lookup: fence 3 ends that directory itself, so that such a handle is stale. Where the file system
+// cannot replace a directory, fence 1 and 2 stand alone.
+//
+// Begin against fence, of an attempt that was never begun: each first makes its own directory and then looks for the other's, so at
+// least one sees the other; both answers of theirs end the attempt.
+#include <algorithm>
+#include <cerrno>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/stores/file_store.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kOpenMark = ".attempt-";
+constexpr const char* kFencedMark = ".fenced-";
+constexpr const char* kRecordFile = "/commit";
+// Appended to the name of a fenced attempt for the directory that will replace it; no save id holds this letter.
+constexpr const char* kFreshMark = "~";
+// How often a step that others may disturb is tried: each disturbance takes an act of a zombie, and those end.
+constexpr int kFenceTriesMax = 64;
+
+// Nothing is at the path any more, as when the attempt was fenced; a stale handle is how a network file system says it.
+bool means_gone(int result) { return result == -ENOENT || result == -ENOTDIR || result == -ESTALE; }
+
+bool means_not_empty(int result) { return result == -ENOTEMPTY || result == -EEXIST; }
+
+bool means_unknown_operation(int result) { return result == -EINVAL || result == -ENOSYS || result == -EOPNOTSUPP; }
+
+Error fenced(const std::string& save_id, const std::string& root) {
+  return Error(ErrorCode::kFenced,
+               "cannot publish save " + save_id + " in " + root +
+                   ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
+}
+
+}  // namespace
+
+void FileStore::begin_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  const std::string attempt = path_of(kOpenMark + save_id);
+  // 1
+  const int made = files_.make_directory(attempt);
+  if (made == -EEXIST)
+    throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + root_ + ": an attempt of this id is open");
+  if (made == -ENOENT)
+    throw Error(ErrorCode::kNotFound, "cannot begin save " + save_id + ": " + root_ + " does not exist; make it with create_root");
+  if (made < 0) throw system_error("make directory", attempt, -made);
+  // 2
+  FileStatus found;
+  const int looked = files_.status(path_of(kFencedMark + save_id), false, found);
+  if (looked != -ENOENT) {
+    files_.remove_directory(attempt);
+    if (looked < 0) throw system_error("inspect", path_of(kFencedMark + save_id), -looked);
+    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + root_ + ": another rank or job has ended it");
+  }
+  // 3
+  if (const int synced = files_.sync_directory(root_); synced < 0) {
+    files_.remove_directory(attempt);
+    throw system_error("sync directory", root_, -synced);
+  }
+}
+
+void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
+  check_attempt_id(save_id);
+  const std::string attempt = path_of(kOpenMark + save_id);
+  const std::string commit = attempt + kRecordFile;
+  // 1, 2, 3
+  try {
+    write_record(commit, record);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound) throw fenced(save_id, root_);
+    throw;
+  }
+  try {
+    // 4
+    const int synced = files_.sync_directory(attempt);
+    if (means_gone(synced)) throw fenced(save_id, root_);
+    if (synced < 0) throw system_error("sync directory", attempt, -synced);
+    // 5
+    place_record(commit, overwrite, save_id);
+  } catch (...) {
+    // The attempt stays as open as it was, for another try.
+    files_.remove_file(commit);
+    throw;
+  }
+  // 6
+  if (const int synced = files_.sync_directory(root_); synced < 0)
+    throw Error(ErrorCode::kUnavailable, std::string(system_error("sync directory", root_, -synced).what()) + "; save " + save_id +
+                                             " was published, but may not survive a power loss");
+  // 7: its failure changes nothing for anybody; the next clean-up fences and clears what is left.
+  files_.remove_directory(attempt);
+}
+
+// Leaves either the whole record in a synced file, or no file. kNotFound if its directory is gone.
+void FileStore::write_record(const std::string& path, ByteSpan record) {
+  const int file = files_.create_exclusively(path);
+  if (means_gone(file)) throw Error(ErrorCode::kNotFound, path);
+  if (file == -EEXIST)
+    throw Error(ErrorCode::kUnavailable, "cannot create " + path +
+                                             ": a record is there already, of a publication that is running or has " +
+                                             "stopped half-way; fence the attempt and save again");
+  if (file < 0) throw system_error("create", path, -file);
+  int failed = 0;
+  const char* action = "write";
+  for (std::size_t done = 0; done < record.size() && failed == 0;) {
+    const ssize_t written = files_.write_at(file, record.data() + done, record.size() - done, done);
+    if (written <= 0) failed = written < 0 ? static_cast<int>(written) : -EIO;
+    if (written > 0) done += static_cast<std::size_t>(written);
+  }
+  if (failed == 0) {
+    action = "sync";
+    failed = files_.sync_data(file);
+  }
+  const int closed = files_.close(file);
+  if (failed >= 0 && closed < 0) {
+    action = "close";
+    failed = closed;
+  }
+  if (failed < 0) {
+    files_.remove_file(path);
+    throw system_error(action, path, -failed);
+  }
+}
+
+// Publish 5: the moment at which the checkpoint comes to exist, and the only one.
+void FileStore::place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id) {
+  const std::string metadata = path_of(kCommitRecordName);
+  bool linked = false;
+  int result = 0;
+  if (overwrite == Overwrite::kAllowed) {
+    result = files_.rename(commit, metadata);
+  } else {
+    result = files_.rename_exclusively(commit, metadata);
+    if (means_unknown_operation(result)) {
+      // A second name for the same file appears as atomically as a rename, and is refused like it if the name is taken. A file
+      // whose only name was unlinked by a fence cannot be linked any more.
+      result = files_.link(commit, metadata);
+      linked = result >= 0;
+      if (means_unknown_operation(result) || result == -EPERM)
+        throw Error(ErrorCode::kUnsupported,
+                    "cannot publish save " + save_id + " in " + root_ +
+                        " without overwriting: its file system has neither exclusive rename nor hard links, so "
+                        "it cannot be refused atomically; allow overwriting, or save to another file system");
+    }
+  }
+  if (means_gone(result)) throw fenced(save_id, root_);
+  if (result == -EEXIST)
+    throw Error(ErrorCode::kAlreadyExists,
+                "cannot publish save " + save_id + ": " + metadata + " is there already. Nothing was changed");
+  if (result < 0) throw system_error("rename to .metadata", commit, -result);
+  if (linked) files_.remove_file(commit);  // a leftover name does no harm
+}
+
+void FileStore::fence(const std::string& save_id) {
+  check_attempt_id(save_id);
+  // 1
+  set_aside(save_id);
+  // 2
+  const std::string tombstone = path_of(kFencedMark + save_id);
+  const int removed = files_.remove_file(tombstone + kRecordFile);
+  if (removed < 0 && !means_gone(removed)) throw system_error("remove", tombstone + kRecordFile, -removed);
+  // 3
+  replace_by_fresh(save_id);
+  // 4
+  for (const std::string& directory : {tombstone, root_}) {
+    const int synced = files_.sync_directory(directory);
+    // Another's clean-up may have cleared the attempt already: then it had been fenced before.
+    if (synced < 0 && !(means_gone(synced) && directory == tombstone)) throw system_error("sync directory", directory, -synced);
+  }
+}
+
+// Fence 1.
+void FileStore::set_aside(const std::string& save_id) {
+  const std::string attempt = path_of(kOpenMark + save_id);
+  const std::string tombstone = path_of(kFencedMark + save_id);
+  bool marked = false;
+  int result = 0;
+  for (int tries = 0; tries < kFenceTriesMax; ++tries) {
+    result = files_.rename(attempt, tombstone);
+    if (result >= 0) return;
+    if (means_not_empty(result)) {
+      // A tombstone that is not empty is one of a fence that stopped between 1 and 2.
+      files_.remove_file(tombstone + kRecordFile);
+    } else if (means_gone(result)) {
+      if (marked) return;
+      result = files_.make_directory(tombstone);
+      if (result == -ENOENT) {
+        create_root();  // an attempt that never was can be fenced in a store that never was
+      } else if (result < 0 && result != -EEXIST) {
+        throw system_error("make directory", tombstone, -result);
+      } else {
+        marked = true;  // and look once more: it may have been begun between the two
+      }
+    } else {
+      throw system_error("rename to .fenced-" + save_id, attempt, -result);
+    }
+  }
+  throw system_error("rename to .fenced-" + save_id, attempt, -result);
+}
+
+// Fence 3.
+void FileStore::replace_by_fresh(const std::string& save_id) {
+  const std::string tombstone = path_of(kFencedMark + save_id);
+  const std::string fresh = tombstone + kFreshMark;
+  const int made = files_.make_directory(fresh);
+  if (made < 0 && made != -EEXIST) throw system_error("make directory", fresh, -made);
+  int result = 0;
+  for (int tries = 0; tries < kFenceTriesMax; ++tries) {
+    result = files_.rename(fresh, tombstone);
+    if (result >= 0 || means_gone(result)) return;  // gone: another fence of the same attempt has used it for the same end
+    if (!means_not_empty(result)) break;
+    files_.remove_file(tombstone + kRecordFile);  // of a zombie's step 1
+  }
+  files_.remove_directory(fresh);
+}
+
+std::vector<std::string> FileStore::open_attempts() { return attempts_named(kOpenMark); }
+
+std::vector<std::string> FileStore::fenced_attempts() { return attempts_named(kFencedMark); }
+
+std::vector<std::string> FileStore::attempts_named(const char* mark) {
+  std::vector<DirectoryEntry> entries;
+  const int result = files_.list_directory(root_, entries);
+  if (result < 0 && result != -ENOENT) throw system_error("list directory", root_, -result);
+  const std::string prefix = mark;
+  std::vector<std::string> ids;
+  for (const DirectoryEntry& entry : entries) {
+    if (entry.kind != FileKind::kDirectory || entry.name.compare(0, prefix.size(), prefix) != 0) continue;
+    const std::string id = entry.name.substr(prefix.size());
+    try {
+      check_attempt_id(id);
+    } catch (const Error&) {
+      continue;  // of another program, or the fresh directory of a fence
+    }
+    ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+void FileStore::clear_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  const std::string tombstone = path_of(kFencedMark + save_id);
+  FileStatus found;
+  if (files_.status(tombstone, false, found) == -ENOENT) {
+    if (files_.status(path_of(kOpenMark + save_id), false, found) >= 0)
+      throw Error(ErrorCode::kPrecondition,
+                  "cannot clear save " + save_id + " in " + root_ + ": its attempt is open; fence it first");
+    return;
+  }
+  const int emptied = files_.remove_file(tombstone + kRecordFile);
+  if (emptied < 0 && !means_gone(emptied)) throw system_error("remove", tombstone + kRecordFile, -emptied);
+  files_.remove_directory(tombstone + kFreshMark);  // of a fence that stopped half-way
+  const int removed = files_.remove_directory(tombstone);
+  if (removed < 0 && !means_gone(removed)) throw system_error("remove directory", tombstone, -removed);
+}
+
+}  // namespace cairn

@@ -1,0 +1,224 @@
+// Objects of a file store. The commit protocol is in file_attempts.cpp.
+#include <cairn/storage/stores/file_store.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/stores/file_writer.hpp>
+#include <cairn/storage/stores/url.hpp>
+
+namespace cairn {
+namespace {
+
+std::string absolute_root(const std::string& path) {
+  std::string root = path;
+  if (root.empty() || root.front() != '/') {
+    std::error_code problem;
+    const std::string here = std::filesystem::current_path(problem).string();
+    if (problem) throw system_error("find the working directory, to which is relative", path, problem.value());
+    root = here + "/" + root;
+  }
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  return root;
+}
+
+std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// An open file that is closed at the end of the scope; nothing was written through it.
+class OpenFile {
+ public:
+  OpenFile(FileSystem& files, int file) : files_(files), file_(file) {}
+  ~OpenFile() { files_.close(file_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+ private:
+  FileSystem& files_;
+  int file_;
+};
+
+// A part of the path that is a file means, like an absent one, that there is no object of this name.
+bool means_absent(int result) { return result == -ENOENT || result == -ENOTDIR; }
+
+Error not_an_object(const std::string& path) {
+  return Error(ErrorCode::kNotFound, "cannot use " + path + " as an object: it is no regular file");
+}
+
+}  // namespace
+
+FileStore::FileStore(const std::string& path, FileSystem& files) : root_(absolute_root(path)), files_(files) {}
+
+std::string FileStore::path_of(const ObjectName& name) const { return root_.back() == '/' ? root_ + name : root_ + "/" + name; }
+
+bool FileStore::is_directory(const std::string& path) {
+  FileStatus found;
+  const int result = files_.status(path, true, found);
+  if (means_absent(result)) return false;
+  if (result < 0) throw system_error("inspect", path, -result);
+  return found.kind == FileKind::kDirectory;
+}
+
+void FileStore::create_root() {
+  std::vector<std::string> missing;
+  for (std::string path = root_; !is_directory(path); path = parent_of(path)) {
+    missing.push_back(path);
+    if (path == "/") break;
+  }
+  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+    const int result = files_.make_directory(*path);
+    // Another rank may make the same directory at the same time.
+    if (result < 0 && !(result == -EEXIST && is_directory(*path))) throw system_error("make directory", *path, -result);
+    if (const int synced = files_.sync_directory(parent_of(*path)); synced < 0)
+      throw system_error("sync directory", parent_of(*path), -synced);
+  }
+  // A root that was there may have been made a moment ago, by a rank or by hand, and not synced. Whoever made it may have been
+  // allowed more than this process, so this one is a courtesy.
+  if (missing.empty() && root_ != "/") {
+    const int synced = files_.sync_directory(parent_of(root_));
+    if (synced < 0 && synced != -EACCES && synced != -EPERM && synced != -EROFS)
+      throw system_error("sync directory", parent_of(root_), -synced);
+  }
+}
+
+void FileStore::make_parents(const ObjectName& name) {
+  for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string directory = path_of(name.substr(0, slash));
+    const int result = files_.make_directory(directory);
+    if (result == -EEXIST) continue;  // if it is a file, creating the object below will say so
+    if (result == -ENOENT) return;    // no root: likewise
+    if (result < 0) throw system_error("make directory", directory, -result);
+  }
+}
+
+std::unique_ptr<ObjectWriter> FileStore::create(const ObjectName& name, const CreateOptions& options) {
+  check_object_name(name);
+  make_parents(name);
+  try {
+    return std::make_unique<FileWriter>(files_, root_, path_of(name), options);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound && !is_directory(root_))
+      throw Error(ErrorCode::kNotFound, std::string(error.what()) + " (the store's root does not exist: make it with create_root)");
+    throw;
+  }
+}
+
+void FileStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+  check_object_name(name);
+  const std::string path = path_of(name);
+  const int file = files_.open_for_reading(path);
+  if (means_absent(file)) throw Error(ErrorCode::kNotFound, std::string(system_error("read", path, ENOENT).what()));
+  if (file < 0) throw system_error("open for reading", path, -file);
+  OpenFile closer(files_, file);
+  FileStatus found;
+  if (const int result = files_.status_of(file, found); result < 0) throw system_error("inspect", path, -result);
+  if (found.kind != FileKind::kRegular) throw not_an_object(path);
+  for (const ReadRange& range : ranges) {
+    std::size_t done = 0;
+    while (done < range.destination.size()) {
+      const std::size_t left = range.destination.size() - done;
+      const ssize_t result = files_.read_at(file, range.destination.data() + done, left, range.offset + done);
+      // An offset beyond what any file can have is, too, one that the object ends before.
+      if (result == 0 || (result == -EINVAL && range.offset + done > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())))
+        throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(range.destination.size()) + " bytes at " +
+                                             std::to_string(range.offset) + " of " + path + ": it ends at " +
+                                             std::to_string(found.size_bytes) +
+                                             "; it was cut short, or is not the object it should be");
+      if (result < 0)
+        throw system_error("read " + std::to_string(left) + " bytes at " + std::to_string(range.offset + done) + " of", path,
+                           static_cast<int>(-result));
+      done += static_cast<std::size_t>(result);
+    }
+  }
+}
+
+std::uint64_t FileStore::size_bytes(const ObjectName& name) {
+  check_object_name(name);
+  const std::string path = path_of(name);
+  FileStatus found;
+  const int result = files_.status(path, true, found);
+  if (means_absent(result)) throw Error(ErrorCode::kNotFound, std::string(system_error("find the size of", path, ENOENT).what()));
+  if (result < 0) throw system_error("find the size of", path, -result);
+  if (found.kind != FileKind::kRegular) throw not_an_object(path);
+  return found.size_bytes;
+}
+
+bool FileStore::exists(const ObjectName& name) {
+  check_object_name(name);
+  FileStatus found;
+  const int result = files_.status(path_of(name), true, found);
+  if (means_absent(result)) return false;
+  if (result < 0) throw system_error("look for", path_of(name), -result);
+  return found.kind == FileKind::kRegular;
+}
+
+std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
+  check_object_prefix(prefix);
+  std::vector<ObjectInfo> objects;
+  // Directory names with their '/', relative to the root; first the deepest directory that all matches have in common.
+  std::vector<std::string> directories{prefix.substr(0, prefix.rfind('/') + 1)};
+  while (!directories.empty()) {
+    const std::string directory = std::move(directories.back());
+    directories.pop_back();
+    const std::string path = directory.empty() ? root_ : path_of(directory.substr(0, directory.size() - 1));
+    std::vector<DirectoryEntry> entries;
+    const int result = files_.list_directory(path, entries);
+    // Absent, or removed while this list is made. A root that is a file is a mistake of the caller's.
+    if (result == -ENOENT || (result == -ENOTDIR && !directory.empty())) continue;
+    if (result < 0) throw system_error("list directory", path, -result);
+    for (const DirectoryEntry& entry : entries) {
+      const std::string name = directory + entry.name;
+      if (name.compare(0, prefix.size(), prefix) != 0) continue;
+      if (entry.kind == FileKind::kDirectory) directories.push_back(name + "/");
+      if (entry.kind != FileKind::kRegular && entry.kind != FileKind::kLink) continue;
+      FileStatus found;
+      const int status = files_.status(path_of(name), true, found);
+      if (means_absent(status) || status == -ELOOP) continue;  // removed meanwhile, or a link to nothing
+      if (status < 0) throw system_error("inspect", path_of(name), -status);
+      if (found.kind == FileKind::kRegular) objects.push_back({name, found.size_bytes});
+    }
+  }
+  std::sort(objects.begin(), objects.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+  return objects;
+}
+
+std::vector<ObjectName> FileStore::children() {
+  std::vector<DirectoryEntry> entries;
+  const int result = files_.list_directory(root_, entries);
+  if (result < 0 && result != -ENOENT) throw system_error("list directory", root_, -result);
+  std::vector<ObjectName> names;
+  for (const DirectoryEntry& entry : entries) {
+    bool is_place = entry.kind == FileKind::kDirectory;
+    if (entry.kind == FileKind::kLink) {
+      // A checkpoint may be a link to where it really is; then it is a child like the others. One that leads nowhere is none.
+      FileStatus found;
+      is_place = files_.status(path_of(entry.name), true, found) >= 0 && found.kind == FileKind::kDirectory;
+    }
+    if (is_place) names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void FileStore::remove(const ObjectName& name) {
+  check_object_name(name);
+  const int result = files_.remove_file(path_of(name));
+  if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
+}
+
+std::shared_ptr<Store> open_file_store(const std::string& url) {
+  const StoreUrl parts = split_url(url);
+  if (!parts.authority.empty() && parts.authority != "localhost")
+    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names host \"" + parts.authority +
+                                                 "\"; the path of a file: URL begins with a third '/', as in file:///" +
+                                                 parts.authority + parts.path);
+  if (parts.path.empty()) throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it has no path");
+  return std::make_shared<FileStore>(parts.path);
+}
+
+}  // namespace cairn

@@ -1,0 +1,66 @@
+// A directory as a store: objects are files, names are paths below it.
+//
+//   <root>/<name>                  an object
+//   <root>/.metadata               the commit record
+//   <root>/.attempt-<save id>/     an open attempt; `commit` in it while its record is being written
+//   <root>/.fenced-<save id>/      a fenced attempt, empty
+//
+// Links to files are read through; links to directories are not searched by `list`; nothing is ever removed through a link.
+// Names "a" and "a/b" exclude each other, as files and directories do.
+//
+// What it relies on: `rename` and `unlink` are atomic and take effect once for all machines that share the directory, and a synced
+// directory keeps its names. Local Linux file systems and POSIX-compliant parallel ones do. Overwrite::kRefused needs exclusive
+// rename or hard links as well: kUnsupported where the file system has neither.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/file_system.hpp>
+
+namespace cairn {
+
+class FileStore : public Store {
+ public:
+  // `path`: absolute, or relative to the working directory of this call. `files` outlives the store.
+  explicit FileStore(const std::string& path, FileSystem& files = system_files());
+
+  std::string url() const override { return root_; }
+  bool is_shared() const override { return true; }
+  void create_root() override;
+
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
+  std::uint64_t size_bytes(const ObjectName& name) override;
+  bool exists(const ObjectName& name) override;
+  std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
+  std::vector<ObjectName> children() override;
+  void remove(const ObjectName& name) override;
+
+  void begin_attempt(const std::string& save_id) override;
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
+  void fence(const std::string& save_id) override;
+  std::vector<std::string> open_attempts() override;
+  std::vector<std::string> fenced_attempts() override;
+  void clear_attempt(const std::string& save_id) override;
+
+ private:
+  std::string path_of(const ObjectName& name) const;
+  void make_parents(const ObjectName& name);
+  bool is_directory(const std::string& path);
+  void write_record(const std::string& path, ByteSpan record);
+  void place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id);
+  void set_aside(const std::string& save_id);
+  void replace_by_fresh(const std::string& save_id);
+  std::vector<std::string> attempts_named(const char* mark);
+
+  std::string root_;  // absolute, without a trailing '/' unless it is "/"
+  FileSystem& files_;
+};
+
+// The factory of "file:" URLs and of plain paths.
+std::shared_ptr<Store> open_file_store(const std::string& url);
+
+}  // namespace cairn

@@ -1,0 +1,158 @@
+#include <cairn/storage/stores/file_system.hpp>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+
+namespace cairn {
+namespace {
+
+// Runs a system call until no signal interrupts it; its result, or -errno.
+template <class Call>
+auto retried(Call call) noexcept -> decltype(call()) {
+  while (true) {
+    const auto result = call();
+    if (result >= 0) return result;
+    if (errno != EINTR) return -errno;
+  }
+}
+
+bool fits_offset(std::uint64_t value) noexcept { return value <= static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()); }
+
+FileKind kind_of_mode(mode_t mode) noexcept {
+  if (S_ISREG(mode)) return FileKind::kRegular;
+  if (S_ISDIR(mode)) return FileKind::kDirectory;
+  if (S_ISLNK(mode)) return FileKind::kLink;
+  return FileKind::kOther;
+}
+
+void fill(FileStatus& status, const struct stat& found) noexcept {
+  status.kind = kind_of_mode(found.st_mode);
+  status.size_bytes = static_cast<std::uint64_t>(found.st_size);
+  status.device = static_cast<std::uint64_t>(found.st_dev);
+  status.serial = static_cast<std::uint64_t>(found.st_ino);
+}
+
+class SystemFiles final : public FileSystem {
+ public:
+  int open_for_reading(const std::string& path) noexcept override {
+    // Non-blocking, so that a pipe of that name does not make the caller wait; regular files do not care.
+    return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); });
+  }
+
+  int create_exclusively(const std::string& path) noexcept override {
+    return retried([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  }
+
+  int close(int file) noexcept override {
+    // Linux has given the descriptor back even when it says EINTR: a second close could hit somebody else's.
+    if (::close(file) == 0 || errno == EINTR) return 0;
+    return -errno;
+  }
+
+  ssize_t read_at(int file, void* destination, std::size_t size, std::uint64_t offset) noexcept override {
+    if (!fits_offset(offset)) return -EINVAL;
+    return retried([&] { return ::pread(file, destination, size, static_cast<off_t>(offset)); });
+  }
+
+  ssize_t write_at(int file, const void* source, std::size_t size, std::uint64_t offset) noexcept override {
+    if (!fits_offset(offset)) return -EFBIG;
+    return retried([&] { return ::pwrite(file, source, size, static_cast<off_t>(offset)); });
+  }
+
+  int bypass_cache(int file, bool on) noexcept override {
+    const int flags = ::fcntl(file, F_GETFL);
+    if (flags < 0) return -errno;
+    return ::fcntl(file, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) < 0 ? -errno : 0;
+  }
+
+  int allocate(int file, std::uint64_t length) noexcept override {
+    if (!fits_offset(length)) return -EFBIG;
+    // Not posix_fallocate: where the file system cannot, that one writes to every block instead.
+    return retried([&] { return ::fallocate(file, 0, 0, static_cast<off_t>(length)); });
+  }
+
+  int truncate(int file, std::uint64_t length) noexcept override {
+    if (!fits_offset(length)) return -EFBIG;
+    return retried([&] { return ::ftruncate(file, static_cast<off_t>(length)); });
+  }
+
+  int sync_data(int file) noexcept override {
+    return retried([&] { return ::fdatasync(file); });
+  }
+
+  int status_of(int file, FileStatus& status) noexcept override {
+    struct stat found;
+    if (::fstat(file, &found) != 0) return -errno;
+    fill(status, found);
+    return 0;
+  }
+
+  int status(const std::string& path, bool follow, FileStatus& status) noexcept override {
+    struct stat found;
+    if (::fstatat(AT_FDCWD, path.c_str(), &found, follow ? 0 : AT_SYMLINK_NOFOLLOW) != 0) return -errno;
+    fill(status, found);
+    return 0;
+  }
+
+  int list_directory(const std::string& path, std::vector<DirectoryEntry>& entries) override {
+    DIR* directory = ::opendir(path.c_str());
+    if (directory == nullptr) return -errno;
+    struct Closer {
+      DIR* directory;
+      ~Closer() { ::closedir(directory); }
+    } closer{directory};
+    while (true) {
+      errno = 0;
+      const dirent* entry = ::readdir(directory);
+      if (entry == nullptr) return -errno;
+      const std::string name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      FileKind kind = FileKind::kOther;
+      if (entry->d_type == DT_REG) kind = FileKind::kRegular;
+      if (entry->d_type == DT_DIR) kind = FileKind::kDirectory;
+      if (entry->d_type == DT_LNK) kind = FileKind::kLink;
+      if (entry->d_type == DT_UNKNOWN) {
+        struct stat found;
+        if (::fstatat(::dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
+        kind = kind_of_mode(found.st_mode);
+      }
+      entries.push_back({name, kind});
+    }
+  }
+
+  int make_directory(const std::string& path) noexcept override { return ::mkdir(path.c_str(), 0777) == 0 ? 0 : -errno; }
+  int remove_directory(const std::string& path) noexcept override { return ::rmdir(path.c_str()) == 0 ? 0 : -errno; }
+  int remove_file(const std::string& path) noexcept override { return ::unlink(path.c_str()) == 0 ? 0 : -errno; }
+  int rename(const std::string& from, const std::string& to) noexcept override {
+    return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : -errno;
+  }
+  int rename_exclusively(const std::string& from, const std::string& to) noexcept override {
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0 ? 0 : -errno;
+  }
+  int link(const std::string& from, const std::string& to) noexcept override {
+    return ::link(from.c_str(), to.c_str()) == 0 ? 0 : -errno;
+  }
+
+  int sync_directory(const std::string& path) noexcept override {
+    const int directory = retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (directory < 0) return directory;
+    const int result = retried([&] { return ::fsync(directory); });
+    ::close(directory);  // nothing was written through it, so there is nothing to report
+    return result == -EINVAL || result == -EOPNOTSUPP ? 0 : result;
+  }
+};
+
+}  // namespace
+
+FileSystem& system_files() {
+  static SystemFiles files;
+  return files;
+}
+
+}  // namespace cairn

@@ -1,0 +1,135 @@
+#include <cairn/storage/stores/file_writer.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// What every device asks at most for direct I/O: its block size, for offsets, sizes and addresses alike.
+constexpr std::size_t kDirectAlignment = 4096;
+// The kernel writes at most 2 GiB less a page at once; a multiple of the alignment below it.
+constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;
+
+std::string range_text(std::uint64_t offset, std::size_t size) {
+  return std::to_string(size) + " bytes at " + std::to_string(offset);
+}
+
+}  // namespace
+
+FileWriter::FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options)
+    : files_(files), root_(std::move(root)), path_(std::move(path)) {
+  file_ = files_.create_exclusively(path_);
+  if (file_ < 0) throw system_error("create", path_, -file_);
+  try {
+    if (const int result = files_.status_of(file_, identity_); result < 0) throw system_error("inspect", path_, -result);
+    if (options.expected_bytes > 0) {
+      const int result = files_.allocate(file_, options.expected_bytes);
+      if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINVAL)
+        throw system_error("reserve " + std::to_string(options.expected_bytes) + " bytes for", path_, -result);
+    }
+    if (options.direct && files_.bypass_cache(file_, true) >= 0) {
+      bypasses_cache_ = true;
+      alignment_ = kDirectAlignment;
+    }
+  } catch (...) {
+    files_.remove_file(path_);
+    files_.close(file_);
+    throw;
+  }
+}
+
+FileWriter::~FileWriter() {
+  if (state_ == State::kWriting) discard();
+}
+
+void FileWriter::require_writing(const char* action) const {
+  if (state_ == State::kWriting) return;
+  throw Error(ErrorCode::kPrecondition, std::string("cannot ") + action + " " + path_ + ": its writer was already " +
+                                            (state_ == State::kFinished ? "synced or closed" : "discarded"));
+}
+
+void FileWriter::write_at(std::uint64_t offset, ByteSpan bytes) {
+  std::shared_lock lock(mutex_);
+  require_writing("write to");
+  if (offset % alignment_ != 0 || bytes.size() % alignment_ != 0 ||
+      reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment_ != 0)
+    throw Error(ErrorCode::kInvalidArgument, "cannot write " + range_text(offset, bytes.size()) + " to " + path_ +
+                                                 ": offset, size and address must be multiples of " + std::to_string(alignment_) +
+                                                 ", because it was opened for direct I/O");
+  while (!bytes.empty()) {
+    const std::size_t asked = std::min(bytes.size(), kWriteBytesMax);
+    // Asked before writing: another thread may be leaving direct I/O at this moment.
+    const bool bypassing = bypasses_cache_.load(std::memory_order_acquire);
+    ssize_t result = files_.write_at(file_, bytes.data(), asked, offset);
+    if (bypassing) {
+      // A file system may agree to direct I/O and refuse the write; and what is left of a partial write must start on a block
+      // again.
+      if (result > 0 && static_cast<std::size_t>(result) < asked) result -= result % static_cast<ssize_t>(alignment_);
+      if (result == -EINVAL || result == 0) {
+        const int through_cache = files_.bypass_cache(file_, false);
+        if (through_cache < 0) throw system_error("leave direct I/O on", path_, -through_cache);
+        bypasses_cache_.store(false, std::memory_order_release);
+        continue;
+      }
+    }
+    if (result < 0) throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, static_cast<int>(-result));
+    if (result == 0)
+      throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, EIO);  // neither progress nor an error
+    bytes = bytes.subspan(static_cast<std::size_t>(result), bytes.size() - static_cast<std::size_t>(result));
+    offset += static_cast<std::uint64_t>(result);
+  }
+}
+
+void FileWriter::sync(std::uint64_t length) { finish(length, true); }
+
+void FileWriter::close(std::uint64_t length) { finish(length, false); }
+
+void FileWriter::finish(std::uint64_t length, bool durable) {
+  std::unique_lock lock(mutex_);
+  require_writing(durable ? "sync" : "close");
+  if (const int result = files_.truncate(file_, length); result < 0)
+    throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
+  if (durable) {
+    // After a failed sync the kernel may count unwritten pages as clean: there is no second try, only a new file.
+    if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
+  }
+  if (!names_this_file())
+    throw Error(ErrorCode::kNotFound,
+                "cannot finish writing " + path_ + ": it was removed or replaced meanwhile; was its save ended by another?");
+  const int closed = files_.close(file_);
+  file_ = -1;
+  if (closed < 0) throw system_error("close", path_, -closed);
+  if (durable) {
+    // Every directory from the file up to the root: a parent may be new, made by whichever rank came first.
+    std::string directory = path_;
+    while (directory.size() > root_.size()) {
+      const std::size_t slash = directory.rfind('/');
+      if (slash == std::string::npos) break;
+      directory.resize(std::max(slash, root_.size()));
+      if (const int result = files_.sync_directory(directory); result < 0) throw system_error("sync directory", directory, -result);
+    }
+  }
+  state_ = State::kFinished;
+}
+
+// Someone may have removed the file and put another under its name: that one is not this writer's to judge or to remove.
+bool FileWriter::names_this_file() noexcept {
+  FileStatus found;
+  return files_.status(path_, false, found) == 0 && found.device == identity_.device && found.serial == identity_.serial;
+}
+
+void FileWriter::discard() noexcept {
+  std::unique_lock lock(mutex_);
+  if (state_ == State::kDiscarded) return;
+  state_ = State::kDiscarded;
+  // The name goes first, while the open handle keeps the file's identity from being given to another.
+  if (names_this_file()) files_.remove_file(path_);
+  if (file_ >= 0) files_.close(file_);
+  file_ = -1;
+}
+
+}  // namespace cairn

@@ -1,0 +1,48 @@
+// An object of a file store while it is being written.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <shared_mutex>
+#include <string>
+
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/file_system.hpp>
+
+namespace cairn {
+
+// Writes may come from many threads at once; `sync`, `close` and `discard` wait for those that are running.
+class FileWriter : public ObjectWriter {
+ public:
+  // Creates the file: kAlreadyExists, kNotFound without its directory, kNoSpace. `root`: the store's; `path` lies below it.
+  FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options);
+  ~FileWriter() override;
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write_at(std::uint64_t offset, ByteSpan bytes) override;
+  std::size_t alignment_bytes() const override { return alignment_; }
+  void sync(std::uint64_t length) override;
+  void close(std::uint64_t length) override;
+  void discard() noexcept override;
+
+ private:
+  enum class State : std::uint8_t { kWriting, kFinished, kDiscarded };
+
+  void require_writing(const char* action) const;
+  void finish(std::uint64_t length, bool durable);
+  bool names_this_file() noexcept;
+
+  FileSystem& files_;
+  const std::string root_;
+  const std::string path_;
+  std::size_t alignment_ = 1;
+
+  std::shared_mutex mutex_;  // shared while writing, exclusive to change what follows
+  State state_ = State::kWriting;
+  int file_ = -1;
+  FileStatus identity_;
+  std::atomic<bool> bypasses_cache_{false};
+};
+
+}  // namespace cairn

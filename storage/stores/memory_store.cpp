@@ -1,0 +1,304 @@
+#include <cairn/storage/stores/memory_store.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/stores/url.hpp>
+
+namespace cairn {
+namespace {
+
+// Guards which memories exist; never destroyed, like what it guards.
+std::mutex& memories_mutex() {
+  static std::mutex* mutex = new std::mutex;
+  return *mutex;
+}
+
+// Resizes, and says kNoSpace where memory ends.
+void resize_or_fail(std::string& content, std::uint64_t length, const std::string& object) {
+  try {
+    if (length > std::numeric_limits<std::size_t>::max()) throw std::length_error(object);
+    content.resize(static_cast<std::size_t>(length));
+  } catch (const std::exception&) {
+    throw Error(ErrorCode::kNoSpace, "cannot grow " + object + " to " + std::to_string(length) + " bytes: out of memory");
+  }
+}
+
+// Visits the entries whose key begins with `prefix`, in order.
+template <class Map, class Visit>
+void visit_prefix(const Map& map, const std::string& prefix, Visit visit) {
+  for (auto entry = map.lower_bound(prefix); entry != map.end(); ++entry) {
+    if (entry->first.compare(0, prefix.size(), prefix) != 0) return;
+    visit(*entry);
+  }
+}
+
+}  // namespace
+
+// Everything under one name. Objects are replaced, never changed, so readers copy from them without the lock.
+struct MemoryStore::Memory {
+  struct Object {
+    std::shared_ptr<const std::string> content;  // null while it is being written
+    std::uint64_t generation = 0;                // which creation this is
+  };
+  enum class Attempt : std::uint8_t { kOpen, kFenced };
+
+  std::mutex mutex;
+  std::map<std::string, Object> objects;    // by full name
+  std::map<std::string, Attempt> attempts;  // by place + save id: they belong to one checkpoint
+  std::uint64_t last_generation = 0;
+};
+
+class MemoryStore::Writer : public ObjectWriter {
+ public:
+  Writer(std::shared_ptr<Memory> memory, std::string name, std::string url, const CreateOptions& options)
+      : memory_(std::move(memory)), name_(std::move(name)), url_(std::move(url)), content_(std::make_shared<std::string>()) {
+    resize_or_fail(*content_, options.expected_bytes, url_);
+    std::lock_guard lock(memory_->mutex);
+    const auto [object, added] = memory_->objects.emplace(name_, Memory::Object{});
+    if (!added) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_ + ": an object of this name exists");
+    generation_ = object->second.generation = ++memory_->last_generation;
+  }
+
+  ~Writer() override {
+    if (!finished_) discard();
+  }
+
+  void write_at(std::uint64_t offset, ByteSpan bytes) override {
+    if (offset > std::numeric_limits<std::uint64_t>::max() - bytes.size())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "cannot write at " + std::to_string(offset) + " of " + url_ + ": no object is that long");
+    const std::uint64_t end = offset + bytes.size();
+    {
+      std::shared_lock lock(mutex_);
+      require_writing();
+      if (end <= content_->size()) return copy(offset, bytes);
+    }
+    std::unique_lock lock(mutex_);
+    require_writing();
+    if (end > content_->size()) {
+      // Twice as much as there is, so that appending costs no more than writing.
+      if (end > content_->capacity() && content_->capacity() < std::numeric_limits<std::size_t>::max() / 4) reserve(end);
+      resize_or_fail(*content_, end, url_);
+    }
+    copy(offset, bytes);
+  }
+
+  void sync(std::uint64_t length) override { close(length); }
+
+  void close(std::uint64_t length) override {
+    std::unique_lock lock(mutex_);
+    require_writing();
+    resize_or_fail(*content_, length, url_);
+    std::lock_guard memory_lock(memory_->mutex);
+    const auto object = memory_->objects.find(name_);
+    if (object == memory_->objects.end() || object->second.generation != generation_)
+      throw Error(ErrorCode::kNotFound,
+                  "cannot finish writing " + url_ + ": it was removed or replaced meanwhile; was its save ended by another?");
+    object->second.content = content_;
+    finished_ = true;
+  }
+
+  void discard() noexcept override {
+    std::unique_lock lock(mutex_);
+    finished_ = true;
+    std::lock_guard memory_lock(memory_->mutex);
+    const auto object = memory_->objects.find(name_);
+    if (object != memory_->objects.end() && object->second.generation == generation_) memory_->objects.erase(object);
+  }
+
+ private:
+  void copy(std::uint64_t offset, ByteSpan bytes) {
+    if (!bytes.empty()) std::memcpy(content_->data() + offset, bytes.data(), bytes.size());
+  }
+
+  void reserve(std::uint64_t end) {
+    try {
+      content_->reserve(std::max(static_cast<std::size_t>(end), content_->capacity() * 2));
+    } catch (const std::exception&) {
+      // The exact size may still fit.
+    }
+  }
+
+  void require_writing() const {
+    if (finished_)
+      throw Error(ErrorCode::kPrecondition, "cannot write to " + url_ + ": its writer was already synced, closed or discarded");
+  }
+
+  const std::shared_ptr<Memory> memory_;
+  const std::string name_;
+  const std::string url_;
+  std::uint64_t generation_ = 0;
+  std::shared_mutex mutex_;  // shared while copying into what is there, exclusive to change its size or end it
+  bool finished_ = false;
+  std::shared_ptr<std::string> content_;
+};
+
+std::map<std::string, std::shared_ptr<MemoryStore::Memory>>& MemoryStore::memories() {
+  static auto* all = new std::map<std::string, std::shared_ptr<Memory>>;
+  return *all;
+}
+
+MemoryStore::MemoryStore(const std::string& name, const std::string& path) : name_(name) {
+  if (name.empty() || name.find('/') != std::string::npos)
+    throw Error(ErrorCode::kInvalidArgument, "cannot open a store in memory: it needs a name, as in mem://name/path");
+  if (!path.empty()) {
+    check_object_name(path);
+    place_ = path + "/";
+  }
+  std::lock_guard lock(memories_mutex());
+  std::shared_ptr<Memory>& memory = memories()[name];
+  if (!memory) memory = std::make_shared<Memory>();
+  memory_ = memory;
+}
+
+MemoryStore::~MemoryStore() = default;
+
+std::string MemoryStore::url() const {
+  return "mem://" + name_ + (place_.empty() ? "" : "/" + place_.substr(0, place_.size() - 1));
+}
+
+std::unique_ptr<ObjectWriter> MemoryStore::create(const ObjectName& name, const CreateOptions& options) {
+  check_object_name(name);
+  return std::make_unique<Writer>(memory_, full_name(name), child_url(url(), name), options);
+}
+
+void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+  check_object_name(name);
+  std::shared_ptr<const std::string> content;
+  {
+    std::lock_guard lock(memory_->mutex);
+    const auto object = memory_->objects.find(full_name(name));
+    if (object != memory_->objects.end()) content = object->second.content;
+  }
+  if (!content) throw Error(ErrorCode::kNotFound, "cannot read " + child_url(url(), name) + ": there is no such object");
+  for (const ReadRange& range : ranges) {
+    const std::size_t size = range.destination.size();
+    if (size == 0) continue;
+    if (range.offset > content->size() || content->size() - range.offset < size)
+      throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(range.offset) +
+                                           " of " + child_url(url(), name) + ": it ends at " + std::to_string(content->size()) +
+                                           "; it was cut short, or is not the object it should be");
+    std::memcpy(range.destination.data(), content->data() + range.offset, size);
+  }
+}
+
+std::uint64_t MemoryStore::size_bytes(const ObjectName& name) {
+  check_object_name(name);
+  std::lock_guard lock(memory_->mutex);
+  const auto object = memory_->objects.find(full_name(name));
+  if (object == memory_->objects.end() || !object->second.content)
+    throw Error(ErrorCode::kNotFound, "cannot find the size of " + child_url(url(), name) + ": there is no such object");
+  return object->second.content->size();
+}
+
+bool MemoryStore::exists(const ObjectName& name) {
+  check_object_name(name);
+  std::lock_guard lock(memory_->mutex);
+  const auto object = memory_->objects.find(full_name(name));
+  return object != memory_->objects.end() && object->second.content != nullptr;
+}
+
+std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
+  check_object_prefix(prefix);
+  std::vector<ObjectInfo> found;
+  std::lock_guard lock(memory_->mutex);
+  visit_prefix(memory_->objects, full_name(prefix), [&](const auto& entry) {
+    if (entry.second.content) found.push_back({entry.first.substr(place_.size()), entry.second.content->size()});
+  });
+  return found;
+}
+
+void MemoryStore::remove(const ObjectName& name) {
+  check_object_name(name);
+  std::lock_guard lock(memory_->mutex);
+  memory_->objects.erase(full_name(name));
+}
+
+void MemoryStore::begin_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  std::lock_guard lock(memory_->mutex);
+  const auto [attempt, added] = memory_->attempts.emplace(full_name(save_id), Memory::Attempt::kOpen);
+  if (added) return;
+  if (attempt->second == Memory::Attempt::kFenced)
+    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
+  throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
+}
+
+void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
+  check_attempt_id(save_id);
+  const auto content = std::make_shared<std::string>();
+  resize_or_fail(*content, record.size(), child_url(url(), kCommitRecordName));
+  if (!record.empty()) std::memcpy(content->data(), record.data(), record.size());
+  std::lock_guard lock(memory_->mutex);
+  const auto attempt = memory_->attempts.find(full_name(save_id));
+  if (attempt == memory_->attempts.end() || attempt->second != Memory::Attempt::kOpen)
+    throw Error(ErrorCode::kFenced,
+                "cannot publish save " + save_id + " in " + url() +
+                    ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
+  const auto [object, added] = memory_->objects.emplace(full_name(kCommitRecordName), Memory::Object{});
+  if (!added && overwrite == Overwrite::kRefused)
+    throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
+                                               " is there already. Nothing was changed");
+  object->second = {content, ++memory_->last_generation};
+  memory_->attempts.erase(attempt);
+}
+
+void MemoryStore::fence(const std::string& save_id) {
+  check_attempt_id(save_id);
+  std::lock_guard lock(memory_->mutex);
+  memory_->attempts[full_name(save_id)] = Memory::Attempt::kFenced;
+}
+
+std::vector<std::string> MemoryStore::open_attempts() { return attempts_that_are(true); }
+
+std::vector<std::string> MemoryStore::fenced_attempts() { return attempts_that_are(false); }
+
+std::vector<std::string> MemoryStore::attempts_that_are(bool open) {
+  std::vector<std::string> ids;
+  std::lock_guard lock(memory_->mutex);
+  visit_prefix(memory_->attempts, place_, [&](const auto& entry) {
+    const std::string id = entry.first.substr(place_.size());
+    // Places below this one have attempts of their own; save ids hold no '/'.
+    if (id.find('/') == std::string::npos && (entry.second == Memory::Attempt::kOpen) == open) ids.push_back(id);
+  });
+  return ids;
+}
+
+void MemoryStore::clear_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  std::lock_guard lock(memory_->mutex);
+  const auto attempt = memory_->attempts.find(full_name(save_id));
+  if (attempt == memory_->attempts.end()) return;
+  if (attempt->second == Memory::Attempt::kOpen)
+    throw Error(ErrorCode::kPrecondition,
+                "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
+  memory_->attempts.erase(attempt);
+}
+
+std::shared_ptr<Store> open_memory_store(const std::string& url) {
+  const StoreUrl parts = split_url(url);
+  if (parts.authority.empty())
+    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": memory needs a name, as in mem://name/path");
+  std::string path = parts.path;
+  path.erase(0, path.find_first_not_of('/') == std::string::npos ? path.size() : path.find_first_not_of('/'));
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  return std::make_shared<MemoryStore>(parts.authority, path);
+}
+
+void forget_memory(const std::string& name) {
+  std::shared_ptr<MemoryStore::Memory> memory;  // freed after the lock is, since it may be large
+  std::lock_guard lock(memories_mutex());
+  const auto found = MemoryStore::memories().find(name);
+  if (found == MemoryStore::memories().end()) return;
+  memory = std::move(found->second);
+  MemoryStore::memories().erase(found);
+}
+
+}  // namespace cairn

@@ -1,0 +1,61 @@
+// Memory as a store, "mem://<name>/<path>": for tests, for examples, for a process that saves for itself alone.
+//
+// All stores of one <name> in this process share one memory; it lives until `forget_memory` or the end of the process. <path> is a
+// place in it, so that parent_url and child_url work as with directories. Nothing survives the process; otherwise the guarantees
+// are those of every store. An object that is being written holds its name but cannot be read before it is synced or closed.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+class MemoryStore : public Store {
+ public:
+  // `name` and `path` as in the URL; `path` may be empty.
+  MemoryStore(const std::string& name, const std::string& path);
+  ~MemoryStore() override;
+
+  std::string url() const override;
+  bool is_shared() const override { return false; }
+  void create_root() override {}
+
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
+  std::uint64_t size_bytes(const ObjectName& name) override;
+  bool exists(const ObjectName& name) override;
+  std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
+  void remove(const ObjectName& name) override;
+
+  void begin_attempt(const std::string& save_id) override;
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
+  void fence(const std::string& save_id) override;
+  std::vector<std::string> open_attempts() override;
+  std::vector<std::string> fenced_attempts() override;
+  void clear_attempt(const std::string& save_id) override;
+
+ private:
+  struct Memory;
+  class Writer;
+  static std::map<std::string, std::shared_ptr<Memory>>& memories();
+  friend void forget_memory(const std::string& name);
+
+  std::string full_name(const ObjectName& name) const { return place_ + name; }
+  std::vector<std::string> attempts_that_are(bool open);
+
+  std::string name_;
+  std::string place_;  // "" or a path that ends with '/'
+  std::shared_ptr<Memory> memory_;
+};
+
+// The factory of "mem:" URLs.
+std::shared_ptr<Store> open_memory_store(const std::string& url);
+
+// Lets go of the memory called `name`: stores opened later begin empty, those that are open keep what they have.
+void forget_memory(const std::string& name);
+
+}  // namespace cairn

@@ -1,0 +1,318 @@
+// Reads every byte of a checkpoint and compares it with all that is known about it.
+//
+//   the record          decoding checks its own checksum, and that it agrees with itself
+//   each file of ours   its length; its trailer; each block against the trailer; all bytes against the record's checksum; the
+//                       trailer's items against the record
+//   PyTorch's files     each archive: its directory, and the checksum of every entry; bytes objects that are archives alike
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/engine/worker_pool.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = 4u << 20;  // read at once, per thread
+
+// What the record says lies at one place of a file.
+struct RecordedItem {
+  std::string fqn;
+  const StorageInfo* storage = nullptr;
+  const TensorStorageMetadata* tensor = nullptr;  // nullptr: a bytes object
+  const Box* chunk = nullptr;
+};
+
+struct File {
+  const FileInfo* info = nullptr;
+  std::vector<RecordedItem> items;  // by offset
+  std::uint64_t length = 0;         // that it really has
+  bool readable = true;             // nothing is wrong so far that makes reading it pointless
+  std::optional<Trailer> trailer;
+  std::vector<std::uint32_t> piece_crc32;  // of each kPieceBytes of it
+};
+
+// One thing to do: a piece of one of our files, or an item of one of PyTorch's.
+struct Task {
+  File* file = nullptr;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  const RecordedItem* item = nullptr;
+};
+
+class Verification {
+ public:
+  Verification(Store& store, unsigned threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress)
+      : store_(store), threads_(std::max(1u, threads)), progress_(progress) {}
+
+  std::vector<VerifyFault> run() {
+    if (!read_record()) return std::move(faults_);
+    const bool ours = metadata_.commit.has_value();
+    for_each_in_parallel(threads_, files_.size(), [&](std::size_t i) { open(files_[i], ours); });
+    make_tasks(ours);
+    report(0);
+    for_each_in_parallel(threads_, tasks_.size(),
+                         [&](std::size_t i) { tasks_[i].item ? check_archive(tasks_[i]) : check_piece(tasks_[i]); });
+    if (ours)
+      for (File& file : files_) check_whole(file);
+    std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
+      return std::tie(a.object, a.offset, a.fqn, a.what) < std::tie(b.object, b.offset, b.fqn, b.what);
+    });
+    return std::move(faults_);
+  }
+
+ private:
+  void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const std::string& what) {
+    std::lock_guard lock(mutex_);
+    faults_.push_back({object, offset, fqn, what});
+  }
+
+  void report(std::uint64_t bytes) {
+    if (!progress_) return;
+    std::lock_guard lock(mutex_);
+    done_ += bytes;
+    progress_(done_, total_);
+  }
+
+  // Whether the record could be read at all. That there is none is the caller's error, not a fault of a checkpoint.
+  bool read_record() {
+    try {
+      metadata_ = read_metadata(store_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+      add(kCommitRecordName, 0, "", error.what());
+      return false;
+    }
+    files_.resize(metadata_.files.size());
+    for (std::size_t i = 0; i < files_.size(); ++i) files_[i].info = &metadata_.files[i];
+    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+        for (std::size_t chunk = 0; chunk < tensor->storage.size(); ++chunk)
+          add_item({fqn, &tensor->storage[chunk], tensor, &tensor->chunks[chunk]});
+      } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
+        add_item({fqn, &*bytes.storage, nullptr, nullptr});
+      }
+    }
+    for (File& file : files_)
+      std::sort(file.items.begin(), file.items.end(), [](const RecordedItem& a, const RecordedItem& b) {
+        return std::tie(a.storage->offset, a.storage->length) < std::tie(b.storage->offset, b.storage->length);
+      });
+    return true;
+  }
+
+  void add_item(RecordedItem item) {
+    if (item.storage->file >= files_.size())
+      add(kCommitRecordName, 0, item.fqn, "it names a file that it does not list");
+    else
+      files_[item.storage->file].items.push_back(std::move(item));
+  }
+
+  // The first item that has a byte in a range.
+  static std::string name_at(const File& file, std::uint64_t begin, std::uint64_t end) {
+    for (const RecordedItem& item : file.items)
+      if (item.storage->offset < end && item.storage->offset + item.storage->length > begin) return item.fqn;
+    return "";
+  }
+
+  void open(File& file, bool ours) {
+    const FileInfo& info = *file.info;
+    const std::string first = file.items.empty() ? "" : file.items.front().fqn;
+    try {
+      file.length = store_.size_bytes(info.name);
+    } catch (const Error& error) {
+      file.readable = false;
+      if (error.code() != ErrorCode::kNotFound) throw;
+      add(info.name, 0, first, "the file is missing");
+      return;
+    }
+    if (info.length && file.length != *info.length) {
+      const std::uint64_t from = std::min(file.length, *info.length);
+      add(info.name, from, name_at(file, from, *info.length),
+          "the file has " + std::to_string(file.length) + " bytes, " + std::to_string(*info.length) + " were written");
+      file.readable = false;
+      return;
+    }
+    if (!ours) return;
+    if (!info.length || !info.crc32 || !info.trailer_length || *info.trailer_length > file.length) {
+      add(kCommitRecordName, 0, first, "it does not describe " + info.name + " as it should");
+      file.readable = false;
+      return;
+    }
+    try {
+      Bytes bytes(*info.trailer_length, '\0');
+      store_.read(info.name, {{file.length - bytes.size(), {bytes.data(), bytes.size()}}});
+      file.trailer = decode_trailer(bytes, file.length, child_url(store_.url(), info.name));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+      add(info.name, file.length - *info.trailer_length, "", error.what());
+    }
+  }
+
+  void make_tasks(bool ours) {
+    for (File& file : files_) {
+      if (!file.readable) continue;
+      if (ours) {
+        for (std::uint64_t begin = 0; begin < file.length; begin += kPieceBytes)
+          tasks_.push_back({&file, begin, std::min(file.length, begin + kPieceBytes), nullptr});
+        file.piece_crc32.resize(static_cast<std::size_t>((file.length + kPieceBytes - 1) / kPieceBytes));
+        total_ += file.length;
+      } else {
+        const StorageInfo* last = nullptr;
+        for (const RecordedItem& item : file.items) {
+          if (last && last->offset == item.storage->offset && last->length == item.storage->length) continue;
+          last = item.storage;
+          tasks_.push_back({&file, item.storage->offset, item.storage->offset + item.storage->length, &item});
+          total_ += item.storage->length;
+        }
+      }
+    }
+  }
+
+  void check_piece(const Task& task) {
+    File& file = *task.file;
+    const auto length = static_cast<std::size_t>(task.end - task.begin);
+    Bytes bytes(length, '\0');
+    store_.read(file.info->name, {{task.begin, {bytes.data(), length}}});
+    file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
+    if (file.trailer) {
+      // Pieces begin at multiples of every checksum block that is at most as large; larger blocks are checked piece by piece when
+      // the whole is.
+      const std::uint64_t block_bytes = file.trailer->checksum_block_bytes;
+      const std::uint64_t content_end = std::min(task.end, file.trailer->content_bytes);
+      for (std::uint64_t at = task.begin; block_bytes <= kPieceBytes && at < content_end; at += block_bytes) {
+        const std::uint64_t end = std::min(content_end, at + block_bytes);
+        const ByteSpan block = ByteSpan(bytes).subspan(at - task.begin, end - at);
+        if (crc32(0, block) != file.trailer->block_crc32[static_cast<std::size_t>(at / block_bytes)])
+          add(file.info->name, at, name_at(file, at, end),
+              "the checksum of the bytes up to offset " + std::to_string(end) + " does not match");
+      }
+    }
+    report(length);
+  }
+
+  void check_whole(File& file) {
+    if (!file.readable) return;
+    const FileInfo& info = *file.info;
+    std::uint32_t crc = 0;
+    for (std::size_t piece = 0; piece < file.piece_crc32.size(); ++piece)
+      crc = crc32_combine(crc, file.piece_crc32[piece], std::min(kPieceBytes, file.length - piece * kPieceBytes));
+    // If a block or the trailer is known to be wrong, this says nothing new.
+    const bool known =
+        std::any_of(faults_.begin(), faults_.end(), [&](const VerifyFault& fault) { return fault.object == info.name; });
+    if (crc != *info.crc32 && !known) add(info.name, 0, "", "the checksum of the whole file does not match the commit record");
+    if (file.trailer) check_items(file);
+  }
+
+  void check_items(const File& file) {
+    const Trailer& trailer = *file.trailer;
+    const auto fault = [&](std::uint64_t offset, const std::string& fqn, const std::string& what) {
+      add(file.info->name, offset, fqn, what);
+    };
+    if (trailer.save_id != metadata_.save_id)
+      fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + metadata_.save_id);
+    // Items without bytes share their offsets: names tell them apart.
+    std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, const TrailerItem*> stored;
+    for (const TrailerItem& item : trailer.items) stored.emplace(std::make_tuple(item.offset, item.length, item.fqn), &item);
+    for (const RecordedItem& item : file.items) {
+      const auto found = stored.find({item.storage->offset, item.storage->length, item.fqn});
+      if (found == stored.end()) {
+        fault(item.storage->offset, item.fqn, "the commit record places it where the trailer has something else");
+        continue;
+      }
+      const TrailerItem& entry = *found->second;
+      const bool same = entry.payload_offset == item.storage->payload_offset && entry.is_bytes == (item.tensor == nullptr) &&
+                        (!item.tensor || (entry.dtype == item.tensor->properties.dtype && entry.size == item.tensor->size &&
+                                          entry.chunk == *item.chunk));
+      if (!same) fault(item.storage->offset, item.fqn, "the commit record and the trailer describe it differently");
+      stored.erase(found);
+    }
+    for (const auto& [place, item] : stored) fault(item->offset, item->fqn, "the trailer has it, the commit record does not");
+  }
+
+  void check_archive(const Task& task) {
+    const RecordedItem& item = *task.item;
+    const ObjectName& name = task.file->info->name;
+    if (task.end < task.begin || task.end > task.file->length) {
+      add(name, task.begin, item.fqn,
+          "the metadata place it beyond the end of the file, which has " + std::to_string(task.file->length) + " bytes");
+      return;
+    }
+    if (!item.storage->transforms.empty()) {
+      add(name, task.begin, item.fqn,
+          "it is stored through the transform " + item.storage->transforms.front() + ", which Cairn cannot undo");
+      return;
+    }
+    const ZipReader::ReadAt read_at = [&](std::uint64_t offset, MutableByteSpan to) {
+      store_.read(name, {{task.begin + offset, to}});
+    };
+    const std::string what = child_url(store_.url(), name) + " at offset " + std::to_string(task.begin);
+    try {
+      // Values are archives too, as torch.save made them; a blob of the user's own bytes has nothing to check it by.
+      if (item.tensor || begins_like_zip(task)) {
+        const ZipReader zip(task.end - task.begin, read_at, what);
+        for (const ZipReader::Entry& entry : zip.entries()) check_entry(task, zip, entry);
+      }
+      if (item.tensor) {
+        const TorchArchive archive(task.end - task.begin, read_at, what);
+        const ArchivedTensor tensor = read_archived_tensor(archive);
+        if (tensor.description.sizes != item.chunk->sizes || tensor.description.dtype != item.tensor->properties.dtype)
+          add(name, task.begin, item.fqn, "it is a tensor of another size or dtype than the metadata say");
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+      add(name, task.begin, item.fqn, error.what());
+    }
+    report(task.end - task.begin);
+  }
+
+  bool begins_like_zip(const Task& task) {
+    char begin[4] = {};
+    if (task.end - task.begin < sizeof(begin)) return false;
+    store_.read(task.file->info->name, {{task.begin, {begin, sizeof(begin)}}});
+    return std::string_view(begin, sizeof(begin)) == std::string_view("PK\x03\x04", 4);
+  }
+
+  // Entries may be larger than memory should be asked for.
+  void check_entry(const Task& task, const ZipReader& zip, const ZipReader::Entry& entry) {
+    const std::uint64_t begin = task.begin + zip.data_offset(entry);
+    std::uint32_t crc = 0;
+    Bytes piece;
+    for (std::uint64_t done = 0; done < entry.size_bytes; done += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, entry.size_bytes - done)));
+      store_.read(task.file->info->name, {{begin + done, {piece.data(), piece.size()}}});
+      crc = crc32(crc, piece);
+    }
+    if (crc != entry.crc32)
+      add(task.file->info->name, begin, task.item->fqn, "the checksum of the archive's entry " + entry.name + " does not match");
+  }
+
+  Store& store_;
+  const unsigned threads_;
+  const std::function<void(std::uint64_t, std::uint64_t)>& progress_;
+  Metadata metadata_;
+  std::vector<File> files_;
+  std::vector<Task> tasks_;
+  std::mutex mutex_;
+  std::vector<VerifyFault> faults_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace
+
+std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads,
+                                           const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  return Verification(store, threads, progress).run();
+}
+
+}  // namespace cairn
