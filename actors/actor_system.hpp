@@ -1,0 +1,13 @@
+// The CAF system behind an ActorSystem. Internal: this header needs CAF.
+#pragma once
+
+#include <caf/actor_system.hpp>
+
+#include <cairn/actors/rank_runtime.hpp>
+
+namespace cairn {
+
+// Throws kInvalidArgument for a system that ActorSystem::create did not make.
+caf::actor_system& caf_system_of(ActorSystem& system);
+
+}  // namespace cairn

@@ -1,0 +1,61 @@
+#include <cairn/actors/call_context.hpp>
+
+#include <utility>
+
+namespace cairn {
+
+CallContext::CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
+                         std::function<void(Outcome)> done)
+    : call_(std::move(call)),
+      ticket_(ticket),
+      rank_(rank),
+      world_size_(world_size),
+      one_process_(one_process),
+      done_(std::move(done)) {
+  last_resort_.rank = rank;
+  last_resort_.phase = Phase::kJoin;
+  last_resort_.kind = FailureKind::kInternal;
+  last_resort_.code = ErrorCode::kInternal;
+  last_resort_.what = "the supervisor of rank " + std::to_string(rank) + " ended before this call did";
+  last_resort_.actor = "supervisor";
+}
+
+CallContext::~CallContext() {
+  if (!done_) return;
+  if (!outcome_) {
+    outcome_.emplace();
+    outcome_->failures.emplace(rank_, std::move(last_resort_));
+    outcome_->committed = operation() == protocol::Operation::kSave ? Committed::kUnknown : Committed::kNo;
+  }
+  try {
+    done_(std::move(*outcome_));
+  } catch (...) {  // a callback that throws has nobody to hear it
+  }
+}
+
+const Call& CallContext::call() const {
+  return std::visit([](const auto& it) -> const Call& { return it; }, call_);
+}
+
+protocol::Operation CallContext::operation() const {
+  return std::holds_alternative<SaveCall>(call_) ? protocol::Operation::kSave : protocol::Operation::kLoad;
+}
+
+StorageContext CallContext::storage_context(const protocol::RunHook& hook) const {
+  StorageContext context;
+  context.checkpoint_id = call().checkpoint_id;
+  if (operation() == protocol::Operation::kSave) context.save_id = hook.save_id;
+  context.rank = rank_;
+  context.world_size = world_size_;
+  context.one_process = one_process_;
+  context.is_coordinator = hook.is_coordinator;
+  context.step = call().step;
+  context.user_metadata = call().user_metadata;
+  return context;
+}
+
+void CallContext::finish(Outcome outcome) {
+  if (!outcome_) outcome_ = std::move(outcome);
+}
+
+}  // namespace cairn

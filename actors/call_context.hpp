@@ -1,0 +1,54 @@
+// What one running call of one rank points to, shared by all who may run its hooks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include <cairn/actors/protocol/events.hpp>
+#include <cairn/actors/rank_runtime.hpp>
+
+namespace cairn {
+
+// Calls `done` exactly once: when its last holder lets go of it, which is its supervisor or a hook that was still on its way to the
+// executor, under way, or waiting for its data. So nothing of a call is touched, and nothing is posted to its executor, once `done` ran.
+class CallContext {
+ public:
+  CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
+              std::function<void(Outcome)> done);
+  ~CallContext();
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+
+  const Call& call() const;
+  const SaveCall& save() const { return std::get<SaveCall>(call_); }
+  const LoadCall& load() const { return std::get<LoadCall>(call_); }
+  protocol::Operation operation() const;
+  std::uint64_t ticket() const { return ticket_; }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  StorageContext storage_context(const protocol::RunHook& hook) const;
+
+  // Of a load, as this rank has read it. Touched by hooks only.
+  std::optional<Metadata> metadata;
+
+  // What `done` gets. From the supervisor only, which lets go of the call then; the first one counts.
+  void finish(Outcome outcome);
+  // What it gets if nobody calls `finish`.
+  void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
+
+ private:
+  const std::variant<SaveCall, LoadCall> call_;
+  const std::uint64_t ticket_;
+  const int rank_;
+  const int world_size_;
+  const bool one_process_;  // all ranks live in this process
+  const std::function<void(Outcome)> done_;
+  std::optional<Outcome> outcome_;
+  Failure last_resort_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,113 @@
+#include <cairn/actors/coordinator_actor.hpp>
+
+#include <map>
+#include <utility>
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+
+namespace cairn {
+namespace {
+
+// Checkpointers that a program made and forgot: beyond this many, idle machines are dropped.
+constexpr std::size_t kMachinesKept = 256;
+
+class Coordinator : public CoordinatorActor::base {
+ public:
+  Coordinator(caf::actor_config& config, std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer,
+              protocol::Identity world, RuntimeOptions options, std::uint64_t life)
+      : CoordinatorActor::base(config),
+        supervisor_(std::move(supervisor)),
+        tap_(std::move(tracer), "coordinator"),
+        world_(std::move(world)),
+        options_(options),
+        life_(life) {}
+
+  CoordinatorActor::behavior_type make_behavior() override {
+    set_exception_handler(exit_reason_of);
+    return {
+        [this](const Traced<CoordinatorEvent>& message) {
+          tap_.handle(message, [&] { step(message.value.checkpointer, message.value.event); });
+        },
+        [this](const Traced<CoordinatorNews>& message) { tap_.handle(message, [&] { step_all(message.value.event); }); },
+        [this](const Traced<Stop>& message) {
+          tap_.handle(message, [&] {
+            step_all(
+                protocol::Cancelled{"the runtime of rank " + std::to_string(world_.rank) + ", which coordinates, was shut down"});
+            supervisor_->post(tap_.wrap(CoordinatorStopped{}));
+          });
+        },
+        [this](WakeUp) {
+          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) step(checkpointer, protocol::TimerFired{timer});
+          timers_.arm(this, true);
+        },
+    };
+  }
+
+ private:
+  void step_all(const protocol::Event& event) {
+    if (const auto* down = std::get_if<protocol::PeerDown>(&event)) down_.insert_or_assign(down->rank, *down);
+    if (const auto* up = std::get_if<protocol::PeerUp>(&event)) down_.erase(up->rank);
+    for (auto& [checkpointer, machine] : machines_) perform(checkpointer, machine, machine.step(event));
+    timers_.arm(this);
+  }
+
+  void step(const std::string& checkpointer, const protocol::Event& event) {
+    auto found = machines_.find(checkpointer);
+    if (found == machines_.end()) found = make_machine(checkpointer);
+    if (const auto* received = std::get_if<protocol::Received>(&event)) down_.erase(received->from);
+    perform(checkpointer, found->second, found->second.step(event));
+    timers_.arm(this);
+  }
+
+  std::map<std::string, protocol::CoordinatorMachine>::iterator make_machine(const std::string& checkpointer) {
+    if (machines_.size() >= kMachinesKept) {
+      for (auto it = machines_.begin(); it != machines_.end(); ++it) {
+        if (!it->second.is_idle()) continue;
+        machines_.erase(it);
+        break;
+      }
+    }
+    protocol::Identity identity = world_;
+    identity.checkpointer = checkpointer;
+    const auto made = machines_.try_emplace(checkpointer, std::move(identity), options_).first;
+    for (const auto& [rank, down] : down_) made->second.step(down);
+    return made;
+  }
+
+  void perform(const std::string& checkpointer, const protocol::CoordinatorMachine& machine, protocol::Effects effects) {
+    for (auto& effect : effects) {
+      if (auto* send = std::get_if<protocol::Send>(&effect)) {
+        supervisor_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(*send)}));
+      } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
+        supervisor_->post(tap_.wrap(CoordinatorHook{checkpointer, life_, std::move(*hook)}));
+      } else if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
+        timers_.start({checkpointer, start->timer}, clock().now() + start->after);
+      } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
+        timers_.stop({checkpointer, stop->timer});
+      } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
+        tap_.record(EventKind::kState, note->what, machine.counter(), note->ok);
+      }
+    }
+  }
+
+  const std::shared_ptr<Inbox> supervisor_;
+  Tap tap_;
+  const protocol::Identity world_;
+  const RuntimeOptions options_;
+  const std::uint64_t life_;
+  std::map<std::string, protocol::CoordinatorMachine> machines_;
+  std::map<int, protocol::PeerDown> down_;  // for machines that are made later
+  TimerQueue timers_;
+};
+
+}  // namespace
+
+CoordinatorActor spawn_coordinator(caf::actor_system& system, std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer,
+                                   const protocol::Identity& world, const RuntimeOptions& options, std::uint64_t life) {
+  return system.spawn<Coordinator>(std::move(supervisor), std::move(tracer), world, options, life);
+}
+
+}  // namespace cairn

@@ -1,0 +1,64 @@
+#include <cairn/actors/hook_ticket.hpp>
+
+#include <utility>
+
+namespace cairn {
+
+HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
+                       std::uint64_t coordinator, const protocol::RunHook& hook)
+    : supervisor_(std::move(supervisor)),
+      tap_(std::move(tracer), protocol::actor_of(hook.hook)),
+      rank_(rank),
+      checkpointer_(std::move(checkpointer)),
+      coordinator_(coordinator),
+      hook_(hook.hook),
+      operation_(hook.operation),
+      phase_(hook.phase),
+      sequence_(hook.sequence),
+      counter_(hook.counter),
+      started_(tap_.tracer()->now()) {}
+
+HookTicket::~HookTicket() {
+  if (reported_) return;
+  Failure failure;
+  failure.rank = rank_;
+  failure.phase = phase_;
+  failure.kind = FailureKind::kInternal;
+  failure.code = ErrorCode::kInternal;
+  failure.actor = protocol::actor_of(hook_);
+  failure.what = std::string(protocol::name_of(hook_, operation_)) + " never ran: the " + failure.actor + " actor of rank " +
+                 std::to_string(rank_) + " or the executor of the call dropped it";
+  failure.trace_position = record(false);
+  report(std::move(failure));
+}
+
+void HookTicket::succeed(protocol::HookValue value) {
+  if (reported_) return;
+  record(true);
+  report(std::move(value));
+}
+
+void HookTicket::fail(std::exception_ptr exception) {
+  if (reported_) return;
+  Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));
+  failure.trace_position = record(false);
+  report(std::move(failure));
+}
+
+std::uint64_t HookTicket::record(bool ok) {
+  ObservedEvent event;
+  event.kind = EventKind::kOperation;
+  event.attempt = counter_;
+  event.actor = protocol::actor_of(hook_);
+  event.name = protocol::name_of(hook_, operation_);
+  event.duration = tap_.tracer()->now() - started_;
+  event.ok = ok;
+  return tap_.tracer()->record(event);
+}
+
+void HookTicket::report(std::variant<protocol::HookValue, Failure> result) {
+  reported_ = true;
+  supervisor_->post(tap_.wrap(HookReport{checkpointer_, coordinator_, counter_, {sequence_, std::move(result)}}));
+}
+
+}  // namespace cairn

@@ -1,0 +1,49 @@
+// The promise that a hook that was asked for is heard of again, whatever happens to the actors and executors in between.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/local_messages.hpp>
+#include <cairn/actors/traced.hpp>
+
+namespace cairn {
+
+// Posts exactly one HookReport to the supervisor: by `succeed` or `fail`, or, when the last holder drops it, a failure that says
+// so. Not thread-safe: handed from one thread to the next.
+class HookTicket {
+ public:
+  // `coordinator`: 0 when the rank's own machine asked, else which life of the coordinator actor did.
+  HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
+             std::uint64_t coordinator, const protocol::RunHook& hook);
+  ~HookTicket();
+  HookTicket(const HookTicket&) = delete;
+  HookTicket& operator=(const HookTicket&) = delete;
+
+  // The hook begins: its duration counts from here.
+  void start() { started_ = tap_.tracer()->now(); }
+  void succeed(protocol::HookValue value);
+  void fail(std::exception_ptr exception);
+
+ private:
+  std::uint64_t record(bool ok);
+  void report(std::variant<protocol::HookValue, Failure> result);
+
+  const std::shared_ptr<Inbox> supervisor_;
+  Tap tap_;
+  const int rank_;
+  const std::string checkpointer_;
+  const std::uint64_t coordinator_;
+  const protocol::Hook hook_;
+  const protocol::Operation operation_;
+  const Phase phase_;
+  const std::uint64_t sequence_;
+  const std::uint64_t counter_;
+  MonotonicTime started_;
+  bool reported_ = false;
+};
+
+}  // namespace cairn

@@ -1,0 +1,140 @@
+#include <cairn/actors/links/socket.hpp>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+[[noreturn]] void malformed(const std::string& address, const char* why) {
+  throw Error(ErrorCode::kInvalidArgument, "address '" + address + "': " + why + "; expected host:port or [IPv6 address]:port");
+}
+
+Endpoint look_up(const std::string& host, int port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (status != 0) {
+    throw Error(ErrorCode::kUnavailable,
+                "looking up host '" + host + "': " + ::gai_strerror(status) + "; check the name, or give its numeric address");
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
+  // Both families may be offered; IPv4 first, as ranks publish one address and all must find the same.
+  const addrinfo* chosen = found;
+  for (const addrinfo* next = found; next != nullptr; next = next->ai_next) {
+    if (next->ai_family == AF_INET) {
+      chosen = next;
+      break;
+    }
+  }
+  Endpoint endpoint;
+  __builtin_memcpy(&endpoint.storage, chosen->ai_addr, chosen->ai_addrlen);
+  endpoint.length = chosen->ai_addrlen;
+  return endpoint;
+}
+
+const sockaddr* address_of(const Endpoint& endpoint) { return reinterpret_cast<const sockaddr*>(&endpoint.storage); }
+
+}  // namespace
+
+void Socket::reset(int descriptor) noexcept {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = descriptor;
+}
+
+HostPort split_address(const std::string& address) {
+  const auto colon = address.rfind(':');
+  if (colon == std::string::npos) malformed(address, "has no port");
+  HostPort result;
+  result.host = address.substr(0, colon);
+  const char* const begin = address.data() + colon + 1;
+  const char* const end = address.data() + address.size();
+  const auto parsed = std::from_chars(begin, end, result.port);
+  if (parsed.ec != std::errc() || parsed.ptr != end || result.port < 0 || result.port > 65535)
+    malformed(address, "its port is not a number up to 65535");
+  if (!result.host.empty() && result.host.front() == '[') {
+    if (result.host.back() != ']') malformed(address, "its brackets do not match");
+    result.host = result.host.substr(1, result.host.size() - 2);
+  } else if (result.host.find(':') != std::string::npos) {
+    malformed(address, "an IPv6 address needs brackets");
+  }
+  if (result.host.empty()) malformed(address, "has no host");
+  return result;
+}
+
+Endpoint resolve_endpoint(const std::string& address) {
+  const auto parts = split_address(address);
+  if (parts.port == 0) malformed(address, "port 0 cannot be connected to");
+  return look_up(parts.host, parts.port, 0);
+}
+
+std::string join_address(const std::string& host, int port) {
+  const bool bracket = host.find(':') != std::string::npos;
+  return (bracket ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::string to_string(const Endpoint& endpoint) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (::getnameinfo(address_of(endpoint), endpoint.length, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  return join_address(host, std::atoi(port));
+}
+
+Socket listen_on(const std::string& host, int port) {
+  if (port < 0 || port > 65535)
+    throw Error(ErrorCode::kInvalidArgument, "listening on port " + std::to_string(port) + ": not a port");
+  const auto where = look_up(host, port, AI_PASSIVE);
+  const auto name = join_address(host, port);
+  Socket socket(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) throw system_error("open a socket for", name, errno);
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(socket.get(), address_of(where), where.length) != 0) throw system_error("listen at", name, errno);
+  if (::listen(socket.get(), SOMAXCONN) != 0) throw system_error("listen at", name, errno);
+  return socket;
+}
+
+Endpoint local_endpoint(const Socket& socket) {
+  Endpoint endpoint;
+  endpoint.length = sizeof(endpoint.storage);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.length) != 0) {
+    throw system_error("ask the address of", "a socket", errno);
+  }
+  return endpoint;
+}
+
+ConnectProgress start_connect(const Endpoint& to, Socket& socket) {
+  socket.reset(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return {ConnectState::kFailed, errno};
+  if (::connect(socket.get(), address_of(to), to.length) == 0) return {ConnectState::kConnected, 0};
+  if (errno == EINPROGRESS || errno == EINTR) return {ConnectState::kPending, 0};
+  const int error_number = errno;
+  socket.reset();
+  return {ConnectState::kFailed, error_number};
+}
+
+ConnectProgress check_connect(const Socket& socket) {
+  pollfd question{socket.get(), POLLOUT, 0};
+  if (::poll(&question, 1, 0) <= 0) return {ConnectState::kPending, 0};
+  int error_number = 0;
+  socklen_t length = sizeof(error_number);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error_number, &length) != 0) error_number = errno;
+  return {error_number == 0 ? ConnectState::kConnected : ConnectState::kFailed, error_number};
+}
+
+}  // namespace cairn

@@ -1,0 +1,247 @@
+// The actor behind TCP links; internal to this folder. Its description is in tcp_links.cpp.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <caf/actor_cast.hpp>
+#include <caf/actor_control_block.hpp>
+#include <caf/io/broker.hpp>
+#include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
+
+#include <cairn/actors/links/frames.hpp>
+#include <cairn/actors/links/handshake.hpp>
+#include <cairn/actors/links/links.hpp>
+#include <cairn/actors/links/tcp_links.hpp>
+#include <cairn/base/clock.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+
+namespace cairn::tcp {
+
+using std::chrono::milliseconds;
+
+// Encoded ahead of the socket, per connection; one frame more may come on top.
+inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
+inline constexpr std::size_t kReadBytes = 64u << 10;
+// For the last words of a connection: a refusal, a goodbye, at the end also what was still waiting.
+inline constexpr milliseconds kDrain{1000};
+// Between two attempts of one opening.
+inline constexpr milliseconds kBackoffMin{10};
+inline constexpr milliseconds kBackoffMax{500};
+// Between two looks at a connect that is pending.
+inline constexpr milliseconds kLookMin{1};
+inline constexpr milliseconds kLookMax{50};
+
+// Goes on with an opening: its next attempt, or a look at the one that is pending.
+struct OpeningStep {
+  std::uint64_t opening = 0;
+};
+struct Tick {};
+// A socket that was given up is closed by now.
+struct SocketClosed {};
+// The owner has let go of enough of what a peer sent.
+struct ResumeReading {
+  int rank = 0;
+  std::uint64_t link = 0;
+};
+
+}  // namespace cairn::tcp
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::OpeningStep)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::Tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::SocketClosed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::ResumeReading)
+
+namespace cairn::tcp {
+
+// What a broker is told when it is spawned.
+struct Setup {
+  Socket listener;
+  std::vector<std::string> addresses;
+  std::vector<Endpoint> endpoints;
+  LinkIdentity identity;
+  TransformFactory transform;
+  std::shared_ptr<LinkCounters> counters;
+  RuntimeOptions options;
+  caf::weak_actor_ptr owner;
+};
+
+// Bytes of one link that its owner has not let go of. Shared with the messages themselves, which may be released on any thread.
+struct Unread {
+  std::atomic<std::size_t> bytes{0};
+  std::atomic<bool> halted{false};
+  std::size_t resume_at = 0;
+  caf::weak_actor_ptr links;
+  int rank = 0;
+  std::uint64_t link = 0;
+};
+
+// `bytes` of them were let go of; reading goes on if it was halted and enough is gone.
+void release(Unread& unread, std::size_t bytes);
+// Shares `text`, and counts it as unread until the last owner lets go of it.
+SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread);
+
+enum class Stage {
+  kAccepted,     // by us; its hello has not come
+  kOpened,       // by us; our hello is on its way, the answer has not come
+  kEstablished,  // the data or heartbeat connection of a link
+  kLeaving,      // says its last words; what comes is ignored
+};
+
+struct Connection {
+  std::uint64_t id = 0;  // handles are descriptors, which are used again
+  caf::io::connection_handle handle;
+  Stage stage = Stage::kAccepted;
+  v1::LinkPurpose purpose = v1::LINK_PURPOSE_UNSPECIFIED;
+  int rank = -1;              // the peer's, once known
+  std::uint64_t opening = 0;  // that it belongs to, of kOpened
+  MonotonicTime deadline;     // of all stages but kEstablished
+  std::unique_ptr<Transform> transform;
+  FrameReader reader{kHelloBytesMax};
+  std::size_t unsent = 0;   // bytes that the socket has not taken
+  bool introduced = false;  // our hello was sent
+  bool ended = false;       // closed on our side: ignore whatever still refers to it
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+// One try after the other to get a connection, until its deadline.
+struct Opening {
+  int rank = 0;
+  v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA;
+  std::uint64_t link = 0;
+  MonotonicTime deadline;
+  milliseconds backoff = kBackoffMin;
+  milliseconds look = kLookMin;
+  Socket socket;             // of a connect that is pending
+  ConnectionPtr connection;  // of a handshake under way
+};
+
+struct Peer {
+  bool up = false;
+  std::uint64_t link = 0;
+  std::size_t frame_bytes_max = 0;  // what it accepts
+  ConnectionPtr data;
+  ConnectionPtr beats;
+  std::uint64_t data_opening = 0;  // 0: none
+  std::uint64_t beats_opening = 0;
+  MessageSplitter outgoing;
+  std::optional<MessageAssembler> incoming;
+  std::shared_ptr<Unread> unread;
+  MonotonicTime heard;      // anything, on either connection
+  MonotonicTime last_beat;  // sent
+};
+
+class TcpLinks;
+using Broker = caf::stateful_actor<TcpLinks, caf::io::broker>;
+
+class TcpLinks {
+ public:
+  explicit TcpLinks(Broker* self) : self_(self) {}
+  const char* name = "tcp links";
+
+  caf::behavior start(std::shared_ptr<Setup> setup);
+
+ private:
+  int rank() const { return setup_->identity.rank; }
+  int world_size() const { return setup_->identity.world_size; }
+  const RuntimeOptions& options() const { return setup_->options; }
+  Peer& peer(int of) { return peers_[static_cast<std::size_t>(of)]; }
+  static MonotonicTime now() { return system_clock().now(); }
+  std::string describe(int of) const {
+    return "rank " + std::to_string(of) + " at " + setup_->addresses[static_cast<std::size_t>(of)];
+  }
+  template <class Message>
+  void tell_owner(Message&& message) {
+    if (auto owner = setup_->owner.lock()) self_->send(caf::actor_cast<caf::actor>(owner), std::forward<Message>(message));
+  }
+
+  // Without a sender: CAF does not empty the mailbox of a broker that has ended, and a message in it that names the broker as its
+  // sender would keep it for ever.
+  template <class Message>
+  void tell_self(Message message) {
+    caf::anon_send(caf::actor_cast<caf::actor>(self_), message);
+  }
+  template <class Message>
+  void tell_self_later(milliseconds delay, Message message) {
+    caf::delayed_anon_send(caf::actor_cast<caf::actor>(self_), delay, message);
+  }
+
+  // Messages
+  void on_send(const LinkSend& message);
+  void pump(int to);
+
+  // Openings
+  std::uint64_t begin_opening(int to, v1::LinkPurpose purpose, std::uint64_t link);
+  void on_opening_step(std::uint64_t number);
+  void hand_shake(std::uint64_t number);
+  void try_again(std::uint64_t number, const std::string& trouble);
+  void cancel_opening(std::uint64_t number);
+
+  // Connections
+  ConnectionPtr adopt(caf::io::connection_handle handle, Stage stage, ConnectionSide side);
+  void write(Connection& connection, const std::string& frame);
+  void introduce(Connection& connection);
+  void leave(const ConnectionPtr& connection, const v1::LinkFrame& last_words);
+  void half_close(Connection& connection);
+  void discard(const ConnectionPtr& connection);
+  void forget(Connection& connection);
+  void make_room();
+  void watch_door();
+  void close_door();
+  template <class Handle>
+  void close_later(Handle handle);
+
+  // What comes from sockets
+  void on_accepted(caf::io::connection_handle handle);
+  void on_bytes(const caf::io::new_data_msg& message);
+  void on_transferred(const caf::io::data_transferred_msg& message);
+  void on_closed(caf::io::connection_handle handle);
+  void read_frames(const ConnectionPtr& connection);
+  void on_frame(const ConnectionPtr& connection, v1::LinkFrame& frame);
+  void on_hello(const ConnectionPtr& connection, const v1::LinkHello& hello);
+  void on_answer(const ConnectionPtr& connection, const v1::LinkFrame& frame);
+  void on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& frame);
+  void misbehaved(const ConnectionPtr& connection, const std::string& what);
+  void refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why);
+
+  // Links
+  void come_up(const ConnectionPtr& connection, const v1::LinkHello& hello);
+  void take_beats(const ConnectionPtr& connection);
+  void go_down(int of, LinkDownCause cause, const std::string& why, bool say_goodbye = false);
+  void on_resume(const ResumeReading& resume);
+  void on_tick();
+  void begin_close(const std::string& why);
+  void quit_when_done();
+
+  Broker* const self_;
+  std::shared_ptr<Setup> setup_;
+  std::vector<Peer> peers_;
+  std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
+  std::map<std::uint64_t, Opening> openings_;
+  caf::io::accept_handle door_;
+  bool door_halted_ = false;
+  std::size_t closing_sockets_ = 0;  // given up, not closed yet
+  std::size_t connections_max_ = 0;
+  std::size_t strangers_max_ = 0;  // accepted connections without a hello
+  std::uint64_t numbers_ = 0;      // of openings and connections
+  std::unique_ptr<Random> random_ = system_random();
+  milliseconds beat_interval_{0};
+  milliseconds tick_interval_{0};
+  MonotonicTime last_tick_;
+  bool closing_ = false;
+  bool spoke_to_self_ = false;
+  std::string closing_why_;
+  MonotonicTime closing_deadline_;
+};
+
+}  // namespace cairn::tcp

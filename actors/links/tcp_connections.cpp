@@ -1,0 +1,248 @@
+// What the TCP links actor does with its sockets: bytes in and out, and their ends.
+#include <cairn/actors/links/tcp_actor.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <caf/io/middleman.hpp>
+#include <caf/send.hpp>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn::tcp {
+
+ConnectionPtr TcpLinks::adopt(caf::io::connection_handle handle, Stage stage, ConnectionSide side) {
+  auto connection = std::make_shared<Connection>();
+  connection->id = ++numbers_;
+  connection->handle = handle;
+  connection->stage = stage;
+  connection->deadline = now() + options().handshake_deadline;
+  connection->transform = setup_->transform(side);
+  connections_[handle] = connection;
+  self_->ack_writes(handle, true);
+  self_->configure_read(handle, caf::io::receive_policy::at_most(kReadBytes));
+  auto& wire = self_->wr_buf(handle);
+  const auto before = wire.size();
+  connection->transform->start(wire);
+  connection->unsent += wire.size() - before;
+  self_->flush(handle);
+  return connection;
+}
+
+void TcpLinks::write(Connection& connection, const std::string& frame) {
+  if (connection.ended) return;
+  auto& wire = self_->wr_buf(connection.handle);
+  const auto before = wire.size();
+  connection.transform->send(frame, wire);
+  connection.unsent += wire.size() - before;
+  self_->flush(connection.handle);
+}
+
+// Says hello on a connection of ours as soon as its transform is ready.
+void TcpLinks::introduce(Connection& connection) {
+  if (connection.stage != Stage::kOpened || connection.introduced || !connection.transform->ready()) return;
+  connection.introduced = true;
+  write(connection, encode_frame(make_hello(setup_->identity, connection.purpose, openings_.at(connection.opening).link)));
+}
+
+// Sends `last_words` after all that was encoded before, then closes: first our direction, so that the words are not lost to a
+// reset.
+void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_words) {
+  if (connection->ended || connection->stage == Stage::kLeaving) return;
+  if (!connection->transform->ready()) {
+    discard(connection);
+    return;
+  }
+  write(*connection, encode_frame(last_words));
+  connection->stage = Stage::kLeaving;
+  connection->deadline = now() + kDrain;
+  if (connection->unsent == 0) half_close(*connection);
+}
+
+void TcpLinks::half_close(Connection& connection) { ::shutdown(static_cast<int>(connection.handle.id()), SHUT_WR); }
+
+// Gives the connection up. Unsent bytes are dropped: with them the descriptor would stay open for as long as the peer does not
+// read.
+void TcpLinks::discard(const ConnectionPtr& connection) {
+  if (connection->ended) return;
+  ::shutdown(static_cast<int>(connection->handle.id()), SHUT_RDWR);
+  close_later(connection->handle);
+  forget(*connection);
+}
+
+void TcpLinks::forget(Connection& connection) {
+  connection.ended = true;
+  connections_.erase(connection.handle);
+}
+
+// CAF merges what happens to a socket within one round of the network thread: one that is activated and closed in the same round is
+// never taken out of the loop, and its descriptor stays open for ever. So sockets are closed in the next round.
+template <class Handle>
+void TcpLinks::close_later(Handle handle) {
+  ++closing_sockets_;
+  self_->backend().post([self = caf::strong_actor_ptr(self_->ctrl()), broker = self_, handle] {
+    broker->close(handle);
+    caf::anon_send(caf::actor_cast<caf::actor>(self), SocketClosed{});
+  });
+}
+
+void TcpLinks::close_door() { close_later(door_); }
+
+// Strangers may hold only so many connections: the oldest one goes when there are too many. Who has something to say has said it.
+void TcpLinks::make_room() {
+  std::size_t strangers = 0;
+  ConnectionPtr oldest;
+  for (const auto& [handle, connection] : connections_) {
+    if (connection->stage != Stage::kAccepted && connection->stage != Stage::kLeaving) continue;
+    ++strangers;
+    if (!oldest || connection->id < oldest->id) oldest = connection;
+  }
+  if (oldest && (strangers > strangers_max_ || connections_.size() > connections_max_)) {
+    ++setup_->counters->crowded_out;
+    discard(oldest);
+  }
+}
+
+// Without a free descriptor the system cannot accept, and would say so in an endless loop: the door stays shut meanwhile.
+void TcpLinks::watch_door() {
+  if (closing_) return;
+  const Socket probe(::fcntl(0, F_DUPFD_CLOEXEC, 0));
+  const bool full = !probe.valid() && errno == EMFILE;
+  if (full == door_halted_) return;
+  door_halted_ = full;
+  if (full) {
+    self_->halt(door_);
+  } else {
+    self_->trigger(door_);
+  }
+}
+
+void TcpLinks::on_accepted(caf::io::connection_handle handle) {
+  ++setup_->counters->connections;
+  const auto connection = adopt(handle, Stage::kAccepted, ConnectionSide::kAcceptor);
+  if (closing_) {
+    discard(connection);
+  } else {
+    make_room();
+  }
+}
+
+void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {
+  const auto found = connections_.find(message.handle);
+  if (found == connections_.end()) return;
+  const auto connection = found->second;
+  if (connection->stage == Stage::kLeaving) return;
+  if (connection->stage == Stage::kEstablished) peer(connection->rank).heard = now();
+  try {
+    auto& wire = self_->wr_buf(connection->handle);
+    const auto before = wire.size();
+    connection->transform->receive(ByteSpan(message.buf.data(), message.buf.size()), connection->reader.buffer(), wire);
+    connection->unsent += wire.size() - before;
+    self_->flush(connection->handle);
+    introduce(*connection);
+    read_frames(connection);
+  } catch (const std::exception& error) {
+    misbehaved(connection, error.what());
+  }
+}
+
+void TcpLinks::read_frames(const ConnectionPtr& connection) {
+  ByteSpan bytes;
+  while (!connection->ended && connection->stage != Stage::kLeaving) {
+    const auto status = connection->reader.next(bytes);
+    if (status == FrameReader::Status::kIncomplete) return;
+    if (status == FrameReader::Status::kTooLong) {
+      ++setup_->counters->oversize;
+      misbehaved(connection, "a frame is longer than allowed");
+      return;
+    }
+    v1::LinkFrame frame;
+    if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      ++setup_->counters->garbage;
+      misbehaved(connection, "a frame cannot be decoded");
+      return;
+    }
+    on_frame(connection, frame);
+  }
+}
+
+void TcpLinks::on_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
+  if (connection->stage == Stage::kEstablished) {
+    on_link_frame(connection, frame);
+  } else if (connection->stage == Stage::kOpened) {
+    on_answer(connection, frame);
+  } else if (is_hello(frame)) {
+    on_hello(connection, frame.hello());
+  } else {
+    ++setup_->counters->garbage;
+    misbehaved(connection, "its first frame is no hello");
+  }
+}
+
+void TcpLinks::on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
+  const int from = connection->rank;
+  auto& sender = peer(from);
+  if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {
+    if (!frame.has_beat()) misbehaved(connection, "something else than a beat on the heartbeat connection");
+    return;
+  }
+  if (frame.has_goodbye()) {
+    go_down(from, LinkDownCause::kClosed, "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
+    return;
+  }
+  if (!frame.has_section()) {
+    misbehaved(connection, "something else than messages on the data connection");
+    return;
+  }
+  std::string message;
+  if (!sender.incoming->add(*frame.mutable_section(), message)) return;
+  auto& unread = *sender.unread;
+  tell_owner(LinkMessage{from, counted(std::move(message), sender.unread)});
+  if (unread.bytes.load() <= options().unread_bytes_max || unread.halted.exchange(true)) return;
+  self_->halt(connection->handle);
+  // The owner may have let go of everything before it could see that reading is halted.
+  release(unread, 0);
+}
+
+void TcpLinks::misbehaved(const ConnectionPtr& connection, const std::string& what) {
+  if (connection->stage == Stage::kAccepted) {
+    discard(connection);
+  } else if (!connection->ended && connection->stage != Stage::kLeaving) {
+    go_down(connection->rank, LinkDownCause::kProtocol, describe(connection->rank) + " does not keep to the protocol: " + what,
+            true);
+  }
+}
+
+void TcpLinks::on_transferred(const caf::io::data_transferred_msg& message) {
+  const auto found = connections_.find(message.handle);
+  if (found == connections_.end()) return;
+  auto& connection = *found->second;
+  connection.unsent = message.remaining;
+  if (connection.stage == Stage::kLeaving) {
+    if (connection.unsent == 0) half_close(connection);
+  } else if (connection.stage == Stage::kEstablished && connection.purpose == v1::LINK_PURPOSE_DATA) {
+    pump(connection.rank);
+  }
+}
+
+void TcpLinks::on_closed(caf::io::connection_handle handle) {
+  const auto found = connections_.find(handle);
+  if (found == connections_.end()) return;
+  const auto connection = found->second;
+  // The descriptor is still open here: a write that is pending must fail, or it would hold the descriptor.
+  ::shutdown(static_cast<int>(handle.id()), SHUT_RDWR);
+  const auto stage = connection->stage;
+  forget(*connection);
+  if (stage == Stage::kOpened) {
+    openings_.at(connection->opening).connection = nullptr;
+    try_again(connection->opening, "it closed the connection without an answer");
+  } else if (stage == Stage::kEstablished) {
+    go_down(connection->rank, LinkDownCause::kClosed, "the connection to " + describe(connection->rank) + " was closed");
+  }
+  quit_when_done();
+}
+
+}  // namespace cairn::tcp

@@ -1,0 +1,308 @@
+// Links over TCP: one broker per rank, on the network thread, with all of that rank's connections.
+//
+//   owns        the listening socket, its connections, and per peer what waits to be sent
+//   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
+//   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one connection; silence; kDrain at the
+//   end on death    of a peer: LinkDown; of the owner: as LinkClose
+//
+// A link is a data connection and a heartbeat connection, both opened by the same side. It is up from the exchange of hellos on the
+// data connection until either ends:
+//
+//   apart --- send ------------------> opening --- hello accepted by the peer ---> up --- closed, silent, ... ---> apart
+//     └───── hello of the peer accepted ────┴──────────────────────────────────────^
+//
+// If two ranks open at once, the connection of the lower rank goes first: it refuses the other's, which it would else have
+// accepted, once its own hello is on its way; the higher rank drops its own attempt when the lower one's hello comes. Nothing is
+// sent before hellos were exchanged, so that nothing is lost or reordered by this.
+//
+// Messages of one link travel whole, one after the other, in sections, of which only a few are encoded ahead: a large message
+// delays neither other links nor, having a connection of their own, the beats.
+#include <cairn/actors/links/tcp_links.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <sys/resource.h>
+
+#include <caf/io/middleman.hpp>
+#include <caf/send.hpp>
+
+#include <cairn/actors/links/tcp_actor.hpp>
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace tcp {
+
+void release(Unread& unread, std::size_t bytes) {
+  const auto left = unread.bytes.fetch_sub(bytes) - bytes;
+  if (left > unread.resume_at || !unread.halted.exchange(false)) return;
+  if (auto links = unread.links.lock()) caf::anon_send(caf::actor_cast<caf::actor>(links), ResumeReading{unread.rank, unread.link});
+}
+
+SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread) {
+  unread->bytes.fetch_add(text.size());
+  return SharedBytes(new std::string(std::move(text)), [unread](const std::string* bytes) {
+    const auto size = bytes->size();
+    delete bytes;
+    release(*unread, size);
+  });
+}
+
+caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
+  setup_ = std::move(setup);
+  peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
+  rlimit limit{};
+  const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
+  connections_max_ = std::max<std::size_t>(descriptors / 2, 16);
+  strangers_max_ = std::clamp<std::size_t>(descriptors / 8, 8, 256);
+  beat_interval_ = std::max(options().silence / 4, milliseconds(1));
+  tick_interval_ = std::clamp(options().silence / 8, milliseconds(1), milliseconds(250));
+  last_tick_ = now();
+  door_ = self_->add_doorman(setup_->listener.release());
+  self_->set_down_handler([this](caf::down_msg&) { begin_close("its owner ended"); });
+  self_->set_exit_handler([this](caf::exit_msg&) { begin_close("it was told to exit"); });
+  // It may have ended already. Only a strong reference may be monitored: CAF follows a weak one to an actor that is gone.
+  if (auto owner = setup_->owner.lock()) {
+    self_->monitor(caf::actor_cast<caf::actor>(owner));
+  } else {
+    begin_close("its owner ended");
+  }
+  tell_self_later(tick_interval_, Tick{});
+  return {
+      [this](const LinkSend& message) { on_send(message); },
+      [this](LinkClose) { begin_close("it leaves the world"); },
+      [this](OpeningStep step) { on_opening_step(step.opening); },
+      [this](Tick) { on_tick(); },
+      [this](const ResumeReading& resume) { on_resume(resume); },
+      [this](SocketClosed) {
+        --closing_sockets_;
+        quit_when_done();
+      },
+      [this](const caf::io::new_connection_msg& message) { on_accepted(message.handle); },
+      [this](const caf::io::new_data_msg& message) { on_bytes(message); },
+      [this](const caf::io::data_transferred_msg& message) { on_transferred(message); },
+      [this](const caf::io::connection_closed_msg& message) { on_closed(message.handle); },
+      [this](const caf::io::acceptor_closed_msg&) { begin_close("its listening socket failed"); },
+  };
+}
+
+void TcpLinks::on_send(const LinkSend& message) {
+  if (closing_ || message.bytes == nullptr) return;
+  const int to = message.rank;
+  if (to < 0 || to >= world_size()) {
+    tell_owner(LinkDown{to, LinkDownCause::kUnreachable,
+                        "rank " + std::to_string(to) + " is not one of this world's " + std::to_string(world_size())});
+    return;
+  }
+  if (message.bytes->size() > options().message_bytes_max) {
+    go_down(to, LinkDownCause::kOverflow,
+            "a message of " + std::to_string(message.bytes->size()) + " bytes exceeds message_bytes_max " +
+                std::to_string(options().message_bytes_max),
+            true);
+    return;
+  }
+  if (to == rank()) {
+    if (!std::exchange(spoke_to_self_, true)) tell_owner(LinkUp{to});
+    tell_owner(LinkMessage{to, message.bytes});
+    return;
+  }
+  auto& target = peer(to);
+  // One message may be larger than the bound, a queue may not.
+  if (!target.outgoing.empty() && target.outgoing.bytes() + message.bytes->size() > options().unsent_bytes_max) {
+    go_down(to, LinkDownCause::kOverflow,
+            "more than unsent_bytes_max " + std::to_string(options().unsent_bytes_max) + " bytes wait for " + describe(to));
+    return;
+  }
+  target.outgoing.push(message.bytes);
+  if (target.up) {
+    pump(to);
+  } else if (target.data_opening == 0) {
+    std::uint64_t link = 0;
+    while (link == 0) link = random_->next();
+    target.data_opening = begin_opening(to, v1::LINK_PURPOSE_DATA, link);
+  }
+}
+
+// Encodes as much as the socket may take soon.
+void TcpLinks::pump(int to) {
+  auto& target = peer(to);
+  if (!target.up || target.data->stage != Stage::kEstablished) return;
+  auto& connection = *target.data;
+  const auto frame_bytes = std::min(target.frame_bytes_max, options().frame_bytes_max);
+  while (!target.outgoing.empty() && connection.unsent < kEncodedBytesMax)
+    write(connection, target.outgoing.next_frame(frame_bytes));
+  if (closing_ && target.outgoing.empty()) leave(target.data, make_goodbye(closing_why_));
+}
+
+void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hello) {
+  const int from = connection->rank;
+  auto& other = peer(from);
+  ++setup_->counters->established;
+  connection->stage = Stage::kEstablished;
+  connection->reader.set_frame_bytes_max(options().frame_bytes_max);
+  other.up = true;
+  other.link = hello.link();
+  other.frame_bytes_max = hello.frame_bytes_max();
+  other.data = connection;
+  other.incoming.emplace(options().message_bytes_max);
+  other.unread = std::make_shared<Unread>();
+  other.unread->resume_at = options().unread_bytes_max / 2;
+  other.unread->links = caf::weak_actor_ptr(self_->ctrl());
+  other.unread->rank = from;
+  other.unread->link = other.link;
+  other.heard = now();
+  tell_owner(LinkUp{from});
+  pump(from);
+}
+
+void TcpLinks::take_beats(const ConnectionPtr& connection) {
+  auto& other = peer(connection->rank);
+  ++setup_->counters->established;
+  connection->stage = Stage::kEstablished;
+  other.beats = connection;
+  other.heard = now();
+}
+
+// Ends whatever there is between us and `of`: openings, connections, what waits to be sent.
+void TcpLinks::go_down(int of, LinkDownCause cause, const std::string& why, bool say_goodbye) {
+  Peer old;
+  std::swap(old, peer(of));
+  if (of == rank()) spoke_to_self_ = false;
+  cancel_opening(old.data_opening);
+  cancel_opening(old.beats_opening);
+  if (old.data) {
+    if (say_goodbye && old.data->stage == Stage::kEstablished) {
+      leave(old.data, make_goodbye(why));
+    } else if (old.data->stage != Stage::kLeaving) {
+      discard(old.data);
+    }
+  }
+  if (old.beats) discard(old.beats);
+  if (!closing_) tell_owner(LinkDown{of, cause, why});
+}
+
+void TcpLinks::on_resume(const ResumeReading& resume) {
+  auto& sender = peer(resume.rank);
+  if (!sender.up || sender.link != resume.link) return;
+  // Not now, as in `forget`. By then it may have been halted again, or be gone.
+  self_->backend().post([self = caf::strong_actor_ptr(self_->ctrl()), broker = self_,
+                         connection = std::weak_ptr<Connection>(sender.data), unread = sender.unread] {
+    const auto still = connection.lock();
+    if (still && !still->ended && !unread->halted.load()) broker->trigger(still->handle);
+  });
+}
+
+void TcpLinks::on_tick() {
+  const auto time = now();
+  // If this thread itself stood still, what the peers sent meanwhile is still unread: nobody is judged by it.
+  const bool stalled = time - last_tick_ > tick_interval_ + options().silence / 2;
+  last_tick_ = time;
+  watch_door();
+  std::vector<ConnectionPtr> late;
+  for (const auto& [handle, connection] : connections_) {
+    if (!stalled && connection->stage != Stage::kEstablished && time >= connection->deadline) late.push_back(connection);
+  }
+  for (const auto& connection : late) {
+    if (connection->ended) continue;
+    if (connection->stage == Stage::kAccepted) ++setup_->counters->handshake_deadline;
+    if (connection->stage == Stage::kOpened) {
+      try_again(connection->opening, "no answer to a hello within " + std::to_string(options().handshake_deadline.count()) + " ms");
+    } else {
+      discard(connection);
+    }
+  }
+  for (int of = 0; of < world_size(); ++of) {
+    auto& other = peer(of);
+    if (!other.up) continue;
+    if (stalled) other.heard = time;
+    if (time - other.heard > options().silence) {
+      go_down(of, LinkDownCause::kSilent,
+              "nothing was heard of " + describe(of) + " for " +
+                  std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms");
+    } else if (other.beats && other.beats->unsent == 0 && time - other.last_beat >= beat_interval_ - tick_interval_ / 2) {
+      other.last_beat = time;
+      v1::LinkFrame beat;
+      beat.mutable_beat();
+      write(*other.beats, encode_frame(beat));
+    }
+  }
+  if (closing_ && time >= closing_deadline_) {
+    while (!connections_.empty()) discard(connections_.begin()->second);
+  }
+  quit_when_done();
+  if (!closing_ || !connections_.empty()) tell_self_later(tick_interval_, Tick{});
+}
+
+// Lets every link say what still waits, and goodbye; then ends.
+void TcpLinks::begin_close(const std::string& why) {
+  if (std::exchange(closing_, true)) return;
+  closing_why_ = why;
+  closing_deadline_ = now() + kDrain;
+  close_door();
+  while (!openings_.empty()) cancel_opening(openings_.begin()->first);
+  std::vector<ConnectionPtr> strangers;
+  for (const auto& [handle, connection] : connections_) {
+    if (connection->stage == Stage::kAccepted) strangers.push_back(connection);
+  }
+  for (const auto& connection : strangers) discard(connection);
+  for (int of = 0; of < world_size(); ++of) pump(of);
+  quit_when_done();
+}
+
+void TcpLinks::quit_when_done() {
+  if (!closing_) return;
+  // The heartbeat connection goes last, so that the goodbye is what the peer hears first.
+  for (auto& other : peers_) {
+    if (other.up && other.data->ended && other.beats) discard(other.beats);
+  }
+  if (connections_.empty() && closing_sockets_ == 0) self_->quit();
+}
+
+namespace {
+
+caf::behavior tcp_links(Broker* self, std::shared_ptr<Setup> setup) { return self->state.start(std::move(setup)); }
+
+class TcpLinksFactory : public LinksFactory {
+ public:
+  explicit TcpLinksFactory(TcpLinksConfig config) : config_(std::move(config)) {
+    if (!config_.listener.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
+    if (!config_.counters) config_.counters = std::make_shared<LinkCounters>();
+    for (const auto& address : config_.addresses) endpoints_.push_back(resolve_endpoint(address));
+  }
+
+  caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override {
+    if (rank < 0 || rank >= static_cast<int>(config_.addresses.size())) {
+      throw Error(ErrorCode::kInvalidArgument, "TCP links: rank " + std::to_string(rank) + " has none of the " +
+                                                   std::to_string(config_.addresses.size()) + " addresses");
+    }
+    if (options.frame_bytes_max < kFrameBytesMin || options.frame_bytes_max > kFrameBytesLimit) {
+      throw Error(ErrorCode::kInvalidArgument, "TCP links: frame_bytes_max " + std::to_string(options.frame_bytes_max) +
+                                                   " is not between " + std::to_string(kFrameBytesMin) + " bytes and 1 GiB");
+    }
+    if (!config_.listener.valid())
+      throw Error(ErrorCode::kPrecondition, "TCP links: spawned already; a factory serves one rank once");
+    auto setup = std::make_shared<Setup>();
+    setup->listener = std::move(config_.listener);
+    setup->addresses = config_.addresses;
+    setup->endpoints = endpoints_;
+    setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
+    setup->transform = config_.transform;
+    setup->counters = config_.counters;
+    setup->options = options;
+    setup->owner = caf::actor_cast<caf::weak_actor_ptr>(owner);
+    return system.middleman().spawn_broker(tcp_links, std::move(setup));
+  }
+
+ private:
+  TcpLinksConfig config_;
+  std::vector<Endpoint> endpoints_;
+};
+
+}  // namespace
+}  // namespace tcp
+
+std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config) {
+  return std::make_shared<tcp::TcpLinksFactory>(std::move(config));
+}
+
+}  // namespace cairn

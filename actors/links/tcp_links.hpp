@@ -1,0 +1,45 @@
+// Links over TCP between rank processes, of one machine or of many.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/transform.hpp>
+
+namespace cairn {
+
+class LinksFactory;
+
+// What has come to a rank's door. Only grows; may be read from any thread.
+struct LinkCounters {
+  std::atomic<std::uint64_t> connections{0};     // accepted by the system, by whomever they were opened
+  std::atomic<std::uint64_t> established{0};     // of both sides, after an exchange of hellos
+  std::atomic<std::uint64_t> garbage{0};         // closed: what came was no frame, no hello, or not in its place
+  std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
+  std::atomic<std::uint64_t> wrong_protocol{0};  // refused, for the reasons of messages/link.proto
+  std::atomic<std::uint64_t> wrong_incarnation{0};
+  std::atomic<std::uint64_t> wrong_world_size{0};
+  std::atomic<std::uint64_t> wrong_rank{0};
+  std::atomic<std::uint64_t> duplicate{0};
+  std::atomic<std::uint64_t> crossed{0};
+  std::atomic<std::uint64_t> no_link{0};
+  std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello came in time
+  std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest without a hello, when too many had none
+};
+
+struct TcpLinksConfig {
+  Socket listener;                     // see listen_on
+  std::vector<std::string> addresses;  // "host:port" of every rank's listener; names are looked up once, now
+  std::string incarnation;
+  TransformFactory transform = plain_transform();
+  std::shared_ptr<LinkCounters> counters;  // may be null
+};
+
+// Serves one rank; spawns once. Throws kInvalidArgument and kUnavailable for addresses that cannot be understood or found.
+std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
+
+}  // namespace cairn

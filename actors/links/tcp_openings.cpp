@@ -1,0 +1,173 @@
+// How the TCP links actor gets connections: attempts, retries, handshakes of both sides.
+#include <cairn/actors/links/tcp_actor.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace cairn::tcp {
+
+std::uint64_t TcpLinks::begin_opening(int to, v1::LinkPurpose purpose, std::uint64_t link) {
+  const auto number = ++numbers_;
+  auto& opening = openings_[number];
+  opening.rank = to;
+  opening.purpose = purpose;
+  opening.link = link;
+  opening.deadline = now() + options().connect_deadline;
+  // Later, as a message: whoever begins an opening need not expect it to have failed already.
+  tell_self(OpeningStep{number});
+  return number;
+}
+
+void TcpLinks::on_opening_step(std::uint64_t number) {
+  const auto found = openings_.find(number);
+  if (found == openings_.end() || found->second.connection) return;
+  auto& opening = found->second;
+  const bool fresh = !opening.socket.valid();
+  const auto progress = fresh ? start_connect(setup_->endpoints[static_cast<std::size_t>(opening.rank)], opening.socket)
+                              : check_connect(opening.socket);
+  if (progress.state == ConnectState::kConnected) {
+    hand_shake(number);
+  } else if (progress.state == ConnectState::kFailed) {
+    opening.socket.reset();
+    try_again(number, std::strerror(progress.error_number));
+  } else if (now() >= opening.deadline) {
+    opening.socket.reset();
+    try_again(number, "no answer");
+  } else {
+    opening.look = fresh ? kLookMin : std::min(opening.look * 2, kLookMax);
+    tell_self_later(opening.look, OpeningStep{number});
+  }
+}
+
+void TcpLinks::hand_shake(std::uint64_t number) {
+  auto& opening = openings_.at(number);
+  opening.connection = adopt(self_->add_scribe(opening.socket.release()), Stage::kOpened, ConnectionSide::kOpener);
+  opening.connection->opening = number;
+  opening.connection->rank = opening.rank;
+  opening.connection->purpose = opening.purpose;
+  introduce(*opening.connection);
+}
+
+// The current attempt has failed; another one follows unless the time is over.
+void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
+  auto& opening = openings_.at(number);
+  if (opening.connection) discard(std::exchange(opening.connection, nullptr));
+  if (now() + opening.backoff >= opening.deadline) {
+    go_down(opening.rank, LinkDownCause::kUnreachable,
+            "cannot connect to " + describe(opening.rank) + " within " + std::to_string(options().connect_deadline.count()) +
+                " ms: " + trouble);
+    return;
+  }
+  tell_self_later(opening.backoff, OpeningStep{number});
+  opening.backoff = std::min(opening.backoff * 2, kBackoffMax);
+}
+
+void TcpLinks::cancel_opening(std::uint64_t number) {
+  const auto found = openings_.find(number);
+  if (found == openings_.end()) return;
+  const auto connection = found->second.connection;
+  openings_.erase(found);
+  if (connection) discard(connection);
+}
+
+// Somebody wants to be linked.
+void TcpLinks::on_hello(const ConnectionPtr& connection, const v1::LinkHello& hello) {
+  if (const auto fault = find_fault(hello, setup_->identity)) {
+    refuse(connection, fault->reason(), fault->why());
+    return;
+  }
+  const int from = static_cast<int>(hello.rank());
+  auto& opener = peer(from);
+  if (hello.purpose() == v1::LINK_PURPOSE_HEARTBEAT) {
+    if (!opener.up || opener.link != hello.link()) {
+      refuse(connection, v1::LINK_REFUSAL_REASON_NO_LINK, "there is no such data connection");
+    } else if (opener.beats || opener.beats_opening != 0) {
+      refuse(connection, v1::LINK_REFUSAL_REASON_DUPLICATE, "rank " + std::to_string(from) + " has a heartbeat connection already");
+    } else {
+      connection->rank = from;
+      connection->purpose = hello.purpose();
+      write(*connection, encode_frame(make_hello(setup_->identity, hello.purpose(), hello.link())));
+      take_beats(connection);
+    }
+    return;
+  }
+  if (opener.up) {
+    refuse(connection, v1::LINK_REFUSAL_REASON_DUPLICATE, "rank " + std::to_string(from) + " has a data connection already");
+    return;
+  }
+  if (opener.data_opening != 0) {
+    const auto& ours = openings_.at(opener.data_opening);
+    if (rank() < from && ours.connection && ours.connection->introduced) {
+      refuse(connection, v1::LINK_REFUSAL_REASON_CROSSED, "the connection of the lower rank goes first");
+      return;
+    }
+    cancel_opening(std::exchange(opener.data_opening, 0));
+  }
+  connection->rank = from;
+  connection->purpose = hello.purpose();
+  write(*connection, encode_frame(make_hello(setup_->identity, hello.purpose(), hello.link())));
+  come_up(connection, hello);
+}
+
+// The answer to our hello.
+void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& frame) {
+  const int from = connection->rank;
+  if (frame.has_refusal()) {
+    const auto& refusal = frame.refusal();
+    if (may_be_tried_again(refusal.reason())) {
+      try_again(connection->opening, "it refuses: " + refusal.why());
+    } else {
+      go_down(from, LinkDownCause::kProtocol, describe(from) + " refuses: " + refusal.why());
+    }
+    return;
+  }
+  const auto& opening = openings_.at(connection->opening);
+  if (!is_hello(frame) || find_fault(frame.hello(), setup_->identity) || frame.hello().rank() != static_cast<std::uint32_t>(from) ||
+      frame.hello().link() != opening.link || frame.hello().purpose() != opening.purpose) {
+    ++setup_->counters->garbage;
+    misbehaved(connection, "it answered a hello with something else");
+    return;
+  }
+  openings_.erase(connection->opening);
+  if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {
+    peer(from).beats_opening = 0;
+    take_beats(connection);
+    return;
+  }
+  peer(from).data_opening = 0;
+  come_up(connection, frame.hello());
+  if (peer(from).up) peer(from).beats_opening = begin_opening(from, v1::LINK_PURPOSE_HEARTBEAT, frame.hello().link());
+}
+
+void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why) {
+  auto& counters = *setup_->counters;
+  switch (reason) {
+    case v1::LINK_REFUSAL_REASON_PROTOCOL:
+      ++counters.wrong_protocol;
+      break;
+    case v1::LINK_REFUSAL_REASON_INCARNATION:
+      ++counters.wrong_incarnation;
+      break;
+    case v1::LINK_REFUSAL_REASON_WORLD_SIZE:
+      ++counters.wrong_world_size;
+      break;
+    case v1::LINK_REFUSAL_REASON_RANK:
+      ++counters.wrong_rank;
+      break;
+    case v1::LINK_REFUSAL_REASON_DUPLICATE:
+      ++counters.duplicate;
+      break;
+    case v1::LINK_REFUSAL_REASON_CROSSED:
+      ++counters.crossed;
+      break;
+    case v1::LINK_REFUSAL_REASON_NO_LINK:
+      ++counters.no_link;
+      break;
+    default:
+      break;
+  }
+  leave(connection, make_refusal(reason, why));
+}
+
+}  // namespace cairn::tcp

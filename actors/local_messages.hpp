@@ -1,0 +1,120 @@
+// The messages between the actors of one rank. They travel as Traced<T>.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include <cairn/actors/protocol/events.hpp>
+#include <cairn/messages/control.hpp>
+
+namespace cairn {
+
+class CallContext;
+class HookTicket;
+
+// runtime -> supervisor: the trainer has called.
+struct StartCall {
+  std::shared_ptr<CallContext> context;
+};
+
+// supervisor -> planner, storage: run this hook on the call's executor.
+struct HookRequest {
+  protocol::RunHook hook;
+  std::shared_ptr<CallContext> context;
+  std::shared_ptr<HookTicket> ticket;
+};
+
+// whoever ran the hook -> supervisor, which passes it to the machine that asked for it.
+struct HookReport {
+  std::string checkpointer;
+  std::uint64_t coordinator = 0;  // 0: the rank's own machine; else which life of the coordinator actor
+  std::uint64_t counter = 0;
+  protocol::HookDone done;
+};
+
+// supervisor -> coordinator.
+struct CoordinatorEvent {
+  std::string checkpointer;
+  protocol::Event event;
+};
+// For every checkpointer at once: PeerDown, PeerUp.
+struct CoordinatorNews {
+  protocol::Event event;
+};
+
+// coordinator -> supervisor: to be sent, to be run.
+struct CoordinatorSend {
+  std::string checkpointer;
+  protocol::Send send;
+};
+struct CoordinatorHook {
+  std::string checkpointer;
+  std::uint64_t coordinator = 0;
+  protocol::RunHook hook;
+};
+// coordinator -> supervisor: it was cancelled, and everything it had to say is in the mailbox before this.
+struct CoordinatorStopped {};
+
+// supervisor -> itself: a message of this checkpointer could not be turned into bytes.
+struct Unsent {
+  std::string checkpointer;
+  protocol::PeerDown down;
+};
+
+// Set once the supervisor has ended all calls and stopped its actors.
+struct StopLatch {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopped = false;
+
+  void set() {
+    std::lock_guard lock(mutex);
+    stopped = true;
+    changed.notify_all();
+  }
+};
+// runtime -> supervisor: end all calls as cancelled, then stop.
+struct Stop {
+  std::shared_ptr<StopLatch> latch;
+};
+// runtime -> supervisor: stop now, whatever runs.
+struct StopNow {};
+
+// An actor -> itself: the next deadline of its TimerQueue.
+struct WakeUp {};
+
+inline const char* trace_name(const StartCall&) { return "StartCall"; }
+inline const char* trace_name(const HookRequest& request) { return protocol::name_of(request.hook.hook, request.hook.operation); }
+inline const char* trace_name(const HookReport&) { return "HookDone"; }
+inline const char* trace_name(const CoordinatorEvent& event) {
+  if (const auto* received = std::get_if<protocol::Received>(&event.event)) return protocol::name_of(received->body);
+  return std::holds_alternative<protocol::PeerDown>(event.event) ? "PeerDown" : "HookDone";
+}
+inline const char* trace_name(const CoordinatorNews& news) {
+  return std::holds_alternative<protocol::PeerDown>(news.event) ? "PeerDown" : "PeerUp";
+}
+inline const char* trace_name(const CoordinatorSend& send) { return protocol::name_of(send.send.body); }
+inline const char* trace_name(const CoordinatorHook& hook) { return protocol::name_of(hook.hook.hook, hook.hook.operation); }
+inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorStopped"; }
+inline const char* trace_name(const Unsent&) { return "Unsent"; }
+inline const char* trace_name(const Stop&) { return "Stop"; }
+
+inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
+inline std::uint64_t trace_attempt(const HookRequest& request) { return request.hook.counter; }
+inline std::uint64_t trace_attempt(const HookReport& report) { return report.counter; }
+inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {
+  const auto* received = std::get_if<protocol::Received>(&event.event);
+  return received ? received->counter : 0;
+}
+inline std::uint64_t trace_attempt(const CoordinatorNews&) { return 0; }
+inline std::uint64_t trace_attempt(const CoordinatorSend& send) { return send.send.counter; }
+inline std::uint64_t trace_attempt(const CoordinatorHook& hook) { return hook.hook.counter; }
+inline std::uint64_t trace_attempt(const CoordinatorStopped&) { return 0; }
+inline std::uint64_t trace_attempt(const Unsent&) { return 0; }
+inline std::uint64_t trace_attempt(const Stop&) { return 0; }
+
+}  // namespace cairn

@@ -1,0 +1,34 @@
+// Deadlines and bounds of the runtime. Every wait has one of these; the failure of a wait names who was waited for.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace cairn {
+
+struct RuntimeOptions {
+  // From the first rank's call until all ranks have made the same call.
+  std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
+  // For one phase, from its start on the coordinator until every rank has answered.
+  std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
+  // From a rank's last message to the coordinator until the outcome arrives, beyond the phase deadline.
+  std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
+  // After a failure: how long ranks may take to stop before they are listed as busy.
+  std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
+  // For a connection between two ranks, from its first attempt.
+  std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
+  // From the opening of a connection until both sides know each other.
+  std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
+  // A link without a sign of life for this long is down; beats are sent every quarter of it.
+  std::chrono::milliseconds silence{std::chrono::seconds(5)};
+
+  std::size_t frame_bytes_max = 4u << 20;                // larger messages travel in sections of this size
+  std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
+  std::size_t unsent_bytes_max = 256u << 20;             // per link: beyond it the peer counts as lost
+  std::size_t unread_bytes_max = 64u << 20;              // per link: received but not yet handled; beyond it the peer has to wait
+  unsigned outcomes_kept = 16;                           // per checkpointer
+  unsigned child_restarts_max = 8;                       // per supervised child, over the life of a world
+  std::size_t trace_ring_bytes = 4u << 20;               // per rank
+};
+
+}  // namespace cairn

@@ -1,0 +1,84 @@
+#include <cairn/actors/planner_actor.hpp>
+
+#include <utility>
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/hook_ticket.hpp>
+
+namespace cairn {
+namespace {
+
+using protocol::Hook;
+using protocol::HookValue;
+
+template <class T>
+T take(HookValue& value) {
+  return std::move(*std::get<std::shared_ptr<T>>(value));
+}
+
+HookValue run_for_save(protocol::RunHook& hook, CallContext& context) {
+  const SaveCall& call = context.save();
+  switch (hook.hook) {
+    case Hook::kSetUpPlanner:
+      call.planner->set_up_planner(*call.state_dict, context.rank(), hook.is_coordinator);
+      return {};
+    case Hook::kCreateLocalPlan:
+      return std::make_shared<SavePlan>(call.planner->create_local_plan());
+    case Hook::kCreateGlobalPlan:
+      return std::make_shared<GlobalSavePlan>(call.planner->create_global_plan(take<std::vector<SavePlan>>(hook.argument)));
+    case Hook::kFinishPlan:
+      return std::make_shared<SavePlan>(call.planner->finish_plan(take<SavePlan>(hook.argument)));
+    default:
+      throw InternalError("the planner actor was asked for a hook that is not the planner's");
+  }
+}
+
+HookValue run_for_load(protocol::RunHook& hook, CallContext& context) {
+  const LoadCall& call = context.load();
+  switch (hook.hook) {
+    case Hook::kSetUpPlanner:
+      call.planner->set_up_planner(*call.state_dict, *context.metadata, context.rank(), hook.is_coordinator);
+      return {};
+    case Hook::kCreateLocalPlan:
+      return std::make_shared<LoadPlan>(call.planner->create_local_plan());
+    case Hook::kCreateGlobalPlan:
+      return std::make_shared<std::vector<LoadPlan>>(call.planner->create_global_plan(take<std::vector<LoadPlan>>(hook.argument)));
+    case Hook::kFinishPlan:
+      return std::make_shared<LoadPlan>(call.planner->finish_plan(take<LoadPlan>(hook.argument)));
+    default:
+      throw InternalError("the planner actor was asked for a hook that is not the planner's");
+  }
+}
+
+HookValue run(protocol::RunHook& hook, CallContext& context) {
+  if (hook.hook == Hook::kBegin) {
+    if (context.call().begin) context.call().begin(std::get<std::vector<std::string>>(hook.argument));
+    return {};
+  }
+  return hook.operation == protocol::Operation::kSave ? run_for_save(hook, context) : run_for_load(hook, context);
+}
+
+}  // namespace
+
+PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer) {
+  self->set_exception_handler(exit_reason_of);
+  auto tap = std::make_shared<Tap>(std::move(tracer), "planner");
+  return {[tap](const Traced<HookRequest>& message) {
+    tap->handle(message, [&] {
+      const HookRequest& request = message.value;
+      request.context->call().executor->post([request = HookRequest(request)]() mutable {
+        request.ticket->start();
+        try {
+          request.ticket->succeed(run(request.hook, *request.context));
+        } catch (...) {
+          request.ticket->fail(std::current_exception());
+        }
+      });
+    });
+  }};
+}
+
+}  // namespace cairn

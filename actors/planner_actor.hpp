@@ -1,0 +1,23 @@
+// Runs the planner's hooks, and the call's Stateful hooks.
+//
+//   owns        nothing
+//   talks to    the supervisor, which asks; the executor of each call, which runs the hooks
+//   states      none: hooks are in the executor's hands, one after the other
+//   deadlines   none: whoever asked has one
+//   on death    what it had not passed on yet is reported as failed by its ticket; the supervisor starts another
+#pragma once
+
+#include <memory>
+
+#include <caf/typed_actor.hpp>
+
+#include <cairn/actors/local_messages.hpp>
+#include <cairn/actors/traced.hpp>
+
+namespace cairn {
+
+using PlannerActor = caf::typed_actor<caf::reacts_to<Traced<HookRequest>>>;
+
+PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer);
+
+}  // namespace cairn

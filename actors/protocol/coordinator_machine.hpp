@@ -1,0 +1,157 @@
+// The coordinator's side of the saves and loads of one checkpointer that this rank coordinates, one after the other.
+//
+//   idle --first Join--> joining --all joined, agreed--> local plans --all in--> global plan --made--> moving --all in--+
+//                           |                                |                       |                    |            | save
+//                           |                                |                       |                    |            v
+//                           |                                |                       |                    |        finishing --> settling
+//                           |                                |                       |                    |            |   failed   |
+//                           +---- deadline, mismatch --------+---- some failure -----+--------------------+------------+------------+
+//                                                                     |
+//                                                       Outcome to every rank --> idle
+//
+// A phase that has begun runs to its end on all ranks: its failures are in the map together. A rank that is lost, silent or has
+// cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after that fails nothing.
+// Waits:      every state but idle runs under Timer::kPhase.
+// Own death:  the supervisor tells all ranks (CoordinatorDown); a new machine starts idle.
+// Duplicates, late messages and messages of other attempts are ignored, with a Note; who still speaks of an attempt that has ended is
+// sent its Outcome again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/actors/options.hpp>
+#include <cairn/actors/protocol/events.hpp>
+#include <cairn/actors/protocol/plan_cache.hpp>
+
+namespace cairn::protocol {
+
+class CoordinatorMachine {
+ public:
+  enum class State : std::uint8_t { kIdle, kJoining, kLocalPlans, kGlobalPlan, kMoving, kFinishing, kSettling };
+
+  CoordinatorMachine(Identity identity, const RuntimeOptions& options);
+
+  // Throws InternalError when an invariant is broken.
+  Effects step(const Event& event);
+
+  State state() const { return state_; }
+  bool is_idle() const { return state_ == State::kIdle; }
+  std::uint64_t counter() const { return counter_; }
+
+ private:
+  // What is kept of one rank between attempts.
+  struct Kept {
+    PlanCache local_plans;
+    DigestSet global_plans;          // that the rank was sent
+    std::uint64_t ended_ticket = 0;  // calls up to this one have ended
+  };
+  struct Ended {
+    std::uint64_t counter = 0;
+    std::map<int, std::uint64_t> tickets;  // of the members
+    Outcome outcome;
+  };
+
+  // A call that failed before all ranks had joined it. Who joins it later hears the same.
+  struct Missed {
+    Join join;  // of one of those who were there
+    std::set<std::uint64_t> ordinals;
+    std::set<int> absent;
+    Outcome outcome;
+  };
+
+  void on(const CallStarted&) { ignore("call for a rank's machine"); }
+  void on(const Received& received);
+  void on(const HookDone& done);
+  void on(const TimerFired& fired);
+  void on(const PeerDown& down);
+  void on(const PeerUp& up);
+  void on(const ActorDied&) {}  // the rank's own machine reports it
+  void on(const Cancelled& cancelled);
+
+  void receive(int from, const Join& join);
+  void receive(int from, const LocalSavePlan& plan);
+  void receive(int from, const SameSavePlan& same);
+  void receive(int from, const LocalLoadPlan& plan);
+  void receive(int from, const NeedGlobalPlan& need);
+  void receive(int from, const Written& written);
+  void receive(int from, const ReadDone& done);
+  void receive(int from, const PhaseFailed& failed);
+  void receive(int from, const Cancel& cancel);
+  template <class Other>
+  void receive(int, const Other&) {
+    ignore("message for a rank");
+  }
+
+  bool answer_missed(int from, const Join& join);
+  void join_if_complete();
+  FailureMap judge_joins() const;
+  void begin();
+  void take_local_plan(int from, std::shared_ptr<const SavePlan> plan);
+  void answered(int from);
+  void fail(int rank, Failure failure);
+  void end_phase_if_complete();
+  void plan_globally();
+  void take_global_plan(const HookValue& value);
+  void start_moving();
+  void spread_load_plans(std::vector<LoadPlan>& plans);
+  void spread_save_plans(std::vector<SavePlan>& plans);
+  void send_global_plan(int rank);
+  void finish();
+  void end(FailureMap failures, Committed committed);
+  void remember(const Outcome& outcome);
+  void restart_joins();
+
+  void run(Hook hook, Phase phase, HookValue argument);
+  void become(State state);
+  void send(int to, Message body);
+  void ignore(const char* why);
+  void start_timer(Duration after) { effects_.push_back(StartTimer{Timer::kPhase, after}); }
+  Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const;
+  Phase phase() const;
+  Operation operation() const { return own_join().operation; }
+  const Join& own_join() const;
+  bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
+  bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
+  std::string list_of_ranks(const std::set<int>& ranks) const;
+
+  const Identity identity_;
+  const RuntimeOptions options_;
+  Effects effects_;
+
+  // Of the running attempt.
+  State state_ = State::kIdle;
+  std::uint64_t counter_ = 0;
+  std::map<int, Join> joins_;
+  FailureMap failures_;
+  std::set<int> answered_;                                         // in the running phase
+  std::set<int> gone_;                                             // members that no longer take part
+  std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
+  std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
+  std::vector<std::string> metadata_save_ids_;
+  std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
+  std::vector<Digest> global_digests_;
+  std::shared_ptr<Metadata> metadata_;
+  std::vector<WriteResults> results_;
+  Hook hook_ = Hook::kFinish;
+  std::uint64_t outstanding_ = 0;
+
+  // Across attempts.
+  std::uint64_t sequence_ = 0;
+  std::uint64_t counter_seen_ = 0;
+  std::map<int, Join> next_joins_;  // that arrived while an attempt was running
+  std::map<int, PeerDown> down_;    // ranks without a connection
+  std::map<int, Kept> kept_;
+  std::deque<Ended> ended_;
+  std::deque<Missed> missed_;
+};
+
+const char* to_string(CoordinatorMachine::State state) noexcept;
+
+}  // namespace cairn::protocol

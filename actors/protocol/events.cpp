@@ -1,0 +1,55 @@
+#include <cairn/actors/protocol/events.hpp>
+
+namespace cairn::protocol {
+
+const char* name_of(Hook hook, Operation operation) noexcept {
+  const bool save = operation == Operation::kSave;
+  switch (hook) {
+    case Hook::kReset:
+      return "reset";
+    case Hook::kBegin:
+      return "begin";
+    case Hook::kReadMetadata:
+      return "read_metadata";
+    case Hook::kSetUpPlanner:
+      return "set_up_planner";
+    case Hook::kSetUpStorage:
+      return save ? "set_up_storage_writer" : "set_up_storage_reader";
+    case Hook::kCreateLocalPlan:
+      return "create_local_plan";
+    case Hook::kPrepareLocalPlan:
+      return "prepare_local_plan";
+    case Hook::kCreateGlobalPlan:
+      return "create_global_plan";
+    case Hook::kPrepareGlobalPlan:
+      return "prepare_global_plan";
+    case Hook::kFinishPlan:
+      return "finish_plan";
+    case Hook::kMoveData:
+      return save ? "write_data" : "read_data";
+    case Hook::kFinish:
+      return "finish";
+    case Hook::kAskCommitted:
+      return "committed";
+    case Hook::kAbandon:
+      return "abandon";
+    case Hook::kRelease:
+      return "release";
+  }
+  return "unknown hook";
+}
+
+const char* actor_of(Hook hook) noexcept {
+  switch (hook) {
+    case Hook::kBegin:
+    case Hook::kSetUpPlanner:
+    case Hook::kCreateLocalPlan:
+    case Hook::kCreateGlobalPlan:
+    case Hook::kFinishPlan:
+      return "planner";
+    default:
+      return "storage";
+  }
+}
+
+}  // namespace cairn::protocol

@@ -1,0 +1,81 @@
+#include <cairn/actors/protocol/plan_cache.hpp>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace cairn::protocol {
+namespace {
+
+bool is_bytes_object(const WriteItem& item) { return item.type == WriteItemType::kByteIO; }
+
+}  // namespace
+
+bool DigestSet::contains(const Digest& digest) const {
+  return std::find(digests_.begin(), digests_.end(), digest) != digests_.end();
+}
+
+void DigestSet::add(const Digest& digest) {
+  remove(digest);
+  digests_.push_back(digest);
+  if (digests_.size() > kPlansKept) digests_.pop_front();
+}
+
+void DigestSet::remove(const Digest& digest) {
+  digests_.erase(std::remove(digests_.begin(), digests_.end(), digest), digests_.end());
+}
+
+std::shared_ptr<const SavePlan> PlanCache::find(const Digest& digest) const {
+  for (const auto& [kept, plan] : plans_)
+    if (kept == digest) return plan;
+  return nullptr;
+}
+
+void PlanCache::add(const Digest& digest, std::shared_ptr<const SavePlan> plan) {
+  plans_.erase(std::remove_if(plans_.begin(), plans_.end(), [&](const auto& kept) { return kept.first == digest; }), plans_.end());
+  plans_.emplace_back(digest, std::move(plan));
+  if (plans_.size() > kPlansKept) plans_.pop_front();
+}
+
+ContentColumns content_of(const SavePlan& plan) {
+  ContentColumns columns;
+  for (const auto& item : plan.items) {
+    if (!is_bytes_object(item)) continue;
+    columns.hashes.push_back(item.content_hash);
+    columns.bytes.push_back(item.content_bytes);
+  }
+  return columns;
+}
+
+std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const std::vector<std::uint64_t>& hashes,
+                                          const std::vector<std::uint64_t>& bytes) {
+  const auto count = static_cast<std::size_t>(std::count_if(kept->items.begin(), kept->items.end(), is_bytes_object));
+  if (hashes.size() != count || bytes.size() != count) return nullptr;
+  if (count == 0) return kept;
+  auto plan = std::make_shared<SavePlan>(*kept);
+  std::size_t next = 0;
+  for (auto& item : plan->items) {
+    if (!is_bytes_object(item)) continue;
+    item.content_hash = hashes[next];
+    item.content_bytes = bytes[next];
+    ++next;
+  }
+  return plan;
+}
+
+std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const SavePlan& local) {
+  if (std::none_of(kept->items.begin(), kept->items.end(), is_bytes_object)) return kept;
+  std::unordered_map<std::string_view, const WriteItem*> own;
+  for (const auto& item : local.items)
+    if (is_bytes_object(item)) own.emplace(local.names[item.name], &item);
+  auto plan = std::make_shared<SavePlan>(*kept);
+  for (auto& item : plan->items) {
+    if (!is_bytes_object(item)) continue;
+    const auto found = own.find(plan->names[item.name]);
+    if (found == own.end()) return nullptr;
+    item.content_hash = found->second->content_hash;
+    item.content_bytes = found->second->content_bytes;
+  }
+  return plan;
+}
+
+}  // namespace cairn::protocol

@@ -1,0 +1,391 @@
+#include <cairn/actors/protocol/rank_machine.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <cairn/actors/protocol/plan_check.hpp>
+#include <cairn/base/save_id.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+// "save of "step_100"", for texts.
+std::string describe_call(const CallStarted& call, const Identity& identity) {
+  return std::string(to_string(call.operation)) + " of \"" + call.checkpoint_id + "\" by checkpointer \"" + identity.checkpointer +
+         "\"";
+}
+
+}  // namespace
+
+const char* to_string(RankMachine::State state) noexcept {
+  switch (state) {
+    case RankMachine::State::kIdle:
+      return "rank: idle";
+    case RankMachine::State::kJoining:
+      return "rank: joining";
+    case RankMachine::State::kPreparing:
+      return "rank: preparing";
+    case RankMachine::State::kPlanned:
+      return "rank: planned";
+    case RankMachine::State::kMoving:
+      return "rank: moving";
+    case RankMachine::State::kReported:
+      return "rank: reported";
+    case RankMachine::State::kEnding:
+      return "rank: ending";
+  }
+  return "rank: unknown state";
+}
+
+RankMachine::RankMachine(Identity identity, const RuntimeOptions& options) : identity_(std::move(identity)), options_(options) {}
+
+Effects RankMachine::step(const Event& event) {
+  effects_.clear();
+  std::visit([this](const auto& it) { on(it); }, event);
+  return std::exchange(effects_, {});
+}
+
+// --- the call and its messages ----------------------------------------------------------------------------------------------
+
+void RankMachine::on(const CallStarted& call) {
+  check_invariant(state_ == State::kIdle, "a call started while another call of the same checkpointer was running");
+  call_ = call;
+  counter_ = 0;
+  save_id_.clear();
+  key_order_.clear();
+  began_ = false;
+  own_failure_.reset();
+  outcome_.reset();
+  metadata_save_id_.clear();
+  local_plan_.reset();
+
+  Join join;
+  join.ticket = call.ticket;
+  join.ordinal = call.ordinal;
+  join.operation = call.operation;
+  join.checkpoint_id = call.checkpoint_id;
+  join.options_digest = call.options_digest;
+  join.stateful_keys = call.stateful_keys;
+  join.counter_seen = counter_seen_;
+  join.world_size = static_cast<std::uint32_t>(identity_.world_size);
+  become(State::kJoining);
+  send(std::move(join));
+  wait_for_coordinator(options_.join_deadline);
+}
+
+void RankMachine::on(const Received& received) {
+  if (received.from != call_.coordinator_rank) return ignore("message of a rank that does not coordinate this call");
+  if (state_ == State::kIdle || state_ == State::kEnding) return ignore("message after the end of the call");
+  // Begin and Outcome name the call by its ticket, CoordinatorDown concerns every attempt; all others belong to the attempt.
+  const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
+                          std::holds_alternative<CoordinatorDown>(received.body);
+  if (!names_call && received.counter != counter_) return ignore("message of another attempt");
+  if (const auto* begin = std::get_if<Begin>(&received.body)) {
+    if (state_ != State::kJoining || begin->ticket != call_.ticket || received.counter == 0) return ignore("Begin of another call");
+    counter_ = received.counter;
+  }
+  if (const auto* outcome = std::get_if<Outcome>(&received.body)) {
+    if (outcome->ticket != call_.ticket || (counter_ != 0 && received.counter != counter_))
+      return ignore("Outcome of another call");
+    counter_ = received.counter;
+  }
+  counter_seen_ = std::max(counter_seen_, counter_);
+  std::visit([this](const auto& message) { receive(message); }, received.body);
+}
+
+void RankMachine::receive(const Begin& begin) {
+  effects_.push_back(StopTimer{Timer::kAnswer});
+  save_id_ = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+  key_order_ = begin.key_order;
+  began_ = true;
+  become(State::kPreparing);
+  run(Hook::kReset);
+}
+
+void RankMachine::receive(const NeedLocalPlan& need) {
+  if (state_ != State::kPlanned || !local_plan_ || need.digest != local_digest_) return ignore("NeedLocalPlan of another plan");
+  kept_by_coordinator_[call_.coordinator_rank].remove(need.digest);
+  send(LocalSavePlan{local_plan_, local_digest_});
+  wait_for_coordinator(2 * options_.phase_deadline);
+}
+
+void RankMachine::receive(const GlobalSavePlan& message) {
+  if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("GlobalSavePlan out of turn");
+  if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank].add(local_digest_);
+  global_plans_.add(message.digest, message.plan);
+  effects_.push_back(StopTimer{Timer::kAnswer});
+  become(State::kMoving);
+  run(Hook::kFinishPlan, std::make_shared<SavePlan>(*message.plan));
+}
+
+void RankMachine::receive(const UseCachedPlan& message) {
+  if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("UseCachedPlan out of turn");
+  auto plan = global_plans_.find(message.digest);
+  if (plan) plan = refreshed(std::move(plan), *local_plan_);
+  if (!plan) {
+    send(NeedGlobalPlan{message.digest});
+    wait_for_coordinator(options_.phase_deadline);
+    return;
+  }
+  receive(GlobalSavePlan{std::move(plan), message.digest, message.local_plan_kept});
+}
+
+void RankMachine::receive(const GlobalLoadPlan& message) {
+  if (state_ != State::kPlanned || call_.operation != Operation::kLoad) return ignore("GlobalLoadPlan out of turn");
+  effects_.push_back(StopTimer{Timer::kAnswer});
+  become(State::kMoving);
+  run(Hook::kFinishPlan, std::make_shared<LoadPlan>(*message.plan));
+}
+
+void RankMachine::receive(const Outcome& outcome) { end(outcome); }
+
+// All ranks hear this in the same words, so the map holds nothing else.
+void RankMachine::receive(const CoordinatorDown& down) {
+  Outcome outcome;
+  outcome.ticket = call_.ticket;
+  outcome.failures.emplace(call_.coordinator_rank, down.failure);
+  outcome.committed = committed_unheard();
+  outcome.save_id = save_id_;
+  end(std::move(outcome));
+}
+
+// --- hooks ------------------------------------------------------------------------------------------------------------------
+
+void RankMachine::on(const HookDone& done) {
+  if (outstanding_ == 0 || done.sequence != outstanding_) return ignore("end of a hook that is not running");
+  outstanding_ = 0;
+  if (state_ == State::kEnding) return finish();
+  if (outcome_) return let_go();
+
+  const auto* failure = std::get_if<Failure>(&done.result);
+  if (failure && !own_failure_) own_failure_ = *failure;
+  // Stateful hooks may hold collectives: they run on every rank or on none, so a failed reset does not keep them from running.
+  if (hook_ == Hook::kReset) return run(Hook::kBegin, key_order_);
+  if (own_failure_) return report(*own_failure_);
+
+  const HookValue& value = std::get<HookValue>(done.result);
+  switch (hook_) {
+    case Hook::kBegin:
+      return run(call_.operation == Operation::kSave ? Hook::kSetUpPlanner : Hook::kReadMetadata);
+    case Hook::kReadMetadata:
+      metadata_save_id_ = std::get<std::string>(value);
+      return run(Hook::kSetUpPlanner);
+    case Hook::kSetUpPlanner:
+      return run(Hook::kSetUpStorage);
+    case Hook::kSetUpStorage:
+      return run(Hook::kCreateLocalPlan);
+    case Hook::kCreateLocalPlan:
+      return run(Hook::kPrepareLocalPlan, value);
+    case Hook::kPrepareLocalPlan:
+      return send_local_plan(value);
+    case Hook::kFinishPlan:
+      return run(Hook::kMoveData, value);
+    case Hook::kMoveData:
+      return send_results(value);
+    default:
+      throw InternalError("a rank's machine ran a hook that is not its own");
+  }
+}
+
+void RankMachine::run(Hook hook, HookValue argument) {
+  hook_ = hook;
+  outstanding_ = ++sequence_;
+  RunHook effect;
+  effect.hook = hook;
+  effect.operation = call_.operation;
+  effect.phase = hook == Hook::kBegin ? Phase::kJoin : phase();
+  effect.sequence = outstanding_;
+  effect.counter = counter_;
+  effect.save_id = save_id_;
+  effect.is_coordinator = identity_.rank == call_.coordinator_rank;
+  effect.argument = std::move(argument);
+  effects_.push_back(std::move(effect));
+}
+
+void RankMachine::send_local_plan(HookValue value) {
+  Message message;
+  try {
+    message = local_plan_message(std::move(value));
+  } catch (...) {  // a plan that contradicts itself
+    own_failure_ = capture_failure(identity_.rank, phase(), actor_of(hook_), std::current_exception());
+    return report(*own_failure_);
+  }
+  become(State::kPlanned);
+  send(std::move(message));
+  // The slowest rank's local phase, then the coordinator's planning.
+  wait_for_coordinator(2 * options_.phase_deadline);
+}
+
+Message RankMachine::local_plan_message(HookValue value) {
+  const char* hook = name_of(hook_, call_.operation);
+  if (call_.operation == Operation::kLoad) {
+    auto plan = std::get<std::shared_ptr<LoadPlan>>(std::move(value));
+    check_plan(*plan, hook);
+    return LocalLoadPlan{std::move(plan), metadata_save_id_};
+  }
+  auto plan = std::get<std::shared_ptr<SavePlan>>(std::move(value));
+  check_plan(*plan, hook);
+  local_digest_ = plan_digest(*plan);
+  local_plan_ = std::move(plan);
+  if (!kept_by_coordinator_[call_.coordinator_rank].contains(local_digest_)) return LocalSavePlan{local_plan_, local_digest_};
+  auto content = content_of(*local_plan_);
+  return SameSavePlan{local_digest_, std::move(content.hashes), std::move(content.bytes)};
+}
+
+void RankMachine::send_results(HookValue value) {
+  become(State::kReported);
+  if (call_.operation == Operation::kLoad)
+    send(ReadDone{});
+  else
+    send(Written{std::get<std::shared_ptr<WriteResults>>(std::move(value))});
+  // The slowest rank's data, then the coordinator's finish.
+  wait_for_coordinator(2 * options_.phase_deadline);
+}
+
+void RankMachine::report(Failure failure) {
+  become(State::kReported);
+  send(PhaseFailed{std::move(failure)});
+  wait_for_coordinator(2 * options_.phase_deadline);
+}
+
+void RankMachine::wait_for_coordinator(Duration deadline) {
+  effects_.push_back(StartTimer{Timer::kAnswer, deadline + options_.cancel_grace + options_.outcome_grace});
+}
+
+// --- ends -------------------------------------------------------------------------------------------------------------------
+
+void RankMachine::on(const TimerFired& fired) {
+  if (fired.timer != Timer::kAnswer || !waits() || outcome_) return ignore("timer that was stopped");
+  const int coordinator = call_.coordinator_rank;
+  std::string what = "rank " + std::to_string(coordinator) + ", which coordinates the " + describe_call(call_, identity_) +
+                     ", sent nothing before the deadline; see whether its process is alive and whether it made the same call";
+  tell_coordinator_of_leaving("waited for the coordinator, rank " + std::to_string(coordinator) +
+                              ", until the deadline and then gave up");
+  end_alone(failure_of(coordinator, FailureKind::kSilent, ErrorCode::kDeadline, "supervisor", std::move(what)),
+            committed_unheard());
+}
+
+void RankMachine::tell_coordinator_of_leaving(std::string why) {
+  send(Cancel{call_.ticket,
+              failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kDeadline, "supervisor", std::move(why))});
+}
+
+void RankMachine::on(const PeerDown& down) {
+  if (state_ == State::kIdle || state_ == State::kEnding || outcome_ || down.rank != call_.coordinator_rank) return;
+  if (down.reachable)
+    tell_coordinator_of_leaving("lost touch with the coordinator, rank " + std::to_string(down.rank) + ": " + down.why);
+  std::string what = "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " +
+                     describe_call(call_, identity_) + ": " + down.why;
+  end_alone(failure_of(down.rank, down.kind, down.code, "link", std::move(what)), committed_unheard());
+}
+
+void RankMachine::on(const ActorDied& died) {
+  // Before Begin and after the outcome none of them has anything to do with the attempt.
+  if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kEnding || outcome_ || own_failure_) return;
+  Failure failure = failure_of(identity_.rank, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
+                               "the " + died.actor + " actor of rank " + std::to_string(identity_.rank) + " died: " + died.why);
+  own_failure_ = failure;
+  if (outstanding_ == 0) report(std::move(failure));  // otherwise when the hook that runs has ended
+}
+
+void RankMachine::on(const Cancelled& cancelled) {
+  if (state_ == State::kIdle || state_ == State::kEnding || outcome_) return;
+  Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why);
+  send(Cancel{call_.ticket, failure});
+  // Nobody publishes without this rank's results.
+  const bool delivered = state_ == State::kReported && !own_failure_;
+  end_alone(std::move(failure), delivered ? committed_unheard() : Committed::kNo);
+}
+
+// This rank cannot hear what the others decide.
+void RankMachine::end_alone(Failure failure, Committed committed) {
+  Outcome outcome;
+  outcome.ticket = call_.ticket;
+  outcome.failures.emplace(failure.rank, std::move(failure));
+  if (own_failure_) outcome.failures.emplace(identity_.rank, *own_failure_);
+  outcome.committed = committed;
+  outcome.save_id = save_id_;
+  end(std::move(outcome));
+}
+
+Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const {
+  Failure failure;
+  failure.rank = rank;
+  failure.phase = phase();
+  failure.kind = kind;
+  failure.code = code;
+  failure.what = std::move(what);
+  failure.actor = actor;
+  return failure;
+}
+
+// Whether the checkpoint exists, as far as a rank can tell that has not heard the coordinator's outcome.
+Committed RankMachine::committed_unheard() const {
+  return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
+}
+
+void RankMachine::end(Outcome outcome) {
+  if (outcome_) return ignore("second outcome of one call");
+  // The exception object itself cannot travel: on its own rank it is put back.
+  if (own_failure_) {
+    const auto own = outcome.failures.find(identity_.rank);
+    if (own != outcome.failures.end() && own->second == *own_failure_) own->second.exception = own_failure_->exception;
+  }
+  outcome_ = std::move(outcome);
+  effects_.push_back(StopTimer{Timer::kAnswer});
+  if (outstanding_ == 0) let_go();
+}
+
+void RankMachine::let_go() {
+  if (!began_ || outcome_->failures.empty()) return finish();
+  become(State::kEnding);
+  const bool abandon = call_.operation == Operation::kSave && outcome_->committed != Committed::kYes;
+  run(abandon ? Hook::kAbandon : Hook::kRelease);
+}
+
+void RankMachine::finish() {
+  Finished finished;
+  finished.failures = outcome_->failures;
+  finished.committed = outcome_->committed;
+  finished.save_id = outcome_->save_id;
+  for (auto& [rank, failure] : outcome_->failures) failure.exception = nullptr;  // kept outcomes keep no user objects alive
+  if (counter_ != 0) {
+    outcomes_.emplace_back(counter_, std::move(*outcome_));
+    if (outcomes_.size() > options_.outcomes_kept) outcomes_.pop_front();
+  }
+  outcome_.reset();
+  own_failure_.reset();
+  local_plan_.reset();
+  become(State::kIdle);
+  effects_.push_back(std::move(finished));
+}
+
+// --- small ones -------------------------------------------------------------------------------------------------------------
+
+Phase RankMachine::phase() const {
+  switch (state_) {
+    case State::kJoining:
+      return Phase::kJoin;
+    case State::kPreparing:
+      return Phase::kLocalPlan;
+    case State::kPlanned:
+      return Phase::kGlobalPlan;
+    case State::kReported:
+      if (own_failure_) return own_failure_->phase;
+      if (call_.operation == Operation::kSave) return Phase::kFinish;
+      return Phase::kRead;
+    default:
+      return call_.operation == Operation::kSave ? Phase::kWrite : Phase::kRead;
+  }
+}
+
+void RankMachine::become(State state) {
+  state_ = state;
+  effects_.push_back(Note{to_string(state), true});
+}
+
+void RankMachine::send(Message body) { effects_.push_back(Send{call_.coordinator_rank, counter_, std::move(body)}); }
+
+void RankMachine::ignore(const char* why) { effects_.push_back(Note{why, false}); }
+
+}  // namespace cairn::protocol

@@ -1,0 +1,152 @@
+#include <cairn/actors/rank_runtime.hpp>
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <caf/send.hpp>
+
+#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/links/handshake.hpp>
+#include <cairn/actors/rank_supervisor.hpp>
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// Which checkpointers have a call running. Shared with the callbacks of these calls, which may outlive the runtime.
+struct Running {
+  std::mutex mutex;
+  std::set<std::string> checkpointers;
+  std::uint64_t last_ticket = 0;
+  bool stopped = false;
+};
+
+bool is_hexadecimal(const std::string& text) { return text.find_first_not_of("0123456789abcdef") == std::string::npos; }
+
+void check_config(const RankConfig& config, const LinksFactory* links) {
+  const std::string rank = "rank " + std::to_string(config.rank);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, "cannot start the runtime of " + rank + ": " + what);
+  };
+  if (config.world_size < 1) refuse("a world of " + std::to_string(config.world_size) + " ranks");
+  if (config.rank < 0 || config.rank >= config.world_size)
+    refuse("it is not within a world of " + std::to_string(config.world_size) + " ranks");
+  if (config.incarnation.size() != 32 || !is_hexadecimal(config.incarnation))
+    refuse("the incarnation \"" + config.incarnation + "\" does not have 32 lower-case hexadecimal digits");
+  if (config.world_size > 1 && links == nullptr) refuse("a world of several ranks needs links");
+  // Whoever needs these is an actor: what it throws is heard of much later, and as a failure of its own.
+  const RuntimeOptions& options = config.options;
+  if (options.frame_bytes_max < kFrameBytesMin || options.frame_bytes_max > kFrameBytesLimit)
+    refuse("frame_bytes_max " + std::to_string(options.frame_bytes_max) + " is not between " + std::to_string(kFrameBytesMin) +
+           " bytes and 1 GiB");
+  if (options.silence.count() <= 0) refuse("silence must be more than 0 ms");
+}
+
+void check_call(const Call& call, int world_size, bool has_state, bool has_planner, bool has_storage) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, "cannot save or load \"" + call.checkpoint_id + "\": " + what);
+  };
+  if (call.executor == nullptr) refuse("the call has no executor for its hooks");
+  if (!has_state) refuse("the call has no state dict");
+  if (!has_planner) refuse("the call has no planner");
+  if (!has_storage) refuse("the call has no writer or reader");
+  if (call.coordinator_rank < 0 || call.coordinator_rank >= world_size)
+    refuse("the coordinator, rank " + std::to_string(call.coordinator_rank) + ", is not within a world of " +
+           std::to_string(world_size) + " ranks");
+}
+
+}  // namespace
+
+struct RankRuntime::Implementation {
+  std::shared_ptr<ActorSystem> system;
+  RankConfig config;
+  std::shared_ptr<Tracer> tracer;
+  Tap tap;
+  std::shared_ptr<Running> running = std::make_shared<Running>();
+  std::mutex stopping;
+  SupervisorActor supervisor;
+
+  Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
+      : system(std::move(actor_system)),
+        config(std::move(rank_config)),
+        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, config.observer)),
+        tap(tracer, "runtime"),
+        supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
+
+  void start(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+    // A supervisor that has died lets go of the context at once, and so calls `done`: not under the lock.
+    caf::anon_send(supervisor, tap.wrap(StartCall{admit(std::move(call), std::move(done))}));
+  }
+
+  std::shared_ptr<CallContext> admit(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+    const Call& common = std::visit([](const auto& it) -> const Call& { return it; }, call);
+    const std::string checkpointer = common.id.checkpointer;
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::kPrecondition, "cannot save or load \"" + common.checkpoint_id + "\": " + why);
+    };
+    std::lock_guard lock(running->mutex);
+    if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
+    if (running->checkpointers.count(checkpointer) != 0)
+      refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
+    // The checkpointer is free again when `done` begins: it may start the next call.
+    auto leave = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
+      {
+        std::lock_guard leaving(shared->mutex);
+        shared->checkpointers.erase(checkpointer);
+      }
+      if (done) done(std::move(outcome));
+    };
+    running->checkpointers.insert(checkpointer);
+    return std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
+                                         config.one_process, std::move(leave));
+  }
+};
+
+RankRuntime::RankRuntime(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links) {
+  if (system == nullptr) throw Error(ErrorCode::kInvalidArgument, "a RankRuntime needs an ActorSystem");
+  check_config(config, links.get());
+  implementation_ = std::make_unique<Implementation>(std::move(system), std::move(config), links);
+}
+
+RankRuntime::~RankRuntime() {
+  try {
+    shutdown(std::chrono::milliseconds(0));
+  } catch (...) {  // out of memory or threads: the actors end with their system
+  }
+}
+
+void RankRuntime::save(SaveCall call, std::function<void(Outcome)> done) {
+  check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.writer != nullptr);
+  implementation_->start(std::move(call), std::move(done));
+}
+
+void RankRuntime::load(LoadCall call, std::function<void(Outcome)> done) {
+  check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.reader != nullptr);
+  implementation_->start(std::move(call), std::move(done));
+}
+
+bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
+  auto& self = *implementation_;
+  std::lock_guard one_at_a_time(self.stopping);
+  if (!self.supervisor) return true;
+  {
+    std::lock_guard lock(self.running->mutex);
+    self.running->stopped = true;
+  }
+  auto latch = std::make_shared<StopLatch>();
+  // A supervisor that has died drops the message, and so sets the latch as well.
+  std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
+  caf::anon_send(self.supervisor, self.tap.wrap(Stop{std::move(sent)}));
+  std::unique_lock lock(latch->mutex);
+  const bool in_time = latch->changed.wait_for(lock, deadline, [&] { return latch->stopped; });
+  lock.unlock();
+  if (!in_time) caf::anon_send(self.supervisor, StopNow{});
+  self.supervisor = SupervisorActor();
+  return in_time;
+}
+
+std::string RankRuntime::dump_trace() const { return implementation_->tracer->dump(); }
+
+}  // namespace cairn

@@ -1,0 +1,487 @@
+#include <cairn/actors/rank_supervisor.hpp>
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <caf/actor_cast.hpp>
+#include <caf/system_messages.hpp>
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/hook_ticket.hpp>
+#include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/timer_queue.hpp>
+#include <cairn/messages/codec.hpp>
+
+namespace cairn {
+namespace {
+
+// Checkpointers that a program made and forgot: beyond this many, idle machines are dropped.
+constexpr std::size_t kSlotsKept = 256;
+
+// One checkpointer.
+struct Slot {
+  protocol::RankMachine machine;
+  std::shared_ptr<CallContext> context;  // of the running call
+};
+
+protocol::PeerDown to_event(const LinkDown& down) {
+  protocol::PeerDown event;
+  event.rank = down.rank;
+  event.why = down.why;
+  switch (down.cause) {
+    case LinkDownCause::kSilent:
+      event.kind = FailureKind::kSilent;
+      event.code = ErrorCode::kDeadline;
+      break;
+    case LinkDownCause::kProtocol:
+      event.code = ErrorCode::kCorrupt;
+      break;
+    case LinkDownCause::kClosed:
+    case LinkDownCause::kUnreachable:
+    case LinkDownCause::kOverflow:
+      event.code = ErrorCode::kUnavailable;
+      break;
+  }
+  return event;
+}
+
+class Supervisor : public SupervisorActor::base {
+ public:
+  Supervisor(caf::actor_config& actor_config, const RankConfig& config, const std::shared_ptr<LinksFactory>& links,
+             std::shared_ptr<Tracer> tracer)
+      : SupervisorActor::base(actor_config), config_(config), links_factory_(links), tap_(std::move(tracer), "supervisor") {
+    world_.rank = config.rank;
+    world_.world_size = config.world_size;
+    world_.incarnation = config.incarnation;
+  }
+
+  SupervisorActor::behavior_type make_behavior() override {
+    const auto self = caf::actor_cast<caf::actor>(this);
+    inbox_ = std::make_shared<Inbox>(self);
+    set_down_handler([this](caf::down_msg& message) { on_child_down(message); });
+    set_exception_handler(exit_reason_of);
+    if (config_.world_size > 1) {
+      links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
+      monitor(links_);
+    }
+    start_planner();
+    start_storage();
+    start_coordinator();
+    return {
+        [this](const Traced<StartCall>& message) { tap_.handle(message, [&] { start(message.value.context); }); },
+        [this](const Traced<HookReport>& message) { tap_.handle(message, [&] { on_hook_report(message.value); }); },
+        [this](const Traced<CoordinatorSend>& message) {
+          tap_.handle(message, [&] { send(message.value.checkpointer, message.value.send); });
+        },
+        [this](const Traced<CoordinatorHook>& message) { tap_.handle(message, [&] { run_for_coordinator(message.value); }); },
+        [this](const Traced<Unsent>& message) {
+          tap_.handle(message, [&] {
+            tell_coordinator(message.value.checkpointer, message.value.down);
+            step(message.value.checkpointer, message.value.down);
+            stop_if_idle();
+          });
+        },
+        [this](const Traced<CoordinatorStopped>& message) {
+          tap_.handle(message, [&] {
+            coordinator_stopped_ = true;
+            stop_if_idle();
+          });
+        },
+        [this](const Traced<Stop>& message) { tap_.handle(message, [&] { stop(message.value.latch); }); },
+        [this](StopNow) { stop_now(); },
+        [this](WakeUp) {
+          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) step(checkpointer, protocol::TimerFired{timer});
+          timers_.arm(this, true);
+          stop_if_idle();
+        },
+        [this](const LinkUp& up) { on_link_up(up); },
+        [this](const LinkDown& down) { on_link_down(down); },
+        [this](const LinkMessage& message) { on_link_message(message); },
+        [this](GetChildren) {
+          return Children{planner_, storage_, coordinator_};
+        },
+    };
+  }
+
+  void on_exit() override {
+    inbox_->close();
+    if (links_) caf::anon_send(links_, LinkClose{});
+    for (const auto& child :
+         {caf::actor_cast<caf::actor>(planner_), caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(coordinator_)})
+      if (child) caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
+    links_ = nullptr;
+    planner_ = PlannerActor();
+    storage_ = StorageActor();
+    coordinator_ = CoordinatorActor();
+    slots_.clear();
+    if (latch_) {
+      std::lock_guard lock(latch_->mutex);
+      latch_->stopped = true;
+      latch_->changed.notify_all();
+    }
+  }
+
+ private:
+  // --- calls ----------------------------------------------------------------------------------------------------------------
+
+  void start(const std::shared_ptr<CallContext>& context) {
+    if (stopping_) {
+      Failure failure;
+      failure.rank = config_.rank;
+      failure.kind = FailureKind::kCancelled;
+      failure.code = ErrorCode::kCancelled;
+      failure.what = "the runtime of rank " + std::to_string(config_.rank) + " is being shut down";
+      failure.actor = "supervisor";
+      Outcome outcome;
+      outcome.failures.emplace(config_.rank, std::move(failure));
+      context->finish(std::move(outcome));
+      return;
+    }
+    const std::string& checkpointer = context->call().id.checkpointer;
+    slot_of(checkpointer).context = context;
+    protocol::CallStarted started;
+    started.ticket = context->ticket();
+    started.ordinal = context->call().id.ordinal;
+    started.operation = context->operation();
+    started.checkpoint_id = context->call().checkpoint_id;
+    started.coordinator_rank = context->call().coordinator_rank;
+    started.options_digest = context->call().options_digest;
+    started.stateful_keys = context->call().stateful_keys;
+    step(checkpointer, started);
+  }
+
+  Slot& slot_of(const std::string& checkpointer) {
+    const auto found = slots_.find(checkpointer);
+    if (found != slots_.end()) return found->second;
+    if (slots_.size() >= kSlotsKept) {
+      for (auto it = slots_.begin(); it != slots_.end(); ++it) {
+        if (it->second.context) continue;
+        slots_.erase(it);
+        break;
+      }
+    }
+    protocol::Identity identity = world_;
+    identity.checkpointer = checkpointer;
+    return slots_.try_emplace(checkpointer, Slot{protocol::RankMachine(std::move(identity), config_.options), nullptr})
+        .first->second;
+  }
+
+  // What a machine cannot go on from ends its call, and only that.
+  void step(const std::string& checkpointer, const protocol::Event& event) {
+    const auto found = slots_.find(checkpointer);
+    if (found == slots_.end()) return;
+    Slot& slot = found->second;
+    protocol::Effects effects;
+    try {
+      effects = slot.machine.step(event);
+    } catch (const std::exception& error) {
+      return abort_call(checkpointer, slot, error.what());
+    }
+    for (auto& effect : effects) {
+      if (auto* send_effect = std::get_if<protocol::Send>(&effect)) {
+        send(checkpointer, *send_effect);
+      } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
+        run(checkpointer, slot, std::move(*hook), 0);
+      } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
+        timers_.start({checkpointer, timer->timer}, clock().now() + timer->after);
+      } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
+        timers_.stop({checkpointer, stopped->timer});
+      } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
+        tap_.record(EventKind::kState, note->what, slot.machine.counter(), note->ok);
+      } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
+        const auto context = std::exchange(slot.context, nullptr);
+        Outcome outcome;
+        outcome.failures = std::move(finished->failures);
+        outcome.committed = finished->committed;
+        outcome.save_id = std::move(finished->save_id);
+        context->finish(std::move(outcome));
+      }
+    }
+    timers_.arm(this);
+  }
+
+  void abort_call(const std::string& checkpointer, Slot& slot, const std::string& why) {
+    Failure failure;
+    failure.rank = config_.rank;
+    failure.kind = FailureKind::kInternal;
+    failure.code = ErrorCode::kInternal;
+    failure.what = "the protocol of rank " + std::to_string(config_.rank) + " broke an invariant of its own: " + why;
+    failure.actor = "supervisor";
+    timers_.stop({checkpointer, protocol::Timer::kAnswer});
+    if (slot.context) {
+      slot.context->set_last_resort(failure);
+      protocol::Send cancel{slot.machine.coordinator_rank(), slot.machine.counter(),
+                            protocol::Cancel{slot.context->ticket(), std::move(failure)}};
+      send(checkpointer, cancel);
+    }
+    slots_.erase(checkpointer);  // `done` is called once the last hook has let go of the call
+  }
+
+  // --- hooks ----------------------------------------------------------------------------------------------------------------
+
+  void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
+    auto ticket = std::make_shared<HookTicket>(inbox_, tap_.tracer(), config_.rank, checkpointer, coordinator, hook);
+    const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
+    auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
+    // A child that is gone for good drops the request, and the ticket reports that.
+    if (for_planner) {
+      if (planner_) caf::anon_send(planner_, std::move(request));
+    } else {
+      if (storage_) caf::anon_send(storage_, std::move(request));
+    }
+  }
+
+  void run_for_coordinator(const CoordinatorHook& message) {
+    const auto found = slots_.find(message.checkpointer);
+    const bool runs = found != slots_.end() && found->second.context && found->second.machine.counter() == message.hook.counter &&
+                      found->second.machine.state() != protocol::RankMachine::State::kEnding;
+    if (runs) return run(message.checkpointer, found->second, message.hook, message.coordinator);
+    Failure failure;
+    failure.rank = config_.rank;
+    failure.phase = message.hook.phase;
+    failure.kind = FailureKind::kCancelled;
+    failure.code = ErrorCode::kCancelled;
+    failure.what = std::string(protocol::name_of(message.hook.hook, message.hook.operation)) + " could not run: the call of rank " +
+                   std::to_string(config_.rank) + " has ended";
+    failure.actor = "supervisor";
+    tell_coordinator(message.checkpointer, protocol::HookDone{message.hook.sequence, std::move(failure)});
+  }
+
+  void on_hook_report(const HookReport& report) {
+    if (report.coordinator == 0) {
+      step(report.checkpointer, report.done);
+    } else if (report.coordinator == coordinator_life_) {
+      tell_coordinator(report.checkpointer, report.done);
+    }
+    stop_if_idle();
+  }
+
+  // --- messages -------------------------------------------------------------------------------------------------------------
+
+  void send(const std::string& checkpointer, const protocol::Send& message) {
+    if (message.to == config_.rank) return deliver(config_.rank, checkpointer, message.counter, message.body);
+    if (!links_) return;
+    protocol::Envelope envelope;
+    envelope.attempt = {config_.incarnation, checkpointer, message.counter};
+    envelope.sender = config_.rank;
+    envelope.cause = tap_.cause();
+    envelope.body = message.body;
+    envelope.id = tap_.record(EventKind::kSent, protocol::name_of(message.body), message.counter, true, message.to);
+    try {
+      caf::anon_send(links_, LinkSend{message.to, std::make_shared<const std::string>(protocol::encode(envelope))});
+    } catch (const Error& error) {
+      // For this call it is as if the other rank could not be reached. Later, so that no machine is stepped within a step.
+      protocol::PeerDown down;
+      down.rank = message.to;
+      down.reachable = true;
+      down.code = error.code();
+      down.why = std::string(protocol::name_of(message.body)) + " cannot be sent: " + error.what();
+      inbox_->post(tap_.wrap(Unsent{checkpointer, std::move(down)}));
+    }
+  }
+
+  void deliver(int from, const std::string& checkpointer, std::uint64_t counter, const protocol::Message& body) {
+    if (protocol::is_for_coordinator(body)) {
+      if (!coordinator_) return refuse(from, checkpointer);
+      return tell_coordinator(checkpointer, protocol::Received{from, counter, body});
+    }
+    if (std::holds_alternative<protocol::CoordinatorDown>(body)) return step_all(protocol::Received{from, counter, body});
+    step(checkpointer, protocol::Received{from, counter, body});
+    stop_if_idle();
+  }
+
+  void step_all(const protocol::Event& event) {
+    std::vector<std::string> names;
+    for (const auto& [name, slot] : slots_) names.push_back(name);
+    for (const auto& name : names) step(name, event);
+    stop_if_idle();
+  }
+
+  void tell_coordinator(const std::string& checkpointer, protocol::Event event) {
+    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorEvent{checkpointer, std::move(event)}));
+  }
+
+  // --- other ranks ----------------------------------------------------------------------------------------------------------
+
+  void on_link_up(const LinkUp& up) {
+    tap_.record(EventKind::kHandled, "LinkUp", 0, true, up.rank);
+    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{protocol::PeerUp{up.rank}}));
+  }
+
+  void on_link_down(const LinkDown& down) {
+    tap_.record(EventKind::kHandled, "LinkDown", 0, false, down.rank);
+    peer_down(to_event(down));
+  }
+
+  void peer_down(const protocol::PeerDown& event) {
+    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{event}));
+    step_all(event);
+  }
+
+  void on_link_message(const LinkMessage& message) {
+    protocol::Envelope envelope;
+    std::string fault;
+    try {
+      envelope = protocol::decode(*message.bytes);
+      if (envelope.sender != message.rank) fault = "its envelope names rank " + std::to_string(envelope.sender) + " as its sender";
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    if (!fault.empty()) {
+      tap_.record(EventKind::kHandled, "undecodable message", 0, false, message.rank, message.bytes->size());
+      protocol::PeerDown event;
+      event.rank = message.rank;
+      event.reachable = true;
+      event.code = ErrorCode::kCorrupt;
+      event.why = "it sent a message that cannot be read: " + fault;
+      return peer_down(event);
+    }
+    if (envelope.attempt.incarnation != config_.incarnation) {
+      tap_.record(EventKind::kState, "message of another incarnation", 0, false, message.rank);
+      return;
+    }
+    tap_.handle_from(message.rank, protocol::name_of(envelope.body), envelope.attempt.counter, message.bytes->size(), envelope.id,
+                     [&] { deliver(message.rank, envelope.attempt.checkpointer, envelope.attempt.counter, envelope.body); });
+  }
+
+  // --- children -------------------------------------------------------------------------------------------------------------
+
+  void start_planner() {
+    planner_ = system().spawn(planner_actor, tap_.tracer());
+    monitor(planner_);
+  }
+  void start_storage() {
+    storage_ = system().spawn(storage_actor, tap_.tracer());
+    monitor(storage_);
+  }
+  void start_coordinator() {
+    coordinator_ = spawn_coordinator(system(), inbox_, tap_.tracer(), world_, config_.options, ++coordinator_life_);
+    monitor(coordinator_);
+  }
+
+  void on_child_down(const caf::down_msg& message) {
+    const std::string why = describe_exit(message.reason);
+    if (links_ && message.source == links_.address()) {
+      links_ = nullptr;
+      for (int rank = 0; rank < config_.world_size; ++rank) {
+        if (rank == config_.rank) continue;
+        protocol::PeerDown event;
+        event.rank = rank;
+        event.kind = FailureKind::kInternal;
+        event.code = ErrorCode::kInternal;
+        event.why = "the links actor of rank " + std::to_string(config_.rank) + " died";
+        peer_down(event);
+      }
+      return;
+    }
+    if (planner_ && message.source == planner_.address()) {
+      planner_ = PlannerActor();
+      if (may_restart(planner_restarts_)) start_planner();
+      step_all(protocol::ActorDied{"planner", why});
+    } else if (storage_ && message.source == storage_.address()) {
+      storage_ = StorageActor();
+      if (may_restart(storage_restarts_)) start_storage();
+      step_all(protocol::ActorDied{"storage", why});
+    } else if (coordinator_ && message.source == coordinator_.address()) {
+      coordinator_ = CoordinatorActor();
+      if (may_restart(coordinator_restarts_)) start_coordinator();
+      coordinator_stopped_ = true;
+      for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");
+    }
+    stop_if_idle();
+  }
+
+  bool may_restart(unsigned& restarts) {
+    if (stopping_ || restarts >= config_.options.child_restarts_max) return false;
+    ++restarts;
+    return true;
+  }
+
+  // Tells a rank that every call which this rank coordinates has failed.
+  void refuse(int rank, const std::string& checkpointer) {
+    Failure failure;
+    failure.rank = config_.rank;
+    failure.kind = FailureKind::kInternal;
+    failure.code = ErrorCode::kInternal;
+    failure.what = "the coordinator actor of rank " + std::to_string(config_.rank) +
+                   " died; whether a save that it was finishing exists is unknown";
+    failure.actor = "supervisor";
+    protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure)}};
+    if (rank == config_.rank)
+      inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // later: no machine is stepped within a step
+    else
+      send(checkpointer, message);
+  }
+
+  // --- the end --------------------------------------------------------------------------------------------------------------
+
+  void stop(const std::shared_ptr<StopLatch>& latch) {
+    latch_ = latch;
+    stopping_ = true;
+    // Calls that this rank coordinates end by its coordinator's outcome, as they do on all other ranks.
+    if (coordinator_)
+      caf::anon_send(coordinator_, tap_.wrap(Stop{}));
+    else
+      coordinator_stopped_ = true;
+    std::vector<std::string> names;
+    for (const auto& [name, slot] : slots_)
+      if (slot.context && (!coordinator_ || slot.machine.coordinator_rank() != config_.rank)) names.push_back(name);
+    for (const auto& name : names)
+      step(name, protocol::Cancelled{"the runtime of rank " + std::to_string(config_.rank) + " was shut down"});
+    stop_if_idle();
+  }
+
+  void stop_if_idle() {
+    if (!stopping_ || !coordinator_stopped_) return;
+    for (const auto& [name, slot] : slots_)
+      if (slot.context) return;
+    quit();
+  }
+
+  void stop_now() {
+    for (auto& [name, slot] : slots_) {
+      if (!slot.context) continue;
+      Failure failure;
+      failure.rank = config_.rank;
+      failure.kind = FailureKind::kBusy;
+      failure.code = ErrorCode::kDeadline;
+      failure.what = "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down";
+      failure.actor = "supervisor";
+      slot.context->set_last_resort(std::move(failure));
+    }
+    quit();
+  }
+
+  const RankConfig config_;
+  const std::shared_ptr<LinksFactory> links_factory_;
+  protocol::Identity world_;
+  Tap tap_;
+  std::shared_ptr<Inbox> inbox_;
+  caf::actor links_;
+  PlannerActor planner_;
+  StorageActor storage_;
+  CoordinatorActor coordinator_;
+  unsigned planner_restarts_ = 0;
+  unsigned storage_restarts_ = 0;
+  unsigned coordinator_restarts_ = 0;
+  std::uint64_t coordinator_life_ = 0;
+
+  std::map<std::string, Slot> slots_;
+  TimerQueue timers_;
+  bool stopping_ = false;
+  bool coordinator_stopped_ = false;
+  std::shared_ptr<StopLatch> latch_;
+};
+
+}  // namespace
+
+SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
+                                 std::shared_ptr<Tracer> tracer) {
+  return system.spawn<Supervisor>(config, std::move(links), std::move(tracer));
+}
+
+}  // namespace cairn

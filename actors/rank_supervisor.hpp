@@ -1,0 +1,56 @@
+// One rank: its children, its links, and its side of every call.
+//
+//                    runtime
+//                       | StartCall, Stop
+//                       v                     HookRequest
+//   links <--------> supervisor ------------------------------> planner, storage ...> executor ...> HookReport back
+//        LinkSend    |        ^
+//        LinkMessage v        | CoordinatorSend, CoordinatorHook
+//                  coordinator
+//
+//   owns        one RankMachine per checkpointer, with its deadlines; planner, storage, coordinator and links actors
+//   talks to    those, other ranks through links; messages of this rank to itself take no links and are not encoded
+//   states      running -> stopping (all calls are cancelled, waiting for their last hooks) -> stopped
+//   deadlines   Timer::kAnswer of each machine
+//   on death    of a child: the running attempts get a failure, and it is replaced, at most `child_restarts_max` times.
+//               Of the links: as if all other ranks were lost. Its own: the children go along, running calls end as internal
+//               failures
+#pragma once
+
+#include <memory>
+
+#include <caf/typed_actor.hpp>
+
+#include <cairn/actors/coordinator_actor.hpp>
+#include <cairn/actors/links/links.hpp>
+#include <cairn/actors/local_messages.hpp>
+#include <cairn/actors/planner_actor.hpp>
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/storage_actor.hpp>
+#include <cairn/actors/traced.hpp>
+
+namespace cairn {
+
+// The children of a supervisor at this moment: for inspection.
+struct Children {
+  PlannerActor planner;
+  StorageActor storage;
+  CoordinatorActor coordinator;
+};
+struct GetChildren {};
+
+using SupervisorActor =
+    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<HookReport>>, caf::reacts_to<Traced<CoordinatorSend>>,
+                     caf::reacts_to<Traced<CoordinatorHook>>, caf::reacts_to<Traced<CoordinatorStopped>>,
+                     caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>,
+                     caf::reacts_to<LinkUp>, caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>,
+                     caf::replies_to<GetChildren>::with<Children>>;
+
+// `links` may be null in a world of one.
+SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
+                                 std::shared_ptr<Tracer> tracer);
+
+}  // namespace cairn
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::Children)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::GetChildren)
