@@ -1,0 +1,32 @@
+#include <cairn/runtime/cairn.hpp>
+
+#include <utility>
+
+namespace cairn {
+namespace {
+
+template <class Options>
+World world_of(const Options& options) {
+  return options.world && !options.no_dist ? *options.world : World::single();
+}
+
+}  // namespace
+
+void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
+  Checkpointer(world_of(options), "default").save(state_dict, checkpoint_id, options);
+}
+
+void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
+  Checkpointer(world_of(options), "default").load(state_dict, checkpoint_id, options);
+}
+
+StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes, const LoadOptions& options) {
+  return Checkpointer(world_of(options), "default").load_by_keys(checkpoint_id, prefixes, options);
+}
+
+Metadata read_metadata(const std::string& checkpoint_id) {
+  const auto store = open_store(checkpoint_id);
+  return read_metadata(*store);
+}
+
+}  // namespace cairn

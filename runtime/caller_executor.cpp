@@ -1,0 +1,34 @@
+#include <cairn/runtime/caller_executor.hpp>
+
+#include <utility>
+
+namespace cairn {
+
+// Both notify under the lock: the caller destroys this object as soon as it has seen the outcome.
+void CallerExecutor::post(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_one();
+}
+
+void CallerExecutor::finish(Outcome outcome) {
+  std::lock_guard lock(mutex_);
+  outcome_ = std::move(outcome);
+  changed_.notify_one();
+}
+
+Outcome CallerExecutor::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !tasks_.empty() || outcome_.has_value(); });
+    if (tasks_.empty()) return std::move(*outcome_);
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it captured goes before the next one runs
+    lock.lock();
+  }
+}
+
+}  // namespace cairn

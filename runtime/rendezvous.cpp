@@ -1,0 +1,315 @@
+#include <cairn/runtime/rendezvous.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/base/rank_text.hpp>
+
+namespace cairn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPollMax{50};
+// How long rank 0 stays for ranks that have not yet read its verdict.
+constexpr std::chrono::milliseconds kFarewell{2000};
+// For one connect that only asks whether somebody is there.
+constexpr std::chrono::milliseconds kProbe{1000};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0')
+    throw Error(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name +
+                                                 " is not set: start the ranks with cairn-launch or torchrun, or make " +
+                                                 "the world with World::from_store, from_addresses or single");
+  return value;
+}
+
+int number(const char* name, const std::string& text, long least, long most) {
+  char* end = nullptr;
+  errno = 0;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  if (errno != 0 || end == text.c_str() || *end != '\0' || value < least || value > most)
+    throw Error(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is \"" + text +
+                                                 "\", not a number from " + std::to_string(least) + " to " + std::to_string(most));
+  return static_cast<int>(value);
+}
+
+// This machine, for ranks that publish an address that only this machine reaches.
+std::string machine_name() {
+  std::string name;
+  std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
+  if (std::getline(boot_id, name) && !name.empty()) return name;
+  char host[256] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+bool only_local(const std::string& address) { return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0; }
+
+// What a rank publishes: "<world size> <machine> <address>".
+struct Card {
+  int world_size = 0;
+  std::string machine;
+  std::string address;
+};
+
+std::string encode(const Card& card) { return std::to_string(card.world_size) + " " + card.machine + " " + card.address; }
+
+Card decode_card(const std::string& text) {
+  Card card;
+  std::istringstream fields(text);
+  fields >> card.world_size >> card.machine >> card.address;
+  return card;
+}
+
+// What rank 0 tells all: the assembly, or why there is none. "<code>\n<incarnation or text>\n<address>\n…"; code 0 is success.
+std::string encode(const Assembly& assembly) {
+  std::string text = "0\n" + assembly.incarnation;
+  for (const auto& address : assembly.addresses) text += "\n" + address;
+  return text;
+}
+
+std::string encode(const Error& error) { return std::to_string(static_cast<int>(error.code())) + "\n" + error.what(); }
+
+Assembly decode_verdict(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  if (line != "0")
+    throw Error(static_cast<ErrorCode>(std::atoi(line.c_str())), text.substr(std::min(text.size(), line.size() + 1)));
+  Assembly assembly;
+  std::getline(lines, assembly.incarnation);
+  while (std::getline(lines, line)) assembly.addresses.push_back(line);
+  return assembly;
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+// Whether somebody listens at `address`, or begins to before the deadline; at least one attempt. "" is yes, else what the trouble
+// is. TCPStore's own attempts come with complaints in the log.
+std::string try_connect(const std::string& address, std::chrono::milliseconds deadline) {
+  const auto end = Clock::now() + deadline;
+  std::string trouble;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
+    try {
+      Socket socket;
+      auto progress = start_connect(resolve_endpoint(address), socket);
+      const auto attempt_end = std::max(end, Clock::now() + kProbe);
+      while (progress.state == ConnectState::kPending && Clock::now() < attempt_end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        progress = check_connect(socket);
+      }
+      if (progress.state == ConnectState::kConnected) return "";
+      trouble = progress.state == ConnectState::kFailed ? std::strerror(progress.error_number) : "no answer";
+    } catch (const Error& error) {
+      trouble = error.what();
+    }
+    if (Clock::now() >= end) return trouble;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+// One rank's view of one gathering. The store is asked again and again instead of being waited in: a wait that ends by its timeout
+// leaves TCPStore's connection out of step, and the store may be the trainer's.
+class Meeting {
+ public:
+  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline)
+      : store_(store), rank_(rank), world_size_(world_size), limit_(deadline), end_(Clock::now() + deadline) {
+    prefix_ = "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/";
+  }
+
+  void publish(const std::string& address) { set(card_key(rank_), encode(Card{world_size_, machine_name(), address})); }
+
+  Assembly lead() {
+    try {
+      const Assembly assembly = collect();
+      set("verdict", encode(assembly));
+      await_readers(world_size_ - 1);
+      return assembly;
+    } catch (const Error& error) {
+      set("verdict", encode(error));
+      await_readers(world_size_ - 1 - static_cast<int>(missing().size()));
+      throw;
+    }
+  }
+
+  Assembly follow() {
+    if (!poll([this] { return has("verdict"); })) throw incomplete(missing());
+    const std::string verdict = get("verdict");
+    store_.add(prefix_ + "readers", 1);
+    Assembly assembly = decode_verdict(verdict);
+    const auto size = static_cast<int>(assembly.addresses.size());
+    if (size != world_size_) throw different_size(rank_, world_size_, size);
+    return assembly;
+  }
+
+ private:
+  static std::string card_key(int rank) { return "card/" + std::to_string(rank); }
+  void set(const std::string& key, const std::string& value) {
+    store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
+  }
+  bool has(const std::string& key) { return store_.check({prefix_ + key}); }
+  std::string get(const std::string& key) {
+    const auto bytes = store_.get(prefix_ + key);
+    return std::string(bytes.begin(), bytes.end());
+  }
+
+  // Whether `condition` came true before the deadline.
+  template <class Condition>
+  bool poll(Condition condition) {
+    auto pause = std::chrono::milliseconds(1);
+    while (!condition()) {
+      if (Clock::now() >= end_) return false;
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, kPollMax);
+    }
+    return true;
+  }
+
+  Assembly collect() {
+    std::vector<std::optional<Card>> cards(static_cast<std::size_t>(world_size_));
+    const auto look = [&] {
+      bool complete = true;
+      for (int rank = 0; rank < world_size_; ++rank) {
+        auto& card = cards[static_cast<std::size_t>(rank)];
+        if (!card && has(card_key(rank))) {
+          card = decode_card(get(card_key(rank)));
+          if (card->world_size != world_size_) throw different_size(rank, card->world_size, world_size_);
+        }
+        complete = complete && card;
+      }
+      return complete;
+    };
+    if (!poll(look)) throw incomplete(missing());
+    Assembly assembly;
+    assembly.incarnation = random_hex(*system_random(), 128);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const auto& card = *cards[static_cast<std::size_t>(rank)];
+      for (const auto& other : cards) {
+        if (only_local(card.address) && other->machine != card.machine) {
+          throw Error(
+              ErrorCode::kInvalidArgument,
+              "rank " + std::to_string(rank) + " listens at " + card.address +
+                  ", which ranks on other machines cannot reach: set WorldOptions::bind_address to an address of its network");
+        }
+      }
+      assembly.addresses.push_back(card.address);
+    }
+    return assembly;
+  }
+
+  // Until `count` ranks have read the verdict: the store may be ours, and end with what we do next.
+  void await_readers(int count) {
+    end_ = std::max(end_, Clock::now() + kFarewell);
+    poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
+  }
+
+  std::vector<int> missing() {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (!has(card_key(rank))) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  Error incomplete(const std::vector<int>& missing) const {
+    std::ostringstream text;
+    text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(limit_) << ": ";
+    if (missing.empty()) {
+      text << "rank 0 did not confirm that all had come";
+    } else {
+      text << name_ranks(missing) << " did not come";
+    }
+    text << "; see whether their processes run and reach the store, and whether they have the same WORLD_SIZE";
+    return Error(ErrorCode::kDeadline, text.str());
+  }
+
+  static Error different_size(int rank, int its_size, int size_of_rank_0) {
+    return Error(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " has a world of " + std::to_string(its_size) +
+                                           " ranks, rank 0 one of " + std::to_string(size_of_rank_0) +
+                                           ": give all ranks the same WORLD_SIZE");
+  }
+
+  c10d::Store& store_;
+  const int rank_;
+  const int world_size_;
+  const std::chrono::milliseconds limit_;
+  Clock::time_point end_;
+  std::string prefix_;
+};
+
+}  // namespace
+
+Place place_in_environment() {
+  Place place;
+  place.world_size = number("WORLD_SIZE", variable("WORLD_SIZE"), 1, 1 << 20);
+  place.rank = number("RANK", variable("RANK"), 0, place.world_size - 1);
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  place.local_rank = local_rank == nullptr ? place.rank : number("LOCAL_RANK", local_rank, 0, place.world_size - 1);
+  place.master_host = variable("MASTER_ADDR");
+  place.master_port = number("MASTER_PORT", variable("MASTER_PORT"), 1, 65535);
+  const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  place.agent_hosts = agent != nullptr && std::string(agent) == "True";
+  return place;
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
+  const std::string address = join_address(place.master_host, place.master_port);
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(place.master_port);
+  options.waitWorkers = false;
+  options.multiTenant = true;
+  options.timeout = std::max(deadline, std::chrono::milliseconds(1000));  // TCPStore counts connecting in seconds
+  const bool may_host = place.rank == 0 && !place.agent_hosts;
+  if (may_host && !try_connect(address, std::chrono::milliseconds(0)).empty()) {
+    options.isServer = true;
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+    } catch (const std::exception&) {
+      options.isServer = false;  // the trainer was faster; or the next lines tell
+    }
+  }
+  const std::string who =
+      "rank " + std::to_string(place.rank) + " cannot reach the store at " + address + " (MASTER_ADDR, MASTER_PORT)";
+  const std::string trouble = try_connect(address, deadline);
+  if (!trouble.empty()) {
+    if (may_host) throw Error(ErrorCode::kUnavailable, who + ", and cannot host it there: " + trouble);
+    throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline) + ": " +
+                                          (place.agent_hosts ? "the launcher's agent, which hosts it, is not there: "
+                                                             : "rank 0, which hosts it, did not come: ") +
+                                          trouble);
+  }
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kUnavailable, who + ": " + error.what());
+  }
+}
+
+Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline) {
+  Meeting meeting(store, rank, world_size, deadline);
+  meeting.publish(address);
+  return rank == 0 ? meeting.lead() : meeting.follow();
+}
+
+}  // namespace cairn

@@ -1,0 +1,47 @@
+// How ranks find each other through a store that all of them reach.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class Store;
+}
+
+namespace cairn {
+
+// A rank's place in the job, as torchrun and cairn-launch tell it.
+struct Place {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  std::string master_host;
+  int master_port = 0;
+  bool agent_hosts = false;  // the launcher's agent serves the store, no rank does
+};
+
+// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT. Throws kInvalidArgument naming the one that is
+// missing or malformed.
+Place place_in_environment();
+
+// The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already. Throws kDeadline if rank 0
+// does not offer it in time, kUnavailable.
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline);
+
+struct Assembly {
+  std::string incarnation;
+  std::vector<std::string> addresses;  // by rank
+};
+
+// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects, and tells all the same
+// result; an error of its own reaches the others in the same words, for which rank 0 stays a little longer, as it may host the
+// store. Throws kDeadline naming missing ranks, kMismatch, kUnavailable.
+//
+// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has come to this store, counted in the store
+// itself: several worlds, one after the other or side by side, do not meet as long as all ranks make them in the same order.
+Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline);
+
+}  // namespace cairn

@@ -1,0 +1,129 @@
+// `cairn convert`: whole tensors under their flattened names, in a file of another format. One tensor is in memory at a time.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <cairn/runtime/tools/commands.hpp>
+#include <cairn/runtime/tools/safetensors.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+
+namespace cairn::tools {
+namespace {
+
+// Reads tensors of one checkpoint, whole, one by one.
+class TensorSource {
+ public:
+  explicit TensorSource(const std::string& url) {
+    reader_.reset(url);
+    metadata_ = reader_.read_metadata();
+    StorageContext context;
+    context.checkpoint_id = url;
+    reader_.set_up_storage_reader(metadata_, context);
+  }
+  const Metadata& metadata() const { return metadata_; }
+
+  torch::Tensor read(const std::string& fqn, torch::ScalarType type) {
+    const auto& stored = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
+    // The name is taken as it is: it may hold dots that mean nothing.
+    LoadPlannerOptions options;
+    options.flatten_state_dict = false;
+    DefaultLoadPlanner planner(options);
+    StateDict wanted;
+    wanted.insert(fqn, torch::empty(stored.size.to_vector(), type));
+    planner.set_up_planner(wanted, metadata_, 0, true);
+    std::vector<LoadPlan> plans{reader_.prepare_local_plan(planner.create_local_plan())};
+    plans = reader_.prepare_global_plan(planner.create_global_plan(std::move(plans)));
+    const LoadPlan plan = planner.finish_plan(std::move(plans.front()));
+    reader_.read_data(plan, planner).get();
+    return wanted.at(fqn).tensor();
+  }
+
+ private:
+  CheckpointReader reader_;
+  Metadata metadata_;
+};
+
+struct Selection {
+  std::vector<SafetensorsTensor> tensors;
+  std::vector<std::string> values;       // keys of what is no tensor
+  std::vector<std::string> unsupported;  // "key: why"
+};
+
+Selection select(const Metadata& metadata) {
+  Selection selection;
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    const auto* stored = std::get_if<TensorStorageMetadata>(&entry);
+    if (stored == nullptr) {
+      selection.values.push_back(fqn);
+      continue;
+    }
+    const DType dtype = stored->properties.dtype;
+    std::string objection = safetensors_objection(fqn, dtype);
+    if (objection.empty() && !scalar_type_of(dtype)) {
+      objection = fmt::format("the LibTorch in use cannot hold {}", to_string(dtype));
+    }
+    if (objection.empty()) {
+      selection.tensors.push_back({fqn, dtype, stored->size});
+    } else {
+      selection.unsupported.push_back(printable(fqn) + ": " + objection);
+    }
+  }
+  return selection;
+}
+
+std::map<std::string, std::string> header_metadata(const Metadata& metadata) {
+  std::map<std::string, std::string> pairs{{"format", "pt"}};  // loaders ask for it
+  if (metadata.commit && metadata.commit->step) pairs["step"] = std::to_string(*metadata.commit->step);
+  if (metadata.commit) pairs["cairn_save_id"] = metadata.save_id;
+  return pairs;
+}
+
+void report_left_out(const Selection& selection) {
+  for (const auto& reason : selection.unsupported) std::cerr << "left out: " << reason << '\n';
+  if (selection.values.empty()) return;
+  constexpr std::size_t kShownMax = 10;
+  std::cerr << fmt::format("left out: {} values that are no tensors:", selection.values.size());
+  for (std::size_t i = 0; i < std::min(selection.values.size(), kShownMax); ++i) std::cerr << ' ' << printable(selection.values[i]);
+  std::cerr << (selection.values.size() > kShownMax ? " …\n" : "\n");
+}
+
+}  // namespace
+
+int convert(const ConvertOptions& options) {
+  if (options.destination.find("://") != std::string::npos) {
+    throw WrongUse(fmt::format("{} is a URL: the destination must be a file's path", printable(options.destination)));
+  }
+  const auto folder = std::filesystem::absolute(options.destination).parent_path();
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    throw WrongUse(fmt::format("cannot write {}: there is no directory {}", printable(options.destination), printable(folder)));
+  }
+  open_existing(options.source);
+  TensorSource source(options.source);
+  Selection selection = select(source.metadata());
+  if (!selection.unsupported.empty() && !options.skip_unsupported) {
+    std::string text = fmt::format("cannot convert {}; --skip-unsupported leaves these tensors out:", printable(options.source));
+    for (const auto& reason : selection.unsupported) text += "\n  " + reason;
+    throw Error(ErrorCode::kUnsupported, text);
+  }
+
+  using Existing = SafetensorsWriter::Existing;
+  SafetensorsWriter writer(options.destination, std::move(selection.tensors), header_metadata(source.metadata()),
+                           options.force ? Existing::kReplaced : Existing::kRefused);
+  for (const auto& tensor : writer.tensors()) {
+    const torch::Tensor data = source.read(tensor.name, *scalar_type_of(tensor.dtype)).contiguous();
+    writer.append({data.data_ptr(), tensor.bytes()});
+  }
+  writer.finish();
+  report_left_out(selection);
+  std::cout << fmt::format("{}: {} tensors, {}\n", printable(options.destination), writer.tensors().size(),
+                           human_bytes(writer.bytes_written()));
+  return kFine;
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,83 @@
+// The ranks that save and load together.
+//
+// A World is a handle: copies share one world, which ends with the last of them or with `shutdown`. Making one blocks until all
+// ranks are there; after that nothing of the trainer's own communication is used. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cairn/actors/options.hpp>
+#include <cairn/base/observer.hpp>
+
+namespace c10d {
+class Store;
+}
+
+namespace cairn {
+
+class RankRuntime;
+
+struct WorldOptions {
+  RuntimeOptions runtime;
+  // The address that this rank listens at, and is reached at by the others. Empty: loopback, as whoever reaches the port may talk to
+  // it; with `from_addresses` the host of this rank's own address, and there it may also be a wildcard ("0.0.0.0").
+  std::string bind_address;
+  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank of the world has come
+  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown that the last handle does
+  unsigned actor_threads = 0;                                             // 0: as many as useful
+  std::shared_ptr<Observer> observer;                                     // sees every message; may be null
+};
+
+class World {
+ public:
+  // From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and cairn-launch set them. Throws kInvalidArgument
+  // naming a variable that is missing or malformed, kDeadline naming the ranks that did not come, kMismatch for ranks that differ
+  // in the world's size. Rank 0 hosts the store at MASTER_PORT unless somebody does already; a trainer that makes a store of its
+  // own there sets `multiTenant`, or hands its store to `from_store`.
+  static World from_environment(const WorldOptions& options = {});
+
+  // Through a store that the trainer has; keys are kept apart by a prefix. Every rank calls this equally often.
+  static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
+
+  // From what is known beforehand: `addresses[r]` is "host:port" of rank r's listener. `job_id` is the same on all ranks and never
+  // used again, not even by a restart of the same job: it makes the names of what is saved unique. Returns at once; ranks that do
+  // not come are reported by the first save or load.
+  static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
+                              const WorldOptions& options = {});
+
+  // All ranks in this process, each for a thread of its own. Index = rank.
+  static std::vector<World> in_process(int world_size, const WorldOptions& options = {});
+
+  // One rank, no network.
+  static World single(const WorldOptions& options = {});
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;                  // of LOCAL_RANK; `rank()` where that is not known
+  const std::string& incarnation() const;  // 32 hexadecimal digits: this life of the world
+  bool one_process() const;                // all ranks live in this process
+
+  // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
+  // Idempotent; later saves and loads throw kPrecondition.
+  bool shutdown(std::chrono::milliseconds deadline) const;
+
+  // The last messages between the actors of this rank, as text, oldest first.
+  std::string dump_trace() const;
+
+  // For Cairn's own use: the actors of this rank, and the names that are taken by checkpointers.
+  RankRuntime& runtime() const;
+  void claim_checkpointer(const std::string& name) const;
+  void release_checkpointer(const std::string& name) const noexcept;
+
+ private:
+  struct Implementation;
+  explicit World(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+  std::shared_ptr<Implementation> implementation_;
+};
+
+}  // namespace cairn
