@@ -1,0 +1,229 @@
+// Planning of one save, as the coordinator and its ranks see it: local plans to bytes, bytes to plans, one global plan, coverage,
+// and back to every rank as bytes.
+//
+// One JSON object a line: {name, value, unit, limit, ratio, goal, met}. The limit of a time is that of copying the messages in
+// memory; the limit of an item's cost among many ranks is its cost among few. `--quick`: fewer repetitions.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <malloc.h>
+#include <time.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/messages/plan_codec.hpp>
+#include <cairn/planning/global_plan.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr double kSecondsGoal = 1.0;
+constexpr double kScalingGoal = 1.3;
+
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds_since(SteadyClock::time_point start) { return std::chrono::duration<double>(SteadyClock::now() - start).count(); }
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// What the tensors of a benchmark look like.
+enum class Layout {
+  kSharded,     // every tensor split on dim 0 over all ranks
+  kReplicated,  // every tensor on every rank
+  kHybrid,      // 2-D mesh: split on dim 0 over half of the ranks, replicated over the other dimension
+};
+
+std::string tensor_name(int tensor) {
+  static constexpr const char* kParts[] = {"attention.query.weight", "attention.value.weight", "mlp.up.weight", "mlp.down.weight"};
+  return "model.decoder.layers." + std::to_string(tensor / 4) + "." + kParts[tensor % 4];
+}
+
+SavePlan local_plan(Layout layout, int rank, int ranks, int tensors) {
+  constexpr std::int64_t kColumns = 1024;
+  const int shards = layout == Layout::kSharded ? ranks : layout == Layout::kHybrid ? std::max(1, ranks / 2) : 1;
+  const std::int64_t rows = 8;  // of each shard
+  SavePlan plan;
+  for (int tensor = 0; tensor < tensors; ++tensor) {
+    WriteItem item;
+    item.name = plan.names.intern(tensor_name(tensor));
+    item.type = layout == Layout::kReplicated ? WriteItemType::kTensor : WriteItemType::kShard;
+    item.properties.dtype = DType::kBFloat16;
+    item.size = {rows * shards, kColumns};
+    item.chunk = {{rows * (rank % shards), 0}, {rows, kColumns}};
+    plan.items.push_back(item);
+    plan.mappings.push_back({item.name, {"model", tensor_name(tensor).substr(6)}});
+  }
+  WriteItem step;
+  step.name = plan.names.intern("step");
+  step.content_hash = 7;
+  step.content_bytes = 300;
+  plan.items.push_back(step);
+  plan.mappings.push_back({step.name, {"step"}});
+  return plan;
+}
+
+std::vector<SavePlan> local_plans(Layout layout, int ranks, int tensors) {
+  std::vector<SavePlan> plans;
+  for (int rank = 0; rank < ranks; ++rank) plans.push_back(local_plan(layout, rank, ranks, tensors));
+  return plans;
+}
+
+struct Timing {
+  double encode_local = 0;
+  double decode_local = 0;
+  double plan = 0;
+  double coverage = 0;
+  double encode_global = 0;
+  double decode_global = 0;
+  double all = 0;
+  double cpu = 0;  // of this thread, in all
+  std::size_t message_bytes = 0;
+};
+
+Timing plan_once(const std::vector<SavePlan>& locals) {
+  Timing timing;
+  const double cpu_start = thread_cpu_seconds();
+  const auto start = SteadyClock::now();
+  auto part = start;
+  const auto lap = [&] {
+    const double seconds = seconds_since(part);
+    part = SteadyClock::now();
+    return seconds;
+  };
+
+  std::vector<Bytes> messages;
+  messages.reserve(locals.size());
+  for (const SavePlan& plan : locals) messages.push_back(encode_save_plan(plan));
+  timing.encode_local = lap();
+
+  std::vector<SavePlan> decoded;
+  decoded.reserve(messages.size());
+  for (const Bytes& message : messages) decoded.push_back(decode_save_plan(message));
+  timing.decode_local = lap();
+
+  const GlobalSavePlan global = create_global_save_plan(std::move(decoded));
+  timing.plan = lap();
+
+  check_invariant(check_coverage(global.metadata).empty(), "the planned chunks tile their tensors");
+  timing.coverage = lap();
+
+  std::vector<Bytes> answers;
+  answers.reserve(global.plans.size());
+  for (const SavePlan& plan : global.plans) answers.push_back(encode_save_plan(plan));
+  timing.encode_global = lap();
+
+  std::size_t items = 0;
+  for (const Bytes& answer : answers) items += decode_save_plan(answer).items.size();
+  timing.decode_global = lap();
+  timing.all = seconds_since(start);
+  timing.cpu = thread_cpu_seconds() - cpu_start;
+
+  check_invariant(items > 0, "ranks have something to write");
+  for (const Bytes& message : messages) timing.message_bytes += message.size();
+  for (const Bytes& answer : answers) timing.message_bytes += answer.size();
+  return timing;
+}
+
+// What no encoding could beat: the same bytes copied once to be written and once to be read.
+double copy_seconds(std::size_t bytes) {
+  const std::string source(bytes, 'x');
+  std::string target(bytes, 'y');
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = SteadyClock::now();
+    std::memcpy(target.data(), source.data(), bytes);
+    std::memcpy(target.data(), source.data(), bytes);
+    times.push_back(seconds_since(start));
+    check_invariant(target[bytes / 2] == 'x', "the copy is there");
+  }
+  return median(times);
+}
+
+const Timing& median(std::vector<Timing>& timings, double Timing::*what) {
+  std::sort(timings.begin(), timings.end(), [&](const Timing& a, const Timing& b) { return a.*what < b.*what; });
+  return timings[timings.size() / 2];
+}
+
+void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
+      name.c_str(), value, unit, limit, value / limit, goal.c_str(), met ? "true" : "false");
+  std::fflush(stdout);
+}
+
+void measure(Layout layout, const std::string& name, bool quick) {
+  constexpr int kRanks = 256;
+  constexpr int kRanksFew = 16;
+  constexpr int kTensors = 1000;
+  const std::vector<SavePlan> many = local_plans(layout, kRanks, kTensors);
+  const std::vector<SavePlan> few = local_plans(layout, kRanksFew, kTensors);
+  plan_once(many);  // warms the allocator
+  plan_once(few);
+  // Taken in turns, so that whatever else the machine does falls on both alike.
+  std::vector<Timing> timings;
+  std::vector<Timing> timings_few;
+  for (int i = 0; i < (quick ? 3 : 11); ++i) {
+    timings.push_back(plan_once(many));
+    for (int j = 0; j < 5; ++j) timings_few.push_back(plan_once(few));
+  }
+
+  const Timing& typical = median(timings, &Timing::all);
+  print("plan_256_ranks_1000_tensors_" + name, typical.all, "s", copy_seconds(typical.message_bytes), "at most 1 s",
+        typical.all <= kSecondsGoal);
+  std::fprintf(
+      stderr,
+      "%s: encode %.1f ms, decode %.1f ms, plan %.1f ms, coverage %.1f ms, encode %.1f ms, decode %.1f ms, %.1f MB of messages\n",
+      name.c_str(), 1e3 * typical.encode_local, 1e3 * typical.decode_local, 1e3 * typical.plan, 1e3 * typical.coverage,
+      1e3 * typical.encode_global, 1e3 * typical.decode_global, 1e-6 * static_cast<double>(typical.message_bytes));
+
+  const double ns = 1e9 * median(timings, &Timing::cpu).cpu / (1.0 * kRanks * (kTensors + 1));
+  const double ns_few = 1e9 * median(timings_few, &Timing::cpu).cpu / (1.0 * kRanksFew * (kTensors + 1));
+  print("plan_cpu_per_item_256_ranks_to_16_" + name, ns, "ns", ns_few, "at most 1.3 x that of 16 ranks",
+        ns <= kScalingGoal * ns_few);
+}
+
+void run(bool quick) {
+  measure(Layout::kSharded, "sharded", quick);
+  measure(Layout::kReplicated, "replicated", quick);
+  measure(Layout::kHybrid, "hybrid", quick);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  // Rounds reuse each other's memory. By default the C library hands a round's memory back to the kernel, as it cannot in a
+  // trainer, whose heap goes on above it; then most of what is measured would be page faults.
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--quick") {
+      std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
+      return 2;
+    }
+    quick = true;
+  }
+  try {
+    cairn::run(quick);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

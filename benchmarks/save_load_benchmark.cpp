@@ -1,0 +1,248 @@
+// Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, beside what the same machine does in the same run
+// with nothing but threads that write and read.
+//
+// One JSON object a line: {name, value, unit, limit, ratio, goal, met}; times are medians. `--quick`: a quarter of the data, fewer
+// repetitions. `--disk DIRECTORY`: a place on the disk to measure; default: the working directory.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kRows = 4096;
+constexpr std::int64_t kColumns = 1024;
+constexpr std::size_t kBlockBytes = 4u << 20;
+
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds_of(const std::function<void()>& act) {
+  const auto start = SteadyClock::now();
+  act();
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void require(bool ok, const std::string& what) {
+  if (!ok) throw system_error(what, "the benchmark's files", errno);
+}
+
+// Nothing of the files stays in the page cache: reading them is reading the disk.
+void forget_cached(const std::string& directory) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    require(file >= 0, "open");
+    ::fdatasync(file);
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  }
+}
+
+// Each rank's share as one block of memory, on page boundaries.
+class Shares {
+ public:
+  explicit Shares(std::size_t bytes) : bytes_(bytes) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      memory_.emplace_back(static_cast<char*>(std::aligned_alloc(4096, bytes)), &std::free);
+      std::memset(memory_.back().get(), rank + 1, bytes);
+    }
+  }
+
+  // Every rank's share to a file of its own, by plain writes (past the page cache if the file system can).
+  double write(const std::string& directory, bool direct) const {
+    return seconds_of([&] {
+      on_all_ranks([&](int rank) {
+        const std::string path = directory + "/share" + std::to_string(rank);
+        int file = direct ? ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600) : -1;
+        if (file < 0) file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        require(file >= 0, "create");
+        for (std::size_t at = 0; at < bytes_; at += kBlockBytes)
+          require(::pwrite(file, memory_[static_cast<std::size_t>(rank)].get() + at, kBlockBytes, static_cast<off_t>(at)) ==
+                      static_cast<ssize_t>(kBlockBytes),
+                  "write");
+        require(::fdatasync(file) == 0, "sync");
+        ::close(file);
+      });
+    });
+  }
+
+  double read(const std::string& directory) const {
+    return seconds_of([&] {
+      on_all_ranks([&](int rank) {
+        const int file = ::open((directory + "/share" + std::to_string(rank)).c_str(), O_RDONLY | O_CLOEXEC);
+        require(file >= 0, "open");
+        for (std::size_t at = 0; at < bytes_; at += kBlockBytes)
+          require(::pread(file, memory_[static_cast<std::size_t>(rank)].get() + at, kBlockBytes, static_cast<off_t>(at)) ==
+                      static_cast<ssize_t>(kBlockBytes),
+                  "read");
+        ::close(file);
+      });
+    });
+  }
+
+ private:
+  static void on_all_ranks(const std::function<void(int)>& act) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(act, rank);
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::size_t bytes_;
+  std::vector<std::unique_ptr<char, void (*)(void*)>> memory_;
+};
+
+StateDict state_of(int rank, int tensors, double value) {
+  ChunkShardingSpec spec;
+  for (int r = 0; r < kRanks; ++r) spec.placements.push_back(r);
+  StateDict state;
+  for (int i = 0; i < tensors; ++i) {
+    ShardedTensor tensor = ShardedTensor::zeros(spec, {kRows, kColumns}, rank);
+    for (const LocalShard& shard : tensor.local_shards()) torch::Tensor(shard.tensor).fill_(value + i + rank);
+    state["layer." + std::to_string(i)] = std::move(tensor);
+  }
+  return state;
+}
+
+void print(const std::string& name, double value, double limit, double goal) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"at most %.4g x the "
+      "limit\", "
+      "\"met\": %s}\n",
+      name.c_str(), value, limit, value / limit, goal, value <= goal * limit ? "true" : "false");
+  std::fflush(stdout);
+}
+
+// Writers, readers and planners live from save to save, as in a trainer.
+class Ranks {
+ public:
+  explicit Ranks(int tensors) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      sources_.push_back(state_of(rank, tensors, 1));
+      targets_.push_back(state_of(rank, tensors, 0));
+      writers_.push_back(std::make_unique<CheckpointWriter>());
+      readers_.push_back(std::make_unique<CheckpointReader>());
+    }
+  }
+
+  double save(const std::string& path) {
+    testing::LocalSave how;
+    how.checkpoint_id = path;
+    how.save_id = testing::local_save_id(++saves_);
+    std::vector<DefaultSavePlanner> planners(kRanks);
+    std::vector<testing::LocalSaver> ranks;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) ranks.push_back({&sources_[rank], &planners[rank], writers_[rank].get()});
+    return seconds_of([&] { testing::save_locally(how, ranks); });
+  }
+
+  double load(const std::string& path) {
+    std::vector<DefaultLoadPlanner> planners(kRanks);
+    std::vector<testing::LocalLoader> ranks;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) ranks.push_back({&targets_[rank], &planners[rank], readers_[rank].get()});
+    return seconds_of([&] { testing::load_locally(path, ranks); });
+  }
+
+ private:
+  std::uint64_t saves_ = 0;
+  std::vector<StateDict> sources_;
+  std::vector<StateDict> targets_;
+  std::vector<std::unique_ptr<CheckpointWriter>> writers_;
+  std::vector<std::unique_ptr<CheckpointReader>> readers_;
+};
+
+struct Place {
+  std::string name;  // in the figures' names
+  std::string directory;
+  bool on_disk = false;
+  double save_goal = 1;  // times the limit
+  double load_goal = 1;
+};
+
+void measure(const Place& place, int tensors, int repeats, const std::string& size) {
+  const testing::TemporaryDirectory directory(place.directory);
+  const std::string raw = directory.path() + "/raw";
+  std::filesystem::create_directory(raw);
+  const Shares shares(static_cast<std::size_t>(tensors) * kRows * kColumns * sizeof(float) / kRanks);
+  Ranks ranks(tensors);
+  std::vector<double> saves, loads, writes, reads;
+  for (int repeat = 0; repeat <= repeats; ++repeat) {
+    // In turns, so that whatever else the machine does falls on both alike.
+    const std::string path = directory.path() + "/step";
+    const double write = shares.write(raw, place.on_disk);
+    if (place.on_disk) forget_cached(raw);
+    const double read = shares.read(raw);
+    std::filesystem::remove_all(raw);
+    std::filesystem::create_directory(raw);
+    const double save = ranks.save(path);
+    if (place.on_disk) forget_cached(path);
+    const double load = ranks.load(path);
+    std::filesystem::remove_all(path);
+    if (repeat == 0) continue;  // warms memory and threads
+    writes.push_back(write);
+    reads.push_back(read);
+    saves.push_back(save);
+    loads.push_back(load);
+  }
+  print("save_" + size + "_4_ranks" + place.name, median(saves), median(writes), place.save_goal);
+  print("load_" + size + "_4_ranks" + place.name, median(loads), median(reads), place.load_goal);
+}
+
+void run(bool quick, const std::string& disk) {
+  torch::set_num_threads(1);
+  const int tensors = quick ? 16 : 64;
+  const int repeats = quick ? 3 : 7;
+  const std::string size = quick ? "256mib" : "1gib";
+  // On tmpfs the limit is one copy; saving copies twice and checksums, loading copies once and checksums.
+  measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
+  measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  std::string disk = std::filesystem::current_path().string();
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--quick") {
+      quick = true;
+    } else if (std::string_view(argv[i]) == "--disk" && i + 1 < argc) {
+      disk = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: %s [--quick] [--disk DIRECTORY]\n", argv[0]);
+      return 2;
+    }
+  }
+  try {
+    cairn::run(quick, disk);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,28 @@
+# What the project builds on: see README for the Debian packages.
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(Torch REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+
+# LibTorch's targets carry no SYSTEM mark, and the collectives header is empty without the define.
+add_library(cairn_torch INTERFACE)
+target_include_directories(cairn_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(cairn_torch INTERFACE ${TORCH_LIBRARIES})
+target_compile_definitions(cairn_torch INTERFACE USE_C10D_GLOO)
+
+# CAF and isa-l ship no CMake package.
+find_path(CAF_INCLUDE_DIR caf/actor.hpp REQUIRED)
+find_library(CAF_CORE_LIBRARY caf_core REQUIRED)
+find_library(CAF_IO_LIBRARY caf_io REQUIRED)
+add_library(cairn_caf INTERFACE)
+target_include_directories(cairn_caf SYSTEM INTERFACE ${CAF_INCLUDE_DIR})
+target_link_libraries(cairn_caf INTERFACE ${CAF_IO_LIBRARY} ${CAF_CORE_LIBRARY} Threads::Threads)
+
+find_path(ISAL_INCLUDE_DIR isa-l/crc.h REQUIRED)
+find_library(ISAL_LIBRARY isal REQUIRED)
+add_library(cairn_isal INTERFACE)
+target_include_directories(cairn_isal SYSTEM INTERFACE ${ISAL_INCLUDE_DIR})
+target_link_libraries(cairn_isal INTERFACE ${ISAL_LIBRARY})

@@ -1,0 +1,31 @@
+# cairn_library(<folder> [TORCH] DEPENDS <target>...)
+# The static, position-independent library of one folder: every .cpp file below it, minus those in `tools/`.
+# TORCH: compiled with the shared precompiled header of LibTorch.
+function(cairn_library name)
+  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/tools/")
+  add_library(cairn_${name} STATIC ${sources})
+  target_link_libraries(cairn_${name} PUBLIC cairn_settings ${ARG_DEPENDS})
+  if(ARG_TORCH)
+    cairn_use_torch(cairn_${name})
+  endif()
+endfunction()
+
+# LibTorch's headers cost ten seconds a file; one precompiled header serves all targets.
+function(cairn_use_torch target)
+  if(NOT TARGET cairn_torch_headers)
+    file(WRITE ${CMAKE_BINARY_DIR}/torch_headers.cpp "")
+    add_library(cairn_torch_headers OBJECT ${CMAKE_BINARY_DIR}/torch_headers.cpp)
+    target_link_libraries(cairn_torch_headers PRIVATE cairn_settings cairn_torch)
+    target_precompile_headers(cairn_torch_headers PRIVATE <torch/torch.h>)
+  endif()
+  target_link_libraries(${target} PUBLIC cairn_torch)
+  target_precompile_headers(${target} REUSE_FROM cairn_torch_headers)
+  # A precompiled header serves only code compiled with the same flags, and executables default to -fPIE.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+endfunction()

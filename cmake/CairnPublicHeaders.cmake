@@ -1,0 +1,32 @@
+# What users may include: installed, and checked to be self-contained and free of Protobuf, CAF and OpenSSL.
+# A header that is not listed here is internal.
+set(CAIRN_PUBLIC_HEADERS
+    base/bytes.hpp
+    base/clock.hpp
+    base/digest.hpp
+    base/error.hpp
+    base/failure.hpp
+    base/future.hpp
+    base/observer.hpp
+    base/random.hpp
+    base/version.hpp
+    planning/box.hpp
+    planning/dtype.hpp
+    planning/global_plan.hpp
+    planning/metadata.hpp
+    planning/plan.hpp
+    planning/resharding.hpp
+    state/adapters.hpp
+    state/device_mesh.hpp
+    state/planner.hpp
+    state/sharded_tensor.hpp
+    state/state_dict.hpp
+    state/stateful.hpp
+    storage/checkpoint_writer.hpp
+    storage/storage.hpp
+    storage/store.hpp
+    actors/options.hpp
+    runtime/cairn.hpp
+    runtime/checkpointer.hpp
+    runtime/testing.hpp
+    runtime/world.hpp)

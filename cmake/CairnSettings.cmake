@@ -1,0 +1,42 @@
+# Language level, warnings, sanitizers and output folders, for every target of the project.
+
+# LibTorch 2.x may ask for C++20; a caller's own CMAKE_CXX_STANDARD wins.
+if(NOT DEFINED CMAKE_CXX_STANDARD)
+  set(CMAKE_CXX_STANDARD 17)
+endif()
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+# Debug builds carry line tables only: LibTorch's full debug information costs gigabytes.
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(CAIRN_CCACHE ccache)
+if(CAIRN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CAIRN_CCACHE})
+  add_compile_options(-fpch-preprocess)
+endif()
+
+add_library(cairn_settings INTERFACE)
+target_compile_options(cairn_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter)
+if(CAIRN_SANITIZE)
+  # For everything, not only our own targets: the flags must agree with those of the precompiled header.
+  add_compile_options(-fsanitize=${CAIRN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # LibTorch ships without type information for these checks.
+  if(CAIRN_SANITIZE MATCHES undefined)
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+  add_link_options(-fsanitize=${CAIRN_SANITIZE})
+endif()
+
+# Headers are included as <cairn/storage/store.hpp>, in the tree as when installed.
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
+file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/include/cairn SYMBOLIC)
+target_include_directories(cairn_settings INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include>)

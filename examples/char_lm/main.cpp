@@ -1,0 +1,129 @@
+// char_lm: trains a small character model, data-parallel, and survives being stopped at any moment.
+//
+// A step has a fixed number of micro-batches, dealt out to the ranks; their gradients are gathered and summed in the order of the
+// micro-batches, on one thread. So the losses are equal to the last bit at any number of ranks, before and after a restart.
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include <torch/torch.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/runtime/cairn.hpp>
+
+#include "checkpoints.hpp"
+#include "data_parallel.hpp"
+#include "model.hpp"
+#include "text.hpp"
+
+namespace char_lm {
+namespace {
+
+constexpr int kMicroBatches = 12;  // per step: divides by 1, 2, 3, 4 and 6 ranks
+constexpr double kLearningRate = 3e-3;
+
+struct Arguments {
+  std::int64_t steps = 50;
+  std::int64_t save_every = 10;
+  std::string directory = "char_lm_run";
+  std::string text = "/usr/share/common-licenses/GPL-3";
+  std::uint64_t seed = 0;
+  bool resume = false;
+};
+
+// One row: the gradients of one micro-batch, all parameters in one, and its loss at the end.
+torch::Tensor gradient_row(CharModel& model, const Batch& batch) {
+  model->zero_grad();
+  const torch::Tensor scores = model->forward(batch.input);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(scores.flatten(0, 1), batch.target.flatten());
+  loss.backward();
+  std::vector<torch::Tensor> parts;
+  for (const auto& parameter : model->parameters()) parts.push_back(parameter.grad().flatten());
+  parts.push_back(loss.detach().reshape({1}));
+  return torch::cat(parts);
+}
+
+// Sets the mean gradients of all micro-batches and returns their mean loss.
+float accumulate(CharModel& model, const torch::Tensor& rows) {
+  torch::Tensor sum = rows[0].clone();
+  for (std::int64_t i = 1; i < rows.size(0); ++i) sum += rows[i];
+  sum /= static_cast<double>(rows.size(0));
+  std::int64_t offset = 0;
+  for (auto& parameter : model->parameters()) {
+    parameter.mutable_grad() = sum.narrow(0, offset, parameter.numel()).view_as(parameter).clone();
+    offset += parameter.numel();
+  }
+  return sum[offset].item<float>();
+}
+
+float train_step(CharModel& model, torch::optim::Adam& optimizer, const Text& text, std::uint64_t seed, std::int64_t step,
+                 DataParallel& parallel) {
+  std::vector<torch::Tensor> rows;
+  for (int i = parallel.first(kMicroBatches); i < parallel.last(kMicroBatches); ++i) {
+    rows.push_back(gradient_row(model, text.batch(seed, step, i)));
+  }
+  std::int64_t row_size = 1;
+  for (const auto& parameter : model->parameters()) row_size += parameter.numel();
+  const torch::Tensor own = rows.empty() ? torch::empty({0, row_size}) : torch::stack(rows);
+  const float loss = accumulate(model, parallel.gather(own, kMicroBatches));
+  optimizer.step();
+  return loss;
+}
+
+void train(const Arguments& arguments) {
+  torch::set_num_threads(1);
+  torch::manual_seed(static_cast<std::uint64_t>(arguments.seed));
+  DataParallel parallel = DataParallel::from_environment();
+  const bool launched = std::getenv("WORLD_SIZE") != nullptr;
+  cairn::Checkpointer checkpointer(launched ? cairn::World::from_environment() : cairn::World::single());
+  const bool speaks = parallel.rank() == 0;
+
+  const Text text(arguments.text);
+  CharModel model(text.characters());
+  Training training{model.ptr(),
+                    std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate))};
+  if (arguments.resume) {
+    const std::string name = resume(training, checkpointer, arguments.directory);
+    if (speaks && name.empty()) std::printf("no checkpoint in %s: starting anew\n", arguments.directory.c_str());
+    if (speaks && !name.empty()) std::printf("resumed from %s/%s\n", arguments.directory.c_str(), name.c_str());
+  }
+  while (training.step < arguments.steps) {
+    const float loss = train_step(model, *training.optimizer, text, arguments.seed, training.step, parallel);
+    ++training.step;
+    if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
+    std::fflush(stdout);
+    if (arguments.save_every > 0 && training.step % arguments.save_every == 0) {
+      save_checkpoint(training, checkpointer, arguments.directory);
+    }
+  }
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app{"Trains a small character model on a text, data-parallel over all ranks.", "char_lm"};
+  app.add_option("--steps", arguments.steps, "Stop after this step")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--save-every", arguments.save_every, "Steps from one checkpoint to the next, 0 for none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--dir", arguments.directory, "Checkpoints are DIR/step_<N>")->capture_default_str();
+  app.add_option("--text", arguments.text, "The text to learn")->capture_default_str();
+  app.add_option("--seed", arguments.seed, "Of the first weights and of the batches")->capture_default_str();
+  app.add_flag("--resume", arguments.resume, "Go on from the newest checkpoint in DIR");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    train(arguments);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "char_lm: " << error.what() << '\n';
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace char_lm
+
+int main(int argc, char** argv) { return char_lm::run(argc, argv); }

@@ -1,0 +1,297 @@
+// Calls that do not fit together, deadlines, shutting down in the middle, and actors that die.
+#include "actor_world.hpp"
+
+#include <caf/event_based_actor.hpp>
+#include <caf/scoped_actor.hpp>
+
+#include <cairn/actors/actor_system.hpp>
+
+namespace cairn::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+// --- joining --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("ranks that call with different checkpoint ids all hear who passed what") {
+  ActorWorld world(3);
+  std::vector<Future<Outcome>> futures;
+  for (int rank = 0; rank < 3; ++rank) {
+    CallSettings settings;
+    settings.checkpoint_id = rank == 2 ? "step_200" : "step_100";
+    futures.push_back(world.start_save(rank, settings));
+  }
+  const auto outcomes = ActorWorld::collect(futures);
+  CHECK(all_equal(outcomes));
+  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2});
+  const auto& failure = outcomes[0].failures.at(2);
+  CHECK(failure.code == ErrorCode::kMismatch);
+  CHECK(failure.phase == Phase::kJoin);
+  CHECK(failure.what.find("rank 2 called save of \"step_200\"") != std::string::npos);
+  CHECK(failure.what.find("rank 0 called save of \"step_100\"") != std::string::npos);
+  // No hook ran, and the next call is in step again.
+  for (int rank = 0; rank < 3; ++rank) CHECK(world.rank(rank).script.log().empty());
+  for (const auto& outcome : world.save()) CHECK(outcome.ok());
+}
+
+TEST_CASE("a save on one rank and a load on another") {
+  ActorWorld world(2);
+  const auto outcomes = ActorWorld::collect({world.start_save(0), world.start_load(1)});
+  CHECK(all_equal(outcomes));
+  CHECK(outcomes[0].failures.at(1).code == ErrorCode::kMismatch);
+  CHECK(outcomes[0].failures.at(1).what.find("load") != std::string::npos);
+}
+
+TEST_CASE("options that differ") {
+  ActorWorld world(4);
+  std::vector<Future<Outcome>> futures;
+  for (int rank = 0; rank < 4; ++rank) {
+    CallSettings settings;
+    settings.options_digest[0] = rank % 2 == 0 ? 1 : 2;
+    futures.push_back(world.start_save(rank, settings));
+  }
+  const auto outcomes = ActorWorld::collect(futures);
+  CHECK(all_equal(outcomes));
+  CHECK(ranks_of(outcomes[0].failures) == std::set<int>{1, 3});
+  CHECK(outcomes[0].failures.at(3).what.find("options") != std::string::npos);
+}
+
+TEST_CASE("a rank that never calls is named when the join deadline has passed") {
+  RuntimeOptions options;
+  options.join_deadline = milliseconds(50);
+  ActorWorld world(4, options);
+  std::vector<Future<Outcome>> futures;
+  for (const int rank : {0, 1, 3}) futures.push_back(world.start_save(rank));
+  const auto outcomes = ActorWorld::collect(futures);
+  CHECK(all_equal(outcomes));
+  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2});
+  CHECK(outcomes[0].failures.at(2).kind == FailureKind::kSilent);
+  CHECK(outcomes[0].failures.at(2).code == ErrorCode::kDeadline);
+  CHECK(outcomes[0].failures.at(2).what.find("ranks 0-1, 3 did") != std::string::npos);
+}
+
+TEST_CASE("a rank that comes after the others gave up hears what they heard, and the next call is in step") {
+  RuntimeOptions options;
+  options.join_deadline = milliseconds(50);
+  for (const int late : {0, 1}) {
+    ActorWorld world(2, options);
+    CallSettings settings;
+    settings.ordinal = 7;
+    const auto first = world.start_save(1 - late, settings).get();
+    CHECK(ranks_of(first.failures) == std::set<int>{late});
+    CHECK(first.failures.at(late).kind == FailureKind::kSilent);
+    const auto second = world.start_save(late, settings).get();
+    CHECK((second.failures == first.failures));
+    for (const auto& later : world.save()) CHECK(later.ok());
+  }
+}
+
+TEST_CASE("a rank that missed a call altogether is put in step again") {
+  RuntimeOptions options;
+  options.join_deadline = milliseconds(50);
+  ActorWorld world(2, options);
+  CallSettings missed;
+  missed.checkpoint_id = "step_50";
+  CHECK(world.start_save(1, missed).get().failures.count(0) == 1);
+  for (const auto& later : world.save()) CHECK(later.ok());
+  CHECK(world.start_save(0, missed).get().failures.count(1) == 1);
+  for (const auto& later : world.save()) CHECK(later.ok());
+}
+
+// --- deadlines of phases ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a rank whose hook does not end is named silent; its own call ends when its hook does") {
+  RuntimeOptions options;
+  options.phase_deadline = milliseconds(100);
+  for (const std::string hook : {"planner.create_local_plan", "writer.write_data"}) {
+    ActorWorld world(3, options);
+    Gate gate;
+    world.rank(1).script.on(hook, [&gate] { gate.wait(); });
+    auto stuck = world.start_save(1);
+    auto first = world.start_save(0);
+    auto last = world.start_save(2);
+    const auto outcome = first.get();
+    CHECK((last.get().failures == outcome.failures));
+    REQUIRE(ranks_of(outcome.failures) == std::set<int>{1});
+    CHECK(outcome.failures.at(1).kind == FailureKind::kSilent);
+    CHECK_FALSE(stuck.ready());
+    gate.open();
+    CHECK((stuck.get().failures == outcome.failures));
+    CHECK(world.rank(1).script.log().back() == "writer.abandon");
+  }
+}
+
+TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
+  RuntimeOptions options;
+  options.phase_deadline = milliseconds(100);
+  ActorWorld world(2, options);
+  Gate gate;
+  world.rank(0).script.on("writer.finish", [&gate] { gate.wait(); });
+  auto stuck = world.start_save(0);
+  const auto outcome = world.start_save(1).get();
+  CHECK(outcome.failures.at(0).kind == FailureKind::kSilent);
+  CHECK(outcome.committed == Committed::kUnknown);
+  CHECK_FALSE(stuck.ready());
+  gate.open();
+  CHECK((stuck.get().failures == outcome.failures));
+}
+
+// --- the interface ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("bad configurations and calls are refused at once") {
+  auto system = ActorSystem::create(1);
+  RankConfig config;
+  config.incarnation = "0123456789abcdef0123456789abcdef";
+  const auto code_of = [&](const RankConfig& bad) {
+    try {
+      RankRuntime runtime(system, bad, nullptr);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kInternal;
+  };
+  RankConfig bad = config;
+  bad.rank = 1;
+  CHECK(code_of(bad) == ErrorCode::kInvalidArgument);
+  bad = config;
+  bad.world_size = 2;
+  CHECK(code_of(bad) == ErrorCode::kInvalidArgument);
+  bad = config;
+  bad.incarnation = "short";
+  CHECK(code_of(bad) == ErrorCode::kInvalidArgument);
+
+  ActorWorld world(1);
+  SaveCall call = world.save_call(0, {});
+  call.executor = nullptr;
+  CHECK_THROWS_AS(world.runtime(0).save(call, {}), Error);
+  call = world.save_call(0, {});
+  call.coordinator_rank = 1;
+  CHECK_THROWS_AS(world.runtime(0).save(call, {}), Error);
+}
+
+TEST_CASE("one call per checkpointer at a time") {
+  ActorWorld world(1);
+  Gate gate;
+  world.rank(0).script.on("begin", [&gate] { gate.wait(); });
+  auto first = world.start_save(0);
+  try {
+    world.start_save(0);
+    FAIL("the second call was accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kPrecondition);
+  }
+  gate.open();
+  CHECK(first.get().ok());
+  CHECK(world.start_save(0).get().ok());
+}
+
+// --- shutting down ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("shutting down a rank in the middle ends the call on all ranks") {
+  for (const int leaving : {0, 1}) {
+    ActorWorld world(3);
+    Gate entered;
+    Gate gate;
+    world.rank(2).script.on("planner.create_local_plan", [&] {
+      entered.open();
+      gate.wait();
+    });
+    std::vector<Future<Outcome>> futures;
+    for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+    entered.wait();
+    CHECK(world.runtime(leaving).shutdown(std::chrono::minutes(1)));
+    gate.open();
+    for (const auto& outcome : ActorWorld::collect(futures)) {
+      REQUIRE(ranks_of(outcome.failures) == std::set<int>{leaving});
+      CHECK(outcome.failures.at(leaving).kind == FailureKind::kCancelled);
+      CHECK(outcome.committed == Committed::kNo);
+    }
+    CHECK_THROWS_AS(world.start_save(leaving), Error);
+  }
+}
+
+TEST_CASE("shutting down while others wait to join") {
+  ActorWorld world(3);
+  auto waiting = world.start_save(1);
+  auto leaving = world.start_save(2);
+  CHECK(world.runtime(2).shutdown(std::chrono::minutes(1)));
+  CHECK(leaving.get().failures.at(2).kind == FailureKind::kCancelled);
+  // Rank 1 hears of it, or rank 0 learns that rank 2 is gone when it joins itself.
+  auto last = world.start_save(0);
+  world.shut_down();
+  CHECK_FALSE(waiting.get().ok());
+  CHECK_FALSE(last.get().ok());
+}
+
+TEST_CASE("a shutdown that does not wait for a hook says so; `done` is called when the hook has let go") {
+  auto world = std::make_unique<ActorWorld>(1);
+  Gate entered;
+  Gate gate;
+  world->rank(0).script.on("writer.write_data", [&] {
+    entered.open();
+    gate.wait();
+  });
+  auto outcome = world->start_save(0);
+  entered.wait();
+  CHECK_FALSE(world->runtime(0).shutdown(milliseconds(0)));
+  CHECK_FALSE(outcome.ready());
+  gate.open();
+  const auto ended = outcome.get();
+  CHECK(ended.failures.at(0).kind == FailureKind::kBusy);
+  CHECK(ended.committed == Committed::kUnknown);
+}
+
+TEST_CASE("runtimes come and go, with nothing left behind") {
+  auto system = ActorSystem::create(2);
+  auto& caf_system = caf_system_of(*system);
+  const auto before = caf_system.registry().running();
+  for (int round = 0; round < 20; ++round) {
+    const auto links = make_memory_links(3);
+    std::vector<std::unique_ptr<RankRuntime>> runtimes;
+    for (int rank = 0; rank < 3; ++rank) {
+      RankConfig config;
+      config.rank = rank;
+      config.world_size = 3;
+      config.incarnation = "0123456789abcdef0123456789abcdef";
+      config.options.trace_ring_bytes = 1 << 16;
+      runtimes.push_back(std::make_unique<RankRuntime>(system, config, links));
+    }
+    for (auto& runtime : runtimes) CHECK(runtime->shutdown(std::chrono::minutes(1)));
+  }
+  caf_system.registry().await_running_count_equal(before);
+}
+
+// --- actors that die --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a planner or storage actor that dies fails the attempt as internal, and is replaced") {
+  ActorWorld world(2);
+  for (int round = 0; round < 4; ++round) {
+    CAPTURE(round);
+    const int rank = round % 2;
+    // The actor that posts the next hook dies: the storage actor for reset, the planner actor after it.
+    if (round < 2)
+      world.rank(rank).executor.refuse(1);
+    else
+      world.rank(rank).script.on("begin", [&world, rank] { world.rank(rank).executor.refuse(1); });
+    const auto outcomes = world.save();
+    CHECK(all_equal(outcomes));
+    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{rank});
+    CHECK(outcomes[0].failures.at(rank).kind == FailureKind::kInternal);
+    world.clear_scripts();
+    for (const auto& outcome : world.save()) CHECK(outcome.ok());
+  }
+}
+
+TEST_CASE("an actor that dies too often is not replaced; calls still end") {
+  RuntimeOptions options;
+  options.child_restarts_max = 2;
+  ActorWorld world(1, options);
+  for (int round = 0; round < 3; ++round) {
+    world.rank(0).executor.refuse(1);
+    CHECK(world.save()[0].failures.at(0).kind == FailureKind::kInternal);
+  }
+  CHECK(world.save()[0].failures.at(0).kind == FailureKind::kInternal);
+}
+
+}  // namespace
+}  // namespace cairn::test

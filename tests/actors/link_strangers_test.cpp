@@ -1,0 +1,414 @@
+// Who else may come to a rank's door, and ranks that behave as none should. The other side is a plain socket.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <optional>
+#include <random>
+
+#include <cairn/actors/links/frames.hpp>
+#include <cairn/actors/links/handshake.hpp>
+#include <cairn/tests/actors/links_world.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+
+namespace cairn::testing {
+namespace {
+
+// A connection that says whatever a test wants it to say.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& address) {
+    auto progress = start_connect(resolve_endpoint(address), socket_);
+    while (progress.state == ConnectState::kPending) {
+      wait(POLLOUT);
+      progress = check_connect(socket_);
+    }
+    REQUIRE(progress.state == ConnectState::kConnected);
+  }
+  explicit Stranger(Socket accepted) : socket_(std::move(accepted)) {}
+
+  // False once the other side has closed.
+  bool say(const std::string& bytes) {
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      const auto sent = ::send(socket_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent > 0) {
+        at += static_cast<std::size_t>(sent);
+      } else if (errno == EAGAIN) {
+        wait(POLLOUT);
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool say(const v1::LinkFrame& frame) { return say(encode_frame(frame)); }
+
+  // The next frame; none once the other side has closed.
+  std::optional<v1::LinkFrame> hear() {
+    for (;;) {
+      ByteSpan bytes;
+      const auto status = reader_.next(bytes);
+      REQUIRE(status != FrameReader::Status::kTooLong);
+      if (status == FrameReader::Status::kFrame) {
+        v1::LinkFrame frame;
+        REQUIRE(frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
+        return frame;
+      }
+      wait(POLLIN);
+      char buffer[65536];
+      const auto received = ::recv(socket_.get(), buffer, sizeof(buffer), 0);
+      if (received <= 0) return std::nullopt;
+      reader_.buffer().append(buffer, static_cast<std::size_t>(received));
+    }
+  }
+  bool is_closed_on() { return !hear(); }
+
+  // What an honest rank says first.
+  static v1::LinkFrame hello(int rank, int world_size, v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA, std::uint64_t link = 77) {
+    return make_hello(LinkIdentity{kIncarnation, rank, world_size, 4u << 20}, purpose, link);
+  }
+
+ private:
+  void wait(short events) {
+    pollfd question{socket_.get(), events, 0};
+    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+  }
+  Socket socket_;
+  FrameReader reader_{64u << 20};
+};
+
+RuntimeOptions usual_options() {
+  RuntimeOptions options;
+  options.connect_deadline = std::chrono::seconds(20);
+  return options;
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto patience = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > patience) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// Ranks 0 and 1 of three, linked; rank 2 is played by the test.
+struct Door {
+  Door() : Door(usual_options()) {}
+  explicit Door(const RuntimeOptions& options)
+      : kind(3), zero(*system, kind.of(0), 0, options), one(*system, kind.of(1), 1, options) {}
+  // Ranks 0 and 1 talk as if nobody else were there.
+  void check_members() {
+    static int count = 0;
+    const std::string text = "still here " + std::to_string(++count);
+    zero.send(1, text);
+    REQUIRE(one.log().wait_messages(
+        0, one.log().messages(0).size() + (one.log().messages(0).empty() || one.log().messages(0).back() != text)));
+    CHECK(one.log().messages(0).back() == text);
+    CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
+  }
+  const std::string& address() { return kind.address(0); }
+  const LinkCounters& counters() { return kind.counters(0); }
+
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind;
+  LinkRank zero;
+  LinkRank one;
+};
+
+TEST_CASE_FIXTURE(Door, "random bytes are thrown out") {
+  std::mt19937 random(1);
+  for (int i = 0; i < 20; ++i) {
+    Stranger stranger(address());
+    std::string bytes(1 + random() % 5000, '\0');
+    for (auto& byte : bytes) byte = static_cast<char>(random());
+    bytes[0] = static_cast<char>(i % 2);  // half of them announce a possible length
+    stranger.say(bytes + std::string(70'000, 'x'));
+    CHECK(stranger.is_closed_on());
+  }
+  CHECK(eventually([&] { return counters().garbage + counters().oversize == 20; }));
+  check_members();
+}
+
+TEST_CASE_FIXTURE(Door, "a huge length is thrown out before anything is kept for it") {
+  Stranger stranger(address());
+  stranger.say(std::string("\xff\xff\xff\xff", 4));
+  CHECK(stranger.is_closed_on());
+  Stranger second(address());
+  second.say(std::string("\0\1\0\1", 4));  // 64 KiB and 1
+  CHECK(second.is_closed_on());
+  CHECK(counters().oversize == 2);
+  check_members();
+}
+
+TEST_CASE_FIXTURE(Door, "hellos with a fault are refused with a reason") {
+  const auto refusal = [&](const v1::LinkFrame& hello) {
+    Stranger stranger(address());
+    stranger.say(hello);
+    const auto answer = stranger.hear();
+    REQUIRE(answer);
+    REQUIRE(answer->has_refusal());
+    CHECK(stranger.is_closed_on());
+    return answer->refusal().reason();
+  };
+  CHECK(refusal(make_hello(LinkIdentity{std::string(32, '0'), 2, 3, 4u << 20}, v1::LINK_PURPOSE_DATA, 1)) ==
+        v1::LINK_REFUSAL_REASON_INCARNATION);
+  CHECK(refusal(Stranger::hello(2, 4)) == v1::LINK_REFUSAL_REASON_WORLD_SIZE);
+  CHECK(refusal(Stranger::hello(3, 3)) == v1::LINK_REFUSAL_REASON_RANK);
+  CHECK(refusal(Stranger::hello(0, 3)) == v1::LINK_REFUSAL_REASON_RANK);
+  CHECK(refusal(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT)) == v1::LINK_REFUSAL_REASON_NO_LINK);
+  CHECK(counters().wrong_incarnation == 1);
+  CHECK(counters().wrong_world_size == 1);
+  CHECK(counters().wrong_rank == 2);
+  CHECK(counters().no_link == 1);
+  CHECK(zero.log().count(LinkEvent::kUp, 2) == 0);
+  check_members();
+}
+
+TEST_CASE_FIXTURE(Door, "a rank has one connection of each purpose") {
+  Stranger data(address());
+  data.say(Stranger::hello(2, 3));
+  REQUIRE(data.hear()->has_hello());
+  REQUIRE(zero.log().wait_up(2));
+  Stranger again(address());
+  again.say(Stranger::hello(2, 3));
+  CHECK(again.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_DUPLICATE);
+  Stranger other_link(address());
+  other_link.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT, 78));
+  CHECK(other_link.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_NO_LINK);
+  Stranger beats(address());
+  beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
+  REQUIRE(beats.hear()->has_hello());
+  Stranger beats_again(address());
+  beats_again.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
+  CHECK(beats_again.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_DUPLICATE);
+  CHECK(beats.hear()->has_beat());
+  CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
+  check_members();
+}
+
+TEST_CASE_FIXTURE(Door, "a linked peer that breaks the rules loses its link, nobody else does") {
+  Stranger data(address());
+  data.say(Stranger::hello(2, 3));
+  REQUIRE(data.hear()->has_hello());
+  REQUIRE(zero.log().wait_up(2));
+  v1::LinkFrame frame;
+  SUBCASE("a frame that is none") { data.say(std::string("\0\0\0\4\xff\xff\xff\xff", 8)); }
+  SUBCASE("a frame that is too long") { data.say(std::string("\x7f\0\0\0", 4)); }
+  SUBCASE("a second hello") { data.say(Stranger::hello(2, 3)); }
+  SUBCASE("a beat on the data connection") {
+    frame.mutable_beat();
+    data.say(frame);
+  }
+  SUBCASE("a section out of place") {
+    frame.mutable_section()->set_message(5);
+    data.say(frame);
+  }
+  SUBCASE("a message that is too long") {
+    frame.mutable_section()->set_message(1);
+    frame.mutable_section()->set_total(1ull << 40);
+    frame.mutable_section()->set_bytes("x");
+    data.say(frame);
+  }
+  const auto down = zero.log().wait_down(2);
+  CHECK(down.cause == LinkDownCause::kProtocol);
+  CHECK(down.why.find("rank 2") != std::string::npos);
+  const auto last = data.hear();
+  REQUIRE(last);
+  CHECK(last->has_goodbye());
+  CHECK(data.is_closed_on());
+  CHECK(zero.log().count(LinkEvent::kMessage, 2) == 0);
+  check_members();
+}
+
+TEST_CASE("connections that say nothing are closed, and members are served meanwhile") {
+  auto options = usual_options();
+  options.handshake_deadline = std::chrono::milliseconds(300);
+  Door door(options);
+  std::vector<std::unique_ptr<Stranger>> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<Stranger>(door.address()));
+  door.check_members();
+  for (auto& stranger : idle) CHECK(stranger->is_closed_on());
+  CHECK(eventually([&] { return door.counters().handshake_deadline + door.counters().crowded_out == 200; }));
+  door.check_members();
+}
+
+TEST_CASE("a peer that falls silent is down") {
+  auto options = usual_options();
+  options.silence = std::chrono::seconds(1);
+  Door door(options);
+  Stranger data(door.address());
+  data.say(Stranger::hello(2, 3));
+  REQUIRE(data.hear()->has_hello());
+  SUBCASE("it never beats") {}
+  SUBCASE("it has a heartbeat connection and says nothing there") {
+    Stranger beats(door.address());
+    beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
+    REQUIRE(beats.hear()->has_hello());
+    CHECK(beats.hear()->has_beat());
+    CHECK(door.zero.log().wait_down(2).cause == LinkDownCause::kSilent);
+  }
+  const auto down = door.zero.log().wait_down(2);
+  CHECK(down.cause == LinkDownCause::kSilent);
+  CHECK(data.is_closed_on());
+  door.check_members();
+}
+
+TEST_CASE("a peer that loses one of its connections is down") {
+  Door door;
+  auto data = std::make_unique<Stranger>(door.address());
+  data->say(Stranger::hello(2, 3));
+  REQUIRE(data->hear()->has_hello());
+  auto beats = std::make_unique<Stranger>(door.address());
+  beats->say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
+  REQUIRE(beats->hear()->has_hello());
+  SUBCASE("the data connection") { data = nullptr; }
+  SUBCASE("the heartbeat connection") { beats = nullptr; }
+  CHECK(door.zero.log().wait_down(2).cause == LinkDownCause::kClosed);
+}
+
+TEST_CASE("beats are heard while a long message is on its way") {
+  auto options = usual_options();
+  options.silence = std::chrono::seconds(2);
+  Door door(options);
+  Stranger data(door.address());
+  data.say(Stranger::hello(2, 3));
+  REQUIRE(data.hear()->has_hello());
+  Stranger beats(door.address());
+  beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
+  REQUIRE(beats.hear()->has_hello());
+  // Rank 0 has 64 MiB for us, of which we take nothing; its beats come nevertheless, and ours keep the link up.
+  const auto message = std::make_shared<const std::string>(64u << 20, 'm');
+  door.zero.send(2, message);
+  v1::LinkFrame beat;
+  beat.mutable_beat();
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(beats.hear()->has_beat());
+    REQUIRE(beats.say(beat));
+  }
+  CHECK(door.zero.log().count(LinkEvent::kDown, 2) == 0);
+  // And then we take it.
+  std::size_t received = 0;
+  while (received < message->size()) {
+    const auto frame = data.hear();
+    REQUIRE(frame);
+    CHECK(frame->section().offset() == received);
+    received += frame->section().bytes().size();
+    beats.say(beat);
+  }
+  CHECK(received == message->size());
+  door.check_members();
+}
+
+TEST_CASE("64 MiB in each direction, with short silence") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind(2);
+  auto options = usual_options();
+  options.silence = std::chrono::seconds(2);
+  LinkRank zero(*system, kind.of(0), 0, options);
+  LinkRank one(*system, kind.of(1), 1, options);
+  std::string big(64u << 20, '\0');
+  for (std::size_t i = 0; i < big.size(); i += 997) big[i] = static_cast<char>(i);
+  const auto bytes = std::make_shared<const std::string>(std::move(big));
+  zero.send(1, bytes);
+  zero.send(1, "after it");
+  one.send(0, bytes);
+  REQUIRE(one.log().wait_messages(0, 2));
+  REQUIRE(zero.log().wait_messages(1, 1));
+  CHECK((one.log().messages(0)[0] == *bytes));
+  CHECK((zero.log().messages(1)[0] == *bytes));
+  CHECK(one.log().messages(0)[1] == "after it");
+  CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
+}
+
+TEST_CASE("a receiver that lets go slowly gets everything in the end") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind(2);
+  auto options = usual_options();
+  options.unread_bytes_max = 1u << 20;
+  LinkRank zero(*system, kind.of(0), 0, options);
+  LinkRank one(*system, kind.of(1), 1, options);
+  const auto bytes = std::make_shared<const std::string>(300'000, 'b');
+  std::size_t arrived = 0;
+  for (int i = 0; i < 200; ++i) zero.send(1, bytes);
+  while (arrived < 200) {
+    const auto messages = one.log().take_messages(0);
+    REQUIRE_FALSE(messages.empty());
+    arrived += messages.size();
+  }
+  CHECK(arrived == 200);
+  CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
+}
+
+TEST_CASE("an opener meets answers that are none") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind(2);
+  kind.abandon(1);
+  // What listens at rank 1's address is not rank 1.
+  const auto address = kind.address(1);
+  const Socket listener = listen_on("127.0.0.1", split_address(address).port);
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  zero.send(1, "hello");
+  pollfd question{listener.get(), POLLIN, 0};
+  REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+  Stranger impostor{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
+  const auto hello = impostor.hear();
+  REQUIRE(hello);
+  CHECK(hello->hello().rank() == 0);
+  CHECK(hello->hello().incarnation() == kIncarnation);
+  const auto link = hello->hello().link();
+  LinkDownCause expected = LinkDownCause::kProtocol;
+  SUBCASE("garbage") { impostor.say(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")); }
+  SUBCASE("another rank") { impostor.say(Stranger::hello(0, 2, v1::LINK_PURPOSE_DATA, link)); }
+  SUBCASE("another link") { impostor.say(Stranger::hello(1, 2, v1::LINK_PURPOSE_DATA, link + 1)); }
+  SUBCASE("another incarnation") {
+    impostor.say(make_hello(LinkIdentity{std::string(32, 'f'), 1, 2, 4u << 20}, v1::LINK_PURPOSE_DATA, link));
+  }
+  SUBCASE("a refusal for good") { impostor.say(make_refusal(v1::LINK_REFUSAL_REASON_INCARNATION, "who are you")); }
+  const auto down = zero.log().wait_down(1);
+  CHECK(down.cause == expected);
+  CHECK(down.why.find("rank 1 at " + address) != std::string::npos);
+}
+
+TEST_CASE("a refusal that may pass is tried again") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind(2);
+  kind.abandon(1);
+  const Socket listener = listen_on("127.0.0.1", split_address(kind.address(1)).port);
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  zero.send(1, "hello");
+  const auto accept = [&] {
+    pollfd question{listener.get(), POLLIN, 0};
+    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+    return Stranger{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
+  };
+  {
+    auto first = accept();
+    REQUIRE(first.hear());
+    first.say(make_refusal(v1::LINK_REFUSAL_REASON_DUPLICATE, "not yet"));
+  }
+  {
+    auto second = accept();  // says nothing at all
+    REQUIRE(second.hear());
+  }
+  auto third = accept();
+  const auto hello = third.hear();
+  REQUIRE(hello);
+  third.say(Stranger::hello(1, 2, v1::LINK_PURPOSE_DATA, hello->hello().link()));
+  REQUIRE(zero.log().wait_up(1));
+  const auto section = third.hear();
+  REQUIRE(section);
+  CHECK(section->section().bytes() == "hello");
+}
+
+}  // namespace
+}  // namespace cairn::testing

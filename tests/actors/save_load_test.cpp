@@ -1,0 +1,235 @@
+// Saves and loads that nothing disturbs: outcomes, the order of hooks, several checkpointers, any coordinator.
+#include "actor_world.hpp"
+
+namespace cairn::test {
+namespace {
+
+using Names = std::vector<std::string>;
+
+TEST_CASE("a save commits on every rank, at any world size and with any coordinator") {
+  for (const int size : {1, 2, 4, 8}) {
+    for (const int coordinator : {0, size - 1}) {
+      CAPTURE(size);
+      CAPTURE(coordinator);
+      ActorWorld world(size);
+      CallSettings settings;
+      settings.coordinator_rank = coordinator;
+      const auto outcomes = world.save(settings);
+      for (const auto& outcome : outcomes) {
+        CHECK(outcome.ok());
+        CHECK(outcome.committed == Committed::kYes);
+        CHECK(outcome.save_id == outcomes.front().save_id);
+        CHECK_FALSE(outcome.save_id.empty());
+      }
+      auto& finished = world.rank(coordinator).writer.finished_with;
+      REQUIRE(finished.size() == static_cast<std::size_t>(size));
+      for (int rank = 0; rank < size; ++rank) {
+        REQUIRE(finished[static_cast<std::size_t>(rank)].files.size() == 1);
+        CHECK(finished[static_cast<std::size_t>(rank)].files[0].name == "file_" + std::to_string(rank));
+        const auto& context = world.rank(rank).writer.contexts.back();
+        CHECK(context.rank == rank);
+        CHECK(context.world_size == size);
+        CHECK(context.is_coordinator == (rank == coordinator));
+        CHECK(context.save_id == outcomes.front().save_id);
+        CHECK(context.checkpoint_id == "step_100");
+      }
+      CHECK(world.rank(coordinator).writer.version_seen == "of the planner");
+    }
+  }
+}
+
+TEST_CASE("a load succeeds on every rank, at any world size and with any coordinator") {
+  for (const int size : {1, 2, 4, 8}) {
+    for (const int coordinator : {0, size - 1}) {
+      ActorWorld world(size);
+      CallSettings settings;
+      settings.coordinator_rank = coordinator;
+      for (const auto& outcome : world.load(settings)) {
+        CHECK(outcome.ok());
+        CHECK(outcome.committed == Committed::kNo);
+      }
+      for (int rank = 0; rank < size; ++rank) {
+        CHECK(world.rank(rank).reader.items_read == 1);
+        CHECK(world.rank(rank).load_planner.version_seen == "of the reader");
+      }
+    }
+  }
+}
+
+// As recorded with real DCP, two ranks, coordinator 0: docs/protocol.md has the table.
+const Names kSaveHooks = {"writer.reset",
+                          "begin",
+                          "planner.set_up_planner",
+                          "writer.set_up_storage_writer",
+                          "planner.create_local_plan",
+                          "writer.prepare_local_plan",
+                          "planner.finish_plan",
+                          "writer.write_data",
+                          "writer.write_data.future"};
+const Names kSaveHooksOfCoordinator = {"writer.reset",
+                                       "begin",
+                                       "planner.set_up_planner",
+                                       "writer.set_up_storage_writer",
+                                       "planner.create_local_plan",
+                                       "writer.prepare_local_plan",
+                                       "planner.create_global_plan",
+                                       "writer.prepare_global_plan",
+                                       "planner.finish_plan",
+                                       "writer.write_data",
+                                       "writer.write_data.future",
+                                       "writer.finish"};
+const Names kLoadHooks = {"reader.reset",
+                          "begin",
+                          "reader.read_metadata",
+                          "planner.set_up_planner",
+                          "reader.set_up_storage_reader",
+                          "planner.create_local_plan",
+                          "reader.prepare_local_plan",
+                          "planner.finish_plan",
+                          "reader.read_data",
+                          "reader.read_data.future"};
+const Names kLoadHooksOfCoordinator = {"reader.reset",
+                                       "begin",
+                                       "reader.read_metadata",
+                                       "planner.set_up_planner",
+                                       "reader.set_up_storage_reader",
+                                       "planner.create_local_plan",
+                                       "reader.prepare_local_plan",
+                                       "planner.create_global_plan",
+                                       "reader.prepare_global_plan",
+                                       "planner.finish_plan",
+                                       "reader.read_data",
+                                       "reader.read_data.future"};
+
+TEST_CASE("hooks run in DCP's order and on DCP's ranks, with a cold and a warm plan cache") {
+  for (const int coordinator : {0, 1}) {
+    ActorWorld world(2);
+    CallSettings settings;
+    settings.coordinator_rank = coordinator;
+    for (int round = 0; round < 3; ++round) {
+      world.clear_scripts();
+      world.save(settings);
+      CHECK(world.rank(coordinator).script.log() == kSaveHooksOfCoordinator);
+      CHECK(world.rank(1 - coordinator).script.log() == kSaveHooks);
+      world.clear_scripts();
+      world.load(settings);
+      CHECK(world.rank(coordinator).script.log() == kLoadHooksOfCoordinator);
+      CHECK(world.rank(1 - coordinator).script.log() == kLoadHooks);
+    }
+  }
+}
+
+TEST_CASE("Stateful hooks run in the sorted order of all ranks' keys") {
+  ActorWorld world(2);
+  std::vector<Future<Outcome>> futures;
+  CallSettings settings;
+  settings.stateful_keys = {"b", "a"};
+  futures.push_back(world.start_save(0, settings));
+  settings.stateful_keys = {"c", "b"};
+  futures.push_back(world.start_save(1, settings));
+  for (const auto& outcome : ActorWorld::collect(futures)) CHECK(outcome.ok());
+  for (int rank = 0; rank < 2; ++rank) CHECK(world.rank(rank).script.count("begin,a,b,c") == 1);
+}
+
+TEST_CASE("a warm plan cache carries the content of bytes objects of the save at hand") {
+  ActorWorld world(4);
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    CAPTURE(round);
+    for (int rank = 0; rank < 4; ++rank) world.rank(rank).script.content = 100 * round + static_cast<std::uint64_t>(rank);
+    for (const auto& outcome : world.save()) CHECK(outcome.ok());
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto expected = 100 * round + static_cast<std::uint64_t>(rank);
+      CHECK(world.rank(0).save_planner.contents_seen.at(static_cast<std::size_t>(rank)) == expected);
+      CHECK(world.rank(rank).writer.written.back() == expected);
+    }
+  }
+  const std::string trace = world.runtime(1).dump_trace();
+  CHECK(trace.find("supervisor sent SameSavePlan to rank 0") != std::string::npos);
+  CHECK(trace.find("supervisor handled UseCachedPlan from rank 0") != std::string::npos);
+}
+
+TEST_CASE("more plans than the cache keeps, and changing coordinators, still give every rank its own plan") {
+  ActorWorld world(3);
+  for (int round = 0; round < 12; ++round) {
+    CallSettings settings;
+    settings.coordinator_rank = round / 2 % 3;
+    for (int rank = 0; rank < 3; ++rank) world.rank(rank).script.plan_version = round % 5;
+    for (const auto& outcome : world.save(settings)) CHECK(outcome.ok());
+  }
+}
+
+TEST_CASE("save ids differ from save to save, whoever coordinates") {
+  ActorWorld world(3);
+  std::set<std::string> ids;
+  for (int round = 0; round < 6; ++round) {
+    CallSettings settings;
+    settings.coordinator_rank = round % 3;
+    ids.insert(world.save(settings).front().save_id);
+  }
+  CHECK(ids.size() == 6);
+}
+
+TEST_CASE("asynchronous writers and readers") {
+  ActorWorld world(4);
+  for (int rank = 0; rank < 4; ++rank) world.rank(rank).script.asynchronous = true;
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& outcome : world.save()) CHECK(outcome.ok());
+    for (const auto& outcome : world.load()) CHECK(outcome.ok());
+  }
+}
+
+TEST_CASE("several checkpointers run side by side, with different coordinators") {
+  constexpr int kSize = 4;
+  constexpr int kCheckpointers = 3;
+  ActorWorld world(kSize);
+  struct Own {
+    Script script;
+    SerialExecutor executor;
+    StateDict state;
+    ScriptedSavePlanner planner{script};
+    ScriptedWriter writer{script};
+  };
+  std::vector<std::unique_ptr<Own>> owned;
+  std::vector<Future<Outcome>> futures;
+  for (int which = 0; which < kCheckpointers; ++which) {
+    for (int rank = 0; rank < kSize; ++rank) {
+      owned.push_back(std::make_unique<Own>());
+      Own& own = *owned.back();
+      CallSettings settings;
+      settings.checkpointer = "checkpointer " + std::to_string(which);
+      settings.checkpoint_id = "id " + std::to_string(which);
+      settings.coordinator_rank = which;
+      SaveCall call = world.save_call(rank, settings);
+      call.executor = &own.executor;
+      call.planner = &own.planner;
+      call.writer = &own.writer;
+      call.state_dict = &own.state;
+      auto promise = std::make_shared<Promise<Outcome>>();
+      world.runtime(rank).save(std::move(call), [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+      futures.push_back(promise->future());
+    }
+  }
+  std::set<std::string> ids;
+  for (const auto& outcome : ActorWorld::collect(futures)) {
+    CHECK(outcome.ok());
+    ids.insert(outcome.save_id);
+  }
+  CHECK(ids.size() == kCheckpointers);
+  world.shut_down();
+}
+
+TEST_CASE("`done` may start the next call") {
+  ActorWorld world(2);
+  std::vector<std::shared_ptr<Promise<Outcome>>> promises;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto promise = std::make_shared<Promise<Outcome>>();
+    promises.push_back(promise);
+    world.runtime(rank).save(world.save_call(rank, {}), [&world, rank, promise](Outcome) {
+      world.runtime(rank).load(world.load_call(rank, {}), [promise](Outcome second) { promise->set_value(std::move(second)); });
+    });
+  }
+  for (const auto& promise : promises) CHECK(promise->future().get().ok());
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,81 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <string>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+
+namespace cairn {
+namespace {
+
+std::string random_bytes(Random& random, std::size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random.next());
+  return bytes;
+}
+
+TEST_CASE("the checksum is that of zip and gzip") {
+  CHECK(crc32(0, "") == 0);
+  CHECK(crc32(0, "123456789") == 0xCBF43926u);
+  CHECK(crc32(0, "The quick brown fox jumps over the lazy dog") == 0x414FA339u);
+}
+
+TEST_CASE("a checksum may be taken in pieces, and pieces' checksums combined") {
+  const auto random = seeded_random(1);
+  for (const std::size_t size : {0u, 1u, 7u, 64u, 4096u, 100003u}) {
+    const std::string bytes = random_bytes(*random, size);
+    const std::uint32_t whole = crc32(0, bytes);
+    for (const std::size_t cut : {std::size_t{0}, size / 3, size / 2, size}) {
+      const ByteSpan a(bytes.data(), cut);
+      const ByteSpan b(bytes.data() + cut, size - cut);
+      CHECK(crc32(crc32(0, a), b) == whole);
+      CHECK(crc32_combine(crc32(0, a), crc32(0, b), b.size()) == whole);
+    }
+  }
+}
+
+TEST_CASE("checksums of parts larger than memory can be combined") {
+  // Two runs of zeros of 2^32 + 5 bytes: combining them must be the same as combining shorter ones step by step.
+  const std::uint64_t length = (std::uint64_t{1} << 32) + 5;
+  const std::uint32_t once = crc32_combine(0xDEADBEEF, 0, length);
+  std::uint32_t stepped = crc32_combine(0xDEADBEEF, 0, std::uint64_t{1} << 31);
+  stepped = crc32_combine(stepped, 0, std::uint64_t{1} << 31);
+  stepped = crc32_combine(stepped, 0, 5);
+  CHECK(once == stepped);
+}
+
+TEST_CASE("SHA-256 gives the standard's digests") {
+  CHECK(to_hex(sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(to_hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST_CASE("a digest is of the canonical encoding, however large the pieces") {
+  std::string encoding;
+  DigestBuilder builder;
+  const auto random = seeded_random(2);
+  for (const std::size_t size : {0u, 1u, 900u, 200u, 5000u, 1024u, 1016u, 3u}) {
+    const std::uint64_t number = random->next();
+    const std::string text = random_bytes(*random, size);
+    builder.add(number).add(ByteSpan(text));
+    for (const std::uint64_t value : {number, std::uint64_t{size}})
+      for (int byte = 0; byte < 8; ++byte) encoding.push_back(static_cast<char>(value >> (8 * byte)));
+    encoding += text;
+  }
+  CHECK(builder.finish() == sha256(encoding));
+}
+
+TEST_CASE("where one text ends and the next begins matters to a digest") {
+  const auto digest_of = [](ByteSpan a, ByteSpan b) { return DigestBuilder().add(a).add(b).finish(); };
+  CHECK(digest_of("ab", "c") != digest_of("a", "bc"));
+  CHECK(DigestBuilder().add(std::int64_t{-1}).finish() != DigestBuilder().add(std::int64_t{1}).finish());
+}
+
+TEST_CASE("a digest is finished once") {
+  DigestBuilder builder;
+  builder.finish();
+  CHECK_THROWS_AS(builder.finish(), InternalError);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The example trainer: its losses are the same at any number of ranks, and after it was stopped and resumed at another number.
+
+usage: char_lm_test.py CHAR_LM CAIRN_LAUNCH
+"""
+
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CHAR_LM, CAIRN_LAUNCH = sys.argv[1], sys.argv[2]
+STEPS = 5
+
+
+def command(ranks, directory, *options):
+    return [CAIRN_LAUNCH, "-n", str(ranks), "--", CHAR_LM, "--dir", str(directory), *map(str, options)]
+
+
+def losses(text):
+    """Step -> loss, as printed: equal texts are equal to the last bit."""
+    return dict(re.findall(r"step (\d+) loss (\S+)", text))
+
+
+class CharLm(unittest.TestCase):
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="cairn_char_lm_"))
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def train(self, ranks, directory, *options, code=0):
+        done = subprocess.run(command(ranks, directory, *options), capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return losses(done.stdout)
+
+    @classmethod
+    def reference(cls):
+        """One rank, uninterrupted, nothing saved; without the launcher, as a plain program."""
+        if not hasattr(cls, "losses_"):
+            done = subprocess.run([CHAR_LM, "--steps", str(STEPS), "--save-every", "0"], check=True, capture_output=True, text=True)
+            cls.losses_ = losses(done.stdout)
+            assert len(cls.losses_) == STEPS
+        return cls.losses_
+
+    def test_losses_do_not_depend_on_the_number_of_ranks(self):
+        self.assertEqual(len(set(self.reference().values())), STEPS, "it learns: no two steps have the same loss")
+        for ranks in (1, 2, 3, 4):
+            self.assertEqual(self.train(ranks, self.root / str(ranks), "--steps", STEPS, "--save-every", 0), self.reference())
+
+    def test_a_run_goes_on_at_another_number_of_ranks(self):
+        self.train(4, self.root / "run", "--steps", 3, "--save-every", 2)
+        self.assertEqual([path.name for path in (self.root / "run").iterdir()], ["step_2"])
+        for ranks in (1, 2, 3):
+            copy = shutil.copytree(self.root / "run", self.root / f"on_{ranks}")
+            resumed = self.train(ranks, copy, "--steps", STEPS, "--save-every", 0, "--resume")
+            self.assertEqual(resumed, {step: loss for step, loss in self.reference().items() if int(step) > 2})
+
+    def test_an_interrupted_run_loses_nothing_that_was_saved(self):
+        directory = self.root / "run"
+        with subprocess.Popen(command(4, directory, "--steps", 100_000, "--save-every", 1), stdout=subprocess.PIPE, text=True) as running:
+            # Step 4 is printed after step 3 was saved.
+            for line in running.stdout:
+                if "step 4 loss" in line:
+                    break
+            running.send_signal(signal.SIGINT)
+            running.stdout.read()
+        self.assertNotEqual(running.returncode, 0)
+        saved = max(int(path.parent.name.split("_")[1]) for path in directory.glob("step_*/.metadata"))
+        self.assertGreaterEqual(saved, 3)
+        resumed = self.train(2, directory, "--steps", saved + 2, "--save-every", 0, "--resume")
+        self.assertEqual(sorted(map(int, resumed)), [saved + 1, saved + 2])
+        expected = subprocess.run([CHAR_LM, "--steps", str(saved + 2), "--save-every", "0"], check=True, capture_output=True, text=True)
+        for step, loss in resumed.items():
+            self.assertEqual(loss, losses(expected.stdout)[step])
+
+    def test_resuming_without_a_checkpoint_starts_anew(self):
+        self.assertEqual(self.train(1, self.root / "none", "--steps", STEPS, "--save-every", 0, "--resume"), self.reference())
+
+    def test_wrong_use_is_told(self):
+        for options in (["--steps", "-1"], ["--what"]):
+            done = subprocess.run([CHAR_LM, *options], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2)
+        done = subprocess.run([CHAR_LM, "--text", str(self.root / "none")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot read", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Each folder includes only folders below it, and only the libraries that it may know."""
+
+import re
+
+from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, NEEDS_DOCTEST, ROOT
+from layers import finish, includes, public_headers, relative, sources
+
+# The one header of `actors` that the state machines share with users: plain numbers.
+SHARED_WITH_PROTOCOL = {"actors/options.hpp"}
+
+
+def rules_for(name, table):
+    """The entry of the deepest folder that holds `name` and has one."""
+    folders = [folder for folder in table if name.startswith(folder + "/")]
+    return table[max(folders, key=len)] if folders else []
+
+
+def own_part(name):
+    return name.split("/", 1)[0]
+
+
+def faults_of(path):
+    name = relative(path)
+    folder = own_part(name)
+    for line, included, quoted in includes(path):
+        where = f"{name}:{line}: includes {included}"
+        if quoted and not included.endswith(".pb.h"):
+            yield f'{where} in quotes: write <cairn/folder/file.hpp>'
+        if included.startswith("cairn/"):
+            target = included[len("cairn/"):]
+            other = own_part(target)
+            if not (ROOT / target).is_file():
+                yield f"{where}, which is not there"
+            elif other not in FOLDERS:
+                yield f"{where}, which is no part of the library"
+            elif FOLDERS.index(other) > FOLDERS.index(folder):
+                yield f"{where}: {other}/ lies above {folder}/"
+            elif other in rules_for(name, FORBIDDEN_FOLDERS):
+                yield f"{where}: this part must not know {other}/"
+            elif (name.startswith("actors/protocol/") and other == "actors" and not target.startswith("actors/protocol/")
+                  and target not in SHARED_WITH_PROTOCOL):
+                yield f"{where}: the state machines know nothing of the actors around them"
+        for pattern in rules_for(name, FORBIDDEN_LIBRARIES):
+            if re.match(pattern, included):
+                yield f"{where}: a library that {folder}/ must not know here"
+
+
+def public_faults(names):
+    """Public headers include public headers only, and none of the libraries that users never meet."""
+    for name in names:
+        path = ROOT / name
+        if not path.is_file():
+            yield f"cmake/CairnPublicHeaders.cmake: {name} is not there"
+            continue
+        for line, included, _ in includes(path):
+            if included.startswith("cairn/") and included[len("cairn/"):] not in names:
+                yield f"{name}:{line}: a public header includes {included}, which is internal"
+            if any(re.match(pattern, included) for pattern in FORBIDDEN_IN_PUBLIC):
+                yield f"{name}:{line}: a public header includes {included}"
+            if included.startswith("doctest/") and name not in NEEDS_DOCTEST:
+                yield f"{name}:{line}: a public header includes {included}"
+
+
+def main():
+    paths = [path for folder in FOLDERS if (ROOT / folder).is_dir() for path in sources(folder, ".hpp", ".cpp")]
+    faults = [fault for path in paths for fault in faults_of(path)]
+    faults += public_faults(public_headers())
+    finish("layers", faults, len(paths))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The folders of the project, what each may include, and which headers are public. Used by the checks beside this file."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# From the bottom up: a folder includes itself and those before it.
+FOLDERS = ["base", "planning", "messages", "state", "storage", "actors", "training", "runtime"]
+
+# Narrower than the order: nothing of these may appear, although they lie below.
+FORBIDDEN_FOLDERS = {
+    "messages": {"state"},
+    "state": {"messages"},
+    "actors/protocol": {"state", "storage"},
+}
+
+TORCH = r"(torch|ATen|c10|caffe2)/"
+CAF = r"caf/"
+PROTOBUF = r"(google/protobuf/|.*\.pb\.h$)"
+OPENSSL = r"openssl/"
+
+# Libraries by folder that must not be included there. A subfolder has its own entry or that of its parents.
+FORBIDDEN_LIBRARIES = {
+    "base": [TORCH, CAF, PROTOBUF],
+    "planning": [TORCH, CAF, PROTOBUF, OPENSSL],
+    "messages": [TORCH, CAF, OPENSSL],
+    "state": [CAF, PROTOBUF, OPENSSL],
+    "storage": [CAF, OPENSSL],
+    "actors/protocol": [TORCH, CAF, OPENSSL],
+    "training": [CAF, PROTOBUF, OPENSSL],
+}
+
+# Users never meet these.
+FORBIDDEN_IN_PUBLIC = [CAF, PROTOBUF, OPENSSL, r"(spdlog|fmt|nlohmann|CLI|isa-l)/", r"(liburing|zlib|zconf)\.h$"]
+# For users' own tests, which bring doctest along.
+NEEDS_DOCTEST = {"runtime/testing.hpp"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def includes(path):
+    """Pairs (line number, included name, whether in quotes)."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(2), match.group(1) == '"'
+
+
+def sources(folder, *suffixes):
+    return sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes)
+
+
+def public_headers():
+    text = (ROOT / "cmake" / "CairnPublicHeaders.cmake").read_text(encoding="utf-8")
+    names = re.findall(r"^\s+([\w/]+\.hpp)\)?$", text, re.MULTILINE)
+    if not names:
+        sys.exit("cmake/CairnPublicHeaders.cmake lists no headers: this check reads it wrongly")
+    return names
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def finish(what, faults, checked):
+    """Prints the faults and ends the program. A check that looked at nothing is a failure of its own."""
+    for fault in faults:
+        print(fault)
+    if checked == 0:
+        sys.exit(f"{what}: nothing was checked")
+    print(f"{what}: {checked} checked, {len(faults)} faults")
+    sys.exit(1 if faults else 0)

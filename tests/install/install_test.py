@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Installs the build into a folder of its own and uses it from there, as somebody else's project would.
+
+usage: install_test.py SOURCE_DIRECTORY BUILD_DIRECTORY
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(sys.argv[1]).resolve()
+BUILD = pathlib.Path(sys.argv[2]).resolve()
+
+
+def run(*command, **options):
+    """The standard output of a command that must succeed."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class InstalledTree(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="cairn_install_"))
+        cls.prefix = cls.root / "prefix"
+        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        # A tree that was moved must work as well: nothing may point to where it was installed first.
+        cls.moved = cls.root / "moved"
+        cls.prefix.rename(cls.moved)
+        cls.prefix = cls.moved
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.root)
+
+    def check_program(self, program, directory, **options):
+        output = run(program, directory, **options)
+        self.assertIn("step 7", output)
+        self.assertTrue((directory / "step_7" / ".metadata").is_file())
+        inspected = run(self.prefix / "bin" / "cairn", "inspect", directory / "step_7")
+        self.assertIn("weights", inspected)
+        self.assertIn("fine", run(self.prefix / "bin" / "cairn", "verify", directory / "step_7"))
+
+    def test_a_cmake_project_finds_builds_and_runs(self):
+        build = self.root / "embed"
+        run("cmake", "-S", SOURCE / "examples" / "embed", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF")
+        run("cmake", "--build", build)
+        self.check_program(build / "embed", self.root / "from_cmake")
+
+    def test_pkg_config_gives_what_a_compiler_needs(self):
+        libraries = next(self.prefix.rglob("pkgconfig"))
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries)}
+        flags = run("pkg-config", "--cflags", "--libs", "cairn", env=environment).split()
+        self.assertEqual(run("pkg-config", "--modversion", "cairn", env=environment).strip(),
+                         run(self.prefix / "bin" / "cairn", "--version").split()[-1])
+        program = self.root / "embed_by_hand"
+        run("c++", SOURCE / "examples" / "embed" / "main.cpp", "-o", program, *flags)
+        environment["LD_LIBRARY_PATH"] = str(next(self.prefix.rglob("libcairn.so")).parent)
+        self.check_program(program, self.root / "from_pkg_config", env=environment)
+
+    def test_exactly_the_public_headers_are_installed(self):
+        sys.path.insert(0, str(SOURCE / "tests" / "house"))
+        sys.dont_write_bytecode = True
+        from layers import public_headers
+        installed = {path.relative_to(self.prefix / "include" / "cairn").as_posix()
+                     for path in (self.prefix / "include").rglob("*") if path.is_file()}
+        self.assertEqual(installed, set(public_headers()))
+
+    def test_the_commands_are_installed(self):
+        for command in ("cairn", "cairn-launch"):
+            self.assertIn("usage", run(self.prefix / "bin" / command, "--help").lower())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,48 @@
+// A tensor above 4 GiB, and one behind it whose offset in the file is above 4 GiB. Needs 10 GiB of memory and 5 GiB of disk.
+#include <cstdlib>
+#include <filesystem>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/torch.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+constexpr std::int64_t kElements = (std::int64_t{1} << 30) + 12345;  // of 4 bytes
+
+void run_in_pytorch(const std::string& directory) {
+  const char* pytorch = std::getenv("CAIRN_PYTORCH");
+  if (pytorch == nullptr) {
+    MESSAGE("skipped: CAIRN_PYTORCH names no command that runs a real PyTorch");
+    return;
+  }
+  const std::string command =
+      std::string(pytorch) + " " CAIRN_SOURCE_DIR "/tests/pytorch/check_large.py " + directory + " " + std::to_string(kElements);
+  CHECK(std::system(command.c_str()) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a tensor above 4 GiB is saved, verified, loaded, and opened by PyTorch") {
+  const TemporaryDirectory directory;
+  const std::string id = directory.path() + "/large";
+  StateDict state{{"large", torch::arange(kElements, torch::kInt32)}, {"second", torch::arange(100, torch::kInt64)}};
+  save(state, id);
+  CHECK(std::get<TensorStorageMetadata>(*read_metadata(id).find("second")).storage.at(0).offset > (std::uint64_t{1} << 32));
+  run_in_pytorch(id);
+
+  state.at("large").tensor().zero_();
+  state.at("second").tensor().zero_();
+  load(state, id);
+  // Compared in pieces, so that the check needs little memory of its own.
+  const torch::Tensor& large = state.at("large").tensor();
+  constexpr std::int64_t kPiece = 1 << 26;
+  for (std::int64_t begin = 0; begin < kElements; begin += kPiece) {
+    const std::int64_t end = std::min(begin + kPiece, kElements);
+    REQUIRE(torch::equal(large.slice(0, begin, end), torch::arange(begin, end, torch::kInt32)));
+  }
+  CHECK(torch::equal(state.at("second").tensor(), torch::arange(100, torch::kInt64)));
+}

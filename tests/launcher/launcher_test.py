@@ -1,0 +1,268 @@
+"""cairn-launch, from outside: what it starts, prints, forwards, reports and leaves behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LAUNCHER = os.environ.get("CAIRN_LAUNCH") or os.path.join(os.path.dirname(__file__), "..", "..", "runtime", "tools", "cairn-launch")
+PATIENCE = 60  # seconds; only a hang meets it
+
+
+def shell(script):
+    return ["--", "bash", "-c", script]
+
+
+def alive(pid):
+    """Whether the process runs; one that has ended but was not reaped yet does not."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition):
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > give_up:
+            return False
+        os.sched_yield()
+    return True
+
+
+class LauncherTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="cairn-launch-")
+        self.addCleanup(self.directory.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.directory.name, name)
+
+    def launch(self, *arguments):
+        return subprocess.run([LAUNCHER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, text=True)
+
+    def start(self, *arguments):
+        process = subprocess.Popen([LAUNCHER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def pids(self, count):
+        """The process numbers that a script wrote with `echo $$ > DIRECTORY/<n>.pid`, once there are so many."""
+        def read():
+            found = []
+            for name in os.listdir(self.directory.name):
+                if name.endswith(".pid"):
+                    with open(self.path(name)) as file:
+                        text = file.read()
+                    if text.endswith("\n"):
+                        found.append(int(text))
+            return found
+        self.assertTrue(wait_until(lambda: len(read()) == count), "the ranks have not started")
+        return read()
+
+    def assertAllGone(self, pids):
+        self.assertTrue(wait_until(lambda: not any(alive(pid) for pid in pids)), "still running: %s" % [pid for pid in pids if alive(pid)])
+
+    # -- what ranks are given -------------------------------------------------------------------------------------------------
+
+    def test_every_rank_gets_its_environment(self):
+        result = self.launch("-n", "3", "--env", "COLOUR=dark blue", *shell(
+            'echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $COLOUR"'))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = sorted(result.stdout.splitlines())
+        self.assertEqual(len(lines), 3)
+        ports = set()
+        for rank, line in enumerate(lines):
+            match = re.fullmatch(r"\[rank %d\] %d %d 3 3 127\.0\.0\.1 (\d+) dark blue" % (rank, rank, rank), line)
+            self.assertTrue(match, line)
+            ports.add(int(match.group(1)))
+        self.assertEqual(len(ports), 1)
+        self.assertGreater(ports.pop(), 0)
+
+    def test_two_launches_get_different_ports(self):
+        first = self.start("-n", "1", *shell('echo $MASTER_PORT; while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
+        port = first.stdout.readline()
+        second = self.launch("-n", "1", *shell("echo $MASTER_PORT"))
+        open(self.path("go"), "w").close()
+        self.assertEqual(first.wait(PATIENCE), 0)
+        self.assertNotEqual(port.strip(), second.stdout.strip())
+
+    def test_the_port_can_be_listened_at(self):
+        script = ("import os, socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
+                  "s.bind(('', int(os.environ['MASTER_PORT']))); s.listen(); print('listening')")
+        result = self.launch("-n", "1", "--", sys.executable, "-c", script)
+        self.assertEqual(result.stdout, "[rank 0] listening\n", result.stderr)
+
+    def test_master_port_can_be_chosen(self):
+        self.assertEqual(self.launch("-n", "1", "--master-port", "4711", *shell("echo $MASTER_PORT")).stdout, "[rank 0] 4711\n")
+
+    def test_arguments_are_passed_as_they_are(self):
+        result = self.launch("-n", "1", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "-n", "--", "a b", "")
+        self.assertEqual(result.stdout, "[rank 0] ['-n', '--', 'a b', '']\n")
+
+    # -- output ---------------------------------------------------------------------------------------------------------------
+
+    def test_lines_are_not_torn(self):
+        script = "import sys\nfor i in range(2000): sys.stdout.write('x' * 50); sys.stdout.flush(); sys.stdout.write('%d\\n' % i)"
+        result = self.launch("-n", "4", "--", sys.executable, "-c", script)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), 8000)
+        for rank in range(4):
+            own = [line for line in lines if line.startswith("[rank %d] " % rank)]
+            self.assertEqual(own, ["[rank %d] %s%d" % (rank, "x" * 50, i) for i in range(2000)])
+
+    def test_an_unfinished_last_line_is_printed(self):
+        self.assertEqual(self.launch("-n", "1", *shell("printf 'no newline'")).stdout, "[rank 0] no newline\n")
+
+    def test_a_line_without_end_is_cut_and_complete(self):
+        result = self.launch("-n", "1", *shell("head -c 1000000 /dev/zero | tr '\\0' y"))
+        text = result.stdout.replace("[rank 0] ", "").replace("\n", "")
+        self.assertEqual(len(text), 1000000)
+        self.assertEqual(set(text), {"y"})
+
+    def test_standard_error_stays_standard_error(self):
+        result = self.launch("-n", "1", *shell("echo to out; echo to err >&2"))
+        self.assertEqual(result.stdout, "[rank 0] to out\n")
+        self.assertIn("[rank 0] to err\n", result.stderr)
+
+    def test_no_prefix(self):
+        self.assertEqual(self.launch("-n", "1", "--no-prefix", *shell("echo plain")).stdout, "plain\n")
+
+    def test_a_reader_that_leaves_ends_the_ranks(self):
+        process = self.start("-n", "2", *shell('echo $$ > "%s/$RANK.pid"; while true; do echo y; done' % self.directory.name))
+        pids = self.pids(2)
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        self.assertNotEqual(process.wait(PATIENCE), 0)
+        self.assertAllGone(pids)
+
+    # -- ends -----------------------------------------------------------------------------------------------------------------
+
+    def test_the_first_failure_ends_all_and_is_reported(self):
+        script = ('echo $$ > "%s/$RANK.pid"; if [ $RANK = 2 ]; then while [ $(ls "%s" | wc -l) -lt 3 ]; do sleep 0.01; done; '
+                  'echo last words; exit 7; fi; sleep 1000 & wait' % (self.directory.name, self.directory.name))
+        result = self.launch("-n", "3", *shell(script))
+        self.assertEqual(result.returncode, 7)
+        self.assertIn("rank 2 exited with 7", result.stderr)
+        self.assertIn("ranks 0, 1 ended by SIGTERM on the word of cairn-launch", result.stderr)
+        self.assertIn("last lines of rank 2:\ncairn-launch:   last words\n", result.stderr)
+        self.assertAllGone(self.pids(3))
+
+    def test_a_signal_is_reported_by_name(self):
+        result = self.launch("-n", "1", *shell("kill -SEGV $$"))
+        self.assertEqual(result.returncode, 128 + signal.SIGSEGV)
+        self.assertIn("rank 0 ended by SIGSEGV", result.stderr)
+
+    def test_the_time_limit(self):
+        result = self.launch("-n", "2", "--timeout", "0.5", *shell('echo $$ > "%s/$RANK.pid"; sleep 1000' % self.directory.name))
+        self.assertEqual(result.returncode, 124)
+        self.assertIn("still run after 0.5 s", result.stderr)
+        self.assertAllGone(self.pids(2))
+
+    def test_who_ignores_sigterm_is_killed(self):
+        script = 'trap "" TERM; echo $$ > "%s/$RANK.pid"; while true; do sleep 1000; done' % self.directory.name
+        result = self.launch("-n", "2", "--timeout", "0.5", "--grace", "0.3", *shell(script))
+        self.assertEqual(result.returncode, 124)
+        self.assertIn("ended by SIGKILL on the word of cairn-launch", result.stderr)
+        self.assertAllGone(self.pids(2))
+
+    def test_a_stopped_rank_is_ended_too(self):
+        process = self.start("-n", "2", "--grace", "0.3", *shell(
+            'echo $$ > "%s/$RANK.pid"; if [ $RANK = 0 ]; then kill -STOP $$; else while [ ! -e "%s" ]; do sleep 0.01; done; exit 3; fi'
+            % (self.directory.name, self.path("go"))))
+        pids = self.pids(2)
+        open(self.path("go"), "w").close()
+        self.assertEqual(process.wait(PATIENCE), 3)
+        self.assertAllGone(pids)
+
+    def test_what_ranks_started_ends_with_them(self):
+        script = ('(trap "" TERM HUP; echo $BASHPID > "%s/child.pid"; exec sleep 1000) & '
+                  'setsid bash -c \'echo $$ > "%s/own-session.pid"; exec sleep 1000\' & '
+                  'while [ $(cat "%s"/*.pid 2> /dev/null | wc -l) -lt 2 ]; do sleep 0.01; done; exit 0' % ((self.directory.name,) * 3))
+        result = self.launch("-n", "1", *shell(script))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertAllGone(self.pids(2))
+
+    # -- signals --------------------------------------------------------------------------------------------------------------
+
+    def interrupt(self, number):
+        script = 'trap "echo saw it; exit 0" %s; echo $$ > "%s/$RANK.pid"; while true; do sleep 0.01; done' % (
+            signal.Signals(number).name[3:], self.directory.name)
+        process = self.start("-n", "2", *shell(script))
+        pids = self.pids(2)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(sorted(out.splitlines()), ["[rank 0] saw it", "[rank 1] saw it"])
+        self.assertAllGone(pids)
+        return process.returncode
+
+    def test_sigint_is_passed_on(self):
+        self.assertEqual(self.interrupt(signal.SIGINT), 0)
+
+    def test_sigterm_is_passed_on(self):
+        self.assertEqual(self.interrupt(signal.SIGTERM), 0)
+
+    def test_ranks_that_die_of_a_signal_passed_on_are_told_in_the_exit_code(self):
+        process = self.start("-n", "2", *shell('echo $$ > "%s/$RANK.pid"; exec sleep 1000' % self.directory.name))
+        self.pids(2)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGTERM)
+
+    def test_a_second_signal_ends_the_patience(self):
+        script = 'trap "touch %s/$RANK.told" INT; echo $$ > "%s/$RANK.pid"; while true; do sleep 0.01; done' % ((self.directory.name,) * 2)
+        process = self.start("-n", "2", "--grace", "1000", *shell(script))
+        pids = self.pids(2)
+        process.send_signal(signal.SIGINT)
+        self.assertTrue(wait_until(lambda: all(os.path.exists(self.path("%d.told" % rank)) for rank in range(2))))
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGKILL)
+        self.assertAllGone(pids)
+
+    def test_no_rank_outlives_a_killed_launcher(self):
+        script = ('trap "" TERM HUP INT; echo $$ > "%s/$RANK.pid"; (echo $BASHPID > "%s/$RANK.child.pid"; exec sleep 1000) & '
+                  'while true; do sleep 0.01; done' % ((self.directory.name,) * 2))
+        process = self.start("-n", "2", *shell(script))
+        pids = self.pids(4)
+        process.kill()
+        process.wait(PATIENCE)
+        self.assertAllGone(pids)
+
+    # -- wrong use ------------------------------------------------------------------------------------------------------------
+
+    def test_a_program_that_is_not_there(self):
+        result = self.launch("-n", "2", "--", self.path("nothing"))
+        self.assertEqual(result.returncode, 127)
+        self.assertIn(self.path("nothing"), result.stderr)
+
+    def test_a_program_that_is_not_executable(self):
+        open(self.path("text"), "w").close()
+        self.assertEqual(self.launch("-n", "2", "--", self.path("text")).returncode, 126)
+
+    def test_wrong_use(self):
+        for arguments in ([], ["-n", "2"], ["-n", "0", "--", "true"], ["-n", "x", "--", "true"], ["-n", "1", "--env", "X", "--", "true"],
+                          ["-n", "1", "--timeout", "-1", "--", "true"], ["-n", "1", "--no-such-option", "--", "true"]):
+            result = self.launch(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertIn("usage: cairn-launch", result.stderr)
+
+    def test_help(self):
+        result = self.launch("--help")
+        self.assertEqual(result.returncode, 0)
+        for word in ("--timeout", "--env", "--grace", "--master-port", "MASTER_ADDR", "Exit code"):
+            self.assertIn(word, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,391 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/messages/plan_codec.hpp>
+#include <cairn/messages/plan_proto.hpp>
+#include <cairn/tests/messages/corruption.hpp>
+
+namespace cairn {
+namespace {
+
+using testing::each_flip;
+using testing::each_truncation;
+using testing::is_corrupt;
+using testing::random_extents;
+using testing::random_text;
+
+constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+
+Path random_path(Random& random) {
+  Path path;
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    if (random.next() % 3 == 0) {
+      path.emplace_back(static_cast<std::int64_t>(random.next()));
+    } else {
+      path.emplace_back(random_text(random, 6));
+    }
+  }
+  return path;
+}
+
+SavePlan random_save_plan(Random& random) {
+  SavePlan plan;
+  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
+    WriteItem item;
+    const Path path = random_path(random);
+    const std::size_t known = plan.names.size();
+    item.name = plan.names.intern(random.next() % 2 == 0 ? to_string(path) : random_text(random, 30));
+    if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.emplace_back(item.name, path);
+    item.type = static_cast<WriteItemType>(1 + random.next() % 3);
+    item.per_rank = random.next() % 8 == 0;
+    if (item.type == WriteItemType::kByteIO) {
+      item.content_hash = random.next();
+      item.content_bytes = random.next();
+    } else {
+      item.properties.dtype = static_cast<DType>(1 + random.next() % static_cast<unsigned>(DType::kFloat8E5M2FnUz));
+      item.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
+      item.properties.requires_grad = random.next() % 2 == 0;
+      item.properties.pin_memory = random.next() % 2 == 0;
+      const std::size_t dims = random.next() % 7;
+      item.size = random_extents(random, dims, 100);
+      item.chunk = {random_extents(random, dims, 100), random_extents(random, dims, 100)};
+    }
+    plan.items.push_back(item);
+  }
+  plan.planner_data = random_text(random, 20);
+  plan.storage_data = random_text(random, 20);
+  return plan;
+}
+
+void check_equal(const SavePlan& a, const SavePlan& b) {
+  CHECK(plan_digest(a) == plan_digest(b));
+  CHECK(a.names.all() == b.names.all());
+  CHECK(a.mappings == b.mappings);
+  REQUIRE(a.items.size() == b.items.size());
+  for (std::size_t i = 0; i < a.items.size(); ++i) {
+    CHECK(a.items[i].name == b.items[i].name);
+    CHECK(a.items[i].type == b.items[i].type);
+    CHECK(a.items[i].properties == b.items[i].properties);
+    CHECK(a.items[i].size == b.items[i].size);
+    CHECK(a.items[i].chunk == b.items[i].chunk);
+    CHECK(a.items[i].content_hash == b.items[i].content_hash);
+    CHECK(a.items[i].content_bytes == b.items[i].content_bytes);
+    CHECK(a.items[i].per_rank == b.items[i].per_rank);
+  }
+  CHECK(a.planner_data == b.planner_data);
+  CHECK(a.storage_data == b.storage_data);
+}
+
+LoadPlan random_load_plan(Random& random) {
+  LoadPlan plan;
+  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
+    ReadItem item;
+    item.type = static_cast<LoadItemType>(1 + random.next() % 2);
+    item.dest_name = plan.names.intern(random_text(random, 20));
+    item.storage_name = plan.names.intern(random_text(random, 20));
+    item.storage_chunk = static_cast<std::uint32_t>(random.next());
+    const std::size_t dims = random.next() % 7;
+    item.dest_chunk_offset = random_extents(random, dims, 100);
+    item.dest_offsets = random_extents(random, dims, 100);
+    item.storage_chunk_offset = random_extents(random, dims, 100);
+    item.storage_offsets = random_extents(random, dims, 100);
+    item.lengths = random_extents(random, dims, 100);
+    if (item.type == LoadItemType::kByteIO) item.dest_chunk_offset = {};
+    plan.items.push_back(item);
+  }
+  plan.planner_data = random_text(random, 20);
+  plan.storage_data = random_text(random, 20);
+  return plan;
+}
+
+WriteResults random_results(Random& random) {
+  WriteResults results;
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    FileResult file;
+    file.name = "f" + random_text(random, 20);
+    file.length_bytes = 1000000 + random.next() % 1000;
+    file.crc32 = static_cast<std::uint32_t>(random.next());
+    file.trailer_length_bytes = static_cast<std::uint32_t>(random.next() % 1000);
+    for (std::uint64_t j = random.next() % 5; j > 0; --j) file.bytes_item_lengths.push_back(random.next() % 1000);
+    results.files.push_back(file);
+  }
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    WriteResult item;
+    item.index.fqn = random_text(random, 20);
+    if (random.next() % 2 == 0) item.index.offset = random_extents(random, random.next() % 6, 100);
+    item.size_bytes = random.next();
+    item.relative_path = random_text(random, 20);
+    item.offset_bytes = random.next() / 2;
+    item.length_bytes = random.next() / 2;
+    item.user_data = random_text(random, 20);
+    results.items.push_back(item);
+  }
+  return results;
+}
+
+// --- round trips ------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("save plans survive the journey") {
+  const auto random = seeded_random(51);
+  check_equal(SavePlan{}, decode_save_plan(encode_save_plan(SavePlan{})));
+  for (int round = 0; round < 500; ++round) {
+    CAPTURE(round);
+    const SavePlan plan = random_save_plan(*random);
+    const Bytes bytes = encode_save_plan(plan);
+    check_equal(plan, decode_save_plan(bytes));
+    CHECK(encode_save_plan(decode_save_plan(bytes)) == bytes);
+  }
+}
+
+TEST_CASE("load plans survive the journey") {
+  const auto random = seeded_random(52);
+  for (int round = 0; round < 500; ++round) {
+    CAPTURE(round);
+    const LoadPlan plan = random_load_plan(*random);
+    const Bytes bytes = encode_load_plan(plan);
+    const LoadPlan back = decode_load_plan(bytes);
+    CHECK(plan_digest(back) == plan_digest(plan));
+    CHECK(back.names.all() == plan.names.all());
+    CHECK(encode_load_plan(back) == bytes);
+  }
+}
+
+TEST_CASE("write results survive the journey") {
+  const auto random = seeded_random(53);
+  for (int round = 0; round < 500; ++round) {
+    CAPTURE(round);
+    const WriteResults results = random_results(*random);
+    const WriteResults back = decode_write_results(encode_write_results(results));
+    REQUIRE(back.files.size() == results.files.size());
+    for (std::size_t i = 0; i < results.files.size(); ++i) {
+      CHECK(back.files[i].name == results.files[i].name);
+      CHECK(back.files[i].length_bytes == results.files[i].length_bytes);
+      CHECK(back.files[i].crc32 == results.files[i].crc32);
+      CHECK(back.files[i].trailer_length_bytes == results.files[i].trailer_length_bytes);
+      CHECK(back.files[i].bytes_item_lengths == results.files[i].bytes_item_lengths);
+    }
+    REQUIRE(back.items.size() == results.items.size());
+    for (std::size_t i = 0; i < results.items.size(); ++i) {
+      CHECK(back.items[i].index.fqn == results.items[i].index.fqn);
+      CHECK(back.items[i].index.offset == results.items[i].index.offset);
+      CHECK(back.items[i].size_bytes == results.items[i].size_bytes);
+      CHECK(back.items[i].relative_path == results.items[i].relative_path);
+      CHECK(back.items[i].offset_bytes == results.items[i].offset_bytes);
+      CHECK(back.items[i].length_bytes == results.items[i].length_bytes);
+      CHECK(back.items[i].user_data == results.items[i].user_data);
+    }
+  }
+}
+
+TEST_CASE("paths come back as they were, whether or not they join to their name") {
+  const std::vector<std::pair<std::string, Path>> cases = {
+      {"", {}},
+      {"", {""}},
+      {"name", {}},
+      {"a.0.b", {"a", std::int64_t{0}, "b"}},
+      {"a.0.b", {"a", "0", "b"}},
+      {"a.b", {"a.b"}},
+      {"..", {"", "", ""}},
+      {"a.-5", {"a", std::int64_t{-5}}},
+      {"x", {std::numeric_limits<std::int64_t>::min()}},
+      {"a.rank_1", {"a"}},
+      {"a", {"a", "b"}},
+      {"名前.x", {"名前", "x"}},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(i);
+    SavePlan plan;
+    plan.mappings.emplace_back(plan.names.intern(cases[i].first), cases[i].second);
+    plan.mappings.emplace_back(plan.names.intern("another"), Path{"another"});
+    CHECK(decode_save_plan(encode_save_plan(plan)).mappings == plan.mappings);
+  }
+}
+
+TEST_CASE("fields of later versions are skipped") {
+  const auto random = seeded_random(54);
+  const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes
+  const SavePlan plan = random_save_plan(*random);
+  check_equal(plan, decode_save_plan(encode_save_plan(plan) + later));
+  CHECK_NOTHROW(decode_load_plan(encode_load_plan(random_load_plan(*random)) + later));
+  CHECK_NOTHROW(decode_write_results(encode_write_results(random_results(*random)) + later));
+}
+
+// --- bad bytes --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("bytes cut short or flipped anywhere are decoded or refused, nothing else") {
+  const auto random = seeded_random(55);
+  for (int round = 0; round < 8; ++round) {
+    const auto save = [](const Bytes& bytes) { encode_save_plan(decode_save_plan(bytes)); };
+    const auto load = [](const Bytes& bytes) { encode_load_plan(decode_load_plan(bytes)); };
+    const auto results = [](const Bytes& bytes) { encode_write_results(decode_write_results(bytes)); };
+    const Bytes save_bytes = encode_save_plan(random_save_plan(*random));
+    const Bytes load_bytes = encode_load_plan(random_load_plan(*random));
+    const Bytes results_bytes = encode_write_results(random_results(*random));
+    each_truncation(save_bytes, save);
+    each_truncation(load_bytes, load);
+    each_truncation(results_bytes, results);
+    each_flip(save_bytes, save);
+    each_flip(load_bytes, load);
+    each_flip(results_bytes, results);
+  }
+}
+
+v1::SavePlan sample_save_message() {
+  SavePlan plan;
+  WriteItem tensor;
+  tensor.name = plan.names.intern("a.w");
+  tensor.type = WriteItemType::kShard;
+  tensor.size = {4, 6};
+  tensor.chunk = {{2, 0}, {2, 6}};
+  WriteItem bytes;
+  bytes.name = plan.names.intern("step");
+  plan.items = {tensor, bytes};
+  plan.mappings = {{0, {"a", "w"}}, {1, {"elsewhere", std::int64_t{3}}}};
+  v1::SavePlan message;
+  to_proto(plan, message);
+  return message;
+}
+
+TEST_CASE("a save plan whose columns do not fit each other is corrupt, and the error says why") {
+  CHECK_NOTHROW(from_proto(sample_save_message()));
+  using Message = v1::SavePlan;
+  const std::vector<std::pair<const char*, std::function<void(Message&)>>> cases = {
+      {"name that is not there", [](Message& m) { m.set_item_names(0, 2); }},
+      {"differ in length", [](Message& m) { m.add_item_names(0); }},
+      {"unknown type", [](Message& m) { m.set_item_types(0, static_cast<v1::WriteItemType>(0)); }},
+      {"unknown type", [](Message& m) { m.set_item_types(0, static_cast<v1::WriteItemType>(9)); }},
+      {"unknown type", [](Message& m) { m.set_item_types(0, static_cast<v1::WriteItemType>(-1)); }},
+      {"do not add up", [](Message& m) { m.add_item_dims(2); }},
+      {"do not add up", [](Message& m) { m.add_content_hashes(2); }},
+      {"fewer bytes objects", [](Message& m) { m.set_item_types(0, v1::WRITE_ITEM_TYPE_BYTES); }},
+      {"fewer tensors", [](Message& m) { m.set_item_types(1, v1::WRITE_ITEM_TYPE_TENSOR); }},
+      {"properties that are not there", [](Message& m) { m.set_item_properties(0, 1); }},
+      {"dtype 0", [](Message& m) { m.mutable_properties(0)->clear_dtype(); }},
+      {"dtype 99", [](Message& m) { m.mutable_properties(0)->set_dtype(static_cast<v1::DType>(99)); }},
+      {"memory format", [](Message& m) { m.mutable_properties(0)->clear_memory_format(); }},
+      {"fewer sizes", [](Message& m) { m.set_item_dims(0, 3); }},
+      {"more sizes", [](Message& m) { m.set_item_dims(0, 1); }},
+      {"dimensions", [](Message& m) { m.set_item_dims(0, 65); }},
+      {"negative", [](Message& m) { m.set_extents(1, -6); }},
+      {"negative", [](Message& m) { m.set_extents(2, -1); }},
+      {"too large", [](Message& m) { m.set_extents(0, kHuge / 4); }},
+      {"too large", [](Message& m) { m.set_extents(4, kHuge); }},
+      {"own", [](Message& m) { m.add_per_rank_items(2); }},
+      {"appears twice",
+       [](Message& m) {
+         *m.mutable_names()->mutable_text() = "aaaaaaa", m.mutable_names()->set_lengths(0, 3), m.mutable_names()->set_lengths(1, 3),
+         m.mutable_names()->mutable_text()->resize(6);
+       }},
+      {"beyond the text", [](Message& m) { m.mutable_names()->set_lengths(1, 5); }},
+      {"longer than the names", [](Message& m) { m.mutable_names()->set_lengths(1, 3); }},
+      {"path refers to a name", [](Message& m) { m.mutable_mappings()->set_names(0, 2); }},
+      {"two paths", [](Message& m) { m.mutable_mappings()->set_names(1, 0); }},
+      {"paths differ in length", [](Message& m) { m.mutable_mappings()->add_lengths(1); }},
+      {"more steps than there are", [](Message& m) { m.mutable_mappings()->set_lengths(0, 9); }},
+      {"do not fit its text", [](Message& m) { m.mutable_mappings()->set_steps(0, 4); }},
+      {"do not fit its text", [](Message& m) { m.mutable_mappings()->set_steps(0, 400); }},
+      {"not a number", [](Message& m) { m.mutable_mappings()->set_steps(0, 3); }},
+      {"more than its paths need", [](Message& m) { m.mutable_mappings()->add_steps(0); }},
+      {"more than its paths need",
+       [](Message& m) {
+         m.mutable_mappings()->set_renamed(0, 7), m.mutable_names()->set_text("a.wstep"), m.mutable_mappings()->set_lengths(1, 1),
+             m.mutable_mappings()->set_steps(2, 8), m.mutable_mappings()->mutable_steps()->RemoveLast();
+       }},
+      {"text of all", [](Message& m) { m.mutable_mappings()->set_text_lengths(0, 99); }},
+  };
+  for (const auto& [reason, spoil] : cases) {
+    CAPTURE(reason);
+    v1::SavePlan message = sample_save_message();
+    spoil(message);
+    CHECK(is_corrupt([&, &message = message] { from_proto(message); }, reason));
+  }
+}
+
+TEST_CASE("a load plan whose columns do not fit each other is corrupt, and the error says why") {
+  LoadPlan plan;
+  ReadItem item;
+  item.dest_name = plan.names.intern("a");
+  item.dest_chunk_offset = item.dest_offsets = item.storage_chunk_offset = item.storage_offsets = item.lengths = {1, 2};
+  plan.items = {item};
+  using Message = v1::LoadPlan;
+  const std::vector<std::pair<const char*, std::function<void(Message&)>>> cases = {
+      {"name that is not there", [](Message& m) { m.set_dest_names(0, 1); }},
+      {"name that is not there", [](Message& m) { m.set_storage_names(0, 1); }},
+      {"unknown type", [](Message& m) { m.set_item_types(0, static_cast<v1::LoadItemType>(3)); }},
+      {"differ in length", [](Message& m) { m.add_dims(0); }},
+      {"differ in length", [](Message& m) { m.add_storage_chunks(0); }},
+      {"differ in length", [](Message& m) { m.clear_dest_names(); }},
+      {"number of dimensions", [](Message& m) { m.set_dims(0, 1), m.mutable_extents()->RemoveLast(); }},
+      {"more sizes", [](Message& m) { m.add_extents(0); }},
+      {"fewer sizes", [](Message& m) { m.mutable_extents()->RemoveLast(); }},
+      {"negative", [](Message& m) { m.set_extents(9, -1); }},
+      {"too large", [](Message& m) { m.set_extents(9, kHuge); }},
+  };
+  for (const auto& [reason, spoil] : cases) {
+    CAPTURE(reason);
+    v1::LoadPlan message;
+    to_proto(plan, message);
+    CHECK_NOTHROW(from_proto(message));
+    spoil(message);
+    CHECK(is_corrupt([&, &message = message] { from_proto(message); }, reason));
+  }
+}
+
+TEST_CASE("write results that cannot be true are corrupt") {
+  const auto refused = [](auto spoil, const char* reason) {
+    v1::WriteResults message;
+    message.add_files()->set_name("f");
+    message.mutable_files(0)->set_length_bytes(100);
+    message.add_items()->set_fqn("x");
+    CHECK_NOTHROW(from_proto(message));
+    spoil(message);
+    return is_corrupt([&] { from_proto(message); }, reason);
+  };
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_files(0)->clear_name(); }, "no name"));
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_files(0)->set_trailer_length_bytes(101); }, "trailer"));
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_files(0)->add_bytes_item_lengths(101); }, "longer than the file"));
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_items(0)->add_offset(1); }, "offset"));
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_items(0)->set_has_offset(true), m.mutable_items(0)->add_offset(-1); },
+                "negative"));
+  CHECK(refused([](v1::WriteResults& m) { m.mutable_items(0)->set_offset_bytes(~0ull), m.mutable_items(0)->set_length_bytes(1); },
+                "beyond"));
+}
+
+// --- bad plans --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a plan that contradicts itself is not sent") {
+  const auto refused = [](auto spoil) {
+    SavePlan plan = from_proto(sample_save_message());
+    spoil(plan);
+    try {
+      encode_save_plan(plan);
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalidArgument;
+    }
+    return false;
+  };
+  CHECK(refused([](SavePlan& plan) { plan.items[0].name = 2; }));
+  CHECK(refused([](SavePlan& plan) { plan.items[0].type = static_cast<WriteItemType>(0); }));
+  CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.offsets = {1}; }));
+  CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.sizes = {1, 2, 3}; }));
+  CHECK(refused([](SavePlan& plan) { plan.items[0].properties.dtype = static_cast<DType>(99); }));
+  CHECK(refused([](SavePlan& plan) { plan.items[0].properties.memory_format = static_cast<MemoryFormat>(9); }));
+  CHECK(refused([](SavePlan& plan) { plan.mappings[0].first = 2; }));
+  CHECK(refused([](SavePlan& plan) { plan.mappings[0].first = 1; }));
+  LoadPlan load;
+  load.items.emplace_back();
+  CHECK_THROWS_AS(encode_load_plan(load), Error);
+  load.names.intern("x");
+  CHECK_NOTHROW(encode_load_plan(load));
+  load.items[0].lengths = {1};
+  CHECK_THROWS_AS(encode_load_plan(load), Error);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,116 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <limits>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/box.hpp>
+#include <cairn/planning/dtype.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+
+TEST_CASE("extents of any length copy, move and compare as values") {
+  for (std::size_t dims = 0; dims < 10; ++dims) {
+    Extents original = Extents::filled(dims, 7);
+    for (std::size_t dim = 0; dim < dims; ++dim) original[dim] = static_cast<std::int64_t>(dim);
+    const Extents copy = original;
+    CHECK(copy == original);
+    CHECK(copy.size() == dims);
+    Extents moved = std::move(original);
+    CHECK(moved == copy);
+    for (std::size_t other_dims = 0; other_dims < 10; ++other_dims) {
+      Extents target = Extents::filled(other_dims, -1);
+      target = copy;
+      CHECK(target == copy);
+      Extents source = copy;
+      target = Extents::filled(other_dims, -1);
+      target = std::move(source);
+      CHECK(target == copy);
+      source = Extents{5};
+      CHECK(source[0] == 5);
+      if (dims != other_dims) CHECK(Extents::filled(other_dims, 7) != copy);
+    }
+    const Extents& alias = moved;
+    moved = alias;
+    CHECK(moved == copy);
+    CHECK(Extents(moved.to_vector()) == copy);
+    if (dims > 0) {
+      moved[dims - 1] += 1;
+      CHECK(moved != copy);
+      CHECK(copy < moved);
+      CHECK_FALSE(moved < copy);
+    }
+  }
+}
+
+TEST_CASE("counting elements refuses what cannot be counted") {
+  CHECK(volume({}) == 1);
+  CHECK(volume({2, 3, 4}) == 24);
+  CHECK(volume({kHuge, 0, kHuge}) == 0);
+  CHECK(volume({kHuge}) == kHuge);
+  CHECK_THROWS_AS(volume({kHuge, 2}), Error);
+  CHECK_THROWS_AS(volume({3, -1}), Error);
+  CHECK_THROWS_AS(volume({-1, 0}), Error);
+}
+
+TEST_CASE("boxes of different dimensions are not compared") {
+  CHECK_THROWS_AS(intersect(Box{{0}, {4}}, Box{{0, 0}, {4, 4}}), Error);
+  CHECK_FALSE(overlaps(Box{{0}, {4}}, Box{{0, 0}, {4, 4}}));
+  CHECK_FALSE(contains(Box{{0}, {4}}, Box{{}, {}}));
+  CHECK_FALSE(fits(Box{{0}, {4}}, {4, 4}));
+  CHECK_FALSE(fits(Box{{0, 0}, {4}}, {4, 4}));
+}
+
+TEST_CASE("boxes meet in their common part") {
+  CHECK(intersect(Box{{0, 0}, {4, 4}}, Box{{2, 3}, {4, 4}}) == Box{{2, 3}, {2, 1}});
+  CHECK_FALSE(intersect(Box{{0, 0}, {4, 4}}, Box{{4, 0}, {4, 4}}));
+  CHECK_FALSE(intersect(Box{{0, 0}, {4, 0}}, Box{{0, 0}, {4, 4}}));
+  CHECK(intersect(Box{}, Box{}) == Box{});
+  CHECK(intersect(Box{{1}, {kHuge}}, Box{{5}, {kHuge}}).has_value());
+  CHECK_FALSE(overlaps(Box{{0}, {0}}, Box{{0}, {1}}));
+}
+
+TEST_CASE("a box lies within another, or within a tensor") {
+  const Box outer{{2, 2}, {4, 4}};
+  CHECK(contains(outer, outer));
+  CHECK(contains(outer, {{3, 3}, {1, 1}}));
+  CHECK_FALSE(contains(outer, {{1, 3}, {1, 1}}));
+  CHECK_FALSE(contains(outer, {{5, 5}, {1, 2}}));
+  CHECK(fits({{0, 4}, {3, 0}}, {3, 4}));
+  CHECK_FALSE(fits({{0, 5}, {3, 0}}, {3, 4}));
+  CHECK_FALSE(fits({{-1, 0}, {1, 1}}, {3, 4}));
+  CHECK_FALSE(fits({{1, 0}, {-1, 1}}, {3, 4}));
+  CHECK_FALSE(fits({{kHuge, 0}, {kHuge, 1}}, {3, 4}));
+  CHECK(fits({}, {}));
+}
+
+TEST_CASE("boxes and extents are written as slices and lists") {
+  CHECK(to_string(Extents{2, 3}) == "[2, 3]");
+  CHECK(to_string(Extents{}) == "[]");
+  CHECK(to_string(Box{{0, 4}, {2, 4}}) == "[0:2, 4:8]");
+  CHECK(to_string(Box{}) == "[]");
+  CHECK(Box::whole({2, 3}) == Box{{0, 0}, {2, 3}});
+  CHECK(Box{{0}, {0}}.empty());
+  CHECK_FALSE(Box{}.empty());
+}
+
+TEST_CASE("dtypes go by PyTorch's names and sizes") {
+  for (int value = 1; value <= static_cast<int>(DType::kFloat8E5M2FnUz); ++value) {
+    const auto dtype = static_cast<DType>(value);
+    CHECK(element_size(dtype) > 0);
+    CHECK(dtype_from_name(to_string(dtype)) == dtype);
+  }
+  CHECK(element_size(DType::kComplex128) == 16);
+  CHECK(element_size(DType::kBFloat16) == 2);
+  CHECK(dtype_from_name("float8_e4m3fn") == DType::kFloat8E4M3Fn);
+  CHECK_FALSE(dtype_from_name("float33"));
+  CHECK_FALSE(dtype_from_name(""));
+  CHECK(element_size(static_cast<DType>(0)) == 0);
+  CHECK(element_size(static_cast<DType>(200)) == 0);
+}
+
+}  // namespace
+}  // namespace cairn

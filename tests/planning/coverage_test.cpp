@@ -1,0 +1,219 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/tests/planning/layouts.hpp>
+
+namespace cairn {
+namespace {
+
+using Kind = CoverageFault::Kind;
+using testing::for_each_element;
+using testing::random_tiling;
+
+std::vector<CoverageFault> check(const Extents& size, const std::vector<Box>& chunks) { return check_coverage("t", size, chunks); }
+
+std::vector<Box> grid(std::int64_t rows, std::int64_t columns, std::int64_t height, std::int64_t width) {
+  std::vector<Box> boxes;
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < columns; ++column) boxes.push_back({{row * height, column * width}, {height, width}});
+  return boxes;
+}
+
+void shuffle(std::vector<Box>& boxes, Random& random) {
+  for (std::size_t i = boxes.size(); i > 1; --i) std::swap(boxes[i - 1], boxes[random.next() % i]);
+}
+
+TEST_CASE("a gap is told with its exact bounds") {
+  const auto faults = check({10}, {{{0}, {3}}, {{7}, {3}}});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].kind == Kind::kGap);
+  CHECK(faults[0].first == Box{{3}, {4}});
+  CHECK(to_string(faults[0]) == "'t' has no data for [3:7]");
+  CHECK(check({4, 4}, {}).at(0).first == Box::whole({4, 4}));
+  CHECK(check({}, {}).size() == 1);
+}
+
+TEST_CASE("an overlap names both chunks") {
+  const auto faults = check({10}, {{{0}, {6}}, {{5}, {5}}});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].kind == Kind::kOverlap);
+  CHECK(faults[0].first == Box{{0}, {6}});
+  CHECK(faults[0].second == Box{{5}, {5}});
+  CHECK(to_string(faults[0]) == "'t' has overlapping chunks [0:6] and [5:10]");
+  CHECK(check({}, {Box{}, Box{}}).at(0).kind == Kind::kOverlap);
+}
+
+TEST_CASE("a chunk that reaches outside is told as it is, and covers what lies inside") {
+  const auto faults = check({10}, {{{0}, {6}}, {{6}, {5}}});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].kind == Kind::kOutside);
+  CHECK(faults[0].first == Box{{6}, {5}});
+  CHECK(to_string(faults[0]) == "'t' has a chunk outside the tensor: [6:11]");
+  CHECK(check({4}, {{{0}, {4}}, {{0, 0}, {2, 2}}}).size() == 1);
+  CHECK(check({4}, {{{0}, {4}}, {{-1}, {1}}}).size() == 1);
+  CHECK(check({4}, {{{0}, {4}}, {{2}, {-1}}}).size() == 1);
+  CHECK(check({0, 4}, {{{0, 0}, {1, 4}}}).at(0).kind == Kind::kOutside);
+}
+
+TEST_CASE("gap, overlap and outside are all told, not the first") {
+  const auto faults = check({10, 2}, {{{0, 0}, {3, 2}}, {{2, 0}, {2, 2}}, {{5, 0}, {5, 1}}, {{9, 1}, {4, 1}}});
+  std::set<Kind> kinds;
+  for (const CoverageFault& fault : faults) kinds.insert(fault.kind);
+  CHECK(kinds.size() == 3);
+}
+
+TEST_CASE("sound layouts have no faults") {
+  CHECK(check({}, {Box{}}).empty());
+  CHECK(check({10}, {{{0}, {10}}}).empty());
+  CHECK(check({10}, {{{5}, {5}}, {{0}, {5}}, {{5}, {0}}, {{10}, {0}}}).empty());
+  CHECK(check({0, 4}, {}).empty());
+  CHECK(check({0, 4}, {{{0, 0}, {0, 4}}, {{0, 0}, {0, 2}}}).empty());
+  // A pinwheel cannot be cut apart, and yet tiles.
+  CHECK(check({3, 3}, {{{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}}).empty());
+}
+
+TEST_CASE("a hole within a pinwheel is found") {
+  const auto faults = check({3, 3}, {{{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].kind == Kind::kGap);
+  CHECK(faults[0].first == Box{{1, 1}, {1, 1}});
+}
+
+// Marks every element; agrees with the sweep on whether all is well, on every overlapping pair, and on where elements are missing.
+void compare_with_marking(const Extents& size, const std::vector<Box>& chunks) {
+  std::vector<int> marks(static_cast<std::size_t>(volume(size)), 0);
+  for (const Box& chunk : chunks) for_each_element(chunk, size, [&](const Extents&, std::size_t linear) { ++marks[linear]; });
+  std::set<std::pair<Box, Box>> pairs;
+  for (std::size_t i = 0; i < chunks.size(); ++i)
+    for (std::size_t j = i + 1; j < chunks.size(); ++j)
+      if (overlaps(chunks[i], chunks[j])) pairs.insert({std::min(chunks[i], chunks[j]), std::max(chunks[i], chunks[j])});
+
+  std::set<std::pair<Box, Box>> found;
+  std::vector<Box> gaps;
+  for (const CoverageFault& fault : check(size, chunks)) {
+    REQUIRE(fault.kind != Kind::kOutside);
+    if (fault.kind == Kind::kGap) {
+      gaps.push_back(fault.first);
+    } else {
+      found.insert({std::min(fault.first, fault.second), std::max(fault.first, fault.second)});
+    }
+  }
+  CHECK(found == pairs);
+  for_each_element(Box::whole(size), size, [&](const Extents& at, std::size_t linear) {
+    if (marks[linear] > 0) return;
+    const Box element{at, Extents::filled(size.size(), 1)};
+    CHECK(std::any_of(gaps.begin(), gaps.end(), [&](const Box& gap) { return contains(gap, element); }));
+  });
+  for (const Box& gap : gaps) {
+    // Gaps are as tight as can be: something is missing at each of their faces.
+    for (std::size_t dim = 0; dim < size.size(); ++dim) {
+      for (const std::int64_t at : {gap.offsets[dim], gap.offsets[dim] + gap.sizes[dim] - 1}) {
+        Box face = gap;
+        face.offsets[dim] = at;
+        face.sizes[dim] = 1;
+        bool missing = false;
+        for_each_element(face, size, [&](const Extents&, std::size_t linear) { missing = missing || marks[linear] == 0; });
+        CHECK(missing);
+      }
+    }
+  }
+}
+
+TEST_CASE("random boxes: the sweep agrees with marking every element") {
+  const auto random = seeded_random(31);
+  for (const Extents& size : {Extents{9}, Extents{6, 7}, Extents{4, 3, 5}}) {
+    for (int round = 0; round < 300; ++round) {
+      CAPTURE(round);
+      std::vector<Box> chunks = random_tiling(size, static_cast<int>(random->next() % 12), *random);
+      shuffle(chunks, *random);
+      compare_with_marking(size, chunks);
+      // Remove one, move one, add one.
+      const auto any = [&] { return random->next() % chunks.size(); };
+      if (round % 3 == 0) chunks.erase(chunks.begin() + static_cast<std::ptrdiff_t>(any()));
+      if (round % 4 == 0 && !chunks.empty()) {
+        Box& box = chunks[any()];
+        for (std::size_t dim = 0; dim < size.size(); ++dim)
+          box.offsets[dim] = std::min(box.offsets[dim] + 1, size[dim] - box.sizes[dim]);
+      }
+      if (round % 5 == 0) {
+        Box box = Box::whole(size);
+        for (std::size_t dim = 0; dim < size.size(); ++dim) {
+          box.offsets[dim] = static_cast<std::int64_t>(random->next() % static_cast<std::uint64_t>(size[dim]));
+          box.sizes[dim] = static_cast<std::int64_t>(random->next() % static_cast<std::uint64_t>(size[dim] - box.offsets[dim] + 1));
+        }
+        chunks.push_back(box);
+      }
+      compare_with_marking(size, chunks);
+    }
+  }
+}
+
+TEST_CASE("a hundred thousand chunks, in any order, with one fault in them") {
+  const auto random = seeded_random(32);
+  std::vector<Box> rows = grid(100000, 1, 3, 8);
+  shuffle(rows, *random);
+  const Extents size{300000, 8};
+  CHECK(check(size, rows).empty());
+  std::vector<Box> broken = rows;
+  const Box lost = broken.back();
+  broken.pop_back();
+  auto faults = check(size, broken);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].first == lost);
+  broken = rows;
+  broken.push_back(Box::whole(size));
+  faults = check(size, broken);
+  CHECK(faults.size() > 1000);  // every row overlaps with it: as many as are listed
+  CHECK(faults.size() < 2000);
+}
+
+TEST_CASE("large meshes, with one fault in them") {
+  const auto random = seeded_random(33);
+  std::vector<Box> cells = grid(200, 300, 2, 3);
+  shuffle(cells, *random);
+  const Extents size{400, 900};
+  CHECK(check(size, cells).empty());
+  cells[1000].sizes[1] = 2;
+  const auto faults = check(size, cells);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].kind == Kind::kGap);
+  CHECK(faults[0].first == Box{{cells[1000].offsets[0], cells[1000].offsets[1] + 2}, {2, 1}});
+  std::vector<Box> twice = grid(100, 100, 1, 1);
+  twice.push_back(twice[5050]);
+  const auto overlap = check({100, 100}, twice);
+  REQUIRE(overlap.size() == 1);
+  CHECK(overlap[0].first == overlap[0].second);
+}
+
+TEST_CASE("a tensor saved many times over has a bounded report") {
+  const std::vector<Box> same(3000, Box::whole({4, 4}));
+  CHECK(check({4, 4}, same).size() <= 1024);
+}
+
+TEST_CASE("an impossible tensor is refused") { CHECK_THROWS_AS(check({-1}, {}), Error); }
+
+TEST_CASE("metadata is checked tensor by tensor") {
+  Metadata metadata;
+  TensorStorageMetadata tensor;
+  tensor.size = {4};
+  metadata.state_dict_metadata.emplace_back("bytes", BytesStorageMetadata{});
+  metadata.state_dict_metadata.emplace_back("a", tensor);
+  tensor.chunks = {{{0}, {4}}};
+  metadata.state_dict_metadata.emplace_back("b", tensor);
+  tensor.chunks = {{{1}, {3}}};
+  metadata.state_dict_metadata.emplace_back("c", tensor);
+  const auto faults = check_coverage(metadata);
+  REQUIRE(faults.size() == 2);
+  CHECK(faults[0].fqn == "a");
+  CHECK(faults[1].fqn == "c");
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,200 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/planning/plan.hpp>
+
+namespace cairn {
+namespace {
+
+TEST_CASE("a name table gives every name one id, through any renaming") {
+  const auto random = seeded_random(11);
+  NameTable table;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string name = "name " + std::to_string(random->next() % 2000);
+    if (random->next() % 4 == 0 && !expected.empty()) {
+      const auto id = static_cast<NameId>(random->next() % expected.size());
+      const auto known = table.find(name);
+      if (known && *known != id) {
+        CHECK_THROWS_AS(table.rename(id, name), Error);
+      } else {
+        table.rename(id, name);
+        expected[id] = name;
+      }
+    } else {
+      const NameId id = table.intern(name);
+      if (id == expected.size()) expected.push_back(name);
+      CHECK(expected[id] == name);
+    }
+  }
+  CHECK(table.all() == expected);
+  for (NameId id = 0; id < expected.size(); ++id) CHECK(table.find(expected[id]) == id);
+  CHECK_FALSE(table.find("never seen"));
+}
+
+TEST_CASE("renaming what is not there, or to what is, throws") {
+  NameTable table;
+  CHECK_FALSE(table.find("a"));
+  CHECK_THROWS_AS(table.rename(0, "a"), Error);
+  table.intern("a");
+  table.intern("b");
+  CHECK_THROWS_AS(table.rename(0, "b"), Error);
+  CHECK_NOTHROW(table.rename(0, "a"));
+  table.rename(0, "c");
+  CHECK(table.intern("a") == 2);
+}
+
+TEST_CASE("the payload of an item is what its elements take") {
+  WriteItem item;
+  item.content_bytes = 77;
+  CHECK(item.payload_bytes() == 77);
+  item.type = WriteItemType::kShard;
+  item.properties.dtype = DType::kFloat64;
+  item.chunk = {{0, 0}, {3, 5}};
+  CHECK(item.payload_bytes() == 120);
+  item.chunk.sizes = {0, std::numeric_limits<std::int64_t>::max()};
+  CHECK(item.payload_bytes() == 0);
+  item.chunk.sizes = {1, std::numeric_limits<std::int64_t>::max()};
+  CHECK_THROWS_AS(item.payload_bytes(), Error);
+}
+
+SavePlan sample_save_plan() {
+  SavePlan plan;
+  WriteItem tensor;
+  tensor.name = plan.names.intern("weight");
+  tensor.type = WriteItemType::kShard;
+  tensor.size = {4, 6};
+  tensor.chunk = {{2, 0}, {2, 6}};
+  WriteItem bytes;
+  bytes.name = plan.names.intern("step");
+  bytes.content_hash = 1;
+  plan.items = {tensor, bytes};
+  plan.mappings = {{0, {"weight"}}, {1, {"step", std::int64_t{3}}}};
+  return plan;
+}
+
+TEST_CASE("the digest of a save plan covers all that makes it another plan") {
+  const Digest original = plan_digest(sample_save_plan());
+  CHECK(plan_digest(sample_save_plan()) == original);
+  const std::vector<std::function<void(SavePlan&)>> changes = {
+      [](SavePlan& plan) { plan.names.rename(0, "other"); },
+      [](SavePlan& plan) { plan.items[0].type = WriteItemType::kTensor; },
+      [](SavePlan& plan) { plan.items[0].properties.dtype = DType::kFloat16; },
+      [](SavePlan& plan) { plan.items[0].properties.requires_grad = true; },
+      [](SavePlan& plan) { plan.items[0].properties.memory_format = MemoryFormat::kPreserve; },
+      [](SavePlan& plan) { plan.items[0].properties.pin_memory = true; },
+      [](SavePlan& plan) {
+        plan.items[0].size = {4, 7};
+      },
+      [](SavePlan& plan) {
+        plan.items[0].chunk.offsets = {1, 0};
+      },
+      [](SavePlan& plan) {
+        plan.items[0].chunk.sizes = {1, 6};
+      },
+      [](SavePlan& plan) { plan.items[1].per_rank = true; },
+      [](SavePlan& plan) { plan.items.pop_back(); },
+      [](SavePlan& plan) { std::swap(plan.items[0], plan.items[1]); },
+      [](SavePlan& plan) {
+        plan.mappings[0].second = {"we", "ight"};
+      },
+      [](SavePlan& plan) {
+        plan.mappings[1].second = {"step", "3"};
+      },
+      [](SavePlan& plan) { plan.mappings.clear(); },
+      [](SavePlan& plan) { plan.planner_data = "x"; },
+      [](SavePlan& plan) { plan.storage_data = "x"; },
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    SavePlan plan = sample_save_plan();
+    changes[i](plan);
+    CHECK(plan_digest(plan) != original);
+  }
+}
+
+TEST_CASE("the digest of a save plan leaves out what changes from save to save, and how names are numbered") {
+  const Digest original = plan_digest(sample_save_plan());
+  SavePlan plan = sample_save_plan();
+  plan.items[1].content_hash = 99;
+  plan.items[1].content_bytes = 12345;
+  CHECK(plan_digest(plan) == original);
+
+  SavePlan renumbered;
+  renumbered.names.intern("unused");
+  const NameId step = renumbered.names.intern("step");
+  const NameId weight = renumbered.names.intern("weight");
+  renumbered.items = sample_save_plan().items;
+  renumbered.items[0].name = weight;
+  renumbered.items[1].name = step;
+  renumbered.mappings = {{weight, {"weight"}}, {step, {"step", std::int64_t{3}}}};
+  CHECK(plan_digest(renumbered) == original);
+}
+
+TEST_CASE("a plan with names that are not there has no digest") {
+  SavePlan plan = sample_save_plan();
+  plan.items[0].name = 2;
+  CHECK_THROWS_AS(plan_digest(plan), Error);
+}
+
+TEST_CASE("the digest of a load plan covers every field") {
+  const auto sample = [] {
+    LoadPlan plan;
+    ReadItem item;
+    item.dest_name = plan.names.intern("here");
+    item.storage_name = plan.names.intern("there");
+    item.dest_chunk_offset = {1};
+    item.dest_offsets = {2};
+    item.storage_chunk_offset = {3};
+    item.storage_offsets = {4};
+    item.lengths = {5};
+    plan.items = {item};
+    return plan;
+  };
+  const Digest original = plan_digest(sample());
+  CHECK(plan_digest(sample()) == original);
+  const std::vector<std::function<void(LoadPlan&)>> changes = {
+      [](LoadPlan& plan) { plan.items[0].type = LoadItemType::kByteIO; },
+      [](LoadPlan& plan) { plan.items[0].dest_name = 1; },
+      [](LoadPlan& plan) { plan.items[0].storage_name = 0; },
+      [](LoadPlan& plan) { plan.items[0].dest_chunk_offset = {9}; },
+      [](LoadPlan& plan) { plan.items[0].dest_offsets = {9}; },
+      [](LoadPlan& plan) { plan.items[0].storage_chunk_offset = {9}; },
+      [](LoadPlan& plan) { plan.items[0].storage_offsets = {9}; },
+      [](LoadPlan& plan) { plan.items[0].lengths = {9}; },
+      [](LoadPlan& plan) { plan.items[0].storage_chunk = 9; },
+      [](LoadPlan& plan) { plan.planner_data = "x"; },
+      [](LoadPlan& plan) { plan.storage_data = "x"; },
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    LoadPlan plan = sample();
+    changes[i](plan);
+    CHECK(plan_digest(plan) != original);
+  }
+}
+
+TEST_CASE("metadata finds entries by name, in copies and after changes") {
+  Metadata metadata;
+  CHECK(metadata.find("a") == nullptr);
+  metadata.state_dict_metadata.emplace_back("a", BytesStorageMetadata{});
+  metadata.state_dict_metadata.emplace_back("b", TensorStorageMetadata{});
+  CHECK(metadata.find("b") == &metadata.state_dict_metadata[1].second);
+  Metadata copy = metadata;
+  CHECK(copy.find("b") == &copy.state_dict_metadata[1].second);
+  copy.state_dict_metadata.erase(copy.state_dict_metadata.begin());
+  copy.reindex();
+  CHECK(copy.find("a") == nullptr);
+  CHECK(copy.find("b") == &copy.state_dict_metadata[0].second);
+  CHECK(metadata.find("a") == &metadata.state_dict_metadata[0].second);
+  CHECK(to_string(Path{"list", std::int64_t{1}, "x"}) == "list.1.x");
+}
+
+}  // namespace
+}  // namespace cairn

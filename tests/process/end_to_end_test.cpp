@@ -1,0 +1,135 @@
+// Training state saved and loaded by rank processes: part of it, and over what was there.
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/testing.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/torch.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+struct Trained {
+  explicit Trained(std::uint64_t seed) {
+    torch::manual_seed(seed);
+    model = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 32),
+                                                        torch::nn::ReLU(), torch::nn::Linear(32, 8));
+    optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(0.1));
+  }
+  void train(int steps) {
+    torch::manual_seed(0);
+    for (int i = 0; i < steps; ++i) {
+      optimizer->zero_grad();
+      model->forward(torch::rand({8, 8})).sum().backward();
+      optimizer->step();
+    }
+  }
+  std::shared_ptr<torch::nn::SequentialImpl> model;
+  std::shared_ptr<torch::optim::Adam> optimizer;
+};
+
+// The same dict with every tensor cut on dim 0 over the ranks; the parts share memory with the whole.
+Value sharded_views(const Value& value) {
+  if (value.is_tensor() && value.tensor().dim() > 0) {
+    const torch::Tensor whole = value.tensor().detach();
+    const Extents size(whole.sizes().data(), whole.sizes().size());
+    const DeviceMesh mesh({world().size()});
+    const auto box = local_box(size, mesh, {Shard{0}}, world().rank());
+    return ShardedTensor::from_local(whole.narrow(0, box->offsets[0], box->sizes[0]), size, mesh, {Shard{0}}, world().rank());
+  }
+  if (value.is_dict()) {
+    Dict dict;
+    for (const auto& [key, item] : value.dict()) dict.insert(key, sharded_views(item));
+    return dict;
+  }
+  return value;
+}
+
+std::string message_of_failed_save(Checkpointer& checkpointer, const StateDict& state, const std::string& id,
+                                   const SaveOptions& options) {
+  try {
+    checkpointer.save(state, id, options);
+  } catch (const CheckpointException& exception) {
+    return exception.what();
+  }
+  return "";
+}
+
+// The same random vector on every rank.
+torch::Tensor random_vector(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return torch::rand({10});
+}
+
+void check_overwriting(const std::string& id, bool first_refuses_to_overwrite) {
+  Checkpointer checkpointer(world());
+  SaveOptions refuse;
+  refuse.writer.overwrite = false;
+  const auto load_vector = [&] {
+    StateDict state{{"random", torch::zeros({10})}};
+    checkpointer.load(state, id);
+    return state.at("random").tensor();
+  };
+  checkpointer.save({{"random", random_vector(1)}}, id, first_refuses_to_overwrite ? refuse : SaveOptions{});
+  CHECK(torch::equal(load_vector(), random_vector(1)));
+  checkpointer.save({{"random", random_vector(2)}}, id);
+  CHECK(torch::equal(load_vector(), random_vector(2)));
+  const std::string message = message_of_failed_save(checkpointer, {{"random", random_vector(3)}}, id, refuse);
+  CHECK_MESSAGE(message.find("Checkpoint already exists") != std::string::npos, message);
+  CHECK(torch::equal(load_vector(), random_vector(2)));
+}
+
+}  // namespace
+
+TEST_CASE("B2.7 partial load of hand-sharded training state") {
+  Trained trained(0);
+  trained.train(2);
+  const Dict model_state = module_state_dict(*trained.model);
+  const Dict optimizer_state = optimizer_state_dict(*trained.optimizer, trained.model.get());
+  const std::string id = shared_directory() + "/partial";
+  Checkpointer checkpointer(world());
+  checkpointer.save({{"model", sharded_views(model_state)}, {"optimizer", sharded_views(optimizer_state)}}, id);
+
+  SUBCASE("the model alone") {
+    Trained fresh(7);
+    StateDict state{{"model", module_state_dict(*fresh.model)}};
+    checkpointer.load(state, id);
+    for (const auto& entry : trained.model->named_parameters())
+      CHECK(torch::equal(entry.value(), fresh.model->named_parameters()[entry.key()]));
+  }
+  SUBCASE("by key prefix, without a template") {
+    const StateDict model = checkpointer.load_by_keys(id, {"model"});
+    CHECK(model.size() == 1);
+    REQUIRE(model.at("model").dict().size() == model_state.size());
+    for (const auto& [name, value] : model_state) {
+      // Parameter names with dots stay one key.
+      REQUIRE(model.at("model").dict().contains(name));
+      CHECK(torch::equal(model.at("model")[name].tensor(), value.tensor()));
+      CHECK(model.at("model")[name].tensor().device().is_cpu());
+    }
+    const StateDict optimizer = checkpointer.load_by_keys(id, {"optimizer.state"});
+    CHECK_FALSE(optimizer.at("optimizer").dict().contains("param_groups"));
+    const Dict& by_name = optimizer.at("optimizer")["state"].dict();
+    CHECK(by_name.size() == trained.model->parameters().size());
+    for (const auto& [name, saved] : optimizer_state.at("state").dict())
+      for (const char* key : {"exp_avg", "exp_avg_sq"}) CHECK(torch::equal(by_name.at(name)[key].tensor(), saved[key].tensor()));
+    for (const auto& [name, saved] : optimizer_state.at("state").dict()) {
+      const Value& step = by_name.at(name)["step"];
+      if (step.is_tensor())
+        CHECK(torch::equal(step.tensor(), saved["step"].tensor()));
+      else
+        CHECK(step.to_int() == saved["step"].to_int());
+    }
+  }
+  SUBCASE("a prefix that matches nothing is an error on every rank") {
+    CHECK_THROWS_AS(checkpointer.load_by_keys(id, {"modle"}), CheckpointException);
+  }
+}
+
+TEST_CASE("B2.8 saving again replaces the content, and overwrite=false refuses to") {
+  check_overwriting(shared_directory() + "/overwritten", false);
+}
+
+TEST_CASE("B3.3 the same through a URL-selected store, beginning in an existing empty directory") {
+  check_overwriting("file://" + shared_directory(), true);
+}

@@ -1,0 +1,177 @@
+// Many seeds, many kinds of trouble: whatever happens, every call ends exactly once, and ranks that can talk agree.
+#include "machine_world.hpp"
+
+namespace cairn::test {
+namespace {
+
+std::set<int> ranks_in(const FailureMap& failures) {
+  std::set<int> ranks;
+  for (const auto& [rank, failure] : failures) ranks.insert(rank);
+  return ranks;
+}
+
+void check_all_ended_once(MachineWorld& world, std::size_t calls) {
+  for (int rank = 0; rank < world.size(); ++rank) {
+    CAPTURE(rank);
+    REQUIRE(world.finished(rank).size() == calls);
+    CHECK(world.rank(rank).is_idle());
+    CHECK(world.coordinator(rank).is_idle());
+  }
+}
+
+void check_all_agree(MachineWorld& world) {
+  for (int rank = 1; rank < world.size(); ++rank) CHECK(same(world.finished(rank).back(), world.finished(0).back()));
+}
+
+TEST_CASE("in any order of events, with duplicates, saves and loads succeed on all ranks") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    const int size = 1 + static_cast<int>(seed % 5);
+    Trouble trouble;
+    trouble.duplicate = seed % 2 ? 20 : 0;
+    MachineWorld world(size, seed, trouble);
+    for (std::uint64_t call = 1; call <= 4; ++call) {
+      world.content = call;
+      world.start(call_of(call, call == 3 ? Operation::kLoad : Operation::kSave, static_cast<int>(seed / 5) % size));
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+      check_all_agree(world);
+      CHECK(world.finished(0).back().failures.empty());
+      CHECK(world.finished(0).back().committed == (call == 3 ? Committed::kNo : Committed::kYes));
+    }
+    CHECK_FALSE(world.deadline_passed());
+  }
+}
+
+TEST_CASE("failures of one phase are all in every rank's map, in any order of events") {
+  const std::vector<Hook> hooks = {Hook::kReset,           Hook::kBegin,      Hook::kSetUpPlanner, Hook::kSetUpStorage,
+                                   Hook::kCreateLocalPlan, Hook::kFinishPlan, Hook::kMoveData};
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.duplicate = 10;
+    MachineWorld world(4, seed, trouble);
+    const Hook first = hooks[seed % hooks.size()];
+    // Two hooks of one phase: both ranks are in the map.
+    const Hook second = first == Hook::kFinishPlan || first == Hook::kMoveData ? Hook::kMoveData : Hook::kPrepareLocalPlan;
+    world.failing = {{1, first}, {3, second}};
+    const auto operation = seed % 2 ? Operation::kLoad : Operation::kSave;
+    world.start(call_of(1, operation));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 1);
+    check_all_agree(world);
+    CHECK(ranks_in(world.finished(2).back().failures) == std::set<int>{1, 3});
+    CHECK(world.finished(2).back().committed == Committed::kNo);
+    // And the next call is undisturbed.
+    world.failing.clear();
+    world.start(call_of(2, operation));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 2);
+    CHECK(world.finished(2).back().failures.empty());
+  }
+}
+
+TEST_CASE("the coordinator's own hooks may fail") {
+  for (const Hook hook : {Hook::kCreateGlobalPlan, Hook::kPrepareGlobalPlan, Hook::kFinish}) {
+    for (unsigned seed = 0; seed < 20; ++seed) {
+      MachineWorld world(3, seed);
+      world.failing = {{2, hook}};
+      world.start(call_of(1, Operation::kSave, 2));
+      REQUIRE(world.run());
+      check_all_ended_once(world, 1);
+      check_all_agree(world);
+      CHECK(ranks_in(world.finished(0).back().failures) == std::set<int>{2});
+    }
+  }
+}
+
+TEST_CASE("messages that overtake each other never break a machine, and every call ends") {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.reorder = 50;
+    trouble.duplicate = 30;
+    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
+    for (std::uint64_t call = 1; call <= 3; ++call) {
+      world.start(call_of(call, call % 2 ? Operation::kSave : Operation::kLoad));
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+    }
+  }
+}
+
+TEST_CASE("broken links: every call ends, exactly once; ranks with an outcome from the coordinator agree") {
+  int cut_worlds = 0;
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.cut = 1 + static_cast<int>(seed % 3);
+    trouble.duplicate = seed % 2 ? 10 : 0;
+    MachineWorld world(2 + static_cast<int>(seed % 4), seed, trouble);
+    for (std::uint64_t call = 1; call <= 3; ++call) {
+      world.start(call_of(call, seed % 3 ? Operation::kSave : Operation::kLoad, static_cast<int>(call) % world.size()));
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+    }
+    cut_worlds += world.was_cut() ? 1 : 0;
+  }
+  CHECK(cut_worlds > 300);
+}
+
+TEST_CASE("a rank that is shut down in the middle: the others agree") {
+  int cancelled_worlds = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.cancel = 5;
+    MachineWorld world(4, seed, trouble);
+    world.start(call_of(1, seed % 2 ? Operation::kSave : Operation::kLoad, static_cast<int>(seed % 4)));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 1);
+    if (world.cancelled().empty()) continue;
+    ++cancelled_worlds;
+    const int gone = *world.cancelled().begin();
+    const Finished* reference = nullptr;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == gone) continue;
+      if (reference) CHECK(same(world.finished(rank).back(), *reference));
+      reference = &world.finished(rank).back();
+    }
+    if (!reference->failures.empty()) CHECK(ranks_in(reference->failures) == std::set<int>{gone});
+  }
+  CHECK(cancelled_worlds > 200);
+}
+
+TEST_CASE("actors that die: every call ends, all ranks agree") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.actor_dies = 2;
+    MachineWorld world(3, seed, trouble);
+    for (std::uint64_t call = 1; call <= 2; ++call) {
+      world.start(call_of(call));
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+      check_all_agree(world);
+      for (const auto& [rank, failure] : world.finished(0).back().failures) CHECK(failure.kind == FailureKind::kInternal);
+    }
+  }
+}
+
+TEST_CASE("a rank that never calls: the present ones end at the join deadline, with one map") {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    MachineWorld world(4, seed);
+    for (const int rank : {0, 1, 3}) world.start(rank, call_of(1));
+    REQUIRE(world.run());
+    CHECK(world.deadline_passed());
+    CHECK(world.finished(2).empty());
+    for (const int rank : {0, 1, 3}) {
+      REQUIRE(world.finished(rank).size() == 1);
+      CHECK(ranks_in(world.finished(rank).back().failures) == std::set<int>{2});
+      CHECK(world.finished(rank).back().failures.at(2).kind == FailureKind::kSilent);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,15 @@
+#!/bin/bash
+# interchange.sh WRITE_SAMPLE: what Cairn writes opens in real PyTorch, and the other way round. Skipped (exit code 77) where
+# CAIRN_PYTORCH names no command that runs Python with PyTorch 2.3 or newer.
+set -euo pipefail
+if [ -z "${CAIRN_PYTORCH:-}" ]; then
+  echo "skipped: CAIRN_PYTORCH names no command that runs real PyTorch"
+  exit 77
+fi
+here=$(dirname "$(readlink -f "$0")")
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+"$1" write "$directory/checkpoint" "$directory/expected.json"
+# shellcheck disable=SC2086  # a command may have arguments
+$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/checkpoint" "$directory/expected.json" --overwritten "$directory/overwritten"
+"$1" read "$directory/overwritten"

@@ -1,0 +1,109 @@
+// The C++ half of check_interchange.py, which says what the files mean.
+//
+//   write_sample write CHECKPOINT EXPECTED.json    saves a sample state from two ranks, and what PyTorch must find in it
+//   write_sample read DIR                          reads what PyTorch wrote over a copy of it; exits with 0 if it is as promised
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+
+using namespace cairn;
+using cairn::testing::counting;
+
+namespace {
+
+std::string hex(const void* data, std::size_t size) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto byte = static_cast<const unsigned char*>(data)[i];
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+// Tensors that all ranks hold; "sharded" ones are cut over the ranks when they are saved.
+std::vector<std::pair<std::string, torch::Tensor>> tensors() {
+  return {{"weight", counting({6, 5})},
+          {"large", counting({300, 200}, 3)},
+          {"bfloat16", counting({3, 4}, 1, torch::kBFloat16)},
+          {"int8", counting({7}, 0, torch::kInt8)},
+          {"bool", counting({4}).to(torch::kBool)},
+          {"complex", torch::complex(counting({2, 3}), counting({2, 3}, 9))},
+          {"scalar", torch::tensor(3.25, torch::kFloat64)},
+          {"empty", torch::empty({0, 4})},
+          {"transposed", counting({4, 6}).t()},
+          {"名前.with.dots", counting({2}, 4, torch::kInt64)}};
+}
+
+void write(const std::string& checkpoint, const std::string& expected_file) {
+  const auto whole = tensors();
+  testing::on_all_ranks(2, [&](World& world) {
+    Dict model;
+    for (const auto& [name, tensor] : whole) {
+      const bool is_cut = name == "weight" || name == "large";
+      model.insert(name,
+                   is_cut ? Value(ShardedTensor::distribute(tensor, testing::over_all_ranks(2), world.rank())) : Value(tensor));
+    }
+    const StateDict state{{"model", model},
+                          {"epoch", 3},
+                          {"name", "run"},
+                          {"rate", 0.5},
+                          {"done", false},
+                          {"nothing", Value()},
+                          {"blob", Blob{std::string("\x80\x00bytes", 7)}},
+                          {"list", List{counting({2}), Dict{{"x", counting({3})}}}}};
+    Checkpointer(world).save(state, checkpoint);
+  });
+
+  nlohmann::json expected;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor, nlohmann::json path) {
+    const torch::Tensor plain = tensor.contiguous();
+    expected["tensors"][name] = {{"dtype", to_string(*dtype_of(plain.scalar_type()))},
+                                 {"shape", plain.sizes().vec()},
+                                 {"hex", hex(plain.data_ptr(), static_cast<std::size_t>(plain.nbytes()))}};
+    expected["paths"][name] = std::move(path);
+  };
+  for (const auto& [name, tensor] : whole) add("model." + name, tensor, {"model", name});
+  add("list.0", counting({2}), {"list", 0});
+  add("list.1.x", counting({3}), {"list", 1, "x"});
+  expected["values"] = {{"epoch", "3"}, {"name", "'run'"}, {"rate", "0.5"}, {"done", "False"}, {"nothing", "None"}};
+  for (const char* name : {"epoch", "name", "rate", "done", "nothing", "blob"}) expected["paths"][name] = {name};
+  expected["blobs"]["blob"] = hex("\x80\x00bytes", 7);
+  std::ofstream(expected_file) << expected.dump(1);
+}
+
+int read(const std::string& directory) {
+  if (read_metadata(directory).commit) {
+    std::cerr << directory << " still counts as Cairn's after PyTorch has overwritten it\n";
+    return 1;
+  }
+  StateDict state{{"step", 0}, {"model", Dict{{"weight", torch::zeros({3, 4}, torch::kFloat64)}}}};
+  load(state, directory);
+  const bool equal =
+      state.at("step").to_int() == 7 && torch::equal(state["model"]["weight"].tensor(), counting({3, 4}, 0, torch::kFloat64));
+  std::cout << (equal ? "Cairn read what PyTorch wrote over its checkpoint\n" : "what PyTorch wrote was read wrongly\n");
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "write" && argc == 4) {
+    write(argv[2], argv[3]);
+    return 0;
+  }
+  if (command == "read" && argc == 3) return read(argv[2]);
+  std::cerr << "write_sample write CHECKPOINT EXPECTED.json | write_sample read DIR\n";
+  return 2;
+}

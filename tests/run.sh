@@ -1,0 +1,64 @@
+#!/bin/bash
+# Installs what is needed, builds, and runs all tests: everything as users run it (preset `release`), then all but the largest ones
+# under the address and undefined-behaviour sanitizers (preset `asan`).
+#
+#   tests/run.sh                  both
+#   tests/run.sh --preset dev     that preset only; may be given more than once
+#   tests/run.sh --quick          `release` only, without the largest tests
+#
+# Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file;
+# without it the tests that need it are reported as skipped. Ends with a summary of all presets; exits non-zero if any test failed.
+set -euo pipefail
+source_dir=$(dirname "$(dirname "$(readlink -f "$0")")")
+
+presets=()
+quick=false
+while [ $# -gt 0 ]; do
+  case $1 in
+    --preset) [ $# -ge 2 ] || { echo "--preset needs a name" >&2; exit 2; }; presets+=("$2"); shift ;;
+    --quick) quick=true ;;
+    -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "unknown option $1; see --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ ${#presets[@]} -eq 0 ]; then
+  presets=(release)
+  $quick || presets+=(asan)
+fi
+
+times=()
+started=$SECONDS
+step() {  # step <what> <command>...: says what begins and how long it took
+  local what=$1 begun=$SECONDS
+  shift
+  echo "=== $what ($((SECONDS - started)) s since the start)"
+  local status=0
+  "$@" || status=$?
+  times+=("$(printf '%6d s  %s' $((SECONDS - begun)) "$what")")
+  return "$status"
+}
+
+cd "$source_dir"
+# shellcheck source=tests/support/sanitizers.sh
+. tests/support/sanitizers.sh
+step "install packages" cmake/install_dependencies.sh
+jobs=$(nproc)
+closing=()
+failed=false
+for preset in "${presets[@]}"; do
+  excluded=()
+  if $quick || [[ $preset == *san ]]; then excluded=(-LE large); fi
+  step "configure $preset" cmake --preset "$preset"
+  step "build $preset" cmake --build --preset "$preset" --parallel "$jobs"
+  log=build/$preset/tests.log
+  run_tests() { ctest --preset "$preset" --parallel "$jobs" "${excluded[@]}" 2>&1 | tee "$log"; }
+  step "test $preset" run_tests || failed=true
+  closing+=("=== $preset" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)")
+done
+
+echo
+echo "=== what took how long"
+printf '%s\n' "${times[@]}"
+printf '%s\n' "${closing[@]}"
+if $failed; then exit 1; fi

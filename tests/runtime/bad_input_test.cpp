@@ -1,0 +1,264 @@
+// What users get wrong, and what happens to checkpoints behind their backs: a typed error on every rank, nothing lost, nothing
+// leaked.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <mutex>
+
+#include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
+
+#include <cairn/base/save_id.hpp>
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+using Action = std::function<void(Checkpointer&, int rank)>;
+
+// Runs `action` on every rank; each must get the same failure map, in which some rank failed with `code` and all of `words` appear.
+void expect_failure(const Action& action, ErrorCode code, const std::vector<std::string>& words) {
+  const LeakCheck nothing_left_behind;
+  std::mutex mutex;
+  std::vector<FailureMap> maps;
+  std::string text;
+  on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    try {
+      action(checkpointer, world.rank());
+    } catch (const CheckpointException& exception) {
+      std::lock_guard lock(mutex);
+      maps.push_back(exception.failures());
+      text = exception.what();
+    }
+  });
+  REQUIRE_MESSAGE(maps.size() == kRanks, "every rank throws a CheckpointException");
+  CHECK((maps[0] == maps[1]));
+  bool found = false;
+  for (const auto& entry : maps[0]) found = found || entry.second.code == code;
+  CHECK_MESSAGE(found, "no failure has the code " << std::string(to_string(code)) << ":\n" << text);
+  for (const auto& word : words) CHECK_MESSAGE(text.find(word) != std::string::npos, "'" << word << "' is not in:\n" << text);
+}
+
+StateDict simple_state(int rank) {
+  return {{"weight", ShardedTensor::distribute(counting({64, 48}), over_all_ranks(kRanks), rank)}, {"step", 7}};
+}
+
+struct SavedCheckpoint {
+  SavedCheckpoint() : id(directory.path() + "/step_7") {
+    on_all_ranks(kRanks, [&](World& world) { Checkpointer(world).save(simple_state(world.rank()), id); });
+  }
+  fs::path data_file_of(int rank) const {
+    for (const auto& entry : fs::directory_iterator(id))
+      if (entry.path().filename().string().rfind("__" + std::to_string(rank) + "_", 0) == 0) return entry.path();
+    throw std::runtime_error("rank " + std::to_string(rank) + " has no data file");
+  }
+  void flip(const fs::path& file, std::uint64_t offset) const {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(offset));
+    const char byte = static_cast<char>(stream.get() ^ 0x10);
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.put(byte);
+  }
+  Action loading() const {
+    return [this](Checkpointer& checkpointer, int rank) {
+      StateDict state = simple_state(rank);
+      checkpointer.load(state, id);
+    };
+  }
+  TemporaryDirectory directory;
+  std::string id;
+};
+
+}  // namespace
+
+TEST_CASE("bad input: an unknown URL scheme") {
+  expect_failure([](Checkpointer& c, int rank) { c.save(simple_state(rank), "s4://bucket/step_7"); }, ErrorCode::kInvalidArgument,
+                 {"s4", "file"});
+  expect_failure(
+      [](Checkpointer& c, int rank) {
+        StateDict state = simple_state(rank);
+        c.load(state, "s4://bucket/step_7");
+      },
+      ErrorCode::kInvalidArgument, {"s4"});
+}
+
+TEST_CASE("bad input: no checkpoint, an empty directory, a half-written one") {
+  const TemporaryDirectory directory;
+  const auto loading = [](const std::string& id) {
+    return [id](Checkpointer& checkpointer, int rank) {
+      StateDict state = simple_state(rank);
+      checkpointer.load(state, id);
+    };
+  };
+  expect_failure(loading(directory.path() + "/missing"), ErrorCode::kNotFound, {"missing"});
+  fs::create_directory(directory.path() + "/empty");
+  expect_failure(loading(directory.path() + "/empty"), ErrorCode::kNotFound, {"empty"});
+  fs::create_directories(directory.path() + "/half/.attempt-" + make_save_id(std::string(32, 'a'), "main", 1));
+  expect_failure(loading(directory.path() + "/half"), ErrorCode::kNotFound, {"half"});
+}
+
+TEST_CASE("bad input: a directory that cannot be made") {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path() + "/file") << "in the way";
+  const std::string id = directory.path() + "/file/step_7";
+  expect_failure([&](Checkpointer& c, int rank) { c.save(simple_state(rank), id); }, ErrorCode::kAlreadyExists, {"file"});
+}
+
+TEST_CASE("bad input: a commit record that is not one, cut, or flipped") {
+  const SavedCheckpoint saved;
+  const fs::path record = fs::path(saved.id) / ".metadata";
+  const auto size = fs::file_size(record);
+  SUBCASE("text") {
+    std::ofstream(record, std::ios::trunc) << "this is not a checkpoint";
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {".metadata"});
+  }
+  SUBCASE("empty") {
+    fs::resize_file(record, 0);
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {".metadata"});
+  }
+  SUBCASE("cut") {
+    fs::resize_file(record, size - 5);
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {".metadata"});
+  }
+  SUBCASE("flipped") {
+    saved.flip(record, size / 2);
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {".metadata"});
+  }
+}
+
+TEST_CASE("bad input: a data file that is missing, short or flipped is named, with rank, tensor and offset") {
+  const SavedCheckpoint saved;
+  const fs::path file = saved.data_file_of(1);
+  const std::string name = file.filename().string();
+  SUBCASE("missing") {
+    fs::remove(file);
+    expect_failure(saved.loading(), ErrorCode::kNotFound, {name});
+  }
+  SUBCASE("short") {
+    fs::resize_file(file, 1000);
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {name, "weight"});
+  }
+  SUBCASE("flipped") {
+    const Metadata metadata = read_metadata(saved.id);
+    const auto& weight = std::get<TensorStorageMetadata>(*metadata.find("weight"));
+    for (std::size_t i = 0; i < weight.storage.size(); ++i)
+      if (metadata.files[weight.storage[i].file].name == name) saved.flip(file, weight.storage[i].payload_offset + 17);
+    expect_failure(saved.loading(), ErrorCode::kCorrupt, {name, "weight", "offset"});
+  }
+}
+
+TEST_CASE("bad input: chunks that leave a gap or overlap are refused when saving") {
+  const TemporaryDirectory directory;
+  const auto part = [](std::int64_t begin, std::int64_t rows) {
+    return ShardedTensor({8, 4}, DType::kFloat32, {{torch::ones({rows, 4}), Extents{begin, 0}}});
+  };
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        c.save({{"weight", part(rank * 4, 3)}}, directory.path() + "/gap");
+      },
+      ErrorCode::kMismatch, {"weight", "gap"});
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        c.save({{"weight", part(rank * 3, 5)}}, directory.path() + "/overlap");
+      },
+      ErrorCode::kMismatch, {"weight", "overlap"});
+  CHECK_FALSE(fs::exists(directory.path() + "/gap/.metadata"));
+}
+
+TEST_CASE("bad input: everything that does not fit is reported at once, before a byte is changed") {
+  const TemporaryDirectory directory;
+  const std::string id = directory.path() + "/step_7";
+  on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer(world).save({{"a", torch::ones({2, 3})}, {"b", torch::ones({4}, torch::kInt64)}, {"good", torch::ones({2})}}, id);
+  });
+  std::vector<torch::Tensor> good{torch::zeros({2}), torch::zeros({2})};
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        StateDict state{{"a", torch::zeros({3, 3})},
+                        {"b", torch::zeros({4}, torch::kFloat32)},
+                        {"absent", torch::zeros({1})},
+                        {"good", good[static_cast<std::size_t>(rank)]}};
+        c.load(state, id);
+      },
+      ErrorCode::kMismatch, {"\"a\"", "\"b\"", "\"absent\"", "[2, 3]", "[3, 3]", "int64", "float32"});
+  for (const auto& tensor : good) CHECK(torch::equal(tensor, torch::zeros({2})));
+}
+
+TEST_CASE("bad input: ranks that disagree on the id or the options") {
+  const TemporaryDirectory directory;
+  expect_failure([&](Checkpointer& c, int rank) { c.save(simple_state(rank), directory.path() + "/step_" + std::to_string(rank)); },
+                 ErrorCode::kMismatch, {"step_0", "step_1"});
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        SaveOptions options;
+        options.step = rank;
+        c.save(simple_state(rank), directory.path() + "/step", options);
+      },
+      ErrorCode::kMismatch, {"options"});
+}
+
+TEST_CASE("bad input: values that differ between ranks under one key, unless they are meant to") {
+  const TemporaryDirectory directory;
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        c.save({{"seed", rank}}, directory.path() + "/step");
+      },
+      ErrorCode::kMismatch, {"'seed'"});
+  on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    checkpointer.save({{"seed", per_rank(world.rank() + 40)}}, directory.path() + "/step");
+    StateDict state{{"seed", per_rank(0)}};
+    checkpointer.load(state, directory.path() + "/step");
+    CHECK(state.at("seed").to_int() == world.rank() + 40);
+  });
+}
+
+TEST_CASE("bad input: layouts that cannot be saved are named, all at once") {
+  const TemporaryDirectory directory;
+  expect_failure(
+      [&](Checkpointer& c, int) {
+        c.save({{"sparse", torch::ones({3, 3}).to_sparse()},
+                {"quantized", torch::quantize_per_tensor(torch::ones({3}), 0.1, 0, torch::kQInt8)}},
+               directory.path() + "/step");
+      },
+      ErrorCode::kUnsupported, {"\"sparse\"] is sparse", "\"quantized\"] is quantized"});
+}
+
+TEST_CASE("unusual but fine: every dtype, 0-dim, empty, strided and conjugated tensors, and an empty dict") {
+  const TemporaryDirectory directory;
+  const LeakCheck nothing_left_behind;
+  const auto complex = torch::complex(counting({3, 2}), counting({3, 2}, 5));
+  const StateDict original{{"scalar", torch::tensor(3.25, torch::kFloat64)},
+                           {"empty", torch::empty({0, 4})},
+                           {"transposed", counting({4, 6}).t()},
+                           {"view", counting({8, 8}).slice(0, 2, 5).slice(1, 1, 4)},
+                           {"conjugated", complex.conj()},
+                           {"bool", counting({5}).to(torch::kBool)},
+                           {"half", counting({5}, 1, torch::kFloat16)},
+                           {"bfloat16", counting({5}, 1, torch::kBFloat16)},
+                           {"nothing", Dict{}},
+                           {"list", List{counting({2}), Dict{{"x", counting({3})}}}}};
+  const auto zeroed = [](const char* key, const StateDict& from) { return torch::zeros_like(from.at(key).tensor()); };
+  on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    checkpointer.save(original, directory.path() + "/step");
+    StateDict state = original;
+    for (const char* key : {"scalar", "empty", "transposed", "view", "conjugated", "bool", "half", "bfloat16"})
+      state[key] = zeroed(key, original);
+    state["list"] = List{torch::zeros({2}), Dict{{"x", torch::zeros({3})}}};
+    checkpointer.load(state, directory.path() + "/step");
+    for (const char* key : {"scalar", "empty", "transposed", "view", "conjugated", "bool", "half", "bfloat16"})
+      CHECK_MESSAGE(torch::equal(state.at(key).tensor(), original.at(key).tensor()), key);
+    CHECK(state.at("nothing").dict().empty());
+    CHECK(torch::equal(state.at("list").list().at(1)["x"].tensor(), counting({3})));
+  });
+}

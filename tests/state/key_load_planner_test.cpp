@@ -1,0 +1,110 @@
+#include <cairn/base/error.hpp>
+#include <cairn/tests/state/memory_checkpoint.hpp>
+
+using namespace cairn;
+using namespace cairn::test;
+
+namespace {
+
+MemoryCheckpoint training_checkpoint() {
+  std::vector<StateDict> ranks;
+  for (int rank : {0, 1}) {
+    const auto part = [&](at::IntArrayRef size) { return Value(ShardedTensor::distribute(counted(size), {0, {0, 1}}, rank)); };
+    ranks.push_back({{"model", Dict{{"net1.weight", part({5, 2})}, {"net1.bias", counted({2})}}},
+                     {"optimizer", Dict{{"state", Dict{{"net1.weight", Dict{{"step", 3}, {"exp_avg", part({5, 2})}}}}},
+                                        {"param_groups", List{Dict{{"params", List{"net1.weight"}}, {"lr", 0.5}}}}}},
+                     {"rng", per_rank(rank)}});
+  }
+  return save(ranks);
+}
+
+StateDict load_keys(const MemoryCheckpoint& checkpoint, std::vector<std::string> prefixes) {
+  StateDict state;
+  load(checkpoint, state, 0, *make_key_load_planner(std::move(prefixes)));
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("an unknown prefix names the closest keys") {
+  const MemoryCheckpoint checkpoint = training_checkpoint();
+  std::string text;
+  CHECK(code_of([&] { load_keys(checkpoint, {"model", "optimiser.state", "x"}); }, &text) == ErrorCode::kNotFound);
+  CHECK(has(text, "\"optimiser.state\": the closest are \"optimizer.state\""));
+  CHECK(has(text, "\"x\""));
+  CHECK(code_of([&] { load_keys(checkpoint, {"model.net1.weigh"}); }, &text) == ErrorCode::kNotFound);
+  CHECK(has(text, "\"model.net1.weight\""));
+  CHECK(code_of([&] { load_keys({}, {"model"}); }, &text) == ErrorCode::kNotFound);
+  CHECK(has(text, "the checkpoint is empty"));
+}
+
+TEST_CASE("a state dict that is not empty is refused") {
+  const MemoryCheckpoint checkpoint = training_checkpoint();
+  StateDict state{{"model", 1}};
+  CHECK(code_of([&] { load(checkpoint, state, 0, *make_key_load_planner({"model"})); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([] { make_key_load_planner({})->create_local_plan(); }) == ErrorCode::kPrecondition);
+}
+
+TEST_CASE("prefixes give whole tensors, nested as saved; names with dots stay one key") {
+  const MemoryCheckpoint checkpoint = training_checkpoint();
+  StateDict model = load_keys(checkpoint, {"model"});
+  CHECK(model.size() == 1);
+  CHECK(same(model["model"]["net1.weight"].tensor(), counted({5, 2})));
+  CHECK(same(model["model"]["net1.bias"].tensor(), counted({2})));
+
+  StateDict optimizer = load_keys(checkpoint, {"optimizer.state"});
+  CHECK(optimizer["optimizer"].dict().size() == 1);
+  CHECK(optimizer["optimizer"]["state"]["net1.weight"]["step"].to_int() == 3);
+  CHECK(same(optimizer["optimizer"]["state"]["net1.weight"]["exp_avg"].tensor(), counted({5, 2})));
+
+  StateDict one = load_keys(checkpoint, {"optimizer.param_groups.0.lr", "model.net1.bias"});
+  CHECK(one["optimizer"]["param_groups"].list()[0]["lr"].to_double() == 0.5);
+  CHECK(one["optimizer"]["param_groups"].list()[0].dict().size() == 1);
+  CHECK(one["model"].dict().size() == 1);
+
+  StateDict ranks = load_keys(checkpoint, {"rng"});
+  CHECK(ranks["rng"]["rank_0"].to_int() == 0);
+  CHECK(ranks["rng"]["rank_1"].to_int() == 1);
+
+  StateDict all = load_keys(checkpoint, {});
+  CHECK(all.size() == 3);
+  CHECK(all["optimizer"]["param_groups"].list()[0]["params"].is_none() == false);
+}
+
+TEST_CASE("a prefix ends at a dot") {
+  const MemoryCheckpoint checkpoint = save({{{"model", 1}, {"model2", 2}, {"model.x", 3}}});
+  const StateDict state = load_keys(checkpoint, {"model"});
+  CHECK(state.contains("model"));
+  CHECK(state.contains("model.x"));
+  CHECK_FALSE(state.contains("model2"));
+}
+
+TEST_CASE("without paths in the metadata, names stay whole") {
+  MemoryCheckpoint checkpoint = training_checkpoint();
+  checkpoint.metadata.planner_data.clear();
+  const StateDict state = load_keys(checkpoint, {"model"});
+  CHECK(same(state.at("model.net1.weight").tensor(), counted({5, 2})));
+}
+
+TEST_CASE("metadata that cannot be held is refused before anything is read") {
+  MemoryCheckpoint checkpoint = training_checkpoint();
+  std::string text;
+#if TORCH_VERSION_MAJOR < 2
+  std::get<TensorStorageMetadata>(checkpoint.metadata.state_dict_metadata[0].second).properties.dtype = DType::kFloat8E4M3Fn;
+  CHECK(code_of([&] { load_keys(checkpoint, {"model"}); }, &text) == ErrorCode::kUnsupported);
+  CHECK(has(text, "float8_e4m3fn"));
+#endif
+  MemoryCheckpoint huge = training_checkpoint();
+  std::get<TensorStorageMetadata>(huge.metadata.state_dict_metadata[0].second).size = {std::int64_t{1} << 55, 1};
+  CHECK(code_of([&] { load_keys(huge, {"model"}); }, &text) == ErrorCode::kUnavailable);
+  CHECK(has(text, "\"model.net1.weight\""));
+  std::get<TensorStorageMetadata>(huge.metadata.state_dict_metadata[0].second).size = {std::int64_t{1} << 40,
+                                                                                       std::int64_t{1} << 40};
+  CHECK(code_of([&] { load_keys(huge, {"model"}); }) == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("two names at one place are refused") {
+  MemoryCheckpoint checkpoint = save({{{"a", counted({2})}, {"b", counted({2})}}});
+  checkpoint.metadata.planner_data[1].second = {"a"};
+  CHECK(code_of([&] { load_keys(checkpoint, {}); }) == ErrorCode::kMismatch);
+}

@@ -1,0 +1,349 @@
+#include <thread>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tests/state/memory_checkpoint.hpp>
+
+using namespace cairn;
+using namespace cairn::test;
+
+namespace {
+
+LoadPlannerOptions casting() {
+  LoadPlannerOptions options;
+  options.allow_dtype_cast = true;
+  return options;
+}
+
+LoadPlannerOptions partial() {
+  LoadPlannerOptions options;
+  options.allow_partial_load = true;
+  return options;
+}
+
+Metadata metadata_of(std::vector<std::pair<std::string, Metadata::Entry>> entries) {
+  Metadata metadata;
+  metadata.state_dict_metadata = std::move(entries);
+  return metadata;
+}
+
+ErrorCode plan_code(const Metadata& metadata, StateDict& state, std::string* text = nullptr, LoadPlannerOptions options = {}) {
+  return code_of(
+      [&] {
+        DefaultLoadPlanner planner(options);
+        planner.set_up_planner(state, metadata, 0, true);
+        planner.create_local_plan();
+      },
+      text);
+}
+
+TensorStorageMetadata stored(const Extents& size, std::vector<Box> chunks, DType dtype = DType::kFloat32) {
+  TensorStorageMetadata entry;
+  entry.properties.dtype = dtype;
+  entry.size = size;
+  entry.chunks = std::move(chunks);
+  return entry;
+}
+
+}  // namespace
+
+TEST_CASE("everything that is wrong is told at once, and nothing was changed") {
+  Metadata metadata = metadata_of({{"shape", stored({2, 2}, {Box::whole({2, 2})})},
+                                   {"type", stored({2}, {Box::whole({2})}, DType::kFloat64)},
+                                   {"bytes", BytesStorageMetadata{}},
+                                   {"tensor", stored({2}, {Box::whole({2})})},
+                                   {"gap", stored({4}, {{{0}, {1}}, {{2}, {2}}})},
+                                   {"overlap", stored({4}, {{{0}, {3}}, {{2}, {2}}})},
+                                   {"future", stored({2}, {Box::whole({2})}, DType::kFloat8E5M2FnUz)},
+                                   {"target", stored({2}, {Box::whole({2})})},
+                                   {"fine", stored({2}, {Box::whole({2})})}});
+  StateDict state{{"shape", torch::zeros({2, 3})},
+                  {"type", torch::zeros(2)},
+                  {"bytes", torch::zeros(2)},
+                  {"tensor", "text"},
+                  {"gap", torch::zeros(4)},
+                  {"overlap", torch::zeros(4)},
+                  {"future", torch::zeros(2)},
+                  {"absent", Dict{{"key", 1}}},
+                  {"target", torch::zeros({1}).expand({2})},
+                  {"fine", torch::zeros(2)}};
+  std::string text;
+  CHECK(plan_code(metadata, state, &text) == ErrorCode::kMismatch);
+  CHECK(has(text, "nothing was changed"));
+  CHECK(has(text, "\"shape\": the checkpoint has the size [2, 2], the state dict [2, 3]"));
+  CHECK(has(text, "\"type\": the checkpoint has the type float64, the state dict float32"));
+  CHECK(has(text, "\"bytes\": the checkpoint holds bytes, the state dict a tensor"));
+  CHECK(has(text, "\"tensor\": the checkpoint holds a tensor of size [2], the state dict a text"));
+  CHECK(has(text, "\"gap\": the checkpoint holds only 3 of the 4 elements"));
+  CHECK(has(text, "\"overlap\": the checkpoint is damaged"));
+  CHECK(has(text, "\"target\": the tensor to fill has elements that share memory"));
+  CHECK(has(text, "\"absent.key\""));
+  CHECK(has(text, "allow_partial_load"));
+  CHECK_FALSE(has(text, "\"fine\""));
+#if TORCH_VERSION_MAJOR < 2
+  CHECK(has(text, "\"future\": it is stored as float8_e5m2fnuz, which this LibTorch"));
+#endif
+}
+
+TEST_CASE("the code of an error tells what kind of fault is alone") {
+  Metadata metadata = metadata_of({{"w", stored({2}, {Box::whole({2})})}, {"s", stored({2}, {Box::whole({2})})}});
+  StateDict missing{{"w", torch::zeros(2)}, {"x", torch::zeros(2)}, {"y", 1}};
+  std::string text;
+  CHECK(plan_code(metadata, missing, &text) == ErrorCode::kNotFound);
+  CHECK(has(text, "\"x\""));
+  CHECK(has(text, "\"y\""));
+  CHECK(plan_code(metadata, missing, nullptr, partial()) == ErrorCode{});
+  StateDict sparse{{"s", torch::zeros({2}).to_sparse()}};
+  CHECK(plan_code(metadata, sparse) == ErrorCode::kUnsupported);
+  StateDict both{{"s", torch::zeros({2}).to_sparse()}, {"y", 1}};
+  CHECK(plan_code(metadata, both) == ErrorCode::kMismatch);
+  CHECK(code_of([] { DefaultLoadPlanner().create_local_plan(); }) == ErrorCode::kPrecondition);
+}
+
+TEST_CASE("a type that this LibTorch cannot hold is unsupported, cast or not") {
+#if TORCH_VERSION_MAJOR < 2
+  Metadata metadata = metadata_of({{"w", stored({2}, {Box::whole({2})}, DType::kUInt16)}});
+  StateDict state{{"w", torch::zeros(2)}};
+  std::string text;
+  CHECK(plan_code(metadata, state, &text, casting()) == ErrorCode::kUnsupported);
+  CHECK(has(text, "uint16"));
+#endif
+}
+
+TEST_CASE("a gap matters only where this rank needs the elements") {
+  const Metadata metadata = metadata_of({{"w", stored({4, 2}, {{{0, 0}, {2, 2}}})}});
+  StateDict upper{{"w", ShardedTensor({4, 2}, DType::kFloat32, {{torch::zeros({2, 2}), {0, 0}}})}};
+  StateDict lower{{"w", ShardedTensor({4, 2}, DType::kFloat32, {{torch::zeros({2, 2}), {2, 0}}})}};
+  StateDict nothing{{"w", ShardedTensor({4, 2}, DType::kFloat32, {})}};
+  CHECK(plan_code(metadata, upper) == ErrorCode{});
+  CHECK(plan_code(metadata, lower) == ErrorCode::kMismatch);
+  CHECK(plan_code(metadata, nothing) == ErrorCode{});
+}
+
+TEST_CASE("tensors are filled in place, whatever their layout") {
+  const torch::Tensor matrix = counted({4, 3});
+  const torch::Tensor complex = counted({4, 3}, at::kComplexFloat);
+  const MemoryCheckpoint checkpoint = save({{{"plain", matrix},
+                                             {"leaf", matrix},
+                                             {"transposed", matrix},
+                                             {"column", counted({4})},
+                                             {"scalar", torch::tensor(7.5)},
+                                             {"empty", torch::zeros({0, 3})},
+                                             {"conj", complex},
+                                             {"negative", counted({4})},
+                                             {"inference", matrix}}});
+  const torch::Tensor base = torch::zeros({4, 3});
+  const torch::Tensor complex_base = torch::zeros({4, 3}, at::kComplexFloat);
+  const torch::Tensor imaginary = torch::imag(torch::zeros({4}, at::kComplexFloat).conj());
+  torch::Tensor inference;
+  {
+    const c10::InferenceMode guard;
+    inference = torch::zeros({3, 4}).t();
+  }
+  StateDict state{{"plain", torch::zeros({4, 3})},
+                  {"leaf", torch::zeros({4, 3}, torch::requires_grad())},
+                  {"transposed", torch::zeros({3, 4}).t()},
+                  {"column", base.select(1, 1)},
+                  {"scalar", torch::tensor(0.0)},
+                  {"empty", torch::ones({0, 3})},
+                  {"conj", complex_base.conj()},
+                  {"negative", imaginary},
+                  {"inference", inference}};
+  const StateDict before = state;
+  load(checkpoint, state);
+  for (const auto& [name, value] : state) {
+    CAPTURE(name);
+    CHECK(value.tensor().unsafeGetTensorImpl() == before.at(name).tensor().unsafeGetTensorImpl());
+  }
+  for (const char* name : {"plain", "leaf", "transposed", "inference"}) CHECK(same(state[name].tensor(), matrix));
+  CHECK(same(base, torch::stack({torch::zeros(4), counted({4}), torch::zeros(4)}, 1)));
+  CHECK(state["scalar"].tensor().item<float>() == 7.5f);
+  CHECK(same(state["conj"].tensor(), complex));
+  CHECK(same(complex_base, complex.conj()));
+  CHECK(same(imaginary, counted({4})));
+  CHECK(state["leaf"].tensor().requires_grad());
+  CHECK(state["leaf"].tensor().is_leaf());
+}
+
+TEST_CASE("a destination is given out itself, or through a tensor of the stored type where its memory reads otherwise") {
+  const MemoryCheckpoint checkpoint = save({{{"w", counted({4, 3})}}});
+  const auto resolve = [&](torch::Tensor target, LoadPlannerOptions options = {}) {
+    StateDict state{{"w", target}};
+    DefaultLoadPlanner planner(options);
+    planner.set_up_planner(state, checkpoint.metadata, 0, true);
+    const LoadPlan plan = planner.create_local_plan();
+    REQUIRE(plan.items.size() == 1);
+    return planner.resolve_tensor(plan, plan.items[0]);
+  };
+  const torch::Tensor direct = torch::zeros({4, 3});
+  CHECK(resolve(direct).data_ptr() == direct.data_ptr());
+  const torch::Tensor transposed = torch::zeros({3, 4}).t();
+  CHECK(resolve(transposed).data_ptr() == transposed.data_ptr());
+  const torch::Tensor negative = torch::imag(torch::zeros({4, 3}, at::kComplexFloat).conj());
+  REQUIRE(negative.is_neg());
+  CHECK_FALSE(resolve(negative).is_alias_of(negative));
+  CHECK_FALSE(resolve(negative).is_neg());
+  CHECK((resolve(torch::zeros({4, 3}, at::kDouble), casting()).scalar_type() == at::kFloat));
+}
+
+TEST_CASE("types are converted when asked for, but never from complex to real") {
+  const MemoryCheckpoint checkpoint = save({{{"w", counted({3})}, {"c", counted({3}, at::kComplexFloat)}}});
+  for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kComplexDouble}) {
+    StateDict state{{"w", torch::zeros({3}, type)}};
+    CHECK(code_of([&] { load(checkpoint, state); }) == ErrorCode::kMismatch);
+    load(checkpoint, state, 0, casting());
+    CHECK(same(state["w"].tensor(), counted({3}).to(type)));
+  }
+  StateDict real{{"c", torch::zeros({3})}};
+  CHECK(code_of([&] { load(checkpoint, real, 0, casting()); }) == ErrorCode::kMismatch);
+}
+
+TEST_CASE("other leaves are replaced at their place, and an empty dict survives") {
+  const MemoryCheckpoint checkpoint = save({{{"train", Dict{{"step", 12}, {"name", "run"}, {"none", Value()}, {"empty", Dict{}}}},
+                                             {"groups", List{Dict{{"lr", 0.25}, {"params", List{0, 1}}}, 3}},
+                                             {"raw", Blob{std::string("\0\1bytes", 7)}}}});
+  StateDict state{{"train", Dict{{"step", 0}, {"name", ""}, {"none", 5}, {"empty", Dict{}}}},
+                  {"groups", List{Dict{{"lr", 0.0}, {"params", List{}}}, 0}},
+                  {"raw", Blob{}}};
+  load(checkpoint, state);
+  CHECK(state["train"]["step"].to_int() == 12);
+  CHECK(state["train"]["name"].to_text() == "run");
+  CHECK(state["train"]["none"].is_none());
+  CHECK(state["train"]["empty"].dict().empty());
+  CHECK(state["groups"].list()[0]["lr"].to_double() == 0.25);
+  CHECK(state["groups"].list()[1].to_int() == 3);
+  CHECK(state["raw"].blob().bytes == std::string("\0\1bytes", 7));
+}
+
+TEST_CASE("an empty dict asks for nothing where the checkpoint has none") {
+  const MemoryCheckpoint checkpoint = save({{{"step", 1}}});
+  StateDict state{{"step", 0}, {"state", Dict{}}};
+  load(checkpoint, state);
+  CHECK(state["step"].to_int() == 1);
+  CHECK(state["state"].dict().empty());
+}
+
+TEST_CASE("a number may be stored as a 0-dim tensor, as PyTorch's steps are") {
+  const MemoryCheckpoint checkpoint = save({{{"step", torch::tensor(41.0f)},
+                                             {"count", torch::tensor(std::int64_t{1} << 60, at::kLong)},
+                                             {"lr", torch::tensor(0.5f)},
+                                             {"half", torch::tensor(2.5f)},
+                                             {"flag", torch::tensor(true)},
+                                             {"vector", torch::zeros(1)},
+                                             {"complex", counted({}, at::kComplexFloat)}}});
+  StateDict state{{"step", 0}, {"count", 0}, {"lr", 0.0}, {"half", 0}, {"flag", false}};
+  load(checkpoint, state);
+  CHECK(state["step"].to_int() == 41);
+  CHECK(state["count"].to_int() == std::int64_t{1} << 60);
+  CHECK(state["lr"].to_double() == 0.5);
+  CHECK(state["half"].ivalue().toDouble() == 2.5);
+  CHECK(state["flag"].to_bool());
+  StateDict vector{{"vector", 0}};
+  StateDict complex{{"complex", 0}};
+  CHECK(code_of([&] { load(checkpoint, vector); }) == ErrorCode::kMismatch);
+  CHECK(code_of([&] { load(checkpoint, complex); }) == ErrorCode::kMismatch);
+}
+
+TEST_CASE("a checkpoint of PyTorch before 2.4 holds containers without tensors whole") {
+  MemoryCheckpoint checkpoint;
+  checkpoint.metadata = metadata_of({{"opt.param_groups", BytesStorageMetadata{}}, {"lr", BytesStorageMetadata{}}});
+  checkpoint.objects["opt.param_groups"] = serialize_leaf(List{Dict{{"lr", 0.5}, {"params", List{0}}}});
+  checkpoint.objects["lr"] = serialize_leaf(0.1);
+  StateDict state{{"opt", Dict{{"param_groups", List{Dict{{"lr", 0.0}, {"params", List{}}}}}}}, {"lr", 0.0}};
+  load(checkpoint, state);
+  CHECK(state["opt"]["param_groups"].list()[0]["lr"].to_double() == 0.5);
+  CHECK(state["lr"].to_double() == 0.1);
+
+  StateDict tensor{{"opt", Dict{{"param_groups", List{Dict{{"lr", torch::zeros(2)}}}}}}};
+  CHECK(code_of([&] { load(checkpoint, tensor); }) == ErrorCode::kMismatch);
+  // Cairn never stored them so.
+  checkpoint.metadata.commit.emplace();
+  StateDict again{{"opt", Dict{{"param_groups", List{Dict{{"lr", 0.0}, {"params", List{}}}}}}}};
+  CHECK(code_of([&] { load(checkpoint, again); }) == ErrorCode::kNotFound);
+}
+
+TEST_CASE("partial load keeps the caller's values of names that the checkpoint lacks") {
+  const MemoryCheckpoint checkpoint = save({{{"a", counted({2})}}});
+  StateDict state{{"a", torch::zeros(2)}, {"b", torch::ones(2)}, {"c", 9}};
+  CHECK(code_of([&] { load(checkpoint, state); }) == ErrorCode::kNotFound);
+  CHECK(same(state["a"].tensor(), torch::zeros(2)));
+  load(checkpoint, state, 0, partial());
+  CHECK(same(state["a"].tensor(), counted({2})));
+  CHECK(same(state["b"].tensor(), torch::ones(2)));
+  CHECK(state["c"].to_int() == 9);
+}
+
+TEST_CASE("each rank loads its own of a value marked by per_rank, or keeps the caller's") {
+  std::vector<StateDict> saved;
+  for (int rank = 0; rank < 2; ++rank)
+    saved.push_back({{"rng", per_rank(Dict{{"seed", 100 + rank}, {"state", torch::full({2}, rank)}})}});
+  const MemoryCheckpoint checkpoint = save(saved);
+  for (int rank = 0; rank < 3; ++rank) {
+    StateDict state{{"rng", per_rank(Dict{{"seed", -1}, {"state", torch::full({2}, -1)}})}};
+    load(checkpoint, state, rank);
+    CHECK(state["rng"]["seed"].to_int() == (rank < 2 ? 100 + rank : -1));
+    CHECK(state["rng"]["state"].tensor()[0].item<int>() == (rank < 2 ? rank : -1));
+    CHECK(state["rng"].is_per_rank());
+  }
+  StateDict leaf{{"rng", per_rank(5)}};
+  const MemoryCheckpoint single = save({leaf});
+  load(single, leaf);
+  CHECK(leaf["rng"].is_per_rank());
+}
+
+TEST_CASE("a damaged bytes object names the value") {
+  MemoryCheckpoint checkpoint = save({{{"train", Dict{{"step", 1}}}}});
+  checkpoint.objects["train.step"] = "not an archive";
+  StateDict state{{"train", Dict{{"step", 0}}}};
+  std::string text;
+  CHECK(code_of([&] { load(checkpoint, state); }, &text) == ErrorCode::kCorrupt);
+  CHECK(has(text, "\"train.step\""));
+}
+
+TEST_CASE("items are resolved from several threads at once") {
+  StateDict saved;
+  StateDict state;
+  for (int i = 0; i < 64; ++i) {
+    saved["group"]["t" + std::to_string(i)] = counted({8, 4}) * i;
+    saved["group"]["n" + std::to_string(i)] = i;
+    state["group"]["t" + std::to_string(i)] = torch::zeros({4, 8}).t();
+    state["group"]["n" + std::to_string(i)] = -1;
+  }
+  const MemoryCheckpoint checkpoint = save({saved});
+  DefaultLoadPlanner planner;
+  planner.set_up_planner(state, checkpoint.metadata, 0, true);
+  const LoadPlan plan = planner.create_local_plan();
+  constexpr std::size_t kThreads = 4;
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t i = thread; i < plan.items.size(); i += kThreads) read_item(checkpoint, planner, plan, plan.items[i]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < 64; ++i) {
+    CHECK(same(state["group"]["t" + std::to_string(i)].tensor(), counted({8, 4}) * i));
+    CHECK(state["group"]["n" + std::to_string(i)].to_int() == i);
+  }
+}
+
+TEST_CASE("without flattening, top-level names are loaded") {
+  const MemoryCheckpoint checkpoint = save({{{"a", Dict{{"b", counted({2})}}}}});
+  LoadPlannerOptions options;
+  options.flatten_state_dict = false;
+  StateDict state{{"a.b", torch::zeros(2)}};
+  load(checkpoint, state, 0, options);
+  CHECK(same(state["a.b"].tensor(), counted({2})));
+}
+
+TEST_CASE("asking for items that no plan of this state dict has is an error") {
+  const MemoryCheckpoint checkpoint = save({{{"w", counted({4, 3})}}});
+  StateDict state{{"w", torch::zeros({4, 3})}};
+  DefaultLoadPlanner planner;
+  planner.set_up_planner(state, checkpoint.metadata, 0, true);
+  LoadPlan plan = planner.create_local_plan();
+  ReadItem item = plan.items.at(0);
+  item.lengths = {5, 3};
+  CHECK(code_of([&] { planner.resolve_tensor(plan, item); }) == ErrorCode::kNotFound);
+  item.dest_name = plan.names.intern("other");
+  CHECK(code_of([&] { planner.resolve_tensor(plan, item); }) == ErrorCode::kNotFound);
+}

@@ -1,0 +1,149 @@
+// From every layout to every layout, through memory.
+#include <cairn/base/error.hpp>
+#include <cairn/tests/state/memory_checkpoint.hpp>
+
+using namespace cairn;
+using namespace cairn::test;
+
+namespace {
+
+// How a matrix lies on `world` ranks: the value that `rank` has of it.
+struct Layout {
+  std::string name;
+  int world;
+  std::function<Value(const torch::Tensor& whole, int rank)> part;
+};
+
+Layout by_mesh(std::string name, const DeviceMesh& mesh, std::vector<Placement> placements, int world) {
+  return {std::move(name), world,
+          [=](const torch::Tensor& whole, int rank) { return Value(ShardedTensor::distribute(whole, mesh, placements, rank)); }};
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const int world : {1, 2, 3, 4}) {
+    const std::string of = " of " + std::to_string(world);
+    all.push_back({"replicated" + of, world, [](const torch::Tensor& whole, int) { return Value(whole.clone()); }});
+    all.push_back(by_mesh("rows" + of, DeviceMesh({world}), {Shard{0}}, world));
+    all.push_back(by_mesh("columns" + of, DeviceMesh({world}), {Shard{1}}, world));
+    all.push_back({"last rank only" + of, world, [world](const torch::Tensor& whole, int rank) {
+                     return Value(ShardedTensor::distribute(whole, {0, {world - 1}}, rank));
+                   }});
+  }
+  all.push_back(by_mesh("grid", DeviceMesh({2, 2}), {Shard{0}, Shard{1}}, 4));
+  all.push_back(by_mesh("rows twice", DeviceMesh({2, 2}), {Shard{0}, Shard{0}}, 4));
+  all.push_back(by_mesh("hybrid", DeviceMesh({2, 2}), {Replicate{}, Shard{0}}, 4));
+  all.push_back({"many parts a rank", 2, [](const torch::Tensor& whole, int rank) {
+                   return Value(ShardedTensor::distribute(whole, {0, {0, 1, 0, 1, 1}}, rank));
+                 }});
+  all.push_back({"by hand", 2, [](const torch::Tensor& whole, int rank) {
+                   const Extents size = extents_of(whole.sizes());
+                   const std::int64_t columns = whole.size(1), cut = columns / 3;
+                   const auto shard = [&](std::int64_t begin, std::int64_t end) {
+                     return LocalShard{whole.slice(1, begin, end).clone().t().contiguous().t(), {0, begin}};
+                   };
+                   return Value(
+                       ShardedTensor(size, *dtype_of(whole.scalar_type()), {rank == 0 ? shard(0, cut) : shard(cut, columns)}));
+                 }});
+  return all;
+}
+
+std::vector<StateDict> states(const Layout& layout, const torch::Tensor& whole) {
+  std::vector<StateDict> result;
+  for (int rank = 0; rank < layout.world; ++rank) result.push_back({{"m", Dict{{"w", layout.part(whole, rank)}}}});
+  return result;
+}
+
+void check_filled(const Value& filled, const Value& expected) {
+  if (filled.is_tensor()) {
+    CHECK(same(filled.tensor(), expected.tensor()));
+    return;
+  }
+  REQUIRE(filled.sharded().local_shards().size() == expected.sharded().local_shards().size());
+  for (std::size_t i = 0; i < filled.sharded().local_shards().size(); ++i) {
+    CHECK(same(filled.sharded().local_shards()[i].tensor, expected.sharded().local_shards()[i].tensor));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what any layout saves, any layout loads") {
+  for (const auto& size : std::vector<std::vector<std::int64_t>>{{7, 5}, {2, 9}, {0, 4}}) {
+    const torch::Tensor whole = counted(size);
+    for (const Layout& from : layouts()) {
+      const MemoryCheckpoint checkpoint = save(states(from, whole));
+      for (const Layout& to : layouts()) {
+        CAPTURE(from.name);
+        CAPTURE(to.name);
+        std::vector<StateDict> targets = states(to, torch::zeros_like(whole));
+        const std::vector<StateDict> expected = states(to, whole);
+        for (int rank = 0; rank < to.world; ++rank) {
+          const auto position = static_cast<std::size_t>(rank);
+          load(checkpoint, targets[position], rank);
+          check_filled(targets[position]["m"]["w"], expected[position].at("m")["w"]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("every type survives saving by rows and loading by columns") {
+  for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong,
+                          at::kBool, at::kComplexHalf, at::kComplexFloat, at::kComplexDouble}) {
+    CAPTURE(at::toString(type));
+    const torch::Tensor whole = counted({5, 4}, type);
+    const DeviceMesh mesh({2});
+    const auto by = [&](const torch::Tensor& tensor, std::int64_t dim, int rank) {
+      return ShardedTensor::distribute(tensor, mesh, {Shard{dim}}, rank);
+    };
+    const MemoryCheckpoint checkpoint = save(
+        {{{"s", by(whole, 0, 0)}, {"t", whole}, {"z", whole[1][1]}}, {{"s", by(whole, 0, 1)}, {"t", whole}, {"z", whole[1][1]}}});
+    for (int rank : {0, 1}) {
+      StateDict state{
+          {"s", by(torch::zeros_like(whole), 1, rank)}, {"t", torch::zeros({4, 5}, type).t()}, {"z", torch::zeros({}, type)}};
+      load(checkpoint, state, rank);
+      CHECK(same(state["s"].sharded().local_shards()[0].tensor, by(whole, 1, rank).local_shards()[0].tensor));
+      CHECK(same(state["t"].tensor(), whole));
+      CHECK(same(state["z"].tensor(), whole[1][1]));
+    }
+  }
+}
+
+TEST_CASE("a large replicated tensor is written by all its holders, each its rows") {
+  SavePlannerOptions options;
+  options.global.split_above_bytes = 1024;
+  const torch::Tensor whole = counted({64, 16});
+  const std::vector<StateDict> saved(4, StateDict{{"w", whole.t().contiguous().t()}, {"small", counted({3})}});
+  const MemoryCheckpoint checkpoint = save(saved, options);
+  for (const SavePlan& plan : checkpoint.plans) CHECK(plan.items.size() >= 1);
+  CHECK(std::get<TensorStorageMetadata>(*checkpoint.metadata.find("w")).chunks.size() == 4);
+  StateDict state{{"w", torch::zeros({64, 16})}, {"small", torch::zeros(3)}};
+  load(checkpoint, state);
+  CHECK(same(state["w"].tensor(), whole));
+}
+
+TEST_CASE("a planner is used for several saves, and keeps to the last state dict") {
+  std::vector<std::unique_ptr<SavePlanner>> planners;
+  for (int i = 0; i < 2; ++i) planners.push_back(std::make_unique<DefaultSavePlanner>());
+  for (int round = 1; round <= 3; ++round) {
+    const torch::Tensor whole = counted({6, 2}) * round;
+    std::vector<StateDict> saved;
+    for (int rank : {0, 1}) {
+      saved.push_back({{"w", ShardedTensor::distribute(whole, {0, {0, 1}}, rank)}, {"round", round}});
+    }
+    const MemoryCheckpoint checkpoint = save(saved, planners);
+    StateDict state{{"w", torch::zeros({6, 2})}, {"round", 0}};
+    load(checkpoint, state);
+    CHECK(same(state["w"].tensor(), whole));
+    CHECK(state["round"].to_int() == round);
+  }
+}
+
+TEST_CASE("ranks whose dicts are empty do not hide what others have in them") {
+  const MemoryCheckpoint checkpoint = save({{{"state", Dict{}}}, {{"state", Dict{{"w", counted({2})}, {"n", 4}}}}});
+  const auto planner = make_key_load_planner({});
+  StateDict state;
+  load(checkpoint, state, 0, *planner);
+  CHECK(same(state["state"]["w"].tensor(), counted({2})));
+  CHECK(state["state"]["n"].to_int() == 4);
+}

@@ -1,0 +1,237 @@
+#include <cairn/base/error.hpp>
+#include <cairn/state/global_plan_memo.hpp>
+#include <cairn/tests/state/memory_checkpoint.hpp>
+
+using namespace cairn;
+using namespace cairn::test;
+
+namespace {
+
+SavePlan local_plan(DefaultSavePlanner& planner, const StateDict& state, int rank = 0) {
+  planner.set_up_planner(state, rank, rank == 0);
+  return planner.create_local_plan();
+}
+
+const WriteItem& item_of(const SavePlan& plan, const std::string& name) {
+  const auto id = plan.names.find(name);
+  REQUIRE(id.has_value());
+  for (const WriteItem& item : plan.items) {
+    if (item.name == *id) return item;
+  }
+  FAIL("no item of that name");
+  throw 0;
+}
+
+bool has_item(const SavePlan& plan, const std::string& name) {
+  const auto id = plan.names.find(name);
+  return id && std::any_of(plan.items.begin(), plan.items.end(), [&](const WriteItem& item) { return item.name == *id; });
+}
+
+}  // namespace
+
+TEST_CASE("tensors that cannot be stored are refused, all of them named at once") {
+  StateDict state{{"fine", torch::zeros(2)},
+                  {"sparse", torch::zeros({2, 2}).to_sparse()},
+                  {"nested", Dict{{"quantized", torch::quantize_per_tensor(torch::zeros(2), 0.1, 0, at::kQInt8)}}},
+                  {"undefined", torch::Tensor()},
+                  {"meta", torch::empty({2}, at::kMeta)},
+                  {"dotted.device", c10::IValue(c10::Storage())}};
+  if (at::globalContext().userEnabledMkldnn() && at::hasMKLDNN()) state["mkldnn"] = torch::zeros({2, 2}).to_mkldnn();
+  std::string text;
+  DefaultSavePlanner planner;
+  CHECK(code_of([&] { local_plan(planner, state, 3); }, &text) == ErrorCode::kUnsupported);
+  CHECK(has(text, "rank 3"));
+  CHECK(has(text, R"(["sparse"] is sparse)"));
+  CHECK(has(text, R"(["nested"]["quantized"] is quantized)"));
+  CHECK(has(text, R"(["undefined"])"));
+  CHECK(has(text, R"(["meta"])"));
+  CHECK(has(text, R"(["dotted.device"])"));
+  if (state.contains("mkldnn")) CHECK(has(text, R"(["mkldnn"] has mkldnn's layout)"));
+  CHECK_FALSE(has(text, R"(["fine"])"));
+}
+
+TEST_CASE("a plan lists every tensor, part and value, in order, and how names nest") {
+  const auto sharded = ShardedTensor::zeros({0, {0, 1, 2}}, {4, 2}, 1);
+  const StateDict state{{"model", Dict{{"net.weight", torch::zeros({3, 2}, torch::requires_grad())}}},
+                        {"part", sharded},
+                        {"step", 7},
+                        {"empty part", ShardedTensor::zeros({0, {0, 2, 1}}, {2, 2}, 1)},
+                        {"elsewhere", ShardedTensor::zeros({0, {0}}, {2, 2}, 1)},
+                        {"no elements", ShardedTensor::zeros({1, {0, 1}}, {2, 0}, 1)}};
+  DefaultSavePlanner planner;
+  const SavePlan plan = local_plan(planner, state, 1);
+  CHECK(plan.names.all() == std::vector<std::string>{"model.net.weight", "part", "step", "empty part", "elsewhere", "no elements"});
+  REQUIRE(plan.mappings.size() == 6);
+  CHECK((plan.mappings[0] == std::pair<NameId, Path>{0, {"model", "net.weight"}}));
+  REQUIRE(plan.items.size() == 4);
+  CHECK(plan.items[0].type == WriteItemType::kTensor);
+  CHECK(plan.items[0].properties.requires_grad);
+  CHECK(plan.items[0].chunk == Box::whole({3, 2}));
+  CHECK(plan.items[1].type == WriteItemType::kShard);
+  CHECK(plan.items[1].chunk == Box{{2, 0}, {2, 2}});
+  CHECK(plan.items[1].size == Extents{4, 2});
+  CHECK(plan.items[2].type == WriteItemType::kByteIO);
+  CHECK(plan.items[2].content_bytes > 0);
+  CHECK(plan.items[3].chunk == Box::whole({2, 0}));
+}
+
+TEST_CASE("without flattening there are no mappings, and nested values are refused") {
+  DefaultSavePlanner planner({/*flatten_state_dict=*/false, {}});
+  CHECK(local_plan(planner, {{"a.b", torch::zeros(2)}, {"n", 1}}).mappings.empty());
+  CHECK(code_of([&] { local_plan(planner, {{"a", Dict{{"b", 1}}}}); }) == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("values marked by per_rank carry the rank's name") {
+  const StateDict state{{"rng", per_rank(Dict{{"cpu", torch::zeros(2)}, {"position", 5}})}, {"step", 1}};
+  DefaultSavePlanner planner;
+  const SavePlan plan = local_plan(planner, state, 2);
+  CHECK(item_of(plan, "rng.cpu.rank_2").per_rank);
+  CHECK(item_of(plan, "rng.position.rank_2").per_rank);
+  CHECK_FALSE(item_of(plan, "step").per_rank);
+  CHECK((plan.mappings[1] == std::pair<NameId, Path>{1, {"rng", "position", "rank_2"}}));
+  std::string text;
+  CHECK(code_of([&] { local_plan(planner, {{"x", per_rank(1)}, {"x.rank_0", 2}}); }, &text) == ErrorCode::kAlreadyExists);
+  CHECK(has(text, "x.rank_0"));
+}
+
+TEST_CASE("resolve_data gives exactly the item's chunk, without lazy bits, of any layout") {
+  const torch::Tensor matrix = counted({6, 4});
+  const torch::Tensor complex = counted({3, 4}, at::kComplexFloat);
+  const StateDict state{{"transposed", matrix.t()},
+                        {"strided", matrix.slice(1, 0, 4, 2)},
+                        {"expanded", counted({1, 4}).expand({3, 4})},
+                        {"conj", complex.conj()},
+                        {"negative", torch::imag(complex.conj())},
+                        {"scalar", torch::tensor(2.5)},
+                        {"empty", torch::zeros({0, 3})},
+                        {"leaf", torch::ones({2, 2}, torch::requires_grad())}};
+  REQUIRE(torch::imag(complex.conj()).is_neg());
+  DefaultSavePlanner planner;
+  const SavePlan plan = local_plan(planner, state);
+  for (const WriteItem& item : plan.items) {
+    const std::string& name = plan.names[item.name];
+    CAPTURE(name);
+    const torch::Tensor& whole = state.at(name).tensor();
+    const auto data = std::get<torch::Tensor>(planner.resolve_data(plan, item));
+    CHECK_FALSE(data.is_conj());
+    CHECK_FALSE(data.is_neg());
+    CHECK_FALSE(data.requires_grad());
+    CHECK(same(data, whole));
+    if (whole.dim() == 0 || whole.size(0) < 2) continue;
+    WriteItem rows = item;
+    rows.chunk.offsets[0] = 1;
+    rows.chunk.sizes[0] = 1;
+    CHECK(same(std::get<torch::Tensor>(planner.resolve_data(plan, rows)), whole.narrow(0, 1, 1)));
+  }
+  const auto alias = std::get<torch::Tensor>(planner.resolve_data(plan, item_of(plan, "transposed")));
+  CHECK(alias.is_alias_of(matrix));
+}
+
+TEST_CASE("resolve_data narrows parts within the global tensor, and refuses what the rank does not hold") {
+  const torch::Tensor whole = counted({8, 3});
+  const ShardedTensor sharded({8, 3}, DType::kFloat32, {{whole.slice(0, 2, 5), {2, 0}}, {whole.slice(0, 6, 8), {6, 0}}});
+  DefaultSavePlanner planner;
+  const SavePlan plan = local_plan(planner, {{"s", sharded}, {"n", 1}});
+  WriteItem item = item_of(plan, "s");
+  item.chunk = {{3, 1}, {2, 2}};
+  CHECK(same(std::get<torch::Tensor>(planner.resolve_data(plan, item)), whole.slice(0, 3, 5).slice(1, 1, 3)));
+  item.chunk = {{7, 0}, {1, 3}};
+  CHECK(same(std::get<torch::Tensor>(planner.resolve_data(plan, item)), whole.slice(0, 7, 8)));
+  std::string text;
+  item.chunk = {{4, 0}, {3, 3}};
+  CHECK(code_of([&] { planner.resolve_data(plan, item); }, &text) == ErrorCode::kNotFound);
+  CHECK(has(text, "[4:7, 0:3]"));
+  item.type = WriteItemType::kByteIO;
+  CHECK(code_of([&] { planner.resolve_data(plan, item); }) == ErrorCode::kMismatch);
+  SavePlan other;
+  item.name = other.names.intern("unknown");
+  CHECK(code_of([&] { planner.resolve_data(other, item); }) == ErrorCode::kNotFound);
+}
+
+TEST_CASE("bytes are the value's at planning, and can be asked for again") {
+  DefaultSavePlanner planner;
+  const StateDict state{{"a", "text"}, {"b", Blob{"bytes"}}};
+  const SavePlan plan = planner.finish_plan(local_plan(planner, state));
+  for (int time = 0; time < 2; ++time) {
+    CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "a")))).to_text() == "text");
+    CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "b")))).blob().bytes == "bytes");
+  }
+  // Of a plan without it, the bytes are not kept, but still there to be made.
+  SavePlan nothing = plan;
+  nothing.items.clear();
+  planner.finish_plan(nothing);
+  CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "a")))).to_text() == "text");
+}
+
+TEST_CASE("equal values hash alike, different ones do not, and none of it is in the plan's digest") {
+  DefaultSavePlanner planner;
+  const SavePlan first = local_plan(planner, {{"a", 1}});
+  const SavePlan again = local_plan(planner, {{"a", 1}}, 1);
+  const SavePlan other = local_plan(planner, {{"a", 2}});
+  CHECK(first.items[0].content_hash == again.items[0].content_hash);
+  CHECK(first.items[0].content_hash != other.items[0].content_hash);
+  CHECK(plan_digest(first) == plan_digest(other));
+}
+
+TEST_CASE("a remembered global plan never hides ranks that disagree on a value") {
+  DefaultSavePlanner coordinator;
+  DefaultSavePlanner ranks[2];
+  const auto plan = [&](int first, int second) {
+    return coordinator.create_global_plan({local_plan(ranks[0], {{"t", torch::zeros(4)}, {"loss", first}}, 0),
+                                           local_plan(ranks[1], {{"t", torch::zeros(4)}, {"loss", second}}, 1)});
+  };
+  plan(1, 1);
+  std::string text;
+  CHECK(code_of([&] { plan(1, 2); }, &text) == ErrorCode::kMismatch);
+  CHECK(has(text, "loss"));
+  CHECK(code_of([&] { plan(2, 1); }) == ErrorCode::kMismatch);
+  const GlobalSavePlan agreed = plan(3, 3);
+  CHECK(agreed.plans.size() == 2);
+}
+
+TEST_CASE("a remembered global plan has the current values' hashes and sizes") {
+  DefaultSavePlanner planner;
+  DefaultSavePlanner fresh;
+  const StateDict before{{"t", torch::zeros(4)}, {"text", "short"}};
+  const StateDict after{{"t", torch::ones(4)}, {"text", "a much longer text than before"}};
+  planner.create_global_plan({local_plan(planner, before)});
+  const GlobalSavePlan remembered = planner.create_global_plan({local_plan(planner, after)});
+  const GlobalSavePlan planned = fresh.create_global_plan({local_plan(fresh, after)});
+  CHECK(item_of(remembered.plans[0], "text").content_hash == item_of(planned.plans[0], "text").content_hash);
+  CHECK(item_of(remembered.plans[0], "text").content_bytes == item_of(planned.plans[0], "text").content_bytes);
+  CHECK(plan_digest(remembered.plans[0]) == plan_digest(planned.plans[0]));
+}
+
+TEST_CASE("the memo plans anew for other plans, orders and options") {
+  DefaultSavePlanner ranks[2];
+  const auto locals = [&](std::int64_t rows) {
+    std::vector<SavePlan> plans;
+    for (int rank : {0, 1}) plans.push_back(local_plan(ranks[rank], {{"t", torch::zeros({rows})}, {"only", per_rank(rank)}}, rank));
+    return plans;
+  };
+  GlobalPlanMemo memo;
+  const auto sizes = [](const GlobalSavePlan& plan) { return std::get<TensorStorageMetadata>(*plan.metadata.find("t")).size; };
+  CHECK(sizes(memo.plan(locals(4), {})) == Extents{4});
+  CHECK(sizes(memo.plan(locals(5), {})) == Extents{5});
+  GlobalPlanOptions lowest;
+  lowest.dedup = Dedup::kLowestRank;
+  const GlobalSavePlan to_lowest = memo.plan(locals(5), lowest);
+  CHECK(has_item(to_lowest.plans[0], "t"));
+  CHECK_FALSE(has_item(to_lowest.plans[1], "t"));
+  std::vector<SavePlan> swapped = locals(5);
+  std::swap(swapped[0], swapped[1]);
+  CHECK(has_item(memo.plan(swapped, lowest).plans[0], "only.rank_1"));
+}
+
+TEST_CASE("the lowest rank's value wins when asked for, also from the memo") {
+  SavePlannerOptions options;
+  options.global.rank_values = RankValues::kLowestRankWins;
+  std::vector<std::unique_ptr<SavePlanner>> planners;
+  for (int i = 0; i < 2; ++i) planners.push_back(std::make_unique<DefaultSavePlanner>(options));
+  for (const int value : {10, 20}) {
+    const MemoryCheckpoint checkpoint = save({{{"v", value}}, {{"v", value + 1}}}, planners);
+    StateDict state{{"v", 0}};
+    load(checkpoint, state, 1);
+    CHECK(state["v"].to_int() == value);
+  }
+}

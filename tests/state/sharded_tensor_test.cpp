@@ -1,0 +1,132 @@
+#include <cairn/base/error.hpp>
+#include <cairn/tests/state/memory_checkpoint.hpp>
+
+using namespace cairn;
+using namespace cairn::test;
+
+namespace {
+
+// Offset and size along dim 0 or `dim` of every local shard of every rank.
+std::vector<std::pair<std::int64_t, std::int64_t>> cuts(const ChunkShardingSpec& spec, const Extents& size, int rank,
+                                                        std::size_t dim) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> result;
+  const ShardedTensor sharded = ShardedTensor::zeros(spec, size, rank);
+  for (const LocalShard& shard : sharded.local_shards()) {
+    result.emplace_back(shard.offsets[dim], shard.tensor.size(static_cast<std::int64_t>(dim)));
+  }
+  return result;
+}
+
+using Cuts = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+}  // namespace
+
+TEST_CASE("parts that cannot be parts are refused") {
+  std::string text;
+  const auto make = [&](std::vector<LocalShard> shards, DType dtype = DType::kFloat32) {
+    return code_of([&] { ShardedTensor({4, 4}, dtype, std::move(shards)); }, &text);
+  };
+  CHECK(make({{torch::zeros({2, 4}), {3, 0}}}) == ErrorCode::kInvalidArgument);
+  CHECK(has(text, "[3, 0]"));
+  CHECK(make({{torch::zeros({2, 4}), {0}}}) == ErrorCode::kInvalidArgument);
+  CHECK(make({{torch::zeros({2, 4}), {0, 0}}}, DType::kFloat64) == ErrorCode::kInvalidArgument);
+  CHECK(make({{torch::zeros({2, 4}), {0, 0}}, {torch::zeros({2, 4}), {1, 0}}}) == ErrorCode::kInvalidArgument);
+  CHECK(has(text, "overlap"));
+  CHECK(make({{torch::zeros({2, 4}).to_sparse(), {0, 0}}}) == ErrorCode::kUnsupported);
+  CHECK(make({{torch::Tensor(), {0, 0}}}) == ErrorCode::kUnsupported);
+  CHECK(make({}) == ErrorCode{});
+  CHECK(make({{torch::zeros({2, 4}), {0, 0}}, {torch::zeros({2, 4}), {2, 0}}, {torch::zeros({0, 4}), {4, 0}}}) == ErrorCode{});
+}
+
+TEST_CASE("specs that do not fit are refused") {
+  const auto refused = [](const ChunkShardingSpec& spec) {
+    return code_of([&] { ShardedTensor::zeros(spec, {4, 4}, 0); }) == ErrorCode::kInvalidArgument;
+  };
+  CHECK(refused({2, {0}}));
+  CHECK(refused({-3, {0}}));
+  CHECK(refused({0, {}}));
+  CHECK(refused({0, {-1}}));
+  CHECK(code_of([] { ShardedTensor::zeros({0, {0}}, {4}, 0, at::kQInt8); }) == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("a spec cuts as PyTorch's ChunkShardingSpec") {
+  CHECK(cuts({0, {0, 1, 2, 3}}, {5, 2}, 0, 0) == Cuts{{0, 2}});
+  CHECK(cuts({0, {0, 1, 2, 3}}, {5, 2}, 2, 0) == Cuts{{4, 1}});
+  CHECK(cuts({0, {0, 1, 2, 3}}, {5, 2}, 3, 0) == Cuts{{5, 0}});
+  CHECK(cuts({1, {3, 0, 2}}, {2, 9}, 3, 1) == Cuts{{0, 3}});
+  CHECK(cuts({1, {3, 0, 2}}, {2, 9}, 0, 1) == Cuts{{3, 3}});
+  CHECK(cuts({1, {3, 0, 2}}, {2, 9}, 1, 1).empty());
+  CHECK(cuts({0, {0, 1, 0, 1}}, {6}, 0, 0) == Cuts{{0, 2}, {4, 2}});
+  CHECK(cuts({-1, {0, 1}}, {4, 4}, 1, 1) == Cuts{{2, 2}});
+  const auto sharded = ShardedTensor::zeros({0, {0, 1, 2, 3}}, {5, 2}, 0);
+  CHECK((*sharded.all_chunks() == std::vector<Box>{{{0, 0}, {2, 2}}, {{2, 0}, {2, 2}}, {{4, 0}, {1, 2}}}));
+  CHECK((*ShardedTensor::zeros({0, {0, 1}}, {0, 3}, 0).all_chunks() == std::vector<Box>{Box::whole({0, 3})}));
+}
+
+TEST_CASE("B1.1 a sharding spec may leave ranks out") {
+  for (const int rank : {0, 1}) {
+    const auto sharded = ShardedTensor::zeros({0, {1}}, {4, 4}, rank, at::kDouble);
+    CHECK(sharded.local_shards().size() == (rank == 1 ? 1u : 0u));
+    const Metadata metadata = create_default_metadata({{"sharded", sharded}});
+    const auto& described = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
+    CHECK((described.chunks == std::vector<Box>{Box::whole({4, 4})}));
+    CHECK(described.properties.dtype == DType::kFloat64);
+    CHECK(described.size == Extents{4, 4});
+  }
+}
+
+TEST_CASE("B1.2 default metadata of sharded, replicated and bytes") {
+  for (const int rank : {0, 1}) {
+    const StateDict state{{"sharded", ShardedTensor::zeros({0, {0, 1}}, {10, 10}, rank)},
+                          {"replicated", torch::rand(4)},
+                          {"bytes", List{1, 2, 3, 4}}};
+    const Metadata metadata = create_default_metadata(state);
+    REQUIRE(metadata.state_dict_metadata.size() == 3);
+    CHECK(std::holds_alternative<BytesStorageMetadata>(*metadata.find("bytes")));
+    const auto& replicated = std::get<TensorStorageMetadata>(*metadata.find("replicated"));
+    CHECK(replicated.size == Extents{4});
+    CHECK(replicated.properties.dtype == DType::kFloat32);
+    CHECK(replicated.chunks.size() == 1);
+    const auto& sharded = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
+    CHECK(sharded.properties.dtype == DType::kFloat32);
+    CHECK(sharded.size == Extents{10, 10});
+    CHECK((sharded.chunks == std::vector<Box>{{{0, 0}, {5, 10}}, {{5, 0}, {5, 10}}}));
+  }
+}
+
+TEST_CASE("default metadata tells how names nest, and refuses what cannot be saved") {
+  const Metadata metadata = create_default_metadata({{"model", Dict{{"net.weight", torch::zeros({2, 3})}}}, {"rng", per_rank(1)}});
+  REQUIRE(metadata.planner_data.size() == 2);
+  CHECK((metadata.planner_data[0] == std::pair<std::string, Path>{"model.net.weight", {"model", "net.weight"}}));
+  CHECK((metadata.planner_data[1] == std::pair<std::string, Path>{"rng.rank_0", {"rng", "rank_0"}}));
+  CHECK(code_of([] { create_default_metadata({{"s", torch::zeros({2}).to_sparse()}}); }) == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("distributing copies the parts of a whole tensor") {
+  const torch::Tensor whole = counted({5, 3});
+  const auto by_spec = ShardedTensor::distribute(whole, {0, {1, 0}}, 0);
+  REQUIRE(by_spec.local_shards().size() == 1);
+  CHECK(same(by_spec.local_shards()[0].tensor, whole.slice(0, 3)));
+  const DeviceMesh mesh({2, 2});
+  const auto by_mesh = ShardedTensor::distribute(whole, mesh, {Shard{0}, Shard{1}}, 3);
+  REQUIRE(by_mesh.local_shards().size() == 1);
+  CHECK(same(by_mesh.local_shards()[0].tensor, whole.slice(0, 3).slice(1, 2)));
+  CHECK(by_mesh.all_chunks()->size() == 4);
+  CHECK(*by_mesh.mesh() == mesh);
+  CHECK((by_mesh.placements() == std::vector<Placement>{Shard{0}, Shard{1}}));
+  by_mesh.local_shards()[0].tensor.zero_();
+  CHECK(same(whole, counted({5, 3})));
+  CHECK(ShardedTensor::distribute(whole, mesh, {Replicate{}, Shard{1}}, 0).all_chunks()->size() == 2);
+  CHECK(ShardedTensor::distribute(whole, mesh, {Replicate{}, Shard{1}}, 9).local_shards().empty());
+}
+
+TEST_CASE("a local part must have the size that the mesh gives it") {
+  const DeviceMesh mesh({2});
+  const torch::Tensor local = torch::zeros({2, 4});
+  CHECK(code_of([&] { ShardedTensor::from_local(local, {5, 4}, mesh, {Shard{0}}, 0); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { ShardedTensor::from_local(local, {4, 4}, mesh, {Shard{0}}, 2); }) == ErrorCode::kInvalidArgument);
+  const auto made = ShardedTensor::from_local(local, {4, 4}, mesh, {Shard{0}}, 1);
+  CHECK(made.local_shards()[0].tensor.data_ptr() == local.data_ptr());
+  CHECK(made.local_shards()[0].offsets == Extents{2, 0});
+  CHECK(ShardedTensor::from_local(torch::zeros({0}), {4, 4}, mesh, {Shard{0}}, 2).local_shards().empty());
+}

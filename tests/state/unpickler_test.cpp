@@ -1,0 +1,268 @@
+// The unpickler: hostile input first, then what Python writes.
+#include <deque>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <cairn/tests/support/plain.hpp>
+
+#include <cairn/state/pickle/pickler.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using namespace std::string_literals;
+
+namespace {
+
+const std::vector<PickleGlobal> kKnown{{"torch", "Size"}, {"collections", "OrderedDict"}, {"builtins", "complex"}};
+
+// Trees borrow from their pickles: these stay.
+PickleTree read(std::string pickle, const PickleLimits& limits = {}) {
+  static std::deque<std::string> kept;
+  kept.push_back(std::move(pickle));
+  return unpickle(kept.back(), "a test", kKnown, limits);
+}
+
+Thrown refusal(const std::string& pickle, const PickleLimits& limits = {}) {
+  return thrown_by([&] { read(pickle, limits); });
+}
+
+// {"step": 7, "lr": 0.1, "names": ["a", "b"], "size": torch.Size((2, 3)), "twice": the same list}
+std::string sample(int protocol) {
+  Pickler out(protocol);
+  out.empty_dict();
+  out.mark();
+  out.text("step");
+  out.integer(7);
+  out.text("lr");
+  out.real(0.1);
+  out.text("names");
+  out.empty_list();
+  const auto list = out.remember();
+  out.mark();
+  out.text("a");
+  out.text("b");
+  out.appends();
+  out.text("size");
+  out.global("torch", "Size");
+  out.integer(2);
+  out.integer(3);
+  out.tuple(2);
+  out.tuple(1);
+  out.reduce();
+  out.text("twice");
+  out.recall(list);
+  out.text("big");
+  out.integer(std::int64_t{1} << 40);
+  out.set_items();
+  return std::move(out).finish();
+}
+
+std::string repeated(const std::string& unit, std::size_t count) {
+  std::string result;
+  for (std::size_t i = 0; i < count; ++i) result += unit;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a pickle may name only what is on the list, and the error names what it wanted") {
+  // os.system("true"), as an exploit would write it, in both spellings.
+  const auto by_line = refusal("\x80\x02"s + "cos\nsystem\nX\x04\x00\x00\x00true\x85R."s);
+  CHECK(by_line.code == ErrorCode::kUnsupported);
+  CHECK(by_line.says("os.system"));
+  CHECK(by_line.says("at byte 2"));
+  const auto by_stack = refusal("\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."s);
+  CHECK(by_stack.code == ErrorCode::kUnsupported);
+  CHECK(by_stack.says("posix.system"));
+  // A name is compared whole: neither a part nor an attribute of a known one passes.
+  CHECK(refusal("ctorch\nSize.__init__\n."s).says("torch.Size.__init__"));
+  CHECK(refusal("ctorch.Size\nx\n."s).code == ErrorCode::kUnsupported);
+  CHECK(refusal("cbuiltins\neval\n."s).says("builtins.eval"));
+  CHECK(refusal("c__builtin__\neval\n."s).says("builtins.eval"));
+  // Names out of hostile input do not reach terminals as they are.
+  CHECK(refusal("c\x1b[31m\nx\n."s).what.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("only globals are called, with tuples of arguments") {
+  CHECK(is_refusal(refusal("K\x01)R."s)));
+  CHECK(is_refusal(refusal("]K\x01R."s)));
+  CHECK(is_refusal(refusal("ctorch\nSize\n]R."s)));
+  CHECK(is_refusal(refusal("ctorch\nSize\n)\x81}K\x01K\x02s\x92."s)));
+  CHECK(is_refusal(refusal("ctorch\nSize\n)}K\x01K\x02s\x92."s)));  // keyword arguments
+  CHECK(is_refusal(refusal("]}b."s)));                              // state for a list
+  CHECK(is_refusal(refusal("ctorch\nSize\n)\x81}b}b."s)));          // state given twice
+}
+
+TEST_CASE("sets, extension codes, buffers outside and unknown opcodes are refused by name") {
+  CHECK(refusal("\x80\x04\x8f."s).says("builtins.set"));
+  CHECK(refusal("\x80\x04(\x91."s).says("builtins.frozenset"));
+  CHECK(is_refusal(refusal("\x82\x01."s)));
+  CHECK(is_refusal(refusal("\x97."s)));
+  CHECK(is_refusal(refusal("(i__main__\nX\n."s)));
+  CHECK(refusal("\x80\x02\xff."s).says("255"));
+  CHECK(refusal("\x80\x06N."s).says("protocol 6"));
+}
+
+TEST_CASE("every truncation of a pickle is an error that says where") {
+  for (const int protocol : {2, 4}) {
+    const auto whole = sample(protocol);
+    for (std::size_t length = 0; length < whole.size(); ++length) {
+      const auto thrown = refusal(whole.substr(0, length));
+      REQUIRE(is_refusal(thrown));
+      REQUIRE(thrown.says("at byte"));
+    }
+  }
+}
+
+TEST_CASE("no flipped bit and no garbage does harm") {
+  const auto try_reading = [](const std::string& pickle) {
+    const auto thrown = thrown_by([&] {
+      const auto tree = read(pickle);
+      REQUIRE(tree.consumed_bytes() <= pickle.size());
+    });
+    REQUIRE((!thrown.is_error || is_refusal(thrown)));
+  };
+  for (const int protocol : {2, 4}) {
+    const auto whole = sample(protocol);
+    for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      auto flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+      try_reading(flipped);
+    }
+  }
+  std::mt19937 random(20240707);
+  // Bytes that are opcodes get further than bytes that are anything.
+  const auto opcodes = "(.012FIJKLMNQRVXabcdegGhjlpqrstu)]}\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x93\x94\x95"s;
+  for (int round = 0; round < 100'000; ++round) {
+    std::string garbage(random() % 64, '\0');
+    for (auto& byte : garbage) byte = random() % 4 == 0 ? static_cast<char>(random()) : opcodes[random() % opcodes.size()];
+    garbage += '.';
+    try_reading(garbage);
+  }
+}
+
+TEST_CASE("nesting is bounded, and deep input neither recurses nor grows") {
+  const PickleLimits limits{50, 1u << 20};
+  CHECK_FALSE(refusal(repeated("]", 49) + repeated("a", 48) + ".", limits).is_error);
+  const auto lists = refusal(repeated("]", 60) + repeated("a", 59) + ".", limits);
+  CHECK(lists.code == ErrorCode::kUnsupported);
+  CHECK(lists.says("50 deep"));
+  CHECK(refusal("N" + repeated("\x85", 1'000'000) + ".").says("deep"));
+  CHECK(refusal(repeated("(", 1'000'000) + ".").code == ErrorCode::kCorrupt);
+  CHECK(refusal(repeated("]", 300'000) + repeated("a", 299'999) + ".").says("deep"));
+}
+
+TEST_CASE("a value that contains itself is refused") {
+  CHECK(refusal("]q\x00h\x00"s + "a.").says("contains itself"));
+  CHECK(refusal("}q\x00K\x01h\x00s."s).says("contains itself"));
+  CHECK(refusal("ctorch\nSize\n)\x81q\x00h\x00"s + "b.").says("contains itself"));
+  CHECK(refusal("]q\x00h\x00\x85"s + "a.").says("contains itself"));
+}
+
+TEST_CASE("shared values stay shared: a bomb of references takes no more than its bytes") {
+  // x0 = [1]; x(n+1) = (x(n), x(n)): 2^100 ones if it were unfolded.
+  auto bomb = "]K\x01"s + "a";
+  for (int i = 0; i < 100; ++i) bomb += "2\x86";
+  const auto tree = read(bomb + ".");
+  CHECK(tree.node_count() < bomb.size() + 8);
+  auto value = tree.root();
+  for (int i = 0; i < 100; ++i) {
+    REQUIRE(value.size() == 2);
+    REQUIRE(value[0].id() == value[1].id());
+    value = value[0];
+  }
+  CHECK(value[0].as_int() == 1);
+}
+
+TEST_CASE("sizes that promise more than there is cost nothing") {
+  CHECK(refusal("X\xff\xff\xff\xff"s + "ab.").code == ErrorCode::kCorrupt);
+  CHECK(refusal("\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"s + "ab.").code == ErrorCode::kCorrupt);
+  CHECK(refusal("\x8e\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
+  CHECK(refusal("\x95\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
+  CHECK(refusal("\x8b\xff\xff\xff\x7f."s).code == ErrorCode::kCorrupt);
+  CHECK(refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot is one entry
+  CHECK(refusal(repeated("]0", 2000) + "N.", {100, 1000}).says("1000 values"));
+}
+
+TEST_CASE("the stack cannot be emptied below a mark") {
+  CHECK(is_refusal(refusal("K\x01(R."s)));
+  CHECK(is_refusal(refusal("0."s)));
+  CHECK(is_refusal(refusal("t."s)));
+  CHECK(is_refusal(refusal("."s)));
+  CHECK(is_refusal(refusal("NN."s)));
+  CHECK(is_refusal(refusal("(N."s)));
+  CHECK(is_refusal(refusal("}(K\x01u."s)));  // a key without a value
+  CHECK(is_refusal(refusal("h\x05."s)));     // an empty memo slot
+  CHECK(is_refusal(refusal("](NNe"s)));
+  CHECK(is_refusal(refusal("K\x01(NNe."s)));  // appended to an int
+}
+
+TEST_CASE("integers of every width, and none wider than 64 bits") {
+  const auto integer = [](const std::string& pickle) { return read(pickle + ".").root().as_int(); };
+  CHECK(integer("K\xff"s) == 255);
+  CHECK(integer("M\xff\xff"s) == 65535);
+  CHECK(integer("J\xff\xff\xff\xff"s) == -1);
+  CHECK(integer("J\x00\x00\x00\x80"s) == std::numeric_limits<std::int32_t>::min());
+  CHECK(integer("\x8a\x00"s) == 0);
+  CHECK(integer("\x8a\x01\xfe"s) == -2);
+  CHECK(integer("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"s) == std::numeric_limits<std::int64_t>::max());
+  CHECK(integer("\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80"s) == std::numeric_limits<std::int64_t>::min());
+  CHECK(integer("\x8a\x0a\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x00"s) == std::numeric_limits<std::int64_t>::max());
+  CHECK(refusal("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
+  CHECK(refusal("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s).says("64 bits"));
+  CHECK(integer("I-12\n") == -12);
+  CHECK(integer("L123456789012L\n") == 123456789012);
+  CHECK(refusal("L99999999999999999999L\n.").says("64 bits"));
+  CHECK(is_refusal(refusal("I12x\n.")));
+  CHECK(read("I01\n.").root().as_bool());
+}
+
+TEST_CASE("texts are UTF-8 or refused") {
+  CHECK(read("X\x03\x00\x00\x00\xe5\x90\x8d."s).root().as_text() == "\xe5\x90\x8d");
+  CHECK(read("X\x03\x00\x00\x00\xed\xb3\xbf."s).root().as_text().size() == 3);  // a lone surrogate, as Python writes it
+  CHECK(is_refusal(refusal("X\x02\x00\x00\x00\xc0\x80."s)));                    // overlong
+  CHECK(is_refusal(refusal("X\x01\x00\x00\x00\xff."s)));
+  CHECK(is_refusal(refusal("X\x01\x00\x00\x00\xe5."s)));
+  CHECK(is_refusal(refusal("X\x04\x00\x00\x00\xf4\x90\x80\x80."s)));  // above U+10FFFF
+  CHECK(read("Va\\u00e9\\U0001f600\xe9\n.").root().as_text() == "a\xc3\xa9\xf0\x9f\x98\x80\xc3\xa9");
+  CHECK(is_refusal(refusal("V\\u00g0\n.")));
+  CHECK(is_refusal(refusal("V\\U00110000\n.")));
+}
+
+TEST_CASE("what the pickler writes comes back, at both protocols, and says where it ended") {
+  for (const int protocol : {2, 4}) {
+    const auto pickle = sample(protocol);
+    const auto followed = pickle + "something else";
+    const auto tree = read(followed);
+    CHECK(tree.consumed_bytes() == pickle.size());
+    const auto root = tree.root();
+    REQUIRE(root.size() == 6);
+    CHECK(root.key(0).as_text() == "step");
+    CHECK(root.at("step").as_int() == 7);
+    CHECK(root.at("lr").as_float() == 0.1);
+    CHECK(root.at("names")[1].as_text() == "b");
+    CHECK(root.at("big").as_int() == std::int64_t{1} << 40);
+    CHECK(root.at("size").is_object_of("torch", "Size"));
+    CHECK(root.at("size").arguments()[0][1].as_int() == 3);
+    CHECK(root.at("twice").id() == root.at("names").id());
+    CHECK(thrown_by([&] { root.at("missing"); }).says("\"missing\""));
+    CHECK(thrown_by([&] { root.at("step").as_text(); }).says("expected a str, found an int"));
+    CHECK(thrown_by([&] { root.at("size").as_int(); }).says("an object of torch.Size"));
+    CHECK(thrown_by([&] { root.at("names")[2]; }).code == ErrorCode::kCorrupt);
+  }
+}
+
+TEST_CASE("a key that is set twice keeps its last value") {
+  const auto tree = read("}(X\x01\x00\x00\x00kK\x01X\x01\x00\x00\x00kK\x02u."s);
+  CHECK(tree.root().at("k").as_int() == 2);
+}
+
+TEST_CASE("an OrderedDict is an object with items") {
+  const auto tree = read("ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x05s."s);
+  CHECK(tree.root().is_object_of("collections", "OrderedDict"));
+  CHECK(tree.root().items().at("k").as_int() == 5);
+}

@@ -1,0 +1,538 @@
+// Cairn's own reader: damage and loss are named, exactly the needed bytes are read, and everything that was written comes back, in
+// Cairn's and in PyTorch's checkpoints, however it is cut.
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+constexpr std::int64_t kBlock = kChecksumBlockBytes;
+
+// Notes every range that is read of data files.
+class RecordingStore : public WrappedStore {
+ public:
+  using WrappedStore::WrappedStore;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    WrappedStore::read(name, ranges);
+    std::lock_guard lock(mutex);
+    for (const ReadRange& range : ranges)
+      if (name != kCommitRecordName) reads.push_back({name, range.offset, range.offset + range.destination.size()});
+  }
+  struct Range {
+    std::string name;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  std::mutex mutex;
+  std::vector<Range> reads;
+};
+
+// "recorded://name/path" is "mem://name/path", recorded.
+std::shared_ptr<RecordingStore> recorded;
+std::shared_ptr<StoreControl> recorded_control;
+
+void register_recorded() {
+  static const bool once = [] {
+    register_store("recorded", [](const std::string& url) {
+      auto store = std::make_shared<RecordingStore>(open_store("mem" + url.substr(url.find("://"))), recorded_control);
+      recorded = store;
+      return store;
+    });
+    return true;
+  }();
+  (void)once;
+  recorded_control = std::make_shared<StoreControl>();
+}
+
+std::unique_ptr<StorageReader> make_reader(CheckpointReaderOptions options = {}) {
+  return std::make_unique<CheckpointReader>(options);
+}
+
+void save(const std::string& url, std::uint64_t counter, const std::vector<const StateDict*>& states,
+          CheckpointWriterOptions options = {}) {
+  LocalSave how;
+  how.checkpoint_id = url;
+  how.save_id = local_save_id(counter);
+  save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
+}
+
+void load(const std::string& url, const std::vector<StateDict*>& states, CheckpointReaderOptions options = {}) {
+  load_locally(url, states, [&] { return make_reader(options); });
+}
+
+struct Caught {
+  ErrorCode code{};
+  std::string text;
+  bool has(const std::string& part) const { return text.find(part) != std::string::npos; }
+};
+
+Caught caught(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+Bytes content(Store& store, const ObjectName& name) {
+  Bytes bytes(store.size_bytes(name), '\0');
+  store.read(name, {{0, {bytes.data(), bytes.size()}}});
+  return bytes;
+}
+
+void replace(Store& store, const ObjectName& name, const Bytes& bytes) {
+  store.remove(name);
+  auto writer = store.create(name, {});
+  writer->write_at(0, bytes);
+  writer->sync(bytes.size());
+}
+
+struct Memory {
+  explicit Memory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
+  ~Memory() { forget_memory(name_); }
+  std::string name_;
+};
+
+StateDict plain_state(bool filled) {
+  torch::manual_seed(3);
+  StateDict state;
+  state["a"] = filled ? torch::randn({1000, 100}) : torch::zeros({1000, 100});
+  state["b"] = filled ? torch::randn({70}) : torch::zeros({70});
+  state["c"] = filled ? Value("text") : Value("");
+  state["d"] = filled ? torch::randn({500, 200}) : torch::zeros({500, 200});
+  return state;
+}
+
+torch::Tensor tensor_of(const SafeTensor& stored) {
+  torch::Tensor tensor = torch::empty(array_of(stored.sizes), *scalar_type_of(stored.dtype));
+  REQUIRE(tensor.nbytes() == stored.bytes.size());
+  if (tensor.numel() > 0) std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
+  return tensor;
+}
+
+bool same(const StateDict& a, const StateDict& b) {
+  for (const auto& [key, value] : a)
+    if (value.is_tensor() && !torch::equal(value.tensor(), b.at(key).tensor())) return false;
+  return a.at("c").to_text() == b.at("c").to_text();
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint reader: a place without a checkpoint says what it is") {
+  const TemporaryDirectory directory;
+  const auto read = [](const std::string& url) {
+    return caught([&] {
+      CheckpointReader reader;
+      reader.reset(url);
+      reader.read_metadata();
+    });
+  };
+  const std::string path = directory.path();
+  CHECK(read(path + "/missing").code == ErrorCode::kNotFound);
+  CHECK(read(path + "/missing").has("no such directory or an empty one"));
+  std::filesystem::create_directories(path + "/empty");
+  CHECK(read(path + "/empty").has("no such directory or an empty one"));
+  std::filesystem::create_directories(path + "/other");
+  std::ofstream(path + "/other/notes.txt") << "text";
+  CHECK(read(path + "/other").has("notes.txt"));
+  CHECK(read(path + "/other").code == ErrorCode::kNotFound);
+  std::filesystem::create_directories(path + "/died");
+  std::ofstream(path + "/died/__0_0.distcp") << "text";
+  CHECK(read(path + "/died").has("died half-way"));
+  open_store(path + "/running")->create_root();
+  open_store(path + "/running")->begin_attempt(local_save_id(1));
+  CHECK(read(path + "/running").has("has not ended"));
+  const StateDict state = plain_state(true);
+  save(path + "/run/step_1", 1, {&state});
+  CHECK(read(path + "/run").has("/run/step_1"));
+  CHECK(read("nosuch://x").code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("checkpoint reader: reading before it is set up is refused") {
+  CheckpointReader reader;
+  DefaultLoadPlanner planner;
+  CHECK(caught([&] { reader.read_data({}, planner); }).code == ErrorCode::kPrecondition);
+}
+
+TEST_CASE("checkpoint reader: a missing, short, long or damaged file is named with rank, tensor and offset") {
+  const Memory memory("reader");
+  const std::string url = "mem://reader/x";
+  const StateDict state = plain_state(true);
+  save(url, 1, {&state});
+  const auto store = open_store(url);
+  const ObjectName file = data_file_name(0, 0, local_save_id(1));
+  const Bytes whole = content(*store, file);
+  const auto a = std::get<TensorStorageMetadata>(*read_metadata(*store).find("a")).storage.at(0);
+  const auto attempt = [&](CheckpointReaderOptions options = {}) {
+    return caught([&] {
+      StateDict target = plain_state(false);
+      load(url, {&target}, options);
+    });
+  };
+  const auto names_all = [&](const Caught& error) { return error.has("rank 0") && error.has(file) && error.has("\"a\""); };
+
+  SUBCASE("missing") {
+    store->remove(file);
+    const Caught error = attempt();
+    CHECK(error.code == ErrorCode::kNotFound);
+    CHECK(names_all(error));
+  }
+  SUBCASE("short") {
+    replace(*store, file, whole.substr(0, whole.size() - 1));
+    const Caught error = attempt();
+    CHECK(error.code == ErrorCode::kCorrupt);
+    CHECK(names_all(error));
+  }
+  SUBCASE("long") {
+    replace(*store, file, whole + "x");
+    const Caught error = attempt();
+    CHECK(error.code == ErrorCode::kCorrupt);
+    CHECK(names_all(error));
+  }
+  SUBCASE("damaged payload") {
+    Bytes flipped = whole;
+    const std::size_t at = a.payload_offset + 2 * kBlock + 77;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    replace(*store, file, flipped);
+    const Caught error = attempt();
+    CHECK(error.code == ErrorCode::kCorrupt);
+    CHECK(names_all(error));
+    CHECK(error.has("offsets " + std::to_string(at / kBlock * kBlock)));
+    CheckpointReaderOptions trusting;
+    trusting.verify = false;
+    CHECK(attempt(trusting).code == ErrorCode{});
+  }
+  SUBCASE("damaged trailer") {
+    Bytes flipped = whole;
+    flipped[whole.size() - 40] = static_cast<char>(flipped[whole.size() - 40] ^ 1);
+    replace(*store, file, flipped);
+    const Caught error = attempt();
+    CHECK(error.code == ErrorCode::kCorrupt);
+    CHECK(names_all(error));
+  }
+  SUBCASE("another save's file") {
+    save("mem://reader/y", 2, {&state});
+    replace(*store, file, content(*open_store("mem://reader/y"), data_file_name(0, 0, local_save_id(2))));
+    CHECK(attempt().code == ErrorCode::kCorrupt);
+  }
+  SUBCASE("verify_first changes nothing when something is damaged") {
+    Bytes flipped = whole;
+    const auto d = std::get<TensorStorageMetadata>(*read_metadata(*store).find("d")).storage.at(0);
+    flipped[d.payload_offset] = static_cast<char>(flipped[d.payload_offset] ^ 1);
+    replace(*store, file, flipped);
+    StateDict target = plain_state(false);
+    CheckpointReaderOptions first;
+    first.verify_first = true;
+    CHECK(caught([&] { load(url, {&target}, first); }).code == ErrorCode::kCorrupt);
+    CHECK(target["a"].tensor().eq(0).all().item<bool>());
+  }
+}
+
+TEST_CASE("checkpoint reader: a checkpoint that is replaced while it is read is told from a damaged one") {
+  const Memory memory("reader");
+  const std::string url = "mem://reader/x";
+  const StateDict state = plain_state(true);
+  save(url, 1, {&state});
+  // Two more saves, after which the files of the first are gone, come between the metadata and the data.
+  class Late : public DefaultLoadPlanner {
+   public:
+    std::function<void()> act;
+    LoadPlan finish_plan(LoadPlan plan) override {
+      act();
+      return plan;
+    }
+  } planner;
+  planner.act = [&] {
+    save(url, 2, {&state});
+    save(url, 3, {&state});
+  };
+  StateDict target = plain_state(false);
+  CheckpointReader reader;
+  const Caught error = caught([&] { load_locally(url, {{&target, &planner, &reader}}); });
+  CHECK(error.code == ErrorCode::kChanged);
+  CHECK(error.has(local_save_id(3)));
+  load(url, {&target});
+  CHECK(same(target, state));
+}
+
+TEST_CASE("checkpoint reader: an operation of the store, or a planner, that fails, fails the read with its own exception") {
+  register_recorded();
+  const Memory memory("recorded");
+  const std::string url = "recorded://recorded/x";
+  const StateDict state = plain_state(true);
+  save(url, 1, {&state});
+  std::size_t failing = 0;
+  for (bool failed = true; failed; ++failing) {
+    recorded_control = std::make_shared<StoreControl>();
+    recorded_control->fail_at(failing);
+    StateDict target = plain_state(false);
+    CheckpointReaderOptions options;
+    options.bytes_in_flight_max = kBlock;
+    try {
+      load(url, {&target}, options);
+      failed = false;
+      CHECK(same(target, state));
+    } catch (const StoreFault&) {
+    }
+  }
+  CHECK(failing > 5);
+
+  recorded_control = std::make_shared<StoreControl>();
+  class Failing : public DefaultLoadPlanner {
+   public:
+    int countdown = 0;
+    torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
+      count();
+      return DefaultLoadPlanner::resolve_tensor(plan, item);
+    }
+    void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override {
+      count();
+      DefaultLoadPlanner::load_bytes(plan, item, std::move(bytes));
+    }
+    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
+      count();
+      DefaultLoadPlanner::commit_tensor(plan, item, std::move(tensor));
+    }
+
+   private:
+    void count() {
+      std::lock_guard lock(mutex_);
+      if (countdown-- == 0) throw std::logic_error("planner");
+    }
+    std::mutex mutex_;
+  };
+  int calls = 0;
+  for (bool failed = true; failed; ++calls) {
+    Failing planner;
+    planner.countdown = calls;
+    StateDict target = plain_state(false);
+    CheckpointReader reader;
+    try {
+      load_locally(url, {{&target, &planner, &reader}});
+      failed = false;
+    } catch (const std::logic_error&) {
+    }
+  }
+  CHECK(calls == 8);  // three tensors resolved and committed, one bytes object; and the one without a failure
+}
+
+TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each once") {
+  register_recorded();
+  const Memory memory("recorded");
+  const std::string url = "recorded://recorded/x";
+  StateDict state;
+  torch::manual_seed(4);
+  const torch::Tensor whole = torch::randn({2000, 1000});  // about 61 blocks
+  state["w"] = whole;
+  state["other"] = torch::randn({1000, 1000});
+  save(url, 1, {&state});
+  const auto storage = std::get<TensorStorageMetadata>(*read_metadata(*open_store(url)).find("w")).storage.at(0);
+  const auto info = read_metadata(*open_store(url)).files.at(0);
+
+  const auto read_part = [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns, bool verify) {
+    StateDict target;
+    LocalShard shard{torch::zeros({rows, columns}), {row, column}};
+    target["w"] = ShardedTensor({2000, 1000}, DType::kFloat32, {shard});
+    CheckpointReaderOptions options;
+    options.verify = verify;
+    options.bytes_in_flight_max = 8 * kBlock;
+    load(url, {&target}, options);
+    CHECK(shard.tensor.equal(whole.narrow(0, row, rows).narrow(1, column, columns)));
+    std::uint64_t bytes = 0;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+    for (const auto& range : recorded->reads) {
+      if (verify && range.begin >= *info.length - *info.trailer_length) continue;
+      bytes += range.end - range.begin;
+      for (const auto& [begin, end] : seen) CHECK((range.end <= begin || range.begin >= end));
+      seen.insert({range.begin, range.end});
+    }
+    return bytes;
+  };
+  // Rows.
+  CHECK(read_part(500, 700, 0, 1000, false) == 700 * 4000);
+  CHECK(read_part(500, 700, 0, 1000, true) <= 700 * 4000 + 2 * kBlock);
+  CHECK(read_part(7, 1, 0, 1000, true) <= 2 * kBlock);
+  // Columns lie closer together than a read is worth: one range from the first to the last.
+  CHECK(read_part(0, 2000, 250, 500, false) == 2000 * 4000 - 2000);
+  CHECK(read_part(0, 2000, 999, 1, true) <= 2000 * 4000 + 2 * kBlock);
+  CHECK(read_part(1234, 1, 17, 1, false) == 4);
+  CHECK(storage.payload_offset % 4096 == 0);
+}
+
+TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays bounded") {
+  register_recorded();
+  const Memory memory("recorded");
+  const std::string url = "recorded://recorded/x";
+  StateDict state;
+  const torch::Tensor whole = torch::randn({100, 5000});
+  state["w"] = whole;
+  save(url, 1, {&state});
+  // The same rows into two local shards that overlap in what they need of the file: rows, and a column block of all rows.
+  class Twice : public DefaultLoadPlanner {
+   public:
+    torch::Tensor copy = torch::zeros({100, 5000});
+    LoadPlan create_local_plan() override {
+      LoadPlan plan = DefaultLoadPlanner::create_local_plan();
+      ReadItem again = plan.items.at(0);
+      plan.items.push_back(again);
+      return plan;
+    }
+    torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
+      return &item == &plan.items[1] ? copy : DefaultLoadPlanner::resolve_tensor(plan, item);
+    }
+    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
+      if (&item != &plan.items[1]) DefaultLoadPlanner::commit_tensor(plan, item, tensor);
+    }
+  } planner;
+  StateDict target;
+  target["w"] = torch::zeros({100, 5000});
+  CheckpointReaderOptions options;
+  options.bytes_in_flight_max = 2 * kBlock;
+  options.threads = 8;
+  CheckpointReader reader(options);
+  load_locally(url, {{&target, &planner, &reader}});
+  CHECK(target["w"].tensor().equal(whole));
+  CHECK(planner.copy.equal(whole));
+  std::uint64_t bytes = 0;
+  for (const auto& range : recorded->reads) bytes += range.end - range.begin;
+  CHECK(bytes <= content(*open_store(url), data_file_name(0, 0, local_save_id(1))).size());
+}
+
+TEST_CASE("checkpoint reader: every dtype, shape and layout comes back, in one file or one per item") {
+  const Memory memory("reader");
+  const TemporaryDirectory directory;
+  torch::manual_seed(5);
+  StateDict state;
+  std::map<std::string, torch::Tensor> tensors;
+  for (const torch::ScalarType type :
+       {torch::kFloat32, torch::kFloat64, torch::kFloat16, torch::kBFloat16, torch::kInt8, torch::kUInt8, torch::kInt16,
+        torch::kInt32, torch::kInt64, torch::kBool, torch::kComplexFloat, torch::kComplexDouble}) {
+    const std::string name = c10::toString(type);
+    tensors[name] = torch::randint(0, 2, {40, 30, 20}).to(type);
+    tensors[name + " transposed"] = torch::randint(0, 2, {30, 200}).to(type).t();
+    tensors[name + " scalar"] = torch::randint(0, 2, {}).to(type);
+    tensors[name + " empty"] = torch::empty({3, 0, 2}, type);
+  }
+  tensors["conjugated"] = torch::view_as_complex(torch::randn({40, 50, 2})).conj();
+  tensors["stepped"] = torch::randn({100, 100}).slice(0, 3, 97, 7).slice(1, 0, 100, 3);
+  tensors["expanded"] = torch::randn({100, 1}).expand({100, 1000});
+  tensors["channels last"] = torch::randn({4, 3, 50, 60}).contiguous(at::MemoryFormat::ChannelsLast);
+  for (const auto& [name, tensor] : tensors) state[name] = tensor;
+  state["none"] = Value();
+  state["blob"] = Blob{Bytes(2 * kBlock + 3, 'z')};
+
+  for (const std::string& url : {std::string("mem://reader/x"), directory.path() + "/x"})
+    for (const bool single_file : {true, false}) {
+      CheckpointWriterOptions options;
+      options.single_file_per_rank = single_file;
+      save(url, single_file ? 1 : 2, {&state}, options);
+      CHECK(verify_checkpoint(*open_store(url)).empty());
+      for (const std::uint64_t in_flight : {std::uint64_t{kBlock}, std::uint64_t{64} << 20}) {
+        StateDict target;
+        for (const auto& [name, tensor] : tensors) target[name] = torch::zeros_like(tensor);
+        target["expanded"] = torch::zeros({100, 1000});
+        target["conjugated"] = torch::zeros_like(tensors["conjugated"]).conj();
+        target["stepped"] = torch::zeros({34, 14}).t();
+        target["none"] = Value(1);
+        target["blob"] = Blob{};
+        CheckpointReaderOptions reading;
+        reading.bytes_in_flight_max = in_flight;
+        reading.threads = 3;
+        load(url, {&target}, reading);
+        for (const auto& [name, tensor] : tensors) {
+          INFO(name);
+          CHECK(target[name].tensor().equal(tensor));
+        }
+        CHECK(target["none"].is_none());
+        CHECK(target["blob"].blob().bytes == Bytes(2 * kBlock + 3, 'z'));
+      }
+    }
+}
+
+TEST_CASE("checkpoint reader: a tensor that is loaded as another dtype is converted when asked for") {
+  const Memory memory("reader");
+  StateDict state;
+  state["w"] = torch::randn({300, 400});
+  save("mem://reader/x", 1, {&state});
+  StateDict target;
+  target["w"] = torch::zeros({300, 400}, torch::kFloat64);
+  LoadPlannerOptions cast;
+  cast.allow_dtype_cast = true;
+  load_locally(
+      "mem://reader/x", {&target}, [] { return make_reader(); }, cast);
+  CHECK(target["w"].tensor().equal(state["w"].tensor().to(torch::kFloat64)));
+}
+
+TEST_CASE("checkpoint reader: what PyTorch wrote loads exactly, on 1 to 4 ranks, cut by rows and by columns") {
+  const std::string root = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/";
+  for (const char* const folder : {"single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"}) {
+    INFO(folder);
+    const std::string url = root + folder;
+    const auto expected = read_safetensors(url + "/expected.safetensors");
+    const auto store = open_store(url);
+    const Metadata metadata = read_metadata(*store);
+    CHECK(verify_checkpoint(*store).empty());
+    for (int world = 1; world <= 4; ++world)
+      for (const std::int64_t dim : {0, 1})
+        for (const bool verify_first : {false, true}) {
+          if (verify_first && world != 2) continue;
+          std::vector<StateDict> targets(static_cast<std::size_t>(world));
+          std::vector<StateDict*> pointers;
+          ChunkShardingSpec spec;
+          for (int rank = 0; rank < world; ++rank) spec.placements.push_back(rank);
+          for (int rank = 0; rank < world; ++rank) {
+            StateDict& target = targets[static_cast<std::size_t>(rank)];
+            for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+              const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+              if (!tensor) continue;
+              const auto type = *scalar_type_of(tensor->properties.dtype);
+              spec.dim = dim;
+              if (static_cast<std::int64_t>(tensor->size.size()) > dim)
+                target[fqn] = ShardedTensor::zeros(spec, tensor->size, rank, torch::TensorOptions().dtype(type));
+              else
+                target[fqn] = torch::zeros(array_of(tensor->size), type);
+            }
+            pointers.push_back(&target);
+          }
+          CheckpointReaderOptions options;
+          options.verify_first = verify_first;
+          options.bytes_in_flight_max = kBlock;
+          LoadPlannerOptions planning;
+          planning.flatten_state_dict = false;
+          load_locally(
+              url, pointers, [&] { return make_reader(options); }, planning);
+          for (const auto& [fqn, stored] : expected) {
+            INFO(fqn);
+            const torch::Tensor tensor = tensor_of(stored);
+            for (const StateDict& target : targets) {
+              const Value& value = target.at(fqn);
+              if (value.is_tensor()) {
+                CHECK(torch::equal(value.tensor(), tensor));
+                continue;
+              }
+              for (const LocalShard& shard : value.sharded().local_shards())
+                CHECK(torch::equal(shard.tensor, part_of(tensor, shard.offsets, extents_of(shard.tensor.sizes()))));
+            }
+          }
+        }
+  }
+}

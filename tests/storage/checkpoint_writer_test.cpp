@@ -1,0 +1,388 @@
+// Cairn's own writer: what it refuses, what a failure leaves behind, what it records, and the bytes it writes.
+#include <atomic>
+#include <set>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+// "watched://name/path" is "mem://name/path" behind the control that a test set.
+std::shared_ptr<StoreControl> watched_control;
+
+void register_watched() {
+  static const bool once = [] {
+    register_store("watched", [](const std::string& url) {
+      return std::make_shared<WrappedStore>(open_store("mem" + url.substr(url.find("://"))), watched_control);
+    });
+    return true;
+  }();
+  (void)once;
+}
+
+std::unique_ptr<StorageWriter> make_writer(CheckpointWriterOptions options = {}) {
+  return std::make_unique<CheckpointWriter>(options);
+}
+
+LocalSave save_to(const std::string& url, std::uint64_t counter) {
+  LocalSave save;
+  save.checkpoint_id = url;
+  save.save_id = local_save_id(counter);
+  return save;
+}
+
+StateDict state_of(double value) {
+  StateDict state;
+  state["weight"] = torch::full({64, 33}, value);
+  state["step"] = static_cast<std::int64_t>(value);
+  return state;
+}
+
+// What the checkpoint holds of `state_of`.
+double loaded(const std::string& url) {
+  StateDict state = state_of(-1);
+  load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
+  const double value = state["weight"].tensor()[0][0].item<double>();
+  CHECK(state["weight"].tensor().eq(value).all().item<bool>());
+  CHECK(state["step"].to_int() == static_cast<std::int64_t>(value));
+  return value;
+}
+
+ErrorCode code_of(const std::function<void()>& act, std::string* text = nullptr) {
+  try {
+    act();
+  } catch (const Error& error) {
+    if (text) *text = error.what();
+    return error.code();
+  }
+  return ErrorCode{};
+}
+
+std::set<std::string> data_files(const std::string& url) {
+  std::set<std::string> names;
+  for (const ObjectInfo& object : open_store(url)->list()) names.insert(object.name);
+  names.erase(kCommitRecordName);
+  return names;
+}
+
+struct Memory {
+  explicit Memory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
+  ~Memory() { forget_memory(name_); }
+  std::string name_;
+};
+
+// Each rank holds a third of the rows, of different types.
+StateDict rank_state(int rank, int world) {
+  torch::manual_seed(7);
+  StateDict state;
+  const torch::Tensor whole = torch::randn({3 * world + 1, 40'000});
+  ChunkShardingSpec spec;
+  for (int r = 0; r < world; ++r) spec.placements.push_back(r);
+  state["sharded"] = ShardedTensor::distribute(whole, spec, rank);
+  state["replicated"] = torch::arange(10);
+  state["name"] = "text";
+  state["blob"] = Blob{Bytes(300'000, 'b')};
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint writer: options that cannot work are refused") {
+  CheckpointWriterOptions options;
+  options.bytes_in_flight_max = 1;
+  CHECK(code_of([&] { make_writer(options); }) == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
+  CheckpointWriter writer;
+  StorageContext context;
+  context.save_id = local_save_id(1);
+  context.world_size = 2;
+  context.checkpoint_id = "mem://writer/checkpoint";
+  std::string text;
+  CHECK(code_of([&] { writer.set_up_storage_writer(context); }, &text) == ErrorCode::kPrecondition);
+  CHECK(text.find("mem://writer/checkpoint") != std::string::npos);
+  context.checkpoint_id = "nosuch://x/y";
+  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) == ErrorCode::kInvalidArgument);
+  context.checkpoint_id = "/dev/null/x";
+  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) != ErrorCode{});
+  context.checkpoint_id = "/tmp/x";
+  context.save_id = "step 1/../..";
+  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) == ErrorCode::kInvalidArgument);
+  writer.abandon();
+}
+
+TEST_CASE("checkpoint writer: a checkpoint that exists is kept when overwriting is off") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/step";
+  CheckpointWriterOptions keep;
+  keep.overwrite = false;
+  const StateDict first = state_of(1);
+  const StateDict second = state_of(2);
+  save_locally(save_to(url, 1), {&first}, [&] { return make_writer(keep); });
+  const auto before = data_files(url);
+  std::string text;
+  CHECK(code_of([&] { save_locally(save_to(url, 2), {&second}, [&] { return make_writer(keep); }); }, &text) ==
+        ErrorCode::kAlreadyExists);
+  CHECK(text.find("Checkpoint already exists") != std::string::npos);
+  CHECK(loaded(url) == 1);
+  CHECK(data_files(url) == before);
+  CHECK(open_store(url)->open_attempts().empty());
+}
+
+TEST_CASE("checkpoint writer: of two saves at once without overwriting, the store lets one exist") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/step";
+  CheckpointWriterOptions keep;
+  keep.overwrite = false;
+  const StateDict ours = state_of(1);
+  const StateDict theirs = state_of(2);
+  // The other save runs from beginning to end after ours has been set up and has planned.
+  class Meanwhile : public DefaultSavePlanner {
+   public:
+    std::function<void()> act;
+    SavePlan finish_plan(SavePlan plan) override {
+      act();
+      return plan;
+    }
+  } planner;
+  planner.act = [&] { save_locally(save_to(url, 2), {&theirs}, [&] { return make_writer(keep); }); };
+  const auto writer = make_writer(keep);
+  std::string text;
+  const ErrorCode code = code_of([&] { save_locally(save_to(url, 1), {{&ours, &planner, writer.get()}}); }, &text);
+  const bool lost = code == ErrorCode::kAlreadyExists || code == ErrorCode::kFenced;
+  CHECK(lost);
+  CHECK(loaded(url) == 2);
+}
+
+TEST_CASE("checkpoint writer: whichever operation of the store fails, the old or the new checkpoint is there, whole") {
+  register_watched();
+  for (const bool single_file : {true, false}) {
+    CheckpointWriterOptions options;
+    options.single_file_per_rank = single_file;
+    std::size_t failing = 0;
+    for (bool failed = true; failed; ++failing) {
+      const Memory memory("watched");
+      const std::string url = "watched://watched/run/step";
+      watched_control = std::make_shared<StoreControl>();
+      const StateDict old_state = state_of(1);
+      const StateDict new_state = state_of(2);
+      save_locally(save_to(url, 1), {&old_state, &old_state}, [&] { return make_writer(options); });
+      const auto old_files = data_files(url);
+
+      watched_control = std::make_shared<StoreControl>();
+      watched_control->fail_at(failing);
+      failed = false;
+      bool raised = false;
+      try {
+        save_locally(save_to(url, 2), {&new_state, &new_state}, [&] { return make_writer(options); });
+      } catch (const StoreFault&) {
+        raised = true;
+      }
+      failed = watched_control->operations() > failing;
+      watched_control = std::make_shared<StoreControl>();
+      INFO("operation ", failing);
+      CHECK(loaded(url) == (raised ? 1 : 2));
+      if (raised) CHECK(data_files(url) == old_files);
+      CHECK(verify_checkpoint(*open_store(url)).empty());
+      // And the next save works.
+      save_locally(save_to(url, 3), {&old_state, &old_state}, [&] { return make_writer(options); });
+      CHECK(loaded(url) == 1);
+    }
+    CHECK(failing > 10);
+  }
+  watched_control = nullptr;
+}
+
+TEST_CASE("checkpoint writer: a planner that drops an item at the last moment fails the save") {
+  const Memory memory("writer");
+  class Dropping : public DefaultSavePlanner {
+   public:
+    SavePlan finish_plan(SavePlan plan) override {
+      plan.items.pop_back();
+      return plan;
+    }
+  } planner;
+  const StateDict state = state_of(1);
+  const auto writer = make_writer();
+  std::string text;
+  CHECK(code_of(
+            [&] {
+              save_locally(save_to("mem://writer/x", 1), {{&state, &planner, writer.get()}});
+            },
+            &text) == ErrorCode::kMismatch);
+  CHECK(text.find("\"step\"") != std::string::npos);
+  CHECK(data_files("mem://writer/x").empty());
+  CHECK(open_store("mem://writer/x")->open_attempts().empty());
+}
+
+TEST_CASE("checkpoint writer: a planner that reorders its items at the last moment is followed") {
+  const Memory memory("writer");
+  class Reordering : public DefaultSavePlanner {
+   public:
+    SavePlan finish_plan(SavePlan plan) override {
+      std::reverse(plan.items.begin(), plan.items.end());
+      return plan;
+    }
+  } planner;
+  StateDict state = state_of(1);
+  state["bias"] = torch::randn({5000});
+  state["empty"] = torch::empty({0});
+  for (const bool single_file : {true, false}) {
+    CheckpointWriterOptions options;
+    options.single_file_per_rank = single_file;
+    const auto writer = make_writer(options);
+    save_locally(save_to("mem://writer/x", single_file ? 1 : 2), {{&state, &planner, writer.get()}});
+    CHECK(verify_checkpoint(*open_store("mem://writer/x")).empty());
+    StateDict target = state_of(-1);
+    target["bias"] = torch::zeros({5000});
+    target["empty"] = torch::empty({0});
+    load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
+    CHECK(target["bias"].tensor().equal(state["bias"].tensor()));
+    CHECK(target["weight"].tensor().equal(state["weight"].tensor()));
+    CHECK(target["step"].to_int() == 1);
+  }
+}
+
+TEST_CASE("checkpoint writer: finishing without having planned is refused") {
+  const Memory memory("writer");
+  CheckpointWriter writer;
+  CHECK(code_of([&] { writer.finish({}, {}); }) == ErrorCode::kPrecondition);
+  StorageContext context;
+  context.checkpoint_id = "mem://writer/x";
+  context.save_id = local_save_id(1);
+  writer.reset(context.checkpoint_id);
+  writer.set_up_storage_writer(context);
+  CHECK(code_of([&] { writer.finish({}, {{}}); }) == ErrorCode::kPrecondition);
+  writer.abandon();
+  CHECK(data_files("mem://writer/x").empty());
+  CHECK(open_store("mem://writer/x")->open_attempts().empty());
+}
+
+TEST_CASE("checkpoint writer: several ranks, one file each or one per item; ranks without items have none") {
+  const TemporaryDirectory directory;
+  for (const bool single_file : {true, false}) {
+    const std::string url = directory.path() + (single_file ? "/run/single" : "/run/items");
+    CheckpointWriterOptions options;
+    options.single_file_per_rank = single_file;
+    std::vector<StateDict> states;
+    for (int rank = 0; rank < 3; ++rank) states.push_back(rank_state(rank, 3));
+    states.emplace_back();
+    LocalSave save = save_to(url, 1);
+    save.coordinator = 2;
+    save.step = 12;
+    save.user_metadata = {{"note", "a"}};
+    save_locally(save, {&states[0], &states[1], &states[2], &states[3]}, [&] { return make_writer(options); });
+
+    const auto store = open_store(url);
+    const Metadata metadata = read_metadata(*store);
+    CHECK(metadata.save_id == save.save_id);
+    REQUIRE(metadata.commit);
+    CHECK(metadata.commit->sequence == (single_file ? 1 : 2));
+    CHECK(metadata.commit->step == 12);
+    CHECK(metadata.commit->world_size == 4);
+    CHECK(metadata.commit->plan_digest.size() == 64);
+    CHECK(metadata.commit->user_metadata == save.user_metadata);
+    CHECK(metadata.files.size() == (single_file ? 3 : 6));
+    CHECK(data_files(url).size() == metadata.files.size());
+    CHECK_FALSE(data_files(url).count(data_file_name(3, 0, save.save_id)));
+    CHECK(verify_checkpoint(*store).empty());
+    CHECK(store->open_attempts().empty());
+    CHECK(store->fenced_attempts().empty());
+
+    std::vector<StateDict> targets;
+    for (int rank = 0; rank < 2; ++rank) {
+      StateDict target = rank_state(rank, 2);
+      ChunkShardingSpec spec;
+      spec.placements = {0, 1};
+      target["sharded"] = ShardedTensor::zeros(spec, {10, 40'000}, rank);
+      target["replicated"] = torch::zeros({10}, torch::kInt64);
+      target["name"] = "";
+      target["blob"] = Blob{};
+      targets.push_back(std::move(target));
+    }
+    load_locally(url, {&targets[0], &targets[1]}, [] { return std::make_unique<CheckpointReader>(); });
+    torch::manual_seed(7);
+    const torch::Tensor whole = torch::randn({10, 40'000});
+    for (int rank = 0; rank < 2; ++rank) {
+      const StateDict& target = targets[static_cast<std::size_t>(rank)];
+      CHECK(target.at("sharded").sharded().local_shards().at(0).tensor.equal(whole.narrow(0, 5 * rank, 5)));
+      CHECK(target.at("replicated").tensor().equal(torch::arange(10)));
+      CHECK(target.at("name").to_text() == "text");
+      CHECK(target.at("blob").blob().bytes == Bytes(300'000, 'b'));
+    }
+  }
+}
+
+TEST_CASE("checkpoint writer: the generation before stays until the next save, older ones go") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/step";
+  CheckpointWriter writer;  // used again and again
+  DefaultSavePlanner planner;
+  for (int generation = 1; generation <= 4; ++generation) {
+    const StateDict state = state_of(generation);
+    save_locally(save_to(url, static_cast<std::uint64_t>(generation)), {{&state, &planner, &writer}});
+    CHECK(loaded(url) == generation);
+    std::set<std::string> expected{data_file_name(0, 0, local_save_id(static_cast<std::uint64_t>(generation)))};
+    if (generation > 1) expected.insert(data_file_name(0, 0, local_save_id(static_cast<std::uint64_t>(generation) - 1)));
+    CHECK(data_files(url) == expected);
+    CHECK(read_metadata(*open_store(url)).commit->sequence == static_cast<std::uint64_t>(generation));
+  }
+}
+
+TEST_CASE("checkpoint writer: committed says whether the checkpoint exists") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/x";
+  CheckpointWriter writer;
+  DefaultSavePlanner planner;
+  const StateDict state = state_of(1);
+  CHECK(writer.committed(local_save_id(1)) == Committed::kUnknown);
+  save_locally(save_to(url, 1), {{&state, &planner, &writer}});
+  CHECK(writer.committed(local_save_id(1)) == Committed::kYes);
+  CHECK(writer.committed(local_save_id(2)) == Committed::kNo);
+  writer.abandon();  // of a save that was published: nothing to let go of
+  CHECK(loaded(url) == 1);
+}
+
+TEST_CASE("checkpoint writer: nothing to save makes a checkpoint of nothing") {
+  const Memory memory("writer");
+  const StateDict empty;
+  save_locally(save_to("mem://writer/x", 1), {&empty, &empty}, [] { return make_writer(); });
+  CHECK(read_metadata(*open_store("mem://writer/x")).files.empty());
+  StateDict target;
+  load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
+}
+
+TEST_CASE("checkpoint writer: its bytes are pinned") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/golden";
+  StateDict state;
+  state["weight"] = torch::arange(6, torch::kFloat32).view({2, 3});
+  state["steps"] = torch::tensor(5, torch::kInt64);
+  state["large"] = torch::arange(20'000, torch::kInt32);
+  state["epoch"] = 3;
+  state["nested"] = Dict{{"mask", torch::tensor({true, false})}, {"name", "x"}};
+  LocalSave save = save_to(url, 1);
+  save.step = 100;
+  save_locally(save, {&state}, [] { return make_writer(); });
+  const auto store = open_store(url);
+  const auto digest_of = [&](const ObjectName& name) {
+    Bytes bytes(store->size_bytes(name), '\0');
+    store->read(name, {{0, {bytes.data(), bytes.size()}}});
+    return std::to_string(bytes.size()) + " " + to_hex(sha256(bytes));
+  };
+  // A change here is a change of the format: old checkpoints must still load, and FORMAT.md must say so.
+  CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86537 439dafa3cd0b0d38312fc7883543669b1737dd177c28195f5a4a65caf4784239");
+  CHECK(digest_of(kCommitRecordName) == "1887 1affb9fd435fa8b8c3b469c2b00c1da1de9c6dfd188b3b95d228040ccc4ecaa3");
+}

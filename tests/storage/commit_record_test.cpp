@@ -1,0 +1,482 @@
+// The commit record: damage first, then what comes back, then what PyTorch's versions wrote.
+#include <random>
+#include <string>
+
+#include <cairn/tests/support/plain.hpp>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/state/pickle/pickler.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using namespace std::string_literals;
+
+namespace {
+
+constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystem = "torch.distributed.checkpoint.filesystem";
+
+Metadata sample() {
+  Metadata metadata;
+  TensorStorageMetadata weight;
+  weight.properties.dtype = DType::kBFloat16;
+  weight.properties.requires_grad = true;
+  weight.properties.memory_format = MemoryFormat::kChannelsLast;
+  weight.size = {4, 6};
+  weight.chunks = {{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}};
+  weight.storage = {{0, 0, 900, 448, {}}, {1, 0, 900, 448, {}}};
+  TensorStorageMetadata scalar;
+  scalar.properties.dtype = DType::kInt64;
+  scalar.chunks = {{{}, {}}};
+  scalar.storage = {{1, 900, 800, 1344, {"zstd", "xor"}}};
+  TensorStorageMetadata unplaced;  // a user-defined writer recorded nothing
+  unplaced.size = {3};
+  unplaced.chunks = {{{0}, {3}}};
+  TensorStorageMetadata uneven;
+  uneven.size = {2, 2, 2, 2, 2};
+  uneven.chunks = {{{0, 0, 0, 0, 0}, {2, 2, 2, 2, 2}}, {{0, 0, 0, 0, 0}, {0, 2, 2, 2, 2}}};
+  uneven.storage = {{0, 900, 1000, 1344, {}}, {0, 1900, 700, 2304, {}}};
+  metadata.state_dict_metadata = {{"model.weight", weight},
+                                  {"model.größe", scalar},
+                                  {"unplaced", unplaced},
+                                  {"uneven", uneven},
+                                  {"epoch", BytesStorageMetadata{StorageInfo{1, 1700, 500, 1700, {}}}},
+                                  {"nowhere", BytesStorageMetadata{}}};
+  metadata.files = {{"__0_0_x.distcp", 5000, 1, 10}, {"__1_0_x.distcp", 6000, 2, 20}};
+  metadata.planner_data = {{"model.weight", {std::string("model"), std::string("weight")}},
+                           {"model.größe", {std::string("model"), std::int64_t{3}, std::string("größe")}}};
+  metadata.checkpoint_id = "/run/step_1";
+  metadata.save_id = "0123-abc-1";
+  metadata.version = "1.0.0";
+  CommitInfo commit;
+  commit.sequence = 7;
+  commit.step = 100;
+  commit.world_size = 2;
+  commit.plan_digest = std::string(64, 'a');
+  commit.writer_version = "0.1.0";
+  commit.user_metadata = {{"note", "text"}};
+  metadata.commit = commit;
+  metadata.user_storage_data = "\xff\x00"s;
+  metadata.reindex();
+  return metadata;
+}
+
+Thrown decoding(const std::string& record) {
+  return thrown_by([&] { decode_commit_record(record); });
+}
+
+// The pickle alone, as if PyTorch had written it.
+std::string torch_pickle(const Metadata& metadata) { return pickle_torch_metadata(metadata, "5dd92e26-9bc4"); }
+
+// A record that is sound but for what `change` does to its footer, CRC-32 included.
+template <class Change>
+std::string with_footer(Change change) {
+  auto record = encode_commit_record(sample());
+  auto footer = record.substr(record.size() - 32);
+  change(footer);
+  record = record.substr(0, record.size() - 32) + footer.substr(0, 28);
+  zip::put_u32(record, crc32(0, record));
+  return record;
+}
+
+void begin(Pickler& out, std::string_view module, std::string_view name) {
+  out.global(module, name);
+  out.empty_tuple();
+  out.new_object();
+  out.empty_dict();
+  out.mark();
+}
+
+void end(Pickler& out) {
+  out.set_items();
+  out.build();
+}
+
+// A Metadata whose state_dict_metadata, storage_data and planner_data are what the caller writes.
+template <class Entries, class Storage, class Planner>
+std::string metadata_of(Entries entries, Storage storage, Planner planner) {
+  Pickler out(4);
+  begin(out, kModule, "Metadata");
+  out.text("state_dict_metadata");
+  entries(out);
+  out.text("planner_data");
+  planner(out);
+  out.text("storage_data");
+  storage(out);
+  end(out);
+  return std::move(out).finish();
+}
+
+const auto kNothing = [](Pickler& out) { out.none(); };
+
+// One tensor "t" with the given writers of properties, size and chunk list.
+template <class Properties, class Size, class Chunks>
+std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
+  return metadata_of(
+      [&](Pickler& out) {
+        out.empty_dict();
+        out.text("t");
+        begin(out, kModule, "TensorStorageMetadata");
+        out.text("properties");
+        properties(out);
+        out.text("size");
+        size(out);
+        out.text("chunks");
+        chunks(out);
+        end(out);
+        out.set_item();
+      },
+      kNothing, kNothing);
+}
+
+void size_of(Pickler& out, std::vector<std::int64_t> sizes) {
+  out.global("torch", "Size");
+  out.mark();
+  for (const auto size : sizes) out.integer(size);
+  out.tuple_from_mark();
+  out.tuple(1);
+  out.reduce();
+}
+
+// As PyTorch before 2.3 wrote it: other modules, no version, no storage_meta.
+void old_properties(Pickler& out, std::string_view dtype = "float32", std::string_view layout = "torch.strided") {
+  constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
+  out.global(kOldModule, "TensorProperties");
+  out.empty_tuple();
+  out.new_object();
+  out.mark();
+  out.global("torch", dtype);
+  out.global("torch.serialization", "_get_layout");
+  out.text(layout);
+  out.tuple(1);
+  out.reduce();
+  out.boolean(true);
+  out.global(kOldModule, "MEM_FORMAT_ENCODING");
+  out.integer(0);
+  out.tuple(1);
+  out.reduce();
+  out.boolean(false);
+  out.tuple_from_mark();
+  out.build();
+}
+
+void chunk_list(Pickler& out, const std::vector<Box>& boxes) {
+  out.empty_list();
+  out.mark();
+  for (const auto& box : boxes) {
+    begin(out, kModule, "ChunkStorageMetadata");
+    out.text("offsets");
+    size_of(out, box.offsets.to_vector());
+    out.text("sizes");
+    size_of(out, box.sizes.to_vector());
+    end(out);
+  }
+  out.appends();
+}
+
+const auto kProperties = [](Pickler& out) { old_properties(out); };
+
+}  // namespace
+
+TEST_CASE("every truncation of a commit record is found") {
+  const auto record = encode_commit_record(sample());
+  for (std::size_t length = 0; length < record.size(); ++length)
+    REQUIRE(decoding(record.substr(0, length)).code == ErrorCode::kCorrupt);
+}
+
+TEST_CASE("every flipped bit of a commit record is found") {
+  const auto record = encode_commit_record(sample());
+  for (std::size_t bit = 0; bit < record.size() * 8; ++bit) {
+    auto flipped = record;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    REQUIRE(is_refusal(decoding(flipped)));
+  }
+}
+
+TEST_CASE("no damage to PyTorch's metadata does harm") {
+  const auto pickle = torch_pickle(sample());
+  REQUIRE_FALSE(decoding(pickle).is_error);
+  const auto try_decoding = [](const std::string& bytes) {
+    const auto thrown = decoding(bytes);
+    REQUIRE((!thrown.is_error || is_refusal(thrown)));
+  };
+  for (std::size_t length = 0; length < pickle.size(); ++length) REQUIRE(is_refusal(decoding(pickle.substr(0, length))));
+  for (std::size_t bit = 0; bit < pickle.size() * 8; ++bit) {
+    auto flipped = pickle;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    try_decoding(flipped);
+  }
+  std::mt19937 random(7);
+  for (int round = 0; round < 20'000; ++round) {
+    auto changed = pickle;
+    for (int i = 0; i < 4; ++i) changed[random() % changed.size()] = static_cast<char>(random());
+    try_decoding(changed);
+  }
+}
+
+TEST_CASE("a cut-off record of Cairn's is not taken for PyTorch's") {
+  const auto metadata = sample();
+  const auto pickle = pickle_torch_metadata(metadata, "cairn-" + metadata.save_id);
+  const auto thrown = decoding(pickle);
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("footer"));
+}
+
+TEST_CASE("what follows PyTorch's pickle must be Cairn's") { CHECK(decoding(torch_pickle(sample()) + "x").says("1 bytes follow")); }
+
+TEST_CASE("a newer format version says so") {
+  const auto newer = with_footer([](std::string& footer) { footer[16] = 2; });
+  CHECK(decoding(newer).code == ErrorCode::kUnsupported);
+  CHECK(decoding(newer).says("version 2"));
+  CHECK(decoding(newer).says("newer Cairn"));
+  CHECK(decoding(with_footer([](std::string& footer) { footer[16] = 0; })).code == ErrorCode::kCorrupt);
+  CHECK(decoding(with_footer([](std::string& footer) { footer[0] = static_cast<char>(footer[0] + 1); })).code ==
+        ErrorCode::kCorrupt);
+  CHECK(decoding(with_footer([](std::string& footer) { footer[8] = static_cast<char>(footer[8] + 1); })).code ==
+        ErrorCode::kCorrupt);
+  CHECK(decoding(with_footer([](std::string& footer) { footer[7] = '\x7f'; })).code == ErrorCode::kCorrupt);
+}
+
+TEST_CASE("a record needs a save id, a commit and names that Python can read") {
+  auto metadata = sample();
+  metadata.save_id.clear();
+  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+  metadata = sample();
+  metadata.commit.reset();
+  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+  metadata = sample();
+  metadata.state_dict_metadata[0].first = "bad\xff";
+  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+  metadata = sample();
+  std::get<TensorStorageMetadata>(metadata.state_dict_metadata[0].second).storage.pop_back();
+  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("classes outside DCP's are refused by name") {
+  const auto planner = [](Pickler& out) {
+    out.global("os", "system");
+    out.text("true");
+    out.tuple(1);
+    out.reduce();
+  };
+  const auto thrown = decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, planner));
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("os.system"));
+  // On the list, but in the wrong place: still nothing is called.
+  const auto getattr = [](Pickler& out) {
+    out.global("builtins", "getattr");
+    out.global("torch", "Size");
+    out.text("__class__");
+    out.tuple(2);
+    out.reduce();
+  };
+  CHECK(is_refusal(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, getattr))));
+}
+
+TEST_CASE("metadata that contradicts itself is refused, saying what is wrong") {
+  const auto chunks = [](std::vector<Box> boxes) { return [boxes](Pickler& out) { chunk_list(out, boxes); }; };
+  const auto size = [](std::vector<std::int64_t> sizes) { return [sizes](Pickler& out) { size_of(out, sizes); }; };
+  CHECK_FALSE(decoding(tensor_metadata(kProperties, size({4}), chunks({{{0}, {4}}}))).is_error);
+  CHECK(decoding(tensor_metadata(kProperties, size({4}), chunks({{{1}, {4}}}))).says("does not fit"));
+  CHECK(decoding(tensor_metadata(kProperties, size({4}), chunks({{{0, 0}, {4, 1}}}))).says("does not fit"));
+  CHECK(is_refusal(decoding(tensor_metadata(kProperties, size({-4}), chunks({})))));
+  const std::int64_t huge = std::int64_t{1} << 62;
+  CHECK(decoding(tensor_metadata(kProperties, size({huge, huge}), chunks({}))).code == ErrorCode::kCorrupt);
+  CHECK(is_refusal(decoding(tensor_metadata(kProperties, size({4}), chunks({{{huge}, {huge}}})))));
+  const auto sparse = [](Pickler& out) { old_properties(out, "float32", "torch.sparse_coo"); };
+  CHECK(decoding(tensor_metadata(sparse, size({4}), chunks({}))).says("torch.sparse_coo"));
+  const auto quantized = [](Pickler& out) { old_properties(out, "qint8"); };
+  CHECK(decoding(tensor_metadata(quantized, size({4}), chunks({}))).says("torch.qint8"));
+  const auto no_dtype = [](Pickler& out) { old_properties(out, "Size"); };
+  CHECK(decoding(tensor_metadata(no_dtype, size({4}), chunks({}))).says("torch.Size is no dtype"));
+  CHECK(is_refusal(decoding(tensor_metadata(kNothing, size({4}), chunks({})))));
+}
+
+TEST_CASE("file names stay within the checkpoint") {
+  for (const auto* name : {"../x", "/etc/passwd", "a/../b", "", "a//b", "./a", "a/"}) {
+    CAPTURE(name);
+    const auto storage = [&](Pickler& out) {
+      out.empty_dict();
+      begin(out, kModule, "MetadataIndex");
+      out.text("fqn");
+      out.text("t");
+      end(out);
+      begin(out, kFilesystem, "_StorageInfo");
+      out.text("relative_path");
+      out.text(name);
+      out.text("offset");
+      out.integer(0);
+      out.text("length");
+      out.integer(1);
+      end(out);
+      out.set_item();
+    };
+    CHECK(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing)).says("no file name"));
+  }
+}
+
+TEST_CASE("one list in very many places is refused before it fills the memory") {
+  // 3,000 tensors that all name one list of 3,000 chunks: nine million boxes out of a few hundred kilobytes.
+  Pickler out(4);
+  begin(out, kModule, "Metadata");
+  out.text("state_dict_metadata");
+  out.empty_dict();
+  out.mark();
+  Pickler::Slot list = 0;
+  for (int i = 0; i < 3000; ++i) {
+    out.text("t" + std::to_string(i));
+    begin(out, kModule, "TensorStorageMetadata");
+    out.text("properties");
+    old_properties(out);
+    out.text("size");
+    size_of(out, {1, 1, 1, 1, 1, 1, 1, 1});
+    out.text("chunks");
+    if (i == 0) {
+      out.empty_list();
+      list = out.remember();
+      out.mark();
+      begin(out, kModule, "ChunkStorageMetadata");
+      out.text("offsets");
+      size_of(out, {0, 0, 0, 0, 0, 0, 0, 0});
+      out.text("sizes");
+      size_of(out, {1, 1, 1, 1, 1, 1, 1, 1});
+      end(out);
+      const auto chunk = out.remember();
+      for (int k = 0; k < 3000; ++k) out.recall(chunk);
+      out.appends();
+    } else {
+      out.recall(list);
+    }
+    end(out);
+  }
+  out.set_items();
+  end(out);
+  const auto thrown = decoding(std::move(out).finish());
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("many places"));
+}
+
+TEST_CASE("what was recorded comes back, all of it") {
+  const auto metadata = sample();
+  const auto record = encode_commit_record(metadata);
+  // Compared as the codec compares: byte for byte, whatever the fields.
+  CHECK(encode_metadata(decode_commit_record(record)) == encode_metadata(metadata));
+  CHECK(encode_commit_record(metadata) == record);
+}
+
+TEST_CASE("an empty checkpoint is one") {
+  Metadata metadata;
+  metadata.save_id = "x";
+  metadata.commit.emplace();
+  metadata.commit->world_size = 1;
+  metadata.commit->plan_digest = std::string(64, '0');
+  const auto back = decode_commit_record(encode_commit_record(metadata));
+  CHECK(back.state_dict_metadata.empty());
+  CHECK(back.commit.has_value());
+}
+
+TEST_CASE("the pickle says what PyTorch can know") {
+  const auto metadata = sample();
+  const auto back = decode_commit_record(torch_pickle(metadata));
+  CHECK_FALSE(back.commit.has_value());
+  CHECK(back.save_id == "5dd92e26-9bc4");
+  CHECK(back.checkpoint_id == "/run/step_1");
+  CHECK(back.version == "1.0.0");
+  CHECK((back.planner_data == metadata.planner_data));
+  REQUIRE(back.state_dict_metadata.size() == metadata.state_dict_metadata.size());
+  for (std::size_t i = 0; i < back.state_dict_metadata.size(); ++i) {
+    const auto& [fqn, entry] = back.state_dict_metadata[i];
+    const auto& [wanted_fqn, wanted_entry] = metadata.state_dict_metadata[i];
+    CAPTURE(fqn);
+    CHECK(fqn == wanted_fqn);
+    REQUIRE(entry.index() == wanted_entry.index());
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+    if (tensor == nullptr) {
+      CHECK(std::get<BytesStorageMetadata>(entry).storage.has_value() == (fqn == "epoch"));
+      continue;
+    }
+    const auto& wanted = std::get<TensorStorageMetadata>(wanted_entry);
+    CHECK((tensor->properties == wanted.properties));
+    CHECK((tensor->size == wanted.size));
+    CHECK((tensor->chunks == wanted.chunks));
+    REQUIRE(tensor->storage.size() == wanted.storage.size());
+    for (std::size_t k = 0; k < wanted.storage.size(); ++k) {
+      if (tensor->chunks[k].empty()) continue;  // shares its place with a chunk that has elements, and loses it to that
+      CHECK(back.files[tensor->storage[k].file].name == metadata.files[wanted.storage[k].file].name);
+      CHECK(tensor->storage[k].offset == wanted.storage[k].offset);
+      CHECK(tensor->storage[k].length == wanted.storage[k].length);
+      CHECK((tensor->storage[k].transforms == wanted.storage[k].transforms));
+    }
+  }
+}
+
+TEST_CASE("metadata of older PyTorch reads") {
+  const auto pickle = metadata_of(
+      [](Pickler& out) {
+        out.empty_dict();
+        out.text("t");
+        begin(out, kModule, "TensorStorageMetadata");
+        out.text("properties");
+        old_properties(out, "float16");
+        out.text("size");
+        size_of(out, {5});
+        out.text("chunks");
+        chunk_list(out, {{{0}, {5}}, {{6}, {0}}});  // an empty chunk that begins beyond the end
+        end(out);
+        out.set_item();
+      },
+      [](Pickler& out) {
+        out.empty_dict();
+        begin(out, kModule, "MetadataIndex");
+        out.text("fqn");
+        out.text("t");
+        out.text("offset");
+        size_of(out, {0});
+        out.text("index");
+        out.integer(0);
+        end(out);
+        begin(out, kFilesystem, "_StorageInfo");
+        out.text("relative_path");
+        out.text("__0_0.distcp");
+        out.text("offset");
+        out.integer(17);
+        out.text("length");
+        out.integer(99);
+        end(out);
+        out.set_item();
+      },
+      kNothing);
+  const auto metadata = decode_commit_record(pickle);
+  CHECK(metadata.save_id.empty());
+  CHECK(metadata.version.empty());
+  const auto& tensor = std::get<TensorStorageMetadata>(*metadata.find("t"));
+  CHECK(tensor.properties.dtype == DType::kFloat16);
+  CHECK(tensor.properties.requires_grad);
+  REQUIRE(tensor.chunks.size() == 2);
+  CHECK((tensor.chunks[1] == Box{{5}, {0}}));
+  REQUIRE(tensor.storage.size() == 2);
+  CHECK(tensor.storage[0].offset == 17);
+  CHECK(tensor.storage[1].length == 0);
+}
+
+TEST_CASE("a hundred thousand chunks stay small") {
+  Metadata metadata;
+  TensorStorageMetadata tensor;
+  constexpr std::int64_t kChunks = 100'000;
+  tensor.size = {kChunks * 8, 64};
+  for (std::int64_t i = 0; i < kChunks; ++i) {
+    tensor.chunks.push_back({{i * 8, 0}, {8, 64}});
+    tensor.storage.push_back({static_cast<std::uint32_t>(i % 64), static_cast<std::uint64_t>(i) * 3000, 3000, 448, {}});
+  }
+  metadata.state_dict_metadata = {{"a.name.of.reasonable.length.for.a.weight", tensor}};
+  for (int i = 0; i < 64; ++i) metadata.files.push_back({"__" + std::to_string(i) + "_0_id.distcp", {}, {}, {}});
+  const auto pickle = torch_pickle(metadata);
+  CHECK(pickle.size() < 120 * kChunks);
+  CHECK(std::get<TensorStorageMetadata>(*decode_commit_record(pickle).find("a.name.of.reasonable.length.for.a.weight"))
+            .chunks.size() == kChunks);
+}

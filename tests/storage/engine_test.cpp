@@ -1,0 +1,376 @@
+// The engine that writes: what arrives in the store, how much is under way at once, and what happens when something fails.
+#include <map>
+#include <set>
+#include <thread>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/tensor_bytes.hpp>
+#include <cairn/storage/engine/write_engine.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
+
+using namespace cairn;
+using testing::StoreControl;
+using testing::StoreFault;
+using testing::WrappedStore;
+
+namespace {
+
+// Plans and resolves what it was given.
+class ListedItems : public SavePlanner {
+ public:
+  void add(const std::string& name, ResolvedData data) {
+    WriteItem item;
+    item.name = plan.names.intern(name);
+    if (const auto* tensor = std::get_if<torch::Tensor>(&data)) {
+      item.type = WriteItemType::kTensor;
+      item.properties.dtype = *dtype_of(tensor->scalar_type());
+      item.size = extents_of(tensor->sizes());
+      item.chunk = Box::whole(item.size);
+    }
+    plan.items.push_back(item);
+    data_.push_back(std::move(data));
+  }
+
+  void set_up_planner(const StateDict&, int, bool) override {}
+  SavePlan create_local_plan() override { return plan; }
+  GlobalSavePlan create_global_plan(std::vector<SavePlan>) override { return {}; }
+  SavePlan finish_plan(SavePlan new_plan) override { return new_plan; }
+  ResolvedData resolve_data(const SavePlan&, const WriteItem& item) override {
+    {
+      std::lock_guard lock(mutex_);
+      ++resolved[plan.names[item.name]];
+    }
+    if (plan.names[item.name] == fails) throw std::logic_error("cannot resolve");
+    return data_.at(item.name);
+  }
+
+  SavePlan plan;
+  std::string fails;
+  std::map<std::string, int> resolved;  // by name: how often
+
+ private:
+  std::mutex mutex_;
+  std::vector<ResolvedData> data_;
+};
+
+constexpr std::uint64_t kBlock = kChecksumBlockBytes;
+
+struct Fixture {
+  Fixture() : store(std::make_shared<WrappedStore>(memory, control)) {}
+
+  WriteRequest request(bool single_file = true) {
+    WriteRequest request;
+    request.store = store;
+    request.plan = &items.plan;
+    request.planner = &items;
+    request.save_id = "id";
+    for (FileLayout& layout : layout_files(items.plan, single_file))
+      request.files.push_back({"file" + std::to_string(request.files.size()), std::move(layout)});
+    return request;
+  }
+
+  Bytes content(const ObjectName& name) const {
+    Bytes bytes(memory->size_bytes(name), '\0');
+    memory->read(name, {{0, {bytes.data(), bytes.size()}}});
+    return bytes;
+  }
+
+  // Each file is what its result and its trailer say, and every item in it is what was planned.
+  void check_files(const WriteRequest& written, const std::vector<FileResult>& results) {
+    REQUIRE(results.size() == written.files.size());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const Bytes bytes = content(results[i].name);
+      CHECK(results[i].name == written.files[i].name);
+      REQUIRE(results[i].length_bytes == bytes.size());
+      CHECK(results[i].crc32 == crc32(0, bytes));
+      const Trailer trailer =
+          decode_trailer(ByteSpan(bytes).subspan(bytes.size() - results[i].trailer_length_bytes, results[i].trailer_length_bytes),
+                         bytes.size(), "");
+      for (std::size_t block = 0; block < trailer.block_crc32.size(); ++block) {
+        const std::uint64_t begin = block * kBlock;
+        const std::uint64_t length = std::min(kBlock, trailer.content_bytes - begin);
+        CHECK(trailer.block_crc32[block] == crc32(0, ByteSpan(bytes).subspan(begin, length)));
+      }
+      for (const TrailerItem& item : trailer.items) {
+        const ByteSpan stored = ByteSpan(bytes).subspan(item.offset, item.length);
+        const ByteSpan payload = ByteSpan(bytes).subspan(item.payload_offset, item.payload_bytes);
+        CHECK(item.payload_crc32 == crc32(0, payload));
+        const ResolvedData expected = items.resolve_data(items.plan, planned(item.fqn));
+        if (item.is_bytes) {
+          CHECK(stored.view() == std::get<Bytes>(expected));
+          continue;
+        }
+        const TorchArchive archive(stored, item.fqn);
+        const ArchivedTensor archived = read_archived_tensor(archive);
+        CHECK(archived.storage.offset + item.offset == item.payload_offset);
+        CHECK(archived.description.sizes == item.chunk.sizes);
+        const torch::Tensor dense = std::get<torch::Tensor>(expected).resolve_conj().resolve_neg().contiguous();
+        CHECK(archive.read_storage(archived.description.storage_key) ==
+              Bytes(static_cast<const char*>(dense.data_ptr()), dense.nbytes()));
+      }
+    }
+  }
+
+  const WriteItem& planned(const std::string& name) const {
+    for (const WriteItem& item : items.plan.items)
+      if (items.plan.names[item.name] == name) return item;
+    throw std::out_of_range(name);
+  }
+
+  std::shared_ptr<MemoryStore> memory = [] {
+    forget_memory("engine");
+    return std::make_shared<MemoryStore>("engine", "");
+  }();
+  std::shared_ptr<StoreControl> control = std::make_shared<StoreControl>();
+  std::shared_ptr<WrappedStore> store;
+  ListedItems items;
+};
+
+// Some of everything, with archives that end in every place of a block.
+void add_variety(ListedItems& items) {
+  torch::manual_seed(1);
+  items.add("large", torch::randn({3, 100'000}));
+  for (int i = 0; i < 40; ++i) items.add("small" + std::to_string(i), torch::randn({i * 37}));
+  items.add("bytes", Bytes("some bytes"));
+  items.add("transposed", torch::randn({300, 500}).t());
+  items.add("exactly", torch::zeros({kBlock}, torch::kUInt8));
+  items.add("scalar", torch::tensor(7, torch::kInt64));
+  items.add("empty", torch::empty({0, 3}));
+  items.add("large bytes", Bytes(3 * kBlock + 5, 'x'));
+  items.add("no bytes", Bytes());
+  items.add("complex", torch::view_as_complex(torch::randn({50'000, 2})).conj());
+  items.add("stepped", torch::randn({1000, 7}).slice(0, 0, 1000, 3).slice(1, 1, 7, 2));
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "engine: less staging memory than one checksum block is refused") {
+  CHECK_THROWS_AS(WriteEngine({2, kBlock - 1, kBlock}), Error);
+  CHECK_THROWS_AS(WriteEngine({2, kBlock, kBlock - 1}), Error);
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: an operation of the store that fails, whichever it is, fails the write and leaves nothing") {
+  add_variety(items);
+  for (const bool single_file : {true, false}) {
+    std::size_t failing = 0;
+    for (bool failed = true; failed; ++failing) {
+      auto now = std::make_shared<StoreControl>();
+      now->fail_at(failing);
+      store = std::make_shared<WrappedStore>(memory, now);
+      WriteEngine engine({3, 4 * kBlock, kBlock});
+      const WriteRequest written = request(single_file);
+      const auto future = engine.write(written);
+      try {
+        const auto results = future.get();
+        failed = false;
+        check_files(written, results);
+        for (const FileResult& file : results) memory->remove(file.name);
+      } catch (const StoreFault&) {
+        CHECK(memory->list().empty());
+      }
+      if (failing > 10 && !single_file) failing += 7;  // there are many, all alike
+    }
+    CHECK(failing > 10);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: a planner that throws fails the write with its own exception") {
+  add_variety(items);
+  for (const char* name : {"large", "small0", "small20", "bytes", "empty", "stepped"}) {
+    items.fails = name;
+    WriteEngine engine({2, 4 * kBlock, kBlock});
+    CHECK_THROWS_AS(engine.write(request()).get(), std::logic_error);
+    CHECK(memory->list().empty());
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something else than it planned fails the write") {
+  WriteEngine engine({2, 4 * kBlock, kBlock});
+  SUBCASE("other sizes") { items.add("item", torch::zeros({4})), items.plan.items[0].chunk.sizes = {5}; }
+  SUBCASE("other dtype") { items.add("item", torch::zeros({4})), items.plan.items[0].properties.dtype = DType::kInt32; }
+  SUBCASE("bytes") { items.add("item", Bytes("x")), items.plan.items[0].type = WriteItemType::kTensor; }
+  SUBCASE("tensor") { items.add("item", torch::zeros({4})), items.plan.items[0].type = WriteItemType::kByteIO; }
+  try {
+    engine.write(request()).get();
+    FAIL("must throw");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kMismatch);
+    CHECK(std::string(error.what()).find("\"item\"") != std::string::npos);
+  }
+  CHECK(memory->list().empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: a name that is taken stays whose it is") {
+  items.add("item", torch::zeros({4}));
+  memory->create("file0", {})->sync(0);
+  WriteEngine engine({2, 4 * kBlock, kBlock});
+  try {
+    engine.write(request()).get();
+    FAIL("must throw");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kAlreadyExists);
+  }
+  CHECK(memory->exists("file0"));
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: stopping ends a write as cancelled and leaves nothing") {
+  add_variety(items);
+  control->close_gate();
+  WriteEngine engine({2, 4 * kBlock, kBlock});
+  const auto future = engine.write(request());
+  control->wait_for_writes(2);
+  CHECK_THROWS_AS(engine.write(request()), Error);  // one at a time
+  std::thread stopper([&] { engine.stop(); });
+  control->open_gate();
+  stopper.join();
+  try {
+    future.get();
+    // Everything had been written before the order to stop came.
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kCancelled);
+    CHECK(memory->list().empty());
+  }
+  engine.stop();  // nothing is under way
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: destroying it ends the write under way") {
+  add_variety(items);
+  Future<std::vector<FileResult>> future;
+  {
+    WriteEngine engine({2, 4 * kBlock, kBlock});
+    future = engine.write(request());
+  }
+  CHECK(future.ready());
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more bytes than allowed") {
+  items.add("a", torch::randn({4 * 1024 * 1024}));
+  items.add("b", torch::randn({1000}));
+  for (const bool single_file : {true, false}) {
+    auto now = std::make_shared<StoreControl>();
+    store = std::make_shared<WrappedStore>(memory, now);
+    now->close_gate();
+    WriteEngine engine({4, 2 * kBlock + 100, kBlock});  // memory for two blocks, threads for four
+    const WriteRequest written = request(single_file);
+    const auto future = engine.write(written);
+    now->wait_for_writes(2);
+    CHECK_FALSE(future.ready());
+    now->open_gate();
+    const auto results = future.get();
+    CHECK(now->writes_at_once_max() == 2);
+    CHECK(now->bytes_at_once_max() <= 2 * kBlock);
+    check_files(written, results);
+    for (const FileResult& file : results) memory->remove(file.name);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: several files are written at once") {
+  for (int i = 0; i < 5; ++i) items.add("item" + std::to_string(i), torch::randn({100}));
+  control->close_gate();
+  WriteEngine engine({3, 8 * kBlock, kBlock});
+  const WriteRequest written = request(false);
+  const auto future = engine.write(written);
+  control->wait_for_writes(3);  // each is the only block of its file
+  control->open_gate();
+  check_files(written, future.get());
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blocks and memory") {
+  add_variety(items);
+  Bytes first;
+  for (const WriteEngineOptions& options :
+       {WriteEngineOptions{1, kBlock, kBlock}, WriteEngineOptions{4, kBlock, kBlock}, WriteEngineOptions{4, 3 * kBlock, kBlock},
+        WriteEngineOptions{3, 64 * kBlock, 2 * kBlock + 1}, WriteEngineOptions{2, 64u << 20, 4u << 20}}) {
+    WriteEngine engine(options);
+    for (int again = 0; again < 2; ++again) {
+      const WriteRequest written = request();
+      const auto results = engine.write(written).get();
+      check_files(written, results);
+      const Bytes bytes = content("file0");
+      if (first.empty()) first = bytes;
+      CHECK(bytes == first);
+      memory->remove("file0");
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
+  add_variety(items);
+  WriteEngine engine({4, 16 * kBlock, kBlock});
+  engine.write(request()).get();
+  CHECK(items.resolved.size() == items.plan.items.size());
+  for (const auto& [name, times] : items.resolved) {
+    INFO(name);
+    CHECK(times == 1);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: nothing to write is fine") {
+  WriteEngine engine({2, 4 * kBlock, kBlock});
+  CHECK(engine.write(request()).get().empty());
+  items.add("nothing", Bytes());
+  const WriteRequest written = request();
+  check_files(written, engine.write(written).get());
+}
+
+TEST_CASE("engine: a tensor as bytes, whatever its strides") {
+  torch::manual_seed(2);
+  const std::vector<torch::Tensor> tensors = {
+      torch::randn({4, 5, 6}),
+      torch::randn({4, 5, 6}).permute({2, 0, 1}),
+      torch::randn({4, 5, 6}).slice(1, 1, 5, 2),
+      torch::randn({4, 1, 6}).expand({4, 5, 6}),
+      torch::randn({3}).select(0, 1),
+      torch::randint(0, 2, {7, 9}).to(torch::kBool).t(),
+      torch::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
+      torch::view_as_complex(torch::randn({6, 4, 2})).t(),
+      torch::view_as_complex(torch::randn({6, 4, 2})).conj(),
+      at::imag(torch::view_as_complex(torch::randn({6, 4, 2})).conj()),  // negated lazily
+      torch::randn({6, 4}).to(torch::kBFloat16).t(),
+  };
+  for (const torch::Tensor& tensor : tensors) {
+    INFO(tensor.sizes(), " ", tensor.strides(), " ", tensor.scalar_type());
+    const torch::Tensor dense = tensor.resolve_conj().resolve_neg().contiguous();
+    const Bytes expected(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
+    const TensorBytes bytes(tensor);
+    REQUIRE(bytes.size_bytes() == expected.size());
+    const std::size_t step = bytes.element_bytes();
+    torch::Tensor copy = torch::zeros_like(tensor, tensor.options(), at::MemoryFormat::Preserve);
+    if (tensor.is_conj()) copy = copy.conj();
+    if (tensor.is_neg()) copy = torch::_neg_view(copy);
+    const TensorBytes target(copy);
+    for (std::size_t first = 0; first < expected.size(); first += step)
+      for (std::size_t end = first; end <= expected.size(); end += step) {
+        Bytes part(end - first, '\0');
+        bytes.read(first, {part.data(), part.size()});
+        REQUIRE(part == expected.substr(first, end - first));
+      }
+    for (std::size_t first = 0; first < expected.size(); first += 3 * step)
+      target.write(first, ByteSpan(expected).subspan(first, std::min(3 * step, expected.size() - first)));
+    CHECK(copy.equal(tensor));
+  }
+}
+
+TEST_CASE("engine: a tensor as bytes of another dtype") {
+  torch::Tensor tensor = torch::zeros({100, 1000}, torch::kFloat64);
+  const torch::Tensor stored = torch::randn({100, 1000});
+  const TensorBytes bytes(tensor, torch::kFloat32);
+  CHECK(bytes.direct() == nullptr);
+  CHECK(bytes.size_bytes() == stored.nbytes());
+  bytes.write(0, {stored.data_ptr(), 4});
+  bytes.write(4, {static_cast<const char*>(stored.data_ptr()) + 4, stored.nbytes() - 4});
+  CHECK(tensor.equal(stored.to(torch::kFloat64)));
+}
+
+TEST_CASE("engine: tensors without plain bytes are refused") {
+  CHECK_THROWS_AS(TensorBytes(torch::Tensor()), Error);
+  CHECK_THROWS_AS(TensorBytes(torch::eye(3).to_sparse()), Error);
+  CHECK_THROWS_AS(TensorBytes(torch::zeros({4, 4}).t()).write(1, Bytes("abcd")), InternalError);
+}

@@ -1,0 +1,432 @@
+// Power loss, failing operations and rivals at every single operation of the file store's procedures.
+#include <cairn/tests/support/plain.hpp>
+// The suite uses doctest, which the line above brings.
+#include <cairn/storage/stores/file_store.hpp>
+#include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/simulated_file_system.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+using Survival = SimulatedFileSystem::Survival;
+
+const std::string kRoot = "/runs/run/step";
+const std::string kOldRecord(3000, 'o');
+const std::string kNewRecord(5000, 'n');
+const std::string kData(9000, 'd');
+
+std::vector<Survival> survivals() {
+  std::vector<Survival> all{{Survival::kSynced, 0}, {Survival::kEverything, 0}};
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) all.push_back({Survival::kRandom, seed});
+  return all;
+}
+
+std::string describe(const Survival& survival) {
+  if (survival.kind == Survival::kSynced) return "only what was synced survives";
+  if (survival.kind == Survival::kEverything) return "everything survives";
+  return "random survival, seed " + std::to_string(survival.seed);
+}
+
+std::string record_in(Store& store) { return store.exists(kCommitRecordName) ? get_object(store, kCommitRecordName) : ""; }
+
+void put_old_checkpoint(SimulatedFileSystem& files) {
+  FileStore store(kRoot, files);
+  store.create_root();
+  store.begin_attempt("old");
+  put_object(store, "data-old", kData);
+  store.publish("old", kOldRecord, Overwrite::kAllowed);
+  files.settle();
+}
+
+// A save as the writer makes it. Whether it returned.
+bool save_new(SimulatedFileSystem& files, Overwrite overwrite = Overwrite::kAllowed) {
+  try {
+    FileStore store(kRoot, files);
+    store.create_root();
+    store.begin_attempt("new");
+    put_object(store, "below/data-new", kData, {kData.size(), false});
+    store.publish("new", kNewRecord, overwrite);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Runs `act` again and again, with something happening at operation 0, 1, 2... until it gets through before that. `act` gets the
+// number of the operation; it says whether it got there.
+template <class Act>
+std::uint64_t at_every_operation(Act act) {
+  std::uint64_t index = 0;
+  while (act(index)) REQUIRE(++index < 1000);
+  return index;
+}
+
+}  // namespace
+
+TEST_CASE("a power loss at any operation of a save leaves the old or the new checkpoint, whole") {
+  for (const bool had_old : {true, false}) {
+    for (const bool exclusive_rename : {true, false}) {
+      for (const Survival& survival : survivals()) {
+        const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
+          SimulatedFileSystem files;
+          files.features.exclusive_rename = exclusive_rename;
+          files.features.write_bytes_max = 2000;
+          if (had_old) put_old_checkpoint(files);
+          const std::uint64_t first = files.operations();
+          files.lose_power_at(first + index);
+          const bool returned = save_new(files, had_old ? Overwrite::kAllowed : Overwrite::kRefused);
+          const bool reached = files.operations() > first + index;
+          files.restart(survival);
+
+          INFO(describe(survival), ", power lost before operation ", index);
+          FileStore store(kRoot, files);
+          const std::string record = record_in(store);
+          const std::string old_record = had_old ? kOldRecord : "";
+          REQUIRE((record == kNewRecord || record == old_record));
+          if (returned) REQUIRE((record == kNewRecord));
+          if (record == kNewRecord) REQUIRE((get_object(store, "below/data-new") == kData));
+          if (had_old) REQUIRE((get_object(store, "data-old") == kData));
+
+          // Whoever comes next can settle what is left and save again.
+          files.settle();
+          const bool committed = record == kNewRecord;
+          store.fence("new");
+          REQUIRE(((record_in(store) == kNewRecord) == committed));
+          REQUIRE(code_of([&] { store.publish("new", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+          store.clear_attempt("new");
+          REQUIRE(store.open_attempts().empty());
+          store.remove("below/data-new");
+          store.begin_attempt("third");
+          store.publish("third", ByteSpan("third", 5), Overwrite::kAllowed);
+          REQUIRE(record_in(store) == "third");
+          return reached;
+        });
+        REQUIRE(operations > 15);  // it did go through a whole save
+      }
+    }
+  }
+}
+
+TEST_CASE("what a save, a sync or a new root promised is there after a power loss") {
+  SimulatedFileSystem files;
+  FileStore store(kRoot, files);
+  store.create_root();
+  files.restart({Survival::kSynced, 0});
+  CHECK(files.paths() == Names{"/runs", "/runs/run", "/runs/run/step"});
+
+  put_object(store, "a/b/c", kData);
+  store.create("a/b/unsynced")->close(0);
+  files.restart({Survival::kSynced, 0});
+  CHECK((get_object(store, "a/b/c") == kData));
+
+  store.begin_attempt("new");
+  files.restart({Survival::kSynced, 0});
+  CHECK(store.open_attempts() == Names{"new"});
+  store.publish("new", kNewRecord, Overwrite::kRefused);
+  files.restart({Survival::kSynced, 0});
+  CHECK((record_in(store) == kNewRecord));
+
+  store.begin_attempt("dead");
+  store.fence("dead");
+  files.restart({Survival::kSynced, 0});
+  CHECK(store.fenced_attempts() == Names{"dead"});
+}
+
+TEST_CASE("a parent directory that another rank has just made is synced by whoever syncs a file in it") {
+  SimulatedFileSystem files;
+  FileStore store(kRoot, files);
+  store.create_root();
+  const auto other_rank = store.create("below/other");
+  put_object(store, "below/mine", kData);
+  files.restart({Survival::kSynced, 0});
+  CHECK((get_object(store, "below/mine") == kData));
+}
+
+TEST_CASE("a power loss at any operation of a fence leaves an attempt that can be fenced, and a fence that returned holds") {
+  for (const bool with_record : {true, false}) {
+    for (const Survival& survival : survivals()) {
+      const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
+        SimulatedFileSystem files;
+        put_old_checkpoint(files);
+        FileStore store(kRoot, files);
+        store.begin_attempt("dead");
+        // Left by a publication that stopped before its rename.
+        if (with_record) files.close(files.create_exclusively(kRoot + "/.attempt-dead/commit"));
+        files.settle();
+        const std::uint64_t first = files.operations();
+        files.lose_power_at(first + index);
+        const bool returned = !code_of([&] { store.fence("dead"); });
+        const bool reached = files.operations() > first + index;
+        files.restart(survival);
+
+        INFO(describe(survival), ", power lost before operation ", index);
+        if (returned) {
+          REQUIRE(code_of([&] { store.publish("dead", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+          REQUIRE(store.fenced_attempts() == Names{"dead"});
+        }
+        const auto open = store.open_attempts();
+        const auto fenced = store.fenced_attempts();
+        REQUIRE(((open == Names{"dead"}) != (fenced == Names{"dead"})));
+        store.fence("dead");
+        REQUIRE(code_of([&] { store.publish("dead", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+        REQUIRE((record_in(store) == kOldRecord));
+        store.clear_attempt("dead");
+        REQUIRE(files.paths() == Names{"/runs", "/runs/run", kRoot, kRoot + "/.metadata", kRoot + "/data-old"});
+        return reached;
+      });
+      REQUIRE(operations >= 5);
+    }
+  }
+}
+
+TEST_CASE("a fence before or within any operation of a publication: one of the two wins, and it stays so") {
+  for (const bool within : {false, true}) {
+    for (const bool replaces_directories : {true, false}) {
+      for (const bool exclusive_rename : {true, false}) {
+        for (const Overwrite overwrite : {Overwrite::kAllowed, Overwrite::kRefused}) {
+          bool fence_won = false, publish_won = false;
+          at_every_operation([&](std::uint64_t index) {
+            SimulatedFileSystem files;
+            files.features.replaces_directories = replaces_directories;
+            files.features.exclusive_rename = exclusive_rename;
+            FileStore store(kRoot, files), rival(kRoot, files);
+            store.create_root();
+            store.begin_attempt("save");
+            const std::uint64_t target = files.operations() + index;
+            bool reached = false, seen = false;
+            (within ? files.after_lookup : files.before_operation) = [&](std::uint64_t operation, const std::string&) {
+              if (operation < target || reached) return;
+              reached = true;
+              rival.fence("save");
+              seen = rival.exists(kCommitRecordName);
+            };
+            const auto code = code_of([&] { store.publish("save", kNewRecord, overwrite); });
+            files.before_operation = files.after_lookup = nullptr;
+            INFO("fenced ", within ? "within" : "before", " operation ", index);
+            if (!reached) {
+              REQUIRE(!code);
+              return false;
+            }
+            REQUIRE(((record_in(store) == kNewRecord) == !code));
+            REQUIRE(seen == !code);
+            if (code) REQUIRE(*code == ErrorCode::kFenced);
+            (code ? fence_won : publish_won) = true;
+            REQUIRE(store.open_attempts().empty());
+            REQUIRE(store.fenced_attempts() == Names{"save"});
+            REQUIRE(code_of([&] { store.publish("save", kOldRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+            store.clear_attempt("save");
+            REQUIRE(store.fenced_attempts().empty());
+            REQUIRE(files.open_handles() == 0);
+            return true;
+          });
+          CHECK(fence_won);
+          CHECK((publish_won || within));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a begin before any operation of a fence, and a fence before any operation of a begin: nothing can be published") {
+  for (const bool begin_is_the_rival : {true, false}) {
+    at_every_operation([&](std::uint64_t index) {
+      SimulatedFileSystem files;
+      FileStore store(kRoot, files), rival(kRoot, files);
+      store.create_root();
+      const std::uint64_t target = files.operations() + index;
+      bool reached = false;
+      files.before_operation = [&](std::uint64_t operation, const std::string&) {
+        if (operation < target || reached) return;
+        reached = true;
+        if (begin_is_the_rival)
+          code_of([&] { rival.begin_attempt("save"); });
+        else
+          rival.fence("save");
+      };
+      if (begin_is_the_rival)
+        store.fence("save");
+      else
+        code_of([&] { store.begin_attempt("save"); });
+      files.before_operation = nullptr;
+      if (!reached) return false;
+      INFO("before operation ", index, begin_is_the_rival ? " of a fence" : " of a begin");
+      REQUIRE(code_of([&] { store.publish("save", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+      REQUIRE(code_of([&] { store.begin_attempt("save"); }) == ErrorCode::kFenced);
+      REQUIRE(store.open_attempts().empty());
+      return true;
+    });
+  }
+}
+
+TEST_CASE("a second fence before any operation of a fence") {
+  at_every_operation([&](std::uint64_t index) {
+    SimulatedFileSystem files;
+    FileStore store(kRoot, files), rival(kRoot, files);
+    store.create_root();
+    store.begin_attempt("save");
+    const std::uint64_t target = files.operations() + index;
+    bool reached = false;
+    files.before_operation = [&](std::uint64_t operation, const std::string&) {
+      if (operation < target || reached) return;
+      reached = true;
+      rival.fence("save");
+    };
+    store.fence("save");
+    files.before_operation = nullptr;
+    INFO("before operation ", index);
+    REQUIRE(store.fenced_attempts() == Names{"save"});
+    store.clear_attempt("save");
+    REQUIRE(files.paths() == Names{"/runs", "/runs/run", kRoot});
+    return reached;
+  });
+}
+
+TEST_CASE("an operation that fails: a typed error, nothing left behind, and another try works") {
+  const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
+    SimulatedFileSystem files;
+    put_old_checkpoint(files);
+    FileStore store(kRoot, files);
+    const std::uint64_t first = files.operations();
+    files.fail_operation(first + index, EIO);
+    const auto code = code_of([&] { put_object(store, "data", kData, {kData.size(), false}); });
+    if (files.operations() <= first + index) return false;
+    INFO("operation ", index, " fails");
+    if (code) {
+      REQUIRE(*code == ErrorCode::kUnavailable);
+      REQUIRE_FALSE(store.exists("data"));
+      put_object(store, "data", kData);
+    }
+    REQUIRE((get_object(store, "data") == kData));
+    REQUIRE(files.open_handles() == 0);
+    return true;
+  });
+  CHECK(operations >= 5);
+
+  at_every_operation([&](std::uint64_t index) {
+    SimulatedFileSystem files;
+    put_old_checkpoint(files);
+    FileStore store(kRoot, files);
+    store.begin_attempt("new");
+    const std::uint64_t first = files.operations();
+    files.fail_operation(first + index, EIO);
+    const auto code = code_of([&] { store.publish("new", kNewRecord, Overwrite::kAllowed); });
+    if (files.operations() <= first + index) return false;
+    INFO("operation ", index, " of publish fails");
+    if (code) {
+      REQUIRE(*code == ErrorCode::kUnavailable);
+      REQUIRE(((record_in(store) == kOldRecord) || (record_in(store) == kNewRecord)));
+      if (record_in(store) == kOldRecord) store.publish("new", kNewRecord, Overwrite::kAllowed);
+    }
+    REQUIRE((record_in(store) == kNewRecord));
+    REQUIRE(files.open_handles() == 0);
+    return true;
+  });
+}
+
+TEST_CASE("a fence whose operation fails says so, or has fenced nevertheless") {
+  at_every_operation([&](std::uint64_t index) {
+    SimulatedFileSystem files;
+    FileStore store(kRoot, files);
+    store.create_root();
+    store.begin_attempt("save");
+    const std::uint64_t first = files.operations();
+    files.fail_operation(first + index, EIO);
+    const auto code = code_of([&] { store.fence("save"); });
+    if (files.operations() <= first + index) return false;
+    INFO("operation ", index, " of fence fails");
+    if (code) store.fence("save");
+    REQUIRE(code_of([&] { store.publish("save", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
+    store.clear_attempt("save");
+    REQUIRE(files.paths() == Names{"/runs", "/runs/run", kRoot});
+    return true;
+  });
+}
+
+TEST_CASE("errors of the system become codes that a caller can branch on") {
+  const std::vector<std::pair<int, ErrorCode>> meanings{{ENOSPC, ErrorCode::kNoSpace},    {EDQUOT, ErrorCode::kNoSpace},
+                                                        {EACCES, ErrorCode::kPermission}, {EPERM, ErrorCode::kPermission},
+                                                        {EROFS, ErrorCode::kPermission},  {EEXIST, ErrorCode::kAlreadyExists},
+                                                        {ENOENT, ErrorCode::kNotFound},   {EIO, ErrorCode::kUnavailable}};
+  for (const auto& [number, code] : meanings) {
+    INFO("errno ", number);
+    SimulatedFileSystem files;
+    FileStore store(kRoot, files);
+    store.create_root();
+    files.fail_operation(files.operations(), number);
+    CHECK(code_of([&] { store.create("data"); }) == code);
+    files.fail_operation(files.operations() + 1, number);
+    const auto writer = store.create("data");
+    CHECK(code_of([&] { writer->write_at(0, kData); }) == code);
+  }
+}
+
+TEST_CASE("a full disk is known before anything is written") {
+  SimulatedFileSystem files;
+  files.features.capacity_bytes = 10000;
+  FileStore store(kRoot, files);
+  store.create_root();
+  CHECK(code_of([&] { store.create("large", {10001, true}); }) == ErrorCode::kNoSpace);
+  CHECK(store.list().empty());
+  CHECK(files.open_handles() == 0);
+  put_object(store, "fits", kData, {kData.size(), false});
+
+  // Where the file system cannot reserve, writing finds out.
+  files.features.allocate = false;
+  const auto writer = store.create("large", {10001, false});
+  CHECK(code_of([&] { writer->write_at(0, kData); }) == ErrorCode::kNoSpace);
+  writer->discard();
+  CHECK(names_of(store.list()) == Names{"fits"});
+
+  store.begin_attempt("save");
+  CHECK(code_of([&] { store.publish("save", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kNoSpace);
+  CHECK_FALSE(store.exists(kCommitRecordName));
+  files.features.capacity_bytes = 100000;
+  store.publish("save", kNewRecord, Overwrite::kAllowed);
+  CHECK((record_in(store) == kNewRecord));
+}
+
+TEST_CASE("a file system that cannot refuse atomically is told so, and overwriting still works") {
+  SimulatedFileSystem files;
+  files.features.exclusive_rename = false;
+  files.features.links = false;
+  FileStore store(kRoot, files);
+  store.create_root();
+  store.begin_attempt("save");
+  CHECK(code_of([&] { store.publish("save", kNewRecord, Overwrite::kRefused); }) == ErrorCode::kUnsupported);
+  CHECK_FALSE(store.exists(kCommitRecordName));
+  store.publish("save", kNewRecord, Overwrite::kAllowed);
+  CHECK((record_in(store) == kNewRecord));
+}
+
+TEST_CASE("short writes are continued, and a refusal of direct I/O is no error") {
+  SimulatedFileSystem files;
+  files.features.write_bytes_max = 777;
+  files.features.direct = false;
+  FileStore store(kRoot, files);
+  store.create_root();
+  CHECK(store.create("refused", {0, true})->alignment_bytes() == 1);
+  put_object(store, "data", kData);
+  CHECK((get_object(store, "data") == kData));
+
+  // A short direct write ends within a block: the rest goes on from the block's start, then through the cache.
+  files.features.direct = true;
+  for (const std::size_t most : {std::size_t{5000}, std::size_t{3000}}) {
+    files.features.write_bytes_max = most;
+    const std::string name = "direct " + std::to_string(most);
+    const auto writer = store.create(name, {0, true});
+    REQUIRE(writer->alignment_bytes() == 4096);
+    alignas(4096) static char block[4 * 4096];
+    for (std::size_t i = 0; i < sizeof block; ++i) block[i] = static_cast<char>('a' + i / 7 % 26);
+    writer->write_at(0, ByteSpan(block, sizeof block));
+    writer->sync(sizeof block - 5);
+    CHECK((get_object(store, name) == std::string(block, sizeof block - 5)));
+  }
+}
+
+TEST_CASE("the store's contract holds on the simulated file system too") {
+  SimulatedFileSystem files;
+  check_store_conformance([&] { return std::make_shared<FileStore>(kRoot, files); },
+                          [&](Store&) { return std::make_shared<FileStore>(kRoot, files); });
+}

@@ -1,0 +1,94 @@
+// Where items lie in their files.
+#include <limits>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/format/file_layout.hpp>
+#include <cairn/tests/support/plain.hpp>
+
+using namespace cairn;
+
+namespace {
+
+void add_tensor(SavePlan& plan, const std::string& name, Extents sizes, DType dtype = DType::kFloat32) {
+  WriteItem item;
+  item.name = plan.names.intern(name);
+  item.type = WriteItemType::kTensor;
+  item.properties.dtype = dtype;
+  item.size = sizes;
+  item.chunk = Box::whole(sizes);
+  plan.items.push_back(item);
+}
+
+void add_bytes(SavePlan& plan, const std::string& name) {
+  WriteItem item;
+  item.name = plan.names.intern(name);
+  plan.items.push_back(item);
+}
+
+}  // namespace
+
+TEST_CASE("layout: a tensor that no file can hold is refused") {
+  SavePlan plan;
+  add_tensor(plan, "huge", {std::int64_t{1} << 60});
+  add_tensor(plan, "huge too", {std::int64_t{1} << 60});
+  CHECK_THROWS_AS(layout_files(plan, true), Error);
+}
+
+TEST_CASE("layout: bytes objects must be reported as planned") {
+  SavePlan plan;
+  add_bytes(plan, "a");
+  add_bytes(plan, "b");
+  const FileLayout file = layout_files(plan, true).at(0);
+  CHECK_THROWS_AS(place_bytes(file, {1}), Error);
+  CHECK_THROWS_AS(place_bytes(file, {1, 2, 3}), Error);
+  CHECK_THROWS_AS(place_bytes(file, {1, std::numeric_limits<std::uint64_t>::max()}), Error);
+  const auto placed = place_bytes(file, {5, 7});
+  REQUIRE(placed.size() == 2);
+  CHECK(placed[0].offset == 0);
+  CHECK(placed[1].offset == 5);
+  CHECK(placed[1].length == 7);
+}
+
+TEST_CASE("layout: a rank without items has no file") {
+  CHECK(layout_files({}, true).empty());
+  CHECK(layout_files({}, false).empty());
+}
+
+TEST_CASE("layout: tensors follow one another, payloads are aligned, bytes objects come last") {
+  SavePlan plan;
+  add_tensor(plan, "small", {3});
+  add_bytes(plan, "bytes");
+  add_tensor(plan, "large", {128, 256});
+  add_tensor(plan, "empty", {0, 4});
+  add_tensor(plan, "scalar", {}, DType::kInt64);
+  const auto files = layout_files(plan, true);
+  REQUIRE(files.size() == 1);
+  const FileLayout& file = files[0];
+  CHECK(file.bytes_items == std::vector<std::uint32_t>{1});
+  REQUIRE(file.tensors.size() == 4);
+  std::uint64_t end = 0;
+  for (const PlacedTensor& tensor : file.tensors) {
+    CHECK(tensor.offset == end);
+    CHECK(tensor.payload_offset() % kSmallPayloadAlignment == 0);
+    end = tensor.end();
+  }
+  CHECK(file.tensors_end == end);
+  CHECK(file.tensors[1].item == 2);
+  CHECK(file.tensors[1].layout.payload_bytes == 128 * 256 * 4);
+  CHECK(file.tensors[1].payload_offset() % kLargePayloadAlignment == 0);
+  CHECK(file.tensors[2].layout.payload_bytes == 0);
+  CHECK(file.tensors[3].layout.payload_bytes == 8);
+}
+
+TEST_CASE("layout: one file for each item, in the order of the plan") {
+  SavePlan plan;
+  add_bytes(plan, "bytes");
+  add_tensor(plan, "tensor", {3});
+  const auto files = layout_files(plan, false);
+  REQUIRE(files.size() == 2);
+  CHECK(files[0].tensors.empty());
+  CHECK(files[0].bytes_items == std::vector<std::uint32_t>{0});
+  REQUIRE(files[1].tensors.size() == 1);
+  CHECK(files[1].tensors[0].offset == 0);
+  CHECK(files[1].tensors[0].item == 1);
+}

@@ -1,0 +1,465 @@
+// Numbering, clean-up and settling of saves.
+#include <cairn/tests/support/plain.hpp>
+// The suite uses doctest, which the line above brings.
+#include <cairn/base/save_id.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/simulated_file_system.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+std::string id_of(std::uint64_t counter, char job = 'a') { return make_save_id(std::string(32, job), "model", counter); }
+
+// What a save of one rank with `files` data files publishes.
+Metadata metadata_of(const std::string& save_id, int files = 2, std::uint64_t sequence = 1) {
+  Metadata metadata;
+  metadata.save_id = save_id;
+  metadata.commit = CommitInfo{};
+  metadata.commit->sequence = sequence;
+  metadata.commit->world_size = 1;
+  for (int i = 0; i < files; ++i) metadata.files.push_back({data_file_name(0, i, save_id), 4, 0, 0});
+  return metadata;
+}
+
+void write_files(Store& store, const Metadata& metadata) {
+  for (const FileInfo& file : metadata.files) put_object(store, file.name, "data");
+}
+
+Metadata save(Store& store, const std::string& save_id, std::uint64_t sequence = 1) {
+  const Metadata metadata = metadata_of(save_id, 2, sequence);
+  store.begin_attempt(save_id);
+  write_files(store, metadata);
+  store.publish(save_id, encode_commit_record(metadata), Overwrite::kAllowed);
+  return metadata;
+}
+
+std::vector<std::string> file_names(std::initializer_list<std::string> save_ids) {
+  std::vector<std::string> names;
+  for (const auto& id : save_ids)
+    for (int i = 0; i < 2; ++i) names.push_back(data_file_name(0, i, id));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> sorted(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct EmptyMemory {
+  EmptyMemory() { forget_memory("publication"); }
+  ~EmptyMemory() { forget_memory("publication"); }
+  std::shared_ptr<Store> store = open_store("mem://publication/run/step");
+};
+
+// Runs `act` once, right before the call named; stands for a rival of another job.
+class InterruptedStore : public MemoryStore {
+ public:
+  using MemoryStore::MemoryStore;
+  std::string before;
+  std::function<void()> act;
+
+  std::vector<ObjectInfo> list(const ObjectName& prefix) override { return step("list"), MemoryStore::list(prefix); }
+  std::vector<std::string> open_attempts() override { return step("open_attempts"), MemoryStore::open_attempts(); }
+  void fence(const std::string& id) override { step("fence"), MemoryStore::fence(id); }
+  bool exists(const ObjectName& name) override { return step("exists"), MemoryStore::exists(name); }
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    step("read"), MemoryStore::read(name, ranges);
+  }
+  void remove(const ObjectName& name) override { step("remove"), MemoryStore::remove(name); }
+  std::vector<std::string> fenced_attempts() override { return step("fenced_attempts"), MemoryStore::fenced_attempts(); }
+  void clear_attempt(const std::string& id) override { step("clear_attempt"), MemoryStore::clear_attempt(id); }
+
+ private:
+  void step(const std::string& name) {
+    if (name != before || !act) return;
+    const auto once = std::move(act);
+    act = nullptr;
+    once();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("names that Cairn did not give are not taken for its data files") {
+  const std::string id = id_of(7);
+  for (const std::string& name :
+       {std::string(), std::string("__0_0.distcp"), "__0_0_" + id, "_0_0_" + id + ".distcp", "__0_" + id + ".distcp",
+        "__a_0_" + id + ".distcp", "__00_0_" + id + ".distcp", "__0_-1_" + id + ".distcp", "__0_0_" + id + ".distcp.tmp",
+        "__0_0_" + id + "x.distcp", std::string("__0_0_cairn-1.distcp"), "__0_0_0_" + id + ".distcp", "sub/__0_0_" + id + ".distcp",
+        "__12345678901_0_" + id + ".distcp", std::string("__.distcp"), std::string(".distcp"), std::string(".metadata")}) {
+    INFO(name);
+    CHECK_FALSE(save_id_of_file(name).has_value());
+  }
+  CHECK(data_file_name(12, 3, id) == "__12_3_" + id + ".distcp");
+  CHECK(save_id_of_file(data_file_name(12, 3, id)) == id);
+  CHECK(save_id_of_file(data_file_name(0, 0, id)) == id);
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "clean-up removes dead saves and older generations, and keeps the current and the replaced one") {
+  save(*store, id_of(1));
+  const Metadata replaced = save(*store, id_of(2));
+  store->begin_attempt(id_of(3));  // died while writing
+  write_files(*store, metadata_of(id_of(3)));
+  store->begin_attempt(id_of(4));  // was ended by its own ranks
+  write_files(*store, metadata_of(id_of(4)));
+  store->fence(id_of(4));
+  const Metadata current = save(*store, id_of(5));
+  put_object(*store, data_file_name(9, 9, id_of(6)), "of a save whose attempt was cleared by somebody");
+
+  const auto removed = remove_leftovers(*store, current, replaced);
+  auto expected = file_names({id_of(1), id_of(3), id_of(4)});
+  expected.push_back(data_file_name(9, 9, id_of(6)));
+  CHECK(sorted(removed) == sorted(expected));
+  CHECK(visible_names(*store) == file_names({id_of(2), id_of(5)}));
+  CHECK(store->open_attempts().empty());
+  CHECK(store->fenced_attempts().empty());
+  CHECK(code_of([&] { store->publish(id_of(3), ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(published_metadata(*store)->save_id == id_of(5));
+  CHECK(remove_leftovers(*store, current, replaced).empty());
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps what Cairn did not make") {
+  const Metadata current = save(*store, id_of(1));
+  const std::vector<std::string> foreign{"__0_0.distcp",
+                                         "__0_0_mine.distcp",
+                                         "notes.txt",
+                                         "__0_0_" + id_of(9) + ".distcp.bak",
+                                         "sub/" + data_file_name(0, 0, id_of(9)),
+                                         "__init__.py"};
+  for (const auto& name : foreign) put_object(*store, name, "x");
+  store->begin_attempt("of-another-program");
+  store->fence("fenced-by-another-program");
+  CHECK(remove_leftovers(*store, current, std::nullopt).empty());
+  for (const auto& name : foreign) CHECK(store->exists(name));
+  CHECK(store->open_attempts() == Names{"of-another-program"});
+  CHECK(store->fenced_attempts() == Names{"fenced-by-another-program"});
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps files of other saves that a kept generation names") {
+  const Metadata base = save(*store, id_of(1));
+  Metadata replaced = metadata_of(id_of(2));
+  replaced.files.push_back(base.files[0]);
+  const Metadata current = save(*store, id_of(3));
+  CHECK(remove_leftovers(*store, current, replaced) == std::vector<ObjectName>{base.files[1].name});
+  CHECK(store->exists(base.files[0].name));
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "saves in flight in this process live on") {
+  store->begin_attempt(id_of(1, 'b'));
+  write_files(*store, metadata_of(id_of(1, 'b')));
+  const Metadata current = save(*store, id_of(1));
+  CHECK(remove_leftovers(*store, current, std::nullopt, {id_of(1, 'b')}).empty());
+  store->publish(id_of(1, 'b'), encode_commit_record(metadata_of(id_of(1, 'b'))), Overwrite::kAllowed);
+  CHECK(visible_names(*store) == file_names({id_of(1), id_of(1, 'b')}));
+}
+
+TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint that exists") {
+  const std::string ours = id_of(5), rival_id = id_of(1, 'b');
+  for (const char* moment :
+       {"list", "open_attempts", "fence", "exists", "read", "remove", "fenced_attempts", "clear_attempt", "never"}) {
+    for (const bool rival_has_begun : {true, false}) {
+      for (const bool rival_publishes : {true, false}) {
+        INFO("rival acts before ", moment, rival_has_begun ? ", had begun" : "", rival_publishes ? ", publishes" : "");
+        forget_memory("publication");
+        InterruptedStore store("publication", "run/step");
+        MemoryStore rival("publication", "run/step");
+        save(store, id_of(3));
+        const Metadata replaced = save(store, id_of(4));
+        store.begin_attempt(id_of(2));  // a dead one, so that every step has something to do
+        write_files(store, metadata_of(id_of(2)));
+        const Metadata current = save(store, ours);
+        if (rival_has_begun) rival.begin_attempt(rival_id);
+        bool published = false;
+        store.before = moment;
+        store.act = [&] {
+          code_of([&] {
+            if (!rival_has_begun) rival.begin_attempt(rival_id);
+            write_files(rival, metadata_of(rival_id));
+            if (!rival_publishes) return;
+            rival.publish(rival_id, encode_commit_record(metadata_of(rival_id)), Overwrite::kAllowed);
+            published = true;
+          });
+        };
+        const bool acts = std::string(moment) != "never";
+        remove_leftovers(store, current, replaced);
+        REQUIRE((store.act == nullptr) == acts);
+
+        // The published checkpoint is whole, whoever's it is, and so are those that readers may still have open.
+        const auto now = published_metadata(rival);
+        REQUIRE(now.has_value());
+        REQUIRE(now->save_id == (published ? rival_id : ours));
+        for (const Metadata* kept : {&*now, &current, &replaced})
+          for (const FileInfo& file : kept->files) REQUIRE(rival.exists(file.name));
+        REQUIRE_FALSE(rival.exists(data_file_name(0, 0, id_of(3))));
+
+        // A rival that had not published by the end either still can, with all its files, or never will.
+        const auto code = code_of([&] {
+          if (published) return;
+          if (rival.open_attempts() == Names{rival_id} && rival_publishes == false && acts)
+            for (const FileInfo& file : metadata_of(rival_id).files) REQUIRE(rival.exists(file.name));
+          rival.publish(rival_id, encode_commit_record(metadata_of(rival_id)), Overwrite::kAllowed);
+        });
+        if (code) REQUIRE(*code == ErrorCode::kFenced);
+      }
+    }
+  }
+  forget_memory("publication");
+}
+
+TEST_CASE("two jobs that save to one place again and again: every published checkpoint is whole") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/step";
+  open_store(place)->create_root();
+  std::atomic<int> published{0}, fenced{0};
+  TogetherThreads::run(2, [&](int job) {
+    const auto store = open_store(place);
+    for (std::uint64_t round = 1; round <= 40; ++round) {
+      const Metadata metadata = metadata_of(id_of(round, job == 0 ? 'a' : 'b'));
+      const auto code = code_of([&] {
+        const auto replaced = published_metadata(*store);
+        store->begin_attempt(metadata.save_id);
+        write_files(*store, metadata);
+        store->publish(metadata.save_id, encode_commit_record(metadata), Overwrite::kAllowed);
+        ++published;
+        for (int tries = 0;; ++tries) {  // pinned as a reader does: if the record changes meanwhile, it starts over
+          const auto pinned = published_metadata(*store);
+          const bool whole =
+              std::all_of(pinned->files.begin(), pinned->files.end(), [&](const auto& file) { return store->exists(file.name); });
+          if (whole) break;
+          if (published_metadata(*store)->save_id == pinned->save_id) throw std::runtime_error("a published file is missing");
+          if (tries == 100) throw std::runtime_error("the record changes all the time");
+        }
+        remove_leftovers(*store, metadata, replaced);
+      });
+      if (!code) continue;
+      // kNotFound: the files of a fenced save were cleared away while it wrote them.
+      if (*code != ErrorCode::kFenced && *code != ErrorCode::kNotFound) throw std::runtime_error("unexpected error");
+      ++fenced;
+    }
+  });
+  CHECK(published > 0);
+  MESSAGE(published.load(), " saves were published, ", fenced.load(), " ended by the other job");
+  const auto store = open_store(place);
+  const auto last = published_metadata(*store);
+  REQUIRE(last.has_value());
+  for (const FileInfo& file : last->files) CHECK(store->exists(file.name));
+}
+
+TEST_CASE("a power loss at any operation of a clean-up leaves the checkpoint and its predecessor whole") {
+  using Survival = SimulatedFileSystem::Survival;
+  for (const Survival survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0},
+                                  Survival{Survival::kRandom, 1}, Survival{Survival::kRandom, 2}, Survival{Survival::kRandom, 3}}) {
+    for (std::uint64_t index = 0;; ++index) {
+      REQUIRE(index < 200);
+      SimulatedFileSystem files;
+      FileStore store("/step", files);
+      store.create_root();
+      save(store, id_of(1));
+      const Metadata replaced = save(store, id_of(2));
+      store.begin_attempt(id_of(3));
+      write_files(store, metadata_of(id_of(3)));
+      const Metadata current = save(store, id_of(4));
+      files.settle();
+      const std::uint64_t first = files.operations();
+      files.lose_power_at(first + index);
+      code_of([&] { remove_leftovers(store, current, replaced); });
+      const bool reached = files.operations() > first + index;
+      files.restart(survival);
+      INFO("power lost before operation ", index);
+      REQUIRE(published_metadata(store)->save_id == id_of(4));
+      for (const Metadata* kept : {&current, &replaced})
+        for (const FileInfo& file : kept->files) REQUIRE(store.exists(file.name));
+      // The next clean-up finishes.
+      remove_leftovers(store, current, replaced);
+      REQUIRE(visible_names(store) == file_names({id_of(2), id_of(4)}));
+      REQUIRE(store.open_attempts().empty());
+      REQUIRE(store.fenced_attempts().empty());
+      if (!reached) break;
+    }
+  }
+}
+
+TEST_CASE("clean-up goes on where the store refuses to remove, and forgets no save whose files are still there") {
+  SimulatedFileSystem files;
+  FileStore store("/step", files);
+  store.create_root();
+  store.begin_attempt(id_of(1));
+  write_files(store, metadata_of(id_of(1)));
+  const Metadata current = save(store, id_of(2));
+  files.before_operation = [&](std::uint64_t index, const std::string& operation) {
+    if (operation == "remove /step/" + data_file_name(0, 0, id_of(1))) files.fail_operation(index, EPERM);
+  };
+  CHECK(remove_leftovers(store, current, std::nullopt) == std::vector<ObjectName>{data_file_name(0, 1, id_of(1))});
+  CHECK(store.fenced_attempts() == Names{id_of(1)});
+  files.before_operation = nullptr;
+  CHECK(remove_leftovers(store, current, std::nullopt) == std::vector<ObjectName>{data_file_name(0, 0, id_of(1))});
+  CHECK(store.fenced_attempts().empty());
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "settling decides for ever") {
+  CHECK_FALSE(settle_attempt(*store, id_of(1)));  // never begun
+  CHECK(code_of([&] { store->begin_attempt(id_of(1)); }) == ErrorCode::kFenced);
+  store->begin_attempt(id_of(2));
+  CHECK_FALSE(settle_attempt(*store, id_of(2)));
+  CHECK(code_of([&] { store->publish(id_of(2), ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  save(*store, id_of(3));
+  CHECK(settle_attempt(*store, id_of(3)));
+  CHECK(settle_attempt(*store, id_of(3)));
+  CHECK_FALSE(settle_attempt(*store, id_of(2)));
+  save(*store, id_of(4));
+  CHECK_FALSE(settle_attempt(*store, id_of(3)));
+
+  // Damage is not an answer.
+  store->begin_attempt(id_of(5));
+  store->publish(id_of(5), encode_commit_record(metadata_of(id_of(5))) + "x", Overwrite::kAllowed);
+  CHECK(code_of([&] { settle_attempt(*store, id_of(5)); }) == ErrorCode::kCorrupt);
+}
+
+TEST_CASE("settling races publication: they agree") {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.path() + "/step");
+  store->create_root();
+  for (std::uint64_t round = 1; round <= 100; ++round) {
+    const std::string id = id_of(round);
+    const std::string record = encode_commit_record(metadata_of(id));
+    store->begin_attempt(id);
+    bool published = false, settled[2] = {};
+    TogetherThreads::run(3, [&](int thread) {
+      if (thread == 0)
+        published = !code_of([&] { store->publish(id, record, Overwrite::kAllowed); });
+      else
+        settled[thread - 1] = settle_attempt(*store, id);
+    });
+    REQUIRE(settled[0] == published);
+    REQUIRE(settled[1] == published);
+  }
+}
+
+TEST_CASE("the commit sequence goes on from the largest in the run, whatever else lies there") {
+  forget_memory("publication");
+  const auto run = open_store("mem://publication/run");
+  CHECK(next_commit_sequence(*run) == 1);
+  CHECK(next_commit_sequence(*open_store("/this/does/not/exist")) == 1);
+  const auto at = [](const std::string& name) { return open_store("mem://publication/run/" + name); };
+  save(*at("step_9"), id_of(1), 3);
+  save(*at("step_10"), id_of(2), 41);
+  save(*at("step_2"), id_of(3), 7);
+  CHECK(next_commit_sequence(*run) == 42);
+
+  // None of these counts, and none of them hurts.
+  save(*at("below/step"), id_of(4), 1000);
+  save(*open_store("mem://publication/other/step"), id_of(5), 1000);
+  put_object(*run, "damaged/.metadata", encode_commit_record(metadata_of(id_of(6), 2, 1000)) + "x");
+  std::string cut = encode_commit_record(metadata_of(id_of(6), 2, 1000));
+  put_object(*run, "cut/.metadata", cut.substr(cut.size() / 2));
+  put_object(*run, "empty/.metadata", "");
+  put_object(*run, "text/.metadata", "not a record at all, but longer than a footer would be");
+  put_object(*run, "absurd/.metadata", encode_commit_record(metadata_of(id_of(7), 2, ~std::uint64_t{0})));
+  put_object(*run, "no_record/file", "x");
+  put_object(*run, "a_file", "x");
+  CHECK(next_commit_sequence(*run) == 42);
+
+  // A run that is itself a checkpoint counts too.
+  save(*run, id_of(8), 50);
+  CHECK(next_commit_sequence(*run) == 51);
+  forget_memory("publication");
+}
+
+TEST_CASE("the head of a record is found without reading the record") {
+  // Counts what is read.
+  struct CountingStore : MemoryStore {
+    using MemoryStore::MemoryStore;
+    std::uint64_t bytes = 0, reads = 0;
+    void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+      ++reads;
+      for (const auto& range : ranges) bytes += range.destination.size();
+      MemoryStore::read(name, ranges);
+    }
+  };
+  forget_memory("publication");
+  CountingStore store("publication", "head");
+  Metadata metadata = metadata_of(id_of(1), 3, 77);
+  for (int i = 0; i < 20000; ++i) {
+    TensorStorageMetadata tensor;
+    tensor.size = {4, 4};
+    tensor.chunks.push_back({{0, 0}, {4, 4}});
+    tensor.storage.push_back({static_cast<std::uint32_t>(i % 3), static_cast<std::uint64_t>(i) * 1000, 1000, 0, {}});
+    metadata.state_dict_metadata.emplace_back("model.layers." + std::to_string(i) + ".weight", tensor);
+  }
+  metadata.user_planner_data.assign(100000, 'p');
+  metadata.commit->user_metadata["note"] = std::string(1000, 'n');
+  const std::string record = encode_commit_record(metadata);
+  put_object(store, kCommitRecordName, record);
+  const auto head = read_commit_head(store);
+  REQUIRE(head.has_value());
+  CHECK(head->save_id == id_of(1));
+  CHECK(head->sequence == 77);
+  CHECK(store.bytes < record.size() / 10);
+  CHECK(store.reads < 30);
+  CHECK_FALSE(read_commit_head(store, "absent").has_value());
+
+  // Many small fields before it.
+  Metadata many = metadata_of(id_of(2), 50000, 78);
+  put_object(store, "many", encode_commit_record(many));
+  store.reads = 0;
+  CHECK(read_commit_head(store, "many")->sequence == 78);
+  CHECK(store.reads < 40);
+
+  // Cut anywhere, it is an error or no record, never a wrong head.
+  const std::string small = encode_commit_record(metadata_of(id_of(3), 2, 79));
+  for (std::size_t length = 0; length < small.size(); ++length) {
+    put_object(store, "cut", small.substr(small.size() - length));
+    std::optional<CommitHead> found;
+    const auto code = code_of([&] { found = read_commit_head(store, "cut"); });
+    CHECK_FALSE(found.has_value());
+    if (code) CHECK(*code == ErrorCode::kCorrupt);
+    store.remove("cut");
+  }
+  forget_memory("publication");
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "a record that is damaged says so; one that is not there is nothing") {
+  CHECK_FALSE(published_metadata(*store).has_value());
+  std::string record = encode_commit_record(metadata_of(id_of(1)));
+  record[record.size() / 2] = static_cast<char>(record[record.size() / 2] ^ 1);
+  store->begin_attempt(id_of(1));
+  store->publish(id_of(1), record, Overwrite::kAllowed);
+  CHECK(code_of([&] { published_metadata(*store); }) == ErrorCode::kCorrupt);
+  // And a clean-up that cannot know what is published removes nothing.
+  save(*store, id_of(9));
+  store->begin_attempt(id_of(2));
+  store->publish(id_of(2), record, Overwrite::kAllowed);
+  CHECK(code_of([&] { remove_leftovers(*store, metadata_of(id_of(3)), std::nullopt); }) == ErrorCode::kCorrupt);
+  CHECK(visible_names(*store) == file_names({id_of(9)}));
+}
+
+TEST_CASE("a record that is replaced while it is read is read whole") {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.path() + "/step");
+  store->create_root();
+  save(*store, id_of(0));
+  std::atomic<bool> done{false};
+  TogetherThreads::run(2, [&](int thread) {
+    if (thread == 0) {
+      for (std::uint64_t i = 1; i <= 60; ++i) {
+        store->begin_attempt(id_of(i));
+        store->publish(id_of(i), encode_commit_record(metadata_of(id_of(i), i % 2 == 0 ? 1 : 3000)), Overwrite::kAllowed);
+      }
+      done = true;
+    } else {
+      do {
+        if (!published_metadata(*store)) throw std::runtime_error("no record");
+      } while (!done);
+    }
+  });
+  CHECK(published_metadata(*store)->save_id == id_of(60));
+}

@@ -1,0 +1,154 @@
+// Checkpoints that PyTorch 2.11 wrote, read straight through metadata and archives: every tensor equals what PyTorch reads.
+#include <cstring>
+#include <map>
+#include <string>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/tests/support/safetensors.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+const std::string kRoot = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/";
+const char* const kFolders[] = {"single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"};
+
+class Golden {
+ public:
+  explicit Golden(const std::string& folder)
+      : folder_(kRoot + folder + "/"), metadata_(decode_commit_record(file_bytes(folder_ + ".metadata"), folder)) {}
+
+  const Metadata& metadata() const { return metadata_; }
+  std::map<std::string, SafeTensor> expected() const { return read_safetensors(folder_ + "expected.safetensors"); }
+
+  std::string bytes_at(const StorageInfo& info) const {
+    return file_bytes(folder_ + metadata_.files.at(info.file).name).substr(info.offset, info.length);
+  }
+
+  // A whole tensor out of its chunks, element by element, whatever the strides.
+  torch::Tensor tensor(const std::string& fqn) const {
+    const auto& entry = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
+    auto whole = torch::zeros(array_of(entry.size), *scalar_type_of(entry.properties.dtype));
+    REQUIRE(entry.storage.size() == entry.chunks.size());
+    for (std::size_t i = 0; i < entry.chunks.size(); ++i) {
+      if (entry.chunks[i].empty()) continue;
+      const auto bytes = bytes_at(entry.storage[i]);
+      const TorchArchive archive(bytes, fqn);
+      const auto [description, storage] = read_archived_tensor(archive);
+      REQUIRE(description.sizes == entry.chunks[i].sizes);
+      REQUIRE(description.dtype == entry.properties.dtype);
+      REQUIRE(crc32(0, ByteSpan(bytes).subspan(storage.offset, storage.size_bytes)) == storage.crc32);
+      const auto memory =
+          torch::from_blob(const_cast<char*>(bytes.data()) + storage.offset,
+                           {static_cast<std::int64_t>(storage.size_bytes / element_size(description.dtype))}, whole.scalar_type());
+      const auto chunk = memory.as_strided(array_of(description.sizes), array_of(description.strides),
+                                           static_cast<std::int64_t>(description.storage_offset));
+      part_of(whole, entry.chunks[i].offsets, entry.chunks[i].sizes).copy_(chunk);
+    }
+    return whole;
+  }
+
+  Value value(const std::string& fqn) const {
+    const auto& entry = std::get<BytesStorageMetadata>(*metadata_.find(fqn));
+    REQUIRE(entry.storage.has_value());
+    return deserialize_leaf(bytes_at(*entry.storage));
+  }
+
+ private:
+  std::string folder_;
+  Metadata metadata_;
+};
+
+}  // namespace
+
+TEST_CASE("every tensor of every golden is what PyTorch reads") {
+  for (const std::string folder : kFolders) {
+    CAPTURE(folder);
+    const Golden golden(folder);
+    const auto expected = golden.expected();
+    std::size_t compared = 0;
+    for (const auto& [fqn, entry] : golden.metadata().state_dict_metadata) {
+      if (!std::holds_alternative<TensorStorageMetadata>(entry)) continue;
+      CAPTURE(fqn);
+      const auto found = golden.tensor(fqn);
+      if (found.is_complex()) continue;  // not in expected: below
+      const auto wanted = expected.find(fqn);
+      REQUIRE(wanted != expected.end());
+      REQUIRE(*dtype_of(found.scalar_type()) == wanted->second.dtype);
+      REQUIRE(extents_of(found.sizes()) == wanted->second.sizes);
+      REQUIRE(found.nbytes() == wanted->second.bytes.size());
+      CHECK(std::memcmp(found.data_ptr(), wanted->second.bytes.data(), found.nbytes()) == 0);
+      ++compared;
+    }
+    CHECK(compared == expected.size());
+  }
+}
+
+TEST_CASE("every golden's chunks tile their tensors") {
+  for (const std::string folder : kFolders) {
+    CAPTURE(folder);
+    CHECK(check_coverage(Golden(folder).metadata()).empty());
+  }
+}
+
+TEST_CASE("the golden metadata is PyTorch's") {
+  const Golden golden("nested");
+  CHECK_FALSE(golden.metadata().commit.has_value());
+  CHECK(golden.metadata().checkpoint_id == "/tmp/fx/nested");
+  CHECK(golden.metadata().save_id == "5dd92e26-9bc4-4242-a8cb-fb3b358f75c8");
+  CHECK(golden.metadata().version == "1.0.0");
+  const auto path_of = [&](const std::string& fqn) {
+    for (const auto& [name, path] : golden.metadata().planner_data)
+      if (name == fqn) return path;
+    return Path{};
+  };
+  CHECK((path_of("list.1.x") == Path{std::string("list"), std::int64_t{1}, std::string("x")}));
+  CHECK((path_of("unicode.名前") == Path{std::string("unicode.名前")}));
+  CHECK(Golden("single").metadata().files.size() == 1);
+  CHECK(Golden("threads").metadata().files.size() == 48);
+}
+
+TEST_CASE("complex tensors of the golden") {
+  const auto found = Golden("nested").tensor("complex");
+  const auto counting = torch::arange(6, torch::kDouble).reshape({2, 3});
+  CHECK(torch::equal(found, torch::complex(counting * 0.25 + 1, -counting).to(torch::kComplexFloat)));
+}
+
+TEST_CASE("byte objects of the goldens") {
+  const Golden nested("nested");
+  CHECK(nested.value("train_state.epoch").to_int() == 3);
+  CHECK(nested.value("train_state.name").to_text() == "run");
+  CHECK(nested.value("train_state.lrs").ivalue().toDoubleVector() == std::vector<double>{0.1, 0.01});
+  // A BytesIO whose content is itself what torch.save wrote.
+  const auto losses = deserialize_leaf(nested.value("train_state.losses").blob().bytes);
+  CHECK(losses.ivalue().toDoubleVector() == std::vector<double>{0.5, 0.25});
+  CHECK(Golden("single").value("step").to_int() == 5);
+  for (const std::string folder : {"fsdp_even", "fsdp_uneven", "hsdp_2x2"}) {
+    const Golden golden(folder);
+    std::size_t values = 0;
+    for (const auto& [fqn, entry] : golden.metadata().state_dict_metadata) {
+      if (!std::holds_alternative<BytesStorageMetadata>(entry)) continue;
+      CAPTURE(fqn);
+      golden.value(fqn);
+      ++values;
+    }
+    CHECK(values > 0);
+    CHECK(golden.value("optimizer.param_groups.0.lr").to_double() == 0.05);
+  }
+}
+
+TEST_CASE("a truncated archive of a golden is found at every length") {
+  const Golden golden("single");
+  const auto& entry = std::get<TensorStorageMetadata>(golden.metadata().state_dict_metadata.front().second);
+  const auto bytes = golden.bytes_at(entry.storage.front());
+  for (std::size_t length = 0; length < bytes.size(); ++length)
+    REQUIRE_THROWS_AS(read_archived_tensor(TorchArchive(ByteSpan(bytes.data(), length), "a golden")), Error);
+}

@@ -1,0 +1,517 @@
+// What every store must do, as doctest checks: each sentence of <cairn/storage/store.hpp> that can be tested from outside.
+//
+// For your own store:
+//
+//   #include <doctest/doctest.h>
+//   #include <cairn/tests/storage/store_conformance.hpp>
+//   TEST_CASE("my store keeps the contract") {
+//     cairn::testing::check_store_conformance([] { return std::make_shared<MyStore>(a_new_empty_place()); });
+//   }
+//
+// The function given returns a store at a place that nobody has used, whose root does not exist yet; it is called once per subcase.
+// A second store object for the same place comes from open_store(url()), so the scheme must be registered, or from `reopen`.
+// What only a power loss or a broken device shows is not covered.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
+
+namespace cairn::testing {
+
+using OpenEmptyStore = std::function<std::shared_ptr<Store>()>;
+using ReopenStore = std::function<std::shared_ptr<Store>(Store&)>;
+
+namespace conformance {
+
+// Of each race. Every round costs a disk several syncs.
+inline constexpr int kRaceRounds = 60;
+
+inline void check_names(Store& store) {
+  const std::string nul("a\0b", 3);
+  for (const std::string& bad : {std::string(), std::string("/a"), std::string("a/"), std::string("a//b"), std::string("."),
+                                 std::string(".."), std::string("../a"), std::string("a/../b"), std::string("a/./b"), nul}) {
+    INFO("name \"", bad, "\"");
+    CHECK(code_of([&] { store.create(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.read(bad, {}); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.size_bytes(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.exists(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.remove(bad); }) == ErrorCode::kInvalidArgument);
+  }
+  for (const std::string& bad : {std::string("/"), std::string("../"), std::string("a/../"), std::string("a//"), nul}) {
+    INFO("prefix \"", bad, "\"");
+    CHECK(code_of([&] { store.list(bad); }) == ErrorCode::kInvalidArgument);
+  }
+  for (const std::string& bad :
+       {std::string(), std::string("a/b"), std::string("a b"), std::string("ä"), std::string(201, 'x'), nul}) {
+    INFO("save id \"", bad, "\"");
+    CHECK(code_of([&] { store.begin_attempt(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.publish(bad, ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.fence(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.clear_attempt(bad); }) == ErrorCode::kInvalidArgument);
+  }
+  CHECK(visible_names(store).empty());
+  for (const std::string& good : {std::string("..a"), std::string("a.."), std::string("with space"), std::string("ü\xff\n")}) {
+    put_object(store, good, good);
+    CHECK(get_object(store, good) == good);
+  }
+  CHECK_FALSE(code_of([&] { store.begin_attempt(std::string(200, 'x')); }).has_value());
+}
+
+inline void check_absent_root(Store& store) {
+  CHECK(store.list().empty());
+  CHECK(store.list("a/b").empty());
+  CHECK(store.children().empty());
+  CHECK(store.open_attempts().empty());
+  CHECK(store.fenced_attempts().empty());
+  CHECK_FALSE(store.exists("a"));
+  CHECK_FALSE(store.exists(kCommitRecordName));
+  CHECK(code_of([&] { store.read("a", {}); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { store.size_bytes("a"); }) == ErrorCode::kNotFound);
+  store.remove("a");
+  CHECK(code_of([&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  // Even there an attempt that never was can be fenced, and the root can be made before, after and again.
+  store.fence("early");
+  store.create_root();
+  store.create_root();
+  CHECK(code_of([&] { store.begin_attempt("early"); }) == ErrorCode::kFenced);
+  put_object(store, "a", "there");
+  store.create_root();
+  CHECK(get_object(store, "a") == "there");
+}
+
+inline void check_objects(Store& store, Store& other) {
+  put_object(store, "one", "first");
+  CHECK(get_object(other, "one") == "first");
+  CHECK(other.size_bytes("one") == 5);
+  CHECK(other.exists("one"));
+  CHECK(code_of([&] { other.create("one"); }) == ErrorCode::kAlreadyExists);
+  CHECK(get_object(store, "one") == "first");
+
+  put_object(store, "empty", "");
+  CHECK(other.size_bytes("empty") == 0);
+  CHECK(get_object(other, "empty").empty());
+
+  put_object(store, "a/b/c", "deep");
+  put_object(store, "a/b/d", "deep too");
+  CHECK(get_object(other, "a/b/c") == "deep");
+  CHECK_FALSE(store.exists("a/b"));
+  CHECK_FALSE(store.exists("a"));
+  CHECK(code_of([&] { store.size_bytes("a/b"); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { store.read("a/b", {}); }) == ErrorCode::kNotFound);
+  CHECK_FALSE(store.exists("one/below"));
+  CHECK(code_of([&] { store.read("one/below", {}); }) == ErrorCode::kNotFound);
+  store.remove("one/below");
+  CHECK(get_object(store, "one") == "first");
+}
+
+inline void check_writer(Store& store) {
+  {  // In any order, with gaps, which read as zero; cut by sync.
+    const auto writer = store.create("gaps", {1000, false});
+    CHECK(writer->alignment_bytes() == 1);
+    writer->write_at(7, ByteSpan("seven", 5));
+    writer->write_at(0, ByteSpan("zero", 4));
+    writer->write_at(100, ByteSpan());
+    writer->write_at(9, ByteSpan("VE", 2));
+    writer->sync(11);
+  }
+  CHECK(get_object(store, "gaps") == std::string("zero\0\0\0seVEn", 12).substr(0, 11));
+  {
+    const auto writer = store.create("longer");
+    writer->write_at(0, ByteSpan("x", 1));
+    writer->sync(3);
+  }
+  CHECK(get_object(store, "longer") == std::string("x\0\0", 3));
+  {
+    const auto writer = store.create("closed", {1 << 20, false});
+    writer->write_at(0, ByteSpan("content", 7));
+    writer->close(4);
+  }
+  CHECK(get_object(store, "closed") == "cont");
+  {
+    const auto writer = store.create("reserved only", {1 << 20, false});
+    writer->sync(0);
+  }
+  CHECK(store.size_bytes("reserved only") == 0);
+}
+
+inline void check_discard(Store& store) {
+  store.create("dropped")->write_at(0, ByteSpan("x", 1));
+  {
+    const auto writer = store.create("nothing written");
+    CHECK(code_of([&] { store.create("nothing written"); }) == ErrorCode::kAlreadyExists);
+  }
+  const auto early = store.create("early");
+  early->write_at(0, ByteSpan("x", 1));
+  early->discard();
+  early->discard();
+  const auto late = store.create("late");
+  late->write_at(0, ByteSpan("x", 1));
+  late->sync(1);
+  late->discard();
+  late->discard();
+  CHECK(visible_names(store).empty());
+
+  // The names are free again, and the old writers do not touch what now has them.
+  put_object(store, "early", "new");
+  put_object(store, "late", "new");
+  early->discard();
+  late->discard();
+  CHECK(get_object(store, "early") == "new");
+  CHECK(get_object(store, "late") == "new");
+}
+
+// A writer whose object was taken away does not pretend that it is durable.
+inline void check_removed_while_written(Store& store) {
+  const auto writer = store.create("taken");
+  writer->write_at(0, ByteSpan("x", 1));
+  store.remove("taken");
+  put_object(store, "taken", "another's");
+  CHECK(code_of([&] { writer->sync(1); }).has_value());
+  writer->discard();
+  CHECK(get_object(store, "taken") == "another's");
+}
+
+inline void check_parallel_writes(Store& store) {
+  constexpr std::size_t kPiece = 100 * 1000 + 7;
+  constexpr int kThreads = 8;
+  std::string content(kPiece * kThreads * 3, '\0');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>('a' + i * 7 / 3 % 26);
+  for (const std::uint64_t expected : {std::uint64_t{0}, static_cast<std::uint64_t>(content.size())}) {
+    const std::string name = "parallel " + std::to_string(expected);
+    const auto writer = store.create(name, {expected, false});
+    TogetherThreads::run(kThreads, [&](int thread) {
+      for (int round = 2; round >= 0; --round) {
+        const std::size_t offset = (static_cast<std::size_t>(round) * kThreads + static_cast<std::size_t>(thread)) * kPiece;
+        writer->write_at(offset, ByteSpan(content.data() + offset, kPiece));
+      }
+    });
+    writer->sync(content.size());
+    CHECK((get_object(store, name) == content));
+  }
+}
+
+inline void check_direct(Store& store) {
+  constexpr std::size_t kBlock = 64 * 1024;
+  const auto writer = store.create("direct", {3 * kBlock, true});
+  const std::size_t alignment = writer->alignment_bytes();
+  REQUIRE(alignment >= 1);
+  REQUIRE(kBlock % alignment == 0);
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  const std::unique_ptr<char, Free> block(static_cast<char*>(std::aligned_alloc(kBlock, kBlock)));
+  for (const int part : {2, 0, 1}) {
+    std::fill_n(block.get(), kBlock, static_cast<char>('0' + part));
+    writer->write_at(static_cast<std::uint64_t>(part) * kBlock, ByteSpan(block.get(), kBlock));
+  }
+  if (alignment > 1) {
+    CHECK(code_of([&] { writer->write_at(1, ByteSpan(block.get(), kBlock)); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { writer->write_at(0, ByteSpan(block.get(), kBlock - 1)); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { writer->write_at(0, ByteSpan(block.get() + 1, alignment)); }) == ErrorCode::kInvalidArgument);
+  }
+  const std::size_t length = 2 * kBlock + 123;
+  writer->sync(length);
+  std::string expected = std::string(kBlock, '0') + std::string(kBlock, '1') + std::string(123, '2');
+  CHECK((get_object(store, "direct") == expected));
+}
+
+inline void check_read(Store& store) {
+  put_object(store, "digits", "0123456789");
+  std::string a(3, 'x'), b(2, 'x'), all(10, 'x'), none;
+  store.read("digits", {{7, {a.data(), 3}}, {0, {b.data(), 2}}, {0, {all.data(), 10}}, {4, {none.data(), 0}}});
+  CHECK(a == "789");
+  CHECK(b == "01");
+  CHECK(all == "0123456789");
+  store.read("digits", {});
+  for (const std::uint64_t offset :
+       {std::uint64_t{8}, std::uint64_t{10}, std::uint64_t{11}, std::uint64_t{1} << 40, ~std::uint64_t{0} - 1}) {
+    INFO("offset ", offset);
+    CHECK(code_of([&] { store.read("digits", {{offset, {a.data(), 3}}}); }) == ErrorCode::kCorrupt);
+  }
+  CHECK(code_of([&] { store.read("absent", {}); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { store.read("absent", {{0, {a.data(), 3}}}); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { store.size_bytes("absent"); }) == ErrorCode::kNotFound);
+}
+
+inline void check_list(Store& store, Store& other) {
+  for (const char* name : {"b", "a-b", "a/z", "a/b/c", "a/b/a", "aa", "B", "~"}) put_object(store, name, name);
+  CHECK(visible_names(other) == Names{"B", "a-b", "a/b/a", "a/b/c", "a/z", "aa", "b", "~"});
+  CHECK(names_of(other.list("a")) == Names{"a-b", "a/b/a", "a/b/c", "a/z", "aa"});
+  CHECK(names_of(other.list("a/")) == Names{"a/b/a", "a/b/c", "a/z"});
+  CHECK(names_of(other.list("a/b")) == Names{"a/b/a", "a/b/c"});
+  CHECK(names_of(other.list("a/b/c")) == Names{"a/b/c"});
+  CHECK(other.list("a/b/c/").empty());
+  CHECK(other.list("c").empty());
+  CHECK(other.list("c/d").empty());
+  CHECK(other.list("b/").empty());
+  for (const auto& object : other.list("a/")) CHECK(object.size_bytes == object.name.size());
+  CHECK(other.children() == Names{"a"});
+  put_object(store, "C/x", "");
+  CHECK(other.children() == Names{"C", "a"});
+
+  // The commit record is an object like the others.
+  store.begin_attempt("save");
+  store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed);
+  CHECK(names_of(other.list(".metadata")) == Names{".metadata"});
+}
+
+inline void check_remove(Store& store, Store& other) {
+  put_object(store, "a/b", "x");
+  put_object(store, "a/c", "x");
+  other.remove("a/b");
+  other.remove("a/b");
+  CHECK_FALSE(store.exists("a/b"));
+  CHECK(visible_names(store) == Names{"a/c"});
+  put_object(store, "a/b", "again");
+  CHECK(get_object(other, "a/b") == "again");
+  store.begin_attempt("save");
+  store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed);
+  store.remove(kCommitRecordName);
+  CHECK_FALSE(other.exists(kCommitRecordName));
+}
+
+inline void check_create_race(Store& store) {
+  for (int round = 0; round < kRaceRounds / 4; ++round) {
+    const std::string name = "place " + std::to_string(round) + "/object";
+    std::atomic<int> winner{-1}, winners{0};
+    TogetherThreads::run(8, [&](int thread) {
+      const std::string content = std::to_string(thread);
+      const auto code = code_of([&] {
+        const auto writer = store.create(name);
+        winner = thread;
+        ++winners;
+        writer->write_at(0, content);
+        writer->sync(1);
+      });
+      if (code && *code != ErrorCode::kAlreadyExists) throw std::runtime_error("unexpected error");
+    });
+    REQUIRE(winners == 1);
+    REQUIRE(get_object(store, name) == std::to_string(winner));
+  }
+}
+
+inline void check_begin(Store& store, Store& other) {
+  store.begin_attempt("one");
+  CHECK(code_of([&] { other.begin_attempt("one"); }) == ErrorCode::kAlreadyExists);
+  store.begin_attempt("two");
+  CHECK(other.open_attempts() == Names{"one", "two"});
+  CHECK(other.fenced_attempts().empty());
+  CHECK(visible_names(store).empty());
+  for (int round = 0; round < kRaceRounds / 4; ++round) {
+    std::atomic<int> winners{0};
+    TogetherThreads::run(8, [&](int thread) {
+      const auto code = code_of([&] { (thread % 2 == 0 ? store : other).begin_attempt("race-" + std::to_string(round)); });
+      if (!code) ++winners;
+      if (code && *code != ErrorCode::kAlreadyExists) throw std::runtime_error("unexpected error");
+    });
+    REQUIRE(winners == 1);
+  }
+}
+
+inline void check_publish(Store& store, Store& other) {
+  CHECK(code_of([&] { store.publish("never", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK_FALSE(other.exists(kCommitRecordName));
+  store.begin_attempt("one");
+  CHECK_FALSE(other.exists(kCommitRecordName));
+  store.publish("one", ByteSpan("first", 5), Overwrite::kRefused);
+  CHECK(get_object(other, kCommitRecordName) == "first");
+  CHECK(other.open_attempts().empty());
+  CHECK(other.fenced_attempts().empty());
+  CHECK(code_of([&] { store.publish("one", ByteSpan("again", 5), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(get_object(other, kCommitRecordName) == "first");
+
+  // A refusal changes nothing: the attempt is still open, and may overwrite if it is told so.
+  store.begin_attempt("two");
+  for (int i = 0; i < 2; ++i)
+    CHECK(code_of([&] { store.publish("two", ByteSpan("second", 6), Overwrite::kRefused); }) == ErrorCode::kAlreadyExists);
+  CHECK(get_object(other, kCommitRecordName) == "first");
+  CHECK(other.open_attempts() == Names{"two"});
+  std::string large(5 * 1000 * 1000 + 1, 'l');
+  store.publish("two", large, Overwrite::kAllowed);
+  CHECK((get_object(other, kCommitRecordName) == large));
+  store.begin_attempt("three");
+  store.publish("three", ByteSpan(), Overwrite::kAllowed);
+  CHECK(other.size_bytes(kCommitRecordName) == 0);
+  CHECK(names_of(other.list()) == Names{kCommitRecordName});
+}
+
+inline void check_fence(Store& store, Store& other) {
+  store.begin_attempt("live");
+  store.begin_attempt("dead");
+  other.fence("dead");
+  other.fence("dead");
+  CHECK(store.open_attempts() == Names{"live"});
+  CHECK(store.fenced_attempts() == Names{"dead"});
+  CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kRefused); }) == ErrorCode::kFenced);
+  CHECK(code_of([&] { store.begin_attempt("dead"); }) == ErrorCode::kFenced);
+  CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK_FALSE(store.exists(kCommitRecordName));
+  CHECK(store.open_attempts() == Names{"live"});
+
+  // One that never was.
+  other.fence("unborn");
+  CHECK(code_of([&] { store.begin_attempt("unborn"); }) == ErrorCode::kFenced);
+  CHECK(code_of([&] { store.publish("unborn", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(store.fenced_attempts() == Names{"dead", "unborn"});
+
+  // Others are not touched; one that was published stays published.
+  store.publish("live", ByteSpan("live", 4), Overwrite::kRefused);
+  other.fence("live");
+  CHECK(get_object(store, kCommitRecordName) == "live");
+  CHECK(store.fenced_attempts() == Names{"dead", "live", "unborn"});
+  CHECK(code_of([&] { store.publish("live", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(get_object(store, kCommitRecordName) == "live");
+
+  for (const char* id : {"dead", "live", "unborn"}) store.clear_attempt(id);
+  CHECK(store.fenced_attempts().empty());
+  CHECK(store.open_attempts().empty());
+  CHECK(names_of(store.list()) == Names{kCommitRecordName});
+  CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+}
+
+// Exactly one of publish and fence wins, and it stays so.
+inline void check_publish_fence_race(Store& store, Store& other) {
+  int published = 0;
+  std::string current;
+  for (int round = 0; round < kRaceRounds; ++round) {
+    const std::string id = "save-" + std::to_string(round);
+    const Overwrite overwrite = current.empty() ? Overwrite::kRefused : Overwrite::kAllowed;
+    store.begin_attempt(id);
+    std::optional<ErrorCode> outcome;
+    bool seen_by_fence[3] = {};
+    TogetherThreads::run(4, [&](int thread) {
+      if (thread == 0) {
+        outcome = code_of([&] { store.publish(id, id, overwrite); });
+      } else {
+        other.fence(id);
+        // What a fence finds is final.
+        seen_by_fence[thread - 1] = other.exists(kCommitRecordName) && get_object(other, kCommitRecordName) == id;
+      }
+    });
+    REQUIRE((!outcome || *outcome == ErrorCode::kFenced));
+    if (!outcome) {
+      ++published;
+      current = id;
+    }
+    REQUIRE((store.exists(kCommitRecordName) ? get_object(store, kCommitRecordName) : "") == current);
+    for (const bool seen : seen_by_fence) REQUIRE(seen == !outcome);
+    REQUIRE(code_of([&] { store.publish(id, ByteSpan("late", 4), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+    REQUIRE(store.open_attempts().empty());
+    REQUIRE(store.fenced_attempts() == Names{id});
+    store.clear_attempt(id);
+  }
+  MESSAGE("publication won ", published, " of ", kRaceRounds, " races");
+}
+
+inline void check_begin_fence_race(Store& store, Store& other) {
+  for (int round = 0; round < kRaceRounds; ++round) {
+    const std::string id = "save-" + std::to_string(round);
+    TogetherThreads::run(3, [&](int thread) {
+      if (thread == 0) {
+        const auto code = code_of([&] { store.begin_attempt(id); });
+        if (code && *code != ErrorCode::kFenced) throw std::runtime_error("unexpected error");
+      } else {
+        other.fence(id);
+      }
+    });
+    REQUIRE(code_of([&] { store.publish(id, ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+    REQUIRE(store.open_attempts().empty());
+    REQUIRE(store.fenced_attempts() == Names{id});
+    store.clear_attempt(id);
+  }
+  CHECK_FALSE(store.exists(kCommitRecordName));
+}
+
+// Of many that refuse to overwrite, one publishes.
+inline void check_refusal_race(Store& store, Store& other) {
+  for (int round = 0; round < kRaceRounds / 4; ++round) {
+    for (int thread = 0; thread < 8; ++thread) store.begin_attempt(std::to_string(round) + "-" + std::to_string(thread));
+    std::atomic<int> winner{-1}, winners{0};
+    TogetherThreads::run(8, [&](int thread) {
+      const std::string id = std::to_string(round) + "-" + std::to_string(thread);
+      const auto code = code_of([&] { (thread % 2 == 0 ? store : other).publish(id, id, Overwrite::kRefused); });
+      if (!code) {
+        winner = thread;
+        ++winners;
+      } else if (*code != ErrorCode::kAlreadyExists) {
+        throw std::runtime_error("unexpected error");
+      }
+    });
+    REQUIRE(winners == 1);
+    REQUIRE(get_object(store, kCommitRecordName) == std::to_string(round) + "-" + std::to_string(winner));
+    for (const std::string& id : store.open_attempts()) {
+      store.fence(id);
+      store.clear_attempt(id);
+    }
+    store.remove(kCommitRecordName);
+  }
+}
+
+// Readers see one record or the next, never parts of two.
+inline void check_readers_see_whole_records(Store& store, Store& other) {
+  constexpr std::size_t kLength = 50 * 1000;
+  store.begin_attempt("save-0");
+  store.publish("save-0", std::string(kLength, 'a'), Overwrite::kAllowed);
+  std::atomic<bool> done{false};
+  std::atomic<int> torn{0};
+  TogetherThreads::run(3, [&](int thread) {
+    if (thread == 0) {
+      for (int i = 1; i <= 40; ++i) {
+        const std::string id = "save-" + std::to_string(i);
+        store.begin_attempt(id);
+        store.publish(id, std::string(kLength, static_cast<char>('a' + i % 26)), Overwrite::kAllowed);
+      }
+      done = true;
+    } else {
+      do {
+        const std::string record = get_object(other, kCommitRecordName);
+        if (record != std::string(kLength, record.front())) ++torn;
+      } while (!done);
+    }
+  });
+  CHECK(torn == 0);
+}
+
+}  // namespace conformance
+
+inline void check_store_conformance(
+    const OpenEmptyStore& open_empty, const ReopenStore& reopen = [](Store& store) { return open_store(store.url()); }) {
+  const std::shared_ptr<Store> store = open_empty();
+  const std::shared_ptr<Store> other = reopen(*store);
+  CHECK_FALSE(store->url().empty());
+  CHECK(store->url() == other->url());
+
+  SUBCASE("a root that does not exist yet") { conformance::check_absent_root(*store); }
+  store->create_root();
+  SUBCASE("names, prefixes and save ids") { conformance::check_names(*store); }
+  SUBCASE("objects") { conformance::check_objects(*store, *other); }
+  SUBCASE("writing") { conformance::check_writer(*store); }
+  SUBCASE("discarding") { conformance::check_discard(*store); }
+  SUBCASE("removed while written") { conformance::check_removed_while_written(*store); }
+  SUBCASE("parallel writes") { conformance::check_parallel_writes(*store); }
+  SUBCASE("direct I/O") { conformance::check_direct(*store); }
+  SUBCASE("reading") { conformance::check_read(*store); }
+  SUBCASE("listing") { conformance::check_list(*store, *other); }
+  SUBCASE("removing") { conformance::check_remove(*store, *other); }
+  SUBCASE("creation races") { conformance::check_create_race(*store); }
+  SUBCASE("beginning attempts") { conformance::check_begin(*store, *other); }
+  SUBCASE("publishing") { conformance::check_publish(*store, *other); }
+  SUBCASE("fencing") { conformance::check_fence(*store, *other); }
+  SUBCASE("publish races fence") { conformance::check_publish_fence_race(*store, *other); }
+  SUBCASE("begin races fence") { conformance::check_begin_fence_race(*store, *other); }
+  SUBCASE("refusals race") { conformance::check_refusal_race(*store, *other); }
+  SUBCASE("readers beside publications") { conformance::check_readers_see_whole_records(*store, *other); }
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,32 @@
+// The conformance suite, on every store of ours.
+#include <cairn/tests/support/plain.hpp>
+// The suite uses doctest, which the line above brings.
+#include <unistd.h>
+
+#include <atomic>
+
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+TEST_CASE("a directory on disk keeps the store's contract") {
+  TemporaryDirectory directory;
+  check_store_conformance([&] { return open_store(directory.path() + "/run/step"); });
+}
+
+TEST_CASE("a directory in memory keeps the store's contract") {
+  if (::access("/dev/shm", W_OK) != 0) {
+    MESSAGE("skipped: /dev/shm is not there or not writable");
+    return;
+  }
+  TemporaryDirectory directory("/dev/shm");
+  check_store_conformance([&] { return open_store("file://" + directory.path() + "/run/step"); });
+}
+
+TEST_CASE("memory keeps the store's contract") {
+  check_store_conformance([] { return open_store("mem://conformance/run/step"); });
+  forget_memory("conformance");
+}

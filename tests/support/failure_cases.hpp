@@ -1,0 +1,105 @@
+// One save or load that is expected to fail on given ranks, checked on the rank that calls it. Used by one-process tests, by worlds
+// within one process and by rank processes alike.
+#pragma once
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/torch.hpp>
+
+namespace cairn::testing {
+
+inline std::set<int> ranks_of(const FailureMap& failures) {
+  std::set<int> ranks;
+  for (const auto& entry : failures) ranks.insert(entry.first);
+  return ranks;
+}
+
+inline bool called(const std::vector<std::string>& calls, const std::string& hook) {
+  return std::find(calls.begin(), calls.end(), hook) != calls.end();
+}
+
+// Exactly the ranks of `fail_on` are in the map, each with the type and text of what its hook threw.
+inline void check_map(const FailureMap& failures, const FailOn& fail_on) {
+  for (const auto& [hook, ranks] : fail_on) {
+    CHECK(ranks_of(failures) == ranks);
+    for (const auto& [rank, failure] : failures) {
+      CHECK(failure.rank == rank);
+      CHECK(failure.kind == FailureKind::kRaised);
+      CHECK(failure.type == "cairn::testing::PlannedFault");
+      CHECK(failure.what == "planned fault in " + hook);
+    }
+  }
+}
+
+inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0) {
+  const int rank = checkpointer.world().rank();
+  CAPTURE(rank);
+  const int size = checkpointer.world().size();
+  const auto writer = std::make_shared<FaultyWriter>(fail_on, rank);
+  SaveOptions options;
+  options.storage_writer = writer;
+  options.coordinator_rank = coordinator;
+  const StateDict state = common_state(rank, size);
+  FailureMap failures;
+  try {
+    checkpointer.save(state, "nowhere", options);
+  } catch (const CheckpointException& exception) {
+    failures = exception.failures();
+    CHECK(exception.committed() != Committed::kYes);
+    if (failures.count(rank)) CHECK_THROWS_AS(exception.rethrow_original(rank), PlannedFault);
+  }
+  CHECK(failures.empty() == fail_on.empty());
+  check_map(failures, fail_on);
+  CHECK(same_values(state, common_state(rank, size)));
+
+  // Who runs what: set-up, local plan and data on every rank, the global plan and the end on the coordinator.
+  const auto& calls = writer->faults.calls();
+  CHECK(called(calls, "set_up_storage_writer"));
+  if (fail_on.empty()) CHECK(called(calls, "prepare_local_plan"));
+  if (fail_on.empty() || fail_on.count("finish")) CHECK(called(calls, "write_data"));
+  if (rank != coordinator) {
+    CHECK_FALSE(called(calls, "prepare_global_plan"));
+    CHECK_FALSE(called(calls, "finish"));
+  } else if (fail_on.empty()) {
+    CHECK(called(calls, "prepare_global_plan"));
+    CHECK(called(calls, "finish"));
+  }
+}
+
+inline void check_load(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0) {
+  const int rank = checkpointer.world().rank();
+  CAPTURE(rank);
+  const int size = checkpointer.world().size();
+  StateDict state = common_state(rank, size);
+  Metadata metadata = create_default_metadata(state);
+  const auto reader = std::make_shared<FaultyReader>(metadata, fail_on, rank);
+  LoadOptions options;
+  options.storage_reader = reader;
+  options.coordinator_rank = coordinator;
+  FailureMap failures;
+  try {
+    checkpointer.load(state, "nowhere", options);
+  } catch (const CheckpointException& exception) {
+    failures = exception.failures();
+  }
+  CHECK(failures.empty() == fail_on.empty());
+  check_map(failures, fail_on);
+  CHECK(same_values(state, common_state(rank, size)));
+
+  const auto& calls = reader->faults.calls();
+  CHECK(called(calls, "read_metadata"));
+  if (fail_on.empty()) {
+    CHECK(called(calls, "set_up_storage_reader"));
+    CHECK(called(calls, "prepare_local_plan"));
+    CHECK(called(calls, "read_data"));
+  }
+  if (rank != coordinator) CHECK_FALSE(called(calls, "prepare_global_plan"));
+}
+
+}  // namespace cairn::testing

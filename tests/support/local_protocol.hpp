@@ -1,0 +1,167 @@
+// Saves and loads of N ranks in one thread: every hook of planners, writers and readers, in the protocol's order, without actors.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/save_id.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/storage/storage.hpp>
+
+namespace cairn::testing {
+
+// What one rank brings along. Writers and planners outlive the call.
+struct LocalSaver {
+  const StateDict* state = nullptr;
+  SavePlanner* planner = nullptr;
+  StorageWriter* writer = nullptr;
+};
+
+struct LocalLoader {
+  StateDict* state = nullptr;
+  LoadPlanner* planner = nullptr;
+  StorageReader* reader = nullptr;
+};
+
+struct LocalSave {
+  std::string checkpoint_id;
+  std::string save_id;
+  int coordinator = 0;
+  std::optional<std::int64_t> step;
+  std::map<std::string, std::string> user_metadata;
+};
+
+// A save id of a world that nobody else has, but always the same for one counter.
+inline std::string local_save_id(std::uint64_t counter) {
+  return make_save_id("00112233445566778899aabbccddeeff", "test", counter);
+}
+
+// Runs one save; `ranks[r]` is rank r. When a hook throws, every writer is told to abandon, and the exception goes on.
+inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& ranks) {
+  const int world_size = static_cast<int>(ranks.size());
+  const auto coordinator = static_cast<std::size_t>(save.coordinator);
+  try {
+    for (const LocalSaver& rank : ranks) rank.writer->reset(save.checkpoint_id);
+    std::vector<SavePlan> plans;
+    for (int r = 0; r < world_size; ++r) {
+      const LocalSaver& rank = ranks[static_cast<std::size_t>(r)];
+      StorageContext context;
+      context.checkpoint_id = save.checkpoint_id;
+      context.save_id = save.save_id;
+      context.rank = r;
+      context.world_size = world_size;
+      context.is_coordinator = r == save.coordinator;
+      context.one_process = true;
+      context.step = save.step;
+      context.user_metadata = save.user_metadata;
+      rank.planner->set_up_planner(*rank.state, r, context.is_coordinator);
+      rank.writer->set_up_storage_writer(context);
+      plans.push_back(rank.writer->prepare_local_plan(rank.planner->create_local_plan()));
+    }
+    GlobalSavePlan global = ranks[coordinator].planner->create_global_plan(std::move(plans));
+    plans = ranks[coordinator].writer->prepare_global_plan(std::move(global.plans));
+    for (std::size_t r = 0; r < ranks.size(); ++r) plans[r] = ranks[r].planner->finish_plan(std::move(plans[r]));
+
+    // Side by side, as in real life. All must have ended before plans and planners go.
+    std::vector<Future<WriteResults>> futures;
+    std::exception_ptr error;
+    std::vector<WriteResults> results;
+    for (std::size_t r = 0; r < ranks.size() && !error; ++r) {
+      try {
+        futures.push_back(ranks[r].writer->write_data(plans[r], *ranks[r].planner));
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    for (const auto& future : futures) {
+      try {
+        results.push_back(future.get());
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
+    ranks[coordinator].writer->finish(std::move(global.metadata), std::move(results));
+  } catch (...) {
+    for (const LocalSaver& rank : ranks) rank.writer->abandon();
+    throw;
+  }
+}
+
+// Runs one load; `ranks[r]` is rank r.
+inline void load_locally(const std::string& checkpoint_id, const std::vector<LocalLoader>& ranks, int coordinator = 0) {
+  const int world_size = static_cast<int>(ranks.size());
+  for (const LocalLoader& rank : ranks) rank.reader->reset(checkpoint_id);
+  std::vector<Metadata> metadata;  // planners and readers refer to it until the end
+  std::vector<LoadPlan> plans;
+  for (const LocalLoader& rank : ranks) metadata.push_back(rank.reader->read_metadata());
+  for (int r = 0; r < world_size; ++r) {
+    const LocalLoader& rank = ranks[static_cast<std::size_t>(r)];
+    StorageContext context;
+    context.checkpoint_id = checkpoint_id;
+    context.rank = r;
+    context.world_size = world_size;
+    context.is_coordinator = r == coordinator;
+    context.one_process = true;
+    const Metadata& own = metadata[static_cast<std::size_t>(r)];
+    rank.planner->set_up_planner(*rank.state, own, r, context.is_coordinator);
+    rank.reader->set_up_storage_reader(own, context);
+    plans.push_back(rank.reader->prepare_local_plan(rank.planner->create_local_plan()));
+  }
+  const LocalLoader& leader = ranks[static_cast<std::size_t>(coordinator)];
+  plans = leader.reader->prepare_global_plan(leader.planner->create_global_plan(std::move(plans)));
+  for (std::size_t r = 0; r < ranks.size(); ++r) plans[r] = ranks[r].planner->finish_plan(std::move(plans[r]));
+
+  std::vector<Future<bool>> futures;
+  std::exception_ptr error;
+  for (std::size_t r = 0; r < ranks.size() && !error; ++r) {
+    try {
+      futures.push_back(ranks[r].reader->read_data(plans[r], *ranks[r].planner));
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  for (const auto& future : futures) {
+    try {
+      future.get();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+// The same with Cairn's own planner for each rank, and `make(r)` for each rank's writer or reader.
+inline void save_locally(const LocalSave& save, const std::vector<const StateDict*>& states,
+                         const std::function<std::unique_ptr<StorageWriter>()>& make, const SavePlannerOptions& options = {}) {
+  std::vector<std::unique_ptr<StorageWriter>> writers;
+  std::vector<std::unique_ptr<DefaultSavePlanner>> planners;
+  std::vector<LocalSaver> ranks;
+  for (const StateDict* state : states) {
+    writers.push_back(make());
+    planners.push_back(std::make_unique<DefaultSavePlanner>(options));
+    ranks.push_back({state, planners.back().get(), writers.back().get()});
+  }
+  save_locally(save, ranks);
+}
+
+inline void load_locally(const std::string& checkpoint_id, const std::vector<StateDict*>& states,
+                         const std::function<std::unique_ptr<StorageReader>()>& make, const LoadPlannerOptions& options = {}) {
+  std::vector<std::unique_ptr<StorageReader>> readers;
+  std::vector<std::unique_ptr<DefaultLoadPlanner>> planners;
+  std::vector<LocalLoader> ranks;
+  for (StateDict* state : states) {
+    readers.push_back(make());
+    planners.push_back(std::make_unique<DefaultLoadPlanner>(options));
+    ranks.push_back({state, planners.back().get(), readers.back().get()});
+  }
+  load_locally(checkpoint_id, ranks);
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,4 @@
+// For tests that do not need LibTorch: they compile ten seconds faster. Others include <cairn/tests/support/torch.hpp>.
+#pragma once
+
+#include <doctest/doctest.h>
