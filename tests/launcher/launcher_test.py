@@ -1,11 +1,14 @@
 """cairn-launch, from outside: what it starts, prints, forwards, reports and leaves behind."""
 
+import array
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -17,13 +20,18 @@ def shell(script):
     return ["--", "bash", "-c", script]
 
 
-def alive(pid):
-    """Whether the process runs; one that has ended but was not reaped yet does not."""
+def state(pid):
+    """The process's state as ps shows it: R, S, Z, ...; Z too once it is gone altogether."""
     try:
         with open("/proc/%d/stat" % pid) as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "Z"
+
+
+def alive(pid):
+    """Whether the process runs; one that has ended but was not reaped yet does not."""
+    return state(pid) != "Z"
 
 
 def wait_until(condition):
@@ -130,6 +138,22 @@ class LauncherTest(unittest.TestCase):
         text = result.stdout.replace("[rank 0] ", "").replace("\n", "")
         self.assertEqual(len(text), 1000000)
         self.assertEqual(set(text), {"y"})
+
+    def test_signals_while_the_output_is_full_lose_nothing(self):
+        process = self.start("-n", "1", *shell("head -c 2000000 /dev/zero | tr '\\0' y"))
+        waiting = array.array("i", [0])
+        descriptor = process.stdout.fileno()
+
+        def output_is_full():
+            fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
+            return waiting[0] >= 15 * 4096 and state(process.pid) == "S"  # all but a page of the pipe: we have to read
+        read = b""
+        for _ in range(25):
+            self.assertTrue(wait_until(output_is_full))
+            process.send_signal(signal.SIGCHLD)
+            read += os.read(descriptor, 65536)
+        text = (read.decode() + process.communicate(timeout=PATIENCE)[0]).replace("[rank 0] ", "").replace("\n", "")
+        self.assertEqual(len(text), 2000000)
 
     def test_standard_error_stays_standard_error(self):
         result = self.launch("-n", "1", *shell("echo to out; echo to err >&2"))
