@@ -32,6 +32,14 @@ const std::string& name_of(const std::string& name) {
   return name;
 }
 
+// What every rank would refuse is not sent: the error comes up where the name was given.
+const std::string& sendable(const std::string& name) {
+  if (name.size() > kNameBytesMax)
+    columns::fail_encode("message", "a name that begins with '" + name.substr(0, 40) + "' has " + std::to_string(name.size()) +
+                                        " bytes, and at most " + std::to_string(kNameBytesMax) + " travel: use a shorter one");
+  return name;
+}
+
 template <class Enum>
 Enum enum_of(int value, int max) {
   check(value > 0 && value <= max, "an enumeration has an unknown value");
@@ -85,16 +93,16 @@ struct Encoder {
     message.set_ticket(record.ticket);
     message.set_ordinal(record.ordinal);
     message.set_operation(static_cast<v1::Operation>(record.operation));
-    message.set_checkpoint_id(record.checkpoint_id);
+    message.set_checkpoint_id(sendable(record.checkpoint_id));
     set_digest(record.options_digest, message.mutable_options_digest());
-    for (const auto& key : record.stateful_keys) message.add_stateful_keys(key);
+    for (const auto& key : record.stateful_keys) message.add_stateful_keys(sendable(key));
     message.set_counter_seen(record.counter_seen);
     message.set_world_size(record.world_size);
   }
   void operator()(const Begin& record) const {
     auto& message = *envelope.mutable_begin();
     message.set_ticket(record.ticket);
-    for (const auto& key : record.key_order) message.add_key_order(key);
+    for (const auto& key : record.key_order) message.add_key_order(sendable(key));
   }
   void operator()(const LocalSavePlan& record) const {
     auto& message = *envelope.mutable_local_save_plan();
@@ -128,7 +136,7 @@ struct Encoder {
   void operator()(const LocalLoadPlan& record) const {
     auto& message = *envelope.mutable_local_load_plan();
     cairn::to_proto(*record.plan, *message.mutable_plan());
-    message.set_metadata_save_id(record.metadata_save_id);
+    message.set_metadata_save_id(sendable(record.metadata_save_id));
   }
   void operator()(const GlobalLoadPlan& record) const {
     cairn::to_proto(*record.plan, *envelope.mutable_global_load_plan()->mutable_plan());
@@ -254,7 +262,7 @@ Message body_of(const v1::Envelope& envelope) {
 std::string encode(const Envelope& envelope) {
   v1::Envelope message;
   message.mutable_attempt()->set_incarnation(envelope.attempt.incarnation);
-  message.mutable_attempt()->set_checkpointer(envelope.attempt.checkpointer);
+  message.mutable_attempt()->set_checkpointer(sendable(envelope.attempt.checkpointer));
   message.mutable_attempt()->set_counter(envelope.attempt.counter);
   message.set_sender(static_cast<std::uint32_t>(envelope.sender));
   message.set_id(envelope.id);

@@ -8,10 +8,11 @@
 
 namespace cairn::protocol {
 
-// Bounds of what `decode` accepts, whoever sent it.
+// Bounds of what `decode` accepts, whoever sent it, and of what `encode` sends.
 inline constexpr std::size_t kNameBytesMax = 64 * 1024;  // a checkpointer's name, a checkpoint id, a key
 inline constexpr std::size_t kRanksMax = 1u << 20;       // entries of a failure map
 
+// Throws kInvalidArgument for a name beyond its bound or a plan that contradicts itself, kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
 
 // Throws kCorrupt, saying which field is wrong, unless `bytes` is an envelope whose every field is within its bounds. What it

@@ -49,6 +49,9 @@ void names_to_proto(const NameTable& names, v1::Names& message) {
 
 NameTable names_from_proto(const v1::Names& message, const char* what) {
   NameTable names;
+  // Distinct names take at least a byte each, but for one.
+  check_decode(static_cast<std::size_t>(message.lengths_size()) <= message.text().size() + 1, what,
+               "it has more names than the text of all names has room for");
   names.reserve(static_cast<std::size_t>(message.lengths_size()));
   std::string_view text = message.text();
   for (const std::uint32_t length : message.lengths()) {

@@ -1,7 +1,8 @@
 // The messages of a save or a load, as plain records: what the state machines exchange, and what the codec turns into bytes.
 //
-//   rank -> coordinator   Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
-//   Cancel coordinator -> rank   Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, Outcome, CoordinatorDown
+//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed, Cancel
+//
+//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, Outcome, CoordinatorDown
 //
 // Large parts are shared and never changed once they are in a message, so that copying one is cheap.
 #pragma once

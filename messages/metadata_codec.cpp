@@ -32,10 +32,16 @@ bool are_plausible(const std::vector<std::string>& transforms) {
 
 class LocationEncoder {
  public:
-  LocationEncoder(v1::Locations& message, std::size_t files) : message_(message), files_(files) {}
+  LocationEncoder(v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {}
 
   void add(const StorageInfo& storage) {
-    check_encode(storage.file < files_, kWhat, "something is stored in a file that is not there");
+    check_encode(storage.file < files_.size(), kWhat, "something is stored in a file that is not there");
+    const std::uint64_t file_end = files_[storage.file].length.value_or(std::numeric_limits<std::uint64_t>::max());
+    if (storage.offset > file_end || storage.length > file_end - storage.offset)
+      columns::fail_encode(kWhat, "something is stored beyond the end of file '" + files_[storage.file].name + "'");
+    check_encode(storage.payload_offset == 0 ||
+                     (storage.payload_offset >= storage.offset && storage.payload_offset - storage.offset <= storage.length),
+                 kWhat, "elements are stored outside their archive");
     message_.add_files(storage.file);
     message_.add_offsets(storage.offset);
     message_.add_lengths(storage.length);
@@ -61,7 +67,7 @@ class LocationEncoder {
   }
 
   v1::Locations& message_;
-  std::size_t files_;
+  const std::vector<FileInfo>& files_;
   std::map<std::vector<std::string>, std::uint32_t> lists_;
   std::vector<std::uint32_t> transforms_;
   bool any_transform_ = false;
@@ -69,7 +75,7 @@ class LocationEncoder {
 
 void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
   columns::PropertyEncoder properties(*message.mutable_properties(), kWhat);
-  LocationEncoder locations(*message.mutable_locations(), metadata.files.size());
+  LocationEncoder locations(*message.mutable_locations(), metadata.files);
   for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
     if (const auto* bytes = std::get_if<BytesStorageMetadata>(&entry)) {
       message.add_kinds(v1::ENTRY_KIND_BYTES);
@@ -79,6 +85,10 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
     }
     const auto& tensor = std::get<TensorStorageMetadata>(entry);
     check_encode(tensor.size.size() <= columns::kDimsMax, kWhat, "a tensor has too many dimensions");
+    check_encode(std::all_of(tensor.size.begin(), tensor.size.end(), [](std::int64_t size) { return size >= 0; }), kWhat,
+                 "a size is negative");
+    if (!columns::is_countable(tensor.size, element_size(tensor.properties.dtype)))
+      columns::fail_encode(kWhat, "'" + fqn + "' of size " + to_string(tensor.size) + " is too large to count its bytes");
     message.add_kinds(v1::ENTRY_KIND_TENSOR);
     message.add_stored(!tensor.storage.empty());
     message.add_tensor_properties(properties.index_of(tensor.properties));
@@ -98,6 +108,21 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
     for (const StorageInfo& storage : tensor.storage) locations.add(storage);
   }
   locations.finish();
+}
+
+void files_to_proto(const Metadata& metadata, v1::Metadata& message) {
+  std::set<std::string_view> names;
+  for (const FileInfo& file : metadata.files) {
+    check_encode(!file.name.empty(), kWhat, "a file has no name");
+    if (!names.insert(file.name).second) columns::fail_encode(kWhat, "two files have the name '" + file.name + "'");
+    check_encode(!file.length || !file.trailer_length || *file.trailer_length <= *file.length, kWhat,
+                 "a trailer is longer than its file");
+    v1::File& entry = *message.add_files();
+    entry.set_name(file.name);
+    if (file.length) entry.set_length(*file.length);
+    if (file.crc32) entry.set_crc32(*file.crc32);
+    if (file.trailer_length) entry.set_trailer_length(*file.trailer_length);
+  }
 }
 
 void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
@@ -124,6 +149,7 @@ void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
     entry.set_key(key);
     entry.set_value(value);
   }
+  for (const std::string& save_id : commit.retired) message.add_retired(save_id);
 }
 
 // --- decoding -------------------------------------------------------------------------------------------------------------
@@ -260,6 +286,7 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
   for (const v1::UserMetadata& entry : message.user_metadata())
     check_decode(commit.user_metadata.emplace(entry.key(), entry.value()).second, kWhat,
                  "a key of the user's metadata appears twice");
+  commit.retired.assign(message.retired().begin(), message.retired().end());
   return commit;
 }
 
@@ -268,13 +295,7 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
 Bytes encode_metadata(const Metadata& metadata) {
   v1::Metadata message;
   names_and_paths_to_proto(metadata, message);
-  for (const FileInfo& file : metadata.files) {
-    v1::File& entry = *message.add_files();
-    entry.set_name(file.name);
-    if (file.length) entry.set_length(*file.length);
-    if (file.crc32) entry.set_crc32(*file.crc32);
-    if (file.trailer_length) entry.set_trailer_length(*file.trailer_length);
-  }
+  files_to_proto(metadata, message);
   entries_to_proto(metadata, message);
   message.set_checkpoint_id(metadata.checkpoint_id);
   message.set_save_id(metadata.save_id);

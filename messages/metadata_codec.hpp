@@ -2,8 +2,8 @@
 //
 // Decoding checks everything: what it returns can be used without further checks; whether chunks tile their tensors is for
 // `check_coverage`. Bytes that are not what they should be give kCorrupt naming what is wrong; fields of later versions are
-// skipped. Encoding throws kInvalidArgument on metadata that contradicts itself and kUnsupported above 2 GiB, which Protobuf cannot
-// carry.
+// skipped. Encoding throws kInvalidArgument on metadata that contradicts itself, so that what it gives can be decoded again, and
+// kUnsupported above 2 GiB, which Protobuf cannot carry.
 #pragma once
 
 #include <cairn/base/bytes.hpp>

@@ -71,6 +71,8 @@ struct CommitInfo {
   std::string plan_digest;            // lower-case hexadecimal SHA-256
   std::string writer_version;         // of Cairn
   std::map<std::string, std::string> user_metadata;
+  // Save ids of the generations that this one replaced at its place and whose data files stay for now, newest first.
+  std::vector<std::string> retired;
 };
 
 struct Metadata {

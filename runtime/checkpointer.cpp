@@ -19,7 +19,7 @@ void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
   digest.add(std::uint64_t{options.single_file_per_rank})
       .add(std::uint64_t{options.sync_files})
       .add(std::uint64_t{options.overwrite});
-  digest.add(ByteSpan(options.run_url));
+  digest.add(ByteSpan(options.run_url)).add(std::uint64_t{options.retired_keep});
 }
 
 Digest digest_of(const SaveOptions& options) {

@@ -9,6 +9,7 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/state/pickle/unicode.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -36,6 +37,13 @@ void require_coverage(const Metadata& metadata) {
   throw Error(ErrorCode::kMismatch, "cannot publish the checkpoint: its chunks do not make up whole tensors: " + text);
 }
 
+// The commit record holds these as Python texts. Said before anything is written.
+void require_readable_by_python(const char* what, const std::string& text) {
+  if (is_python_utf8(text)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(what) + " \"" + printable(text) + "\" is not UTF-8: PyTorch could not read it back; choose another");
+}
+
 // A plan's identity without what this writer itself adds to it.
 std::string digest_without_storage_data(const SavePlan& plan) {
   if (plan.storage_data.empty()) return to_hex(plan_digest(plan));
@@ -48,7 +56,11 @@ std::string digest_without_storage_data(const SavePlan& plan) {
 
 struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given)
-      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {}
+      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {
+    if (options.retired_keep == 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
+  }
 
   const CheckpointWriterOptions options;
   WriteEngine engine;
@@ -57,19 +69,21 @@ struct CheckpointWriter::Implementation {
   std::string checkpoint_id;
   StorageContext context;
   std::shared_ptr<Store> store;
+  std::shared_ptr<Store> run;  // the coordinator's
   bool attempt_begun = false;
   bool published = false;
   std::vector<ObjectName> written;    // this rank's files, from when they are begun
   std::vector<PlannedFiles> planned;  // the coordinator's, by rank
   std::string plans_digest;
 
-  // The files of the last generation that this object published, by where: saves the next one from reading the old record.
+  // The last generation that this object published, by where: saves the next one from reading the old record.
   std::string last_url;
-  std::optional<Metadata> last;  // save id and files only
+  std::optional<Metadata> last;  // save id, files and commit only
 
   void forget_attempt() {
     context = {};
     store.reset();
+    run.reset();
     attempt_begun = false;
     published = false;
     written.clear();
@@ -83,7 +97,7 @@ struct CheckpointWriter::Implementation {
   }
 
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
-  std::optional<Metadata> generation_to_replace();
+  Replaced find_replaced();
   void publish(const Metadata& metadata);
 };
 
@@ -107,6 +121,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
     throw Error(ErrorCode::kInvalidArgument, "\"" + context.save_id + "\" is no save id: make one with make_save_id");
   self.context = context;
   const std::string& url = context.checkpoint_id.empty() ? self.checkpoint_id : context.checkpoint_id;
+  require_readable_by_python("the checkpoint id", url);
   self.checkpoint_id = url;
   self.store = open_store(url);
   if (!self.store->is_shared() && context.world_size > 1 && !context.one_process) {
@@ -117,12 +132,17 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   }
   self.store->create_root();
   if (!context.is_coordinator) return;
+  // Opened now, so that a run that cannot be is known before anything is written.
+  self.run = open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url);
   if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
   self.store->begin_attempt(context.save_id);
   self.attempt_begun = true;
 }
 
-SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) { return plan; }
+SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) {
+  for (const std::string& name : plan.names.all()) require_readable_by_python("the key", name);
+  return plan;
+}
 
 std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan> plans) {
   Implementation& self = *implementation_;
@@ -200,21 +220,19 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
   commit.plan_digest = plans_digest;
   commit.writer_version = kVersion;
   commit.user_metadata = context.user_metadata;
-  const auto run = open_store(options.run_url.empty() ? parent_url(checkpoint_id) : options.run_url);
-  commit.sequence = next_commit_sequence(*run);
   metadata.commit = std::move(commit);
 }
 
-std::optional<Metadata> CheckpointWriter::Implementation::generation_to_replace() {
-  try {
-    const auto head = read_commit_head(*store);
-    if (head && last && last_url == store->url() && head->save_id == last->save_id) return last;
-    return published_metadata(*store);
-  } catch (const Error& error) {
-    // A damaged record is replaced like any other.
-    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsupported) return std::nullopt;
-    throw;
+Replaced CheckpointWriter::Implementation::find_replaced() {
+  if (last && last_url == store->url()) {
+    try {
+      const auto head = read_commit_head(*store);
+      if (head && head->save_id == last->save_id) return {last};
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;  // the whole record tells
+    }
   }
+  return generation_to_replace(*store);
 }
 
 void CheckpointWriter::Implementation::publish(const Metadata& metadata) {
@@ -230,16 +248,23 @@ void CheckpointWriter::Implementation::publish(const Metadata& metadata) {
 void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> results) {
   Implementation& self = *implementation_;
   self.opened();
+  if (!self.run)
+    throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
-  const std::optional<Metadata> replaced = self.generation_to_replace();
+  const std::uint64_t next_in_run = next_commit_sequence(*self.run);
+  // Last, so that what another job has published here meanwhile is what this save replaces.
+  const Replaced replaced = self.find_replaced();
+  metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced.generation));
+  metadata.commit->retired = retired_generations(replaced.generation, self.options.retired_keep);
   self.publish(metadata);
 
   // The checkpoint exists: what goes wrong from here on is left to the next save.
   try {
-    remove_leftovers(*self.store, metadata, replaced);
+    if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation);
     Metadata last;
     last.save_id = metadata.save_id;
     last.files = std::move(metadata.files);
+    last.commit = std::move(metadata.commit);
     self.last = std::move(last);
     self.last_url = self.store->url();
   } catch (...) {

@@ -13,14 +13,17 @@
 namespace cairn {
 
 struct CheckpointWriterOptions {
-  bool single_file_per_rank = true;     // false: one file per item
-  bool sync_files = true;               // false: faster, and a power loss may lose the checkpoint
-  bool overwrite = true;                // false: fails with "Checkpoint already exists" if there is one
-  unsigned threads = 2;                 // that copy, checksum and write
+  bool single_file_per_rank = true;               // false: one file per item
+  bool sync_files = true;                         // false: faster, and a power loss may lose the checkpoint
+  bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
+  unsigned threads = 2;                           // that copy, checksum and write
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
   std::uint64_t block_bytes = 4u << 20;           // one unit of copying, checksumming and writing
-  bool direct_io = true;                // where store and file system can
-  std::string run_url;                  // whose checkpoints count for the commit sequence; "": the parent of the checkpoint
+  bool direct_io = true;                          // where store and file system can
+  std::string run_url;  // whose checkpoints count for the commit sequence; "": the parent of the checkpoint
+  // How many generations that were replaced at a place keep their data files, for loads that still read them; 1 at least. The
+  // files of older ones go with the next save there.
+  std::uint32_t retired_keep = 1;
 };
 
 struct CheckpointReaderOptions {
@@ -71,9 +74,9 @@ Metadata read_metadata(Store& store);
 
 // One thing that is wrong with a checkpoint.
 struct VerifyFault {
-  std::string object;         // file name relative to the checkpoint
-  std::uint64_t offset = 0;   // bytes, of the first block that is wrong
-  std::string fqn;            // the tensor or value there, "" if none
+  std::string object;        // file name relative to the checkpoint
+  std::uint64_t offset = 0;  // bytes, of the first block that is wrong
+  std::string fqn;           // the tensor or value there, "" if none
   std::string what;
 };
 

@@ -46,6 +46,10 @@ class Kept {
     add_id(metadata.save_id);
     for (const FileInfo& file : metadata.files) names_.insert(file.name);
   }
+  void add_with_retired(const Metadata& metadata) {
+    add(metadata);
+    if (metadata.commit) ids_.insert(metadata.commit->retired.begin(), metadata.commit->retired.end());
+  }
   void add_id(const std::string& id) { ids_.insert(id); }
   bool has_file(const std::string& name, const std::string& id) const { return names_.count(name) > 0 || ids_.count(id) > 0; }
 
@@ -70,7 +74,7 @@ void keep_published(Store& store, const Metadata& current, Kept& kept) {
   std::optional<CommitHead> head;
   succeeds([&] { head = read_commit_head(store); });  // otherwise the whole record tells, or its error
   if (head && head->save_id == current.save_id) return;
-  if (const auto published = published_metadata(store)) kept.add(*published);
+  if (const auto published = published_metadata(store)) kept.add_with_retired(*published);
 }
 
 }  // namespace
@@ -113,6 +117,17 @@ std::optional<Metadata> published_metadata(Store& store) {
   return std::nullopt;
 }
 
+Replaced generation_to_replace(Store& store) {
+  Replaced replaced;
+  try {
+    replaced.generation = published_metadata(store);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+    replaced.is_known = false;
+  }
+  return replaced;
+}
+
 std::uint64_t next_commit_sequence(Store& run) {
   std::vector<ObjectName> records{kCommitRecordName};
   try {
@@ -130,19 +145,32 @@ std::uint64_t next_commit_sequence(Store& run) {
   return largest + 1;
 }
 
-std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
-                                         const std::vector<std::string>& in_flight) {
+std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced) {
+  if (!replaced || !replaced->commit || replaced->commit->sequence > kSequenceMax) return 1;
+  return replaced->commit->sequence + 1;
+}
+
+std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep) {
+  std::vector<std::string> retired;
+  // What PyTorch made is not Cairn's to remove, so it need not be kept.
+  if (!replaced || !replaced->commit) return retired;
+  retired.push_back(replaced->save_id);
+  for (const std::string& id : replaced->commit->retired)
+    if (is_save_id(id)) retired.push_back(id);
+  retired.resize(std::min(retired.size(), keep));
+  return retired;
+}
+
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced) {
   Kept kept;
-  kept.add(current);
+  kept.add_with_retired(current);
   if (replaced) kept.add(*replaced);
-  for (const std::string& id : in_flight) kept.add_id(id);
 
   // The order of these four is what makes removing safe: see the header.
   const std::vector<ObjectInfo> files = store.list(std::string(kFilePrefix));
-  const std::vector<std::string> open = store.open_attempts();
-  for (const std::string& id : open) {
+  for (const std::string& id : store.open_attempts()) {
     // An attempt whose id Cairn did not make is not Cairn's to end.
-    if (!is_save_id(id) || std::find(in_flight.begin(), in_flight.end(), id) != in_flight.end()) continue;
+    if (!is_save_id(id)) continue;
     if (!succeeds([&] { store.fence(id); })) kept.add_id(id);
   }
   keep_published(store, current, kept);
@@ -159,7 +187,6 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
   }
   for (const std::string& id : store.fenced_attempts()) {
     if (!is_save_id(id) || stuck.count(id) > 0) continue;
-    if (std::find(in_flight.begin(), in_flight.end(), id) != in_flight.end()) continue;
     succeeds([&] { store.clear_attempt(id); });
   }
   return removed;

@@ -14,7 +14,7 @@
 // Why clean-up cannot take away a file that somebody needs, also when two jobs save to one place or a process that was thought dead
 // wakes up. A data file names its save. For every save S found in a file name, one of these holds:
 //
-//   S is named by `current` or `replaced`, or is in flight here        its files stay
+//   S is named by `current` or `replaced`, or `current` retires it     its files stay
 //   S is open: another's save that runs, or was left behind            it is fenced first; either that fails its publication for
 //                                                                      ever, or it has published already, and then it is what
 //                                                                      ".metadata", read after the fence, names: its files stay
@@ -25,6 +25,13 @@
 // That holds because the steps are taken in this order: list the files, then the open attempts, fence those, then read ".metadata".
 // A save that begins later has no file in the list. So of two jobs that save to one place at once, the one that publishes first
 // ends the other's save, which fails with kFenced; neither loses a file of a checkpoint that exists.
+//
+// Retired generations. Who began to load a generation before it was replaced is still reading its files. So a record names the
+// generations whose files stay (CommitInfo::retired): the one that it replaces, those that this one had retired before it, newest
+// first, as many as the writer is told to keep. What drops off the list goes in the clean-up after that publication.
+//
+// Where the replaced record is damaged or of a newer version, which files are its own is not known: clean-up is left to the next
+// save, which knows what this one made.
 //
 // A fenced attempt is cleared, that is forgotten, together with its files. Its id could then be begun once more, by a coordinator
 // that was silent since before its first step; but nobody answers it any more, so it never has all results (3), and what it leaves
@@ -53,19 +60,31 @@ std::optional<std::string> save_id_of_file(const std::string& name);
 // replaced while it is read is read again. kCorrupt, kUnsupported as decode_commit_record; the store's errors.
 std::optional<Metadata> published_metadata(Store& store);
 
+// What ".metadata" names before a save takes its place.
+struct Replaced {
+  std::optional<Metadata> generation;  // save id, files and commit; nothing if there is none or it cannot be read
+  bool is_known = true;                // false: there is a record that cannot be read
+};
+// A record that is damaged or of a newer version is replaced like any other, so it is no error here. The store's errors.
+Replaced generation_to_replace(Store& store);
+
 // 1 + the largest commit sequence among the checkpoints below `run` (one level) and at `run` itself, 1 when there is none. Damaged
 // and unreadable ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its
-// latest. Costs a few small reads per checkpoint, whatever their size. Saves that run at once may get the same number: then neither
-// is the later.
+// latest. Costs a few small reads per checkpoint, whatever their size. Saves to different places of a run that publish at the same
+// moment may get the same number: then neither is the later.
 std::uint64_t next_commit_sequence(Store& run);
+// The least that a record may have which takes the place of `replaced`, whatever its run: 1 + that one's.
+std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced);
+
+// The save ids to put into the record that replaces `replaced`: CommitInfo::retired, at most `keep` of them.
+std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep);
 
 // Step 8, after a successful publication of `current`, which replaced `replaced`: fences and clears every other attempt of this
-// checkpoint, and removes data files of Cairn's that neither the two nor the published record name. `in_flight`: ids of other saves
-// to this place that run in this process and are to live. Removes nothing that Cairn did not make. Returns the names removed. What
-// the store refuses to remove stays for the next time: a checkpoint that exists does not fail for it. The store's errors in finding
-// out what there is.
-std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
-                                         const std::vector<std::string>& in_flight = {});
+// checkpoint, and removes data files of Cairn's that none of these name: the two, the generations that `current` retires, and the
+// published record with those that it retires. Removes nothing that Cairn did not make. Returns the names removed. What the store
+// refuses to remove stays for the next time: a checkpoint that exists does not fail for it. The store's errors in finding out what
+// there is.
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Whether the checkpoint of `save_id` is the published one, decided for ever: fences it first. False also if it was published and
 // then replaced by another save. Errors mean that it is not known: the store's, or kCorrupt.

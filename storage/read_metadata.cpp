@@ -12,21 +12,36 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// What a place without a commit record is most likely to be, and what to do.
+// Of a run with more checkpoints than this, some are not thought of in an error's text.
+constexpr std::size_t kPlacesLookedAtMax = 1000;
+
+bool has_checkpoint(Store& store, const ObjectName& place) {
+  try {
+    return store.exists(place + "/" + kCommitRecordName);
+  } catch (const Error&) {
+    return false;  // a place that may not be looked into
+  }
+}
+
+// What a place without a commit record is most likely to be, and what to do. Never looks deeper than one level: the path may be a
+// mistake, with a whole disk below it.
 std::string why_none(Store& store) {
   if (!store.open_attempts().empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
-  const std::vector<ObjectInfo> objects = store.list();
-  if (objects.empty()) return "there is nothing at all, no such directory or an empty one. Check the path";
-  for (const ObjectInfo& object : objects)
-    if (ends_with(object.name, std::string("/") + kCommitRecordName))
-      return "but there is one below it, at " + child_url(store.url(), object.name.substr(0, object.name.rfind('/'))) +
-             ". Give the path of one checkpoint";
-  const auto data =
-      std::find_if(objects.begin(), objects.end(), [](const ObjectInfo& object) { return ends_with(object.name, ".distcp"); });
-  if (data != objects.end() || !store.fenced_attempts().empty())
+  const std::vector<ObjectName> places = store.children();
+  for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
+    if (has_checkpoint(store, places[i]))
+      return "but there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";
+  const std::vector<ObjectInfo> data = store.list("__");
+  const bool any_data =
+      std::any_of(data.begin(), data.end(), [](const ObjectInfo& object) { return ends_with(object.name, ".distcp"); });
+  if (any_data || !store.fenced_attempts().empty())
     return "there are data files of a save that failed or died half-way. Load the checkpoint before it";
-  return "what is there (" + objects.front().name + (objects.size() > 1 ? ", …" : "") + ") is no checkpoint. Check the path";
+  std::vector<ObjectName> found = places;
+  if (found.empty())
+    for (const ObjectInfo& object : store.list()) found.push_back(object.name);
+  if (found.empty()) return "there is nothing at all, no such directory or an empty one. Check the path";
+  return "what is there (" + found.front() + (found.size() > 1 ? ", …" : "") + ") is no checkpoint. Check the path";
 }
 
 }  // namespace

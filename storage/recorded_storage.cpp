@@ -169,6 +169,10 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
     info.file = file->second;
     info.offset = info.payload_offset = item.offset_bytes;
     info.length = item.length_bytes;
+    const std::uint64_t file_bytes = *metadata_.files[info.file].length;
+    if (info.offset > file_bytes || info.length > file_bytes - info.offset)
+      mismatch(rank, "\"" + item.index.fqn + "\" is said to take " + std::to_string(info.length) + " bytes at " +
+                         std::to_string(info.offset) + " of " + item.relative_path + ", which has " + std::to_string(file_bytes));
     if (!item.index.offset) {
       record_bytes(rank, item.index.fqn, info);
       continue;

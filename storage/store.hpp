@@ -111,8 +111,11 @@ void check_attempt_id(const std::string& save_id);
 //
 // How a text is read, in this order:
 //   1  "<scheme>://..."       a URL, whether or not the scheme is known
-//   2  "<scheme>:..."         a URL if the scheme is known ("file:run"), otherwise a path: a colon is an ordinary letter of file
-//   names 3  anything else          a path; "./" in front makes a path of everything
+//
+//   2  "<scheme>:..."         a URL if the scheme is known ("file:run"), else a path: a colon is an ordinary letter of file names
+//
+//   3  anything else          a path; "./" in front makes a path of everything
+//
 // A scheme is a letter and one or more letters, digits, '+', '-' or '.'; case does not matter. A single letter followed by ":/" or
 // ":\" is a drive of another system: kInvalidArgument. "file:" URLs name no host but "localhost", and their path is taken as it
 // stands, without percent-decoding.

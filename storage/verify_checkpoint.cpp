@@ -24,6 +24,7 @@ namespace cairn {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 4u << 20;  // read at once, per thread
+static_assert(kPieceBytes % kChecksumBlockBytesMax == 0, "no checksum block is split between two pieces");
 
 // What the record says lies at one place of a file.
 struct RecordedItem {
@@ -117,11 +118,12 @@ class Verification {
       files_[item.storage->file].items.push_back(std::move(item));
   }
 
-  // The first item that has a byte in a range.
+  // The first item that has a byte in a range. Items of our files follow one another, so their ends ascend as well.
   static std::string name_at(const File& file, std::uint64_t begin, std::uint64_t end) {
-    for (const RecordedItem& item : file.items)
-      if (item.storage->offset < end && item.storage->offset + item.storage->length > begin) return item.fqn;
-    return "";
+    auto item = std::partition_point(file.items.begin(), file.items.end(), [&](const RecordedItem& other) {
+      return other.storage->offset + other.storage->length <= begin;
+    });
+    return item != file.items.end() && item->storage->offset < end ? item->fqn : "";
   }
 
   void open(File& file, bool ours) {
@@ -185,11 +187,10 @@ class Verification {
     store_.read(file.info->name, {{task.begin, {bytes.data(), length}}});
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
     if (file.trailer) {
-      // Pieces begin at multiples of every checksum block that is at most as large; larger blocks are checked piece by piece when
-      // the whole is.
+      // Pieces begin at multiples of every checksum block.
       const std::uint64_t block_bytes = file.trailer->checksum_block_bytes;
       const std::uint64_t content_end = std::min(task.end, file.trailer->content_bytes);
-      for (std::uint64_t at = task.begin; block_bytes <= kPieceBytes && at < content_end; at += block_bytes) {
+      for (std::uint64_t at = task.begin; at < content_end; at += block_bytes) {
         const std::uint64_t end = std::min(content_end, at + block_bytes);
         const ByteSpan block = ByteSpan(bytes).subspan(at - task.begin, end - at);
         if (crc32(0, block) != file.trailer->block_crc32[static_cast<std::size_t>(at / block_bytes)])

@@ -13,6 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
+constexpr std::uint64_t kTensorPickleBytesMax = 1 << 20;  // that of one tensor takes a few hundred
 constexpr std::int64_t kVersionMin = 1;
 constexpr std::int64_t kVersionMax = 10;  // what PyTorch 2 reads; it writes 3
 
@@ -64,7 +65,13 @@ const ZipReader::Entry& TorchArchive::entry(std::string_view name) const {
   return *found;
 }
 
-Bytes TorchArchive::pickle() const { return zip_.read(entry(kPickleName)); }
+Bytes TorchArchive::pickle(std::uint64_t bytes_max) const {
+  const auto& found = entry(kPickleName);
+  if (found.size_bytes > bytes_max)
+    throw Error(ErrorCode::kUnsupported, what() + ": its pickle has " + std::to_string(found.size_bytes) +
+                                             " bytes, more than the " + std::to_string(bytes_max) + " that are read here");
+  return zip_.read(found);
+}
 
 TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
   const auto& found = entry("data/" + std::string(key));
@@ -74,7 +81,7 @@ TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
 Bytes TorchArchive::read_storage(std::string_view key) const { return zip_.read(entry("data/" + std::string(key))); }
 
 ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
-  const auto pickle = archive.pickle();
+  const auto pickle = archive.pickle(kTensorPickleBytesMax);
   const auto tree = unpickle(pickle, archive.what(), tensor_globals());
   ArchivedTensor result;
   result.description = describe_tensor(tree.root());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ class TorchArchive {
   TorchArchive(std::uint64_t size_bytes, ZipReader::ReadAt read_at, std::string what);
   TorchArchive(ByteSpan archive, std::string what);
 
-  // The pickle of the saved object, CRC-32 checked.
-  Bytes pickle() const;
+  // The pickle of the saved object, CRC-32 checked. kUnsupported if it is longer than `bytes_max`: nothing of it is read then.
+  Bytes pickle(std::uint64_t bytes_max = std::numeric_limits<std::uint64_t>::max()) const;
 
   // A storage, by the key that the pickle gives it.
   struct Storage {

@@ -108,11 +108,13 @@ void for_each_in_parallel(unsigned threads, std::size_t count, const std::functi
       }
     }
   };
+  const std::size_t helpers_wanted = std::max<std::size_t>(1, std::min<std::size_t>(threads, count)) - 1;
   std::vector<std::thread> helpers;
+  helpers.reserve(helpers_wanted);  // nothing may throw once a thread runs
   {
     const SignalsBlocked blocked;
     try {
-      while (helpers.size() + 1 < std::min<std::size_t>(threads, count)) helpers.emplace_back(work);
+      while (helpers.size() < helpers_wanted) helpers.emplace_back(work);
     } catch (const std::system_error&) {
       // The threads that there are do it all.
     }

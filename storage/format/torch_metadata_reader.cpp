@@ -22,6 +22,7 @@ constexpr std::string_view kFilesystemModules[] = {"torch.distributed.checkpoint
                                                    "torch.distributed._shard.checkpoint.filesystem"};
 // TensorProperties came from here before PyTorch 2.3.
 constexpr std::string_view kShardedTensorModule = "torch.distributed._shard.sharded_tensor.metadata";
+constexpr std::size_t kFieldsMax = 64;  // of one object; DCP's have up to six
 constexpr std::string_view kPathModules[] = {"pathlib", "pathlib._local"};
 constexpr std::string_view kPathClasses[] = {"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"};
 
@@ -72,6 +73,8 @@ PickleValue fields_of(const PickleValue& value, std::string_view class_name) {
                        (value.is(PickleKind::kObject) ? to_string(value.callee().as_global()) : to_string(value.kind())));
   const auto state = value.state();
   if (!state) corrupt(value, std::string(class_name) + " without fields");
+  // Fields are looked up one after the other, and one dict may be the state of a million objects.
+  if (state->size() > kFieldsMax) corrupt(value, std::string(class_name) + " with " + std::to_string(state->size()) + " fields");
   return *state;
 }
 

@@ -149,13 +149,6 @@ Bytes encode_trailer(const Trailer& trailer) {
   return bytes;
 }
 
-std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object) {
-  const Footer read = read_footer(footer, object);
-  if (file_bytes < kTrailerFooterBytes || read.body_bytes > file_bytes - kTrailerFooterBytes)
-    corrupt(object, "it claims to be longer than the file");
-  return read.body_bytes + kTrailerFooterBytes;
-}
-
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object) {
   if (bytes.size() < kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
   const std::size_t body_bytes = bytes.size() - kTrailerFooterBytes;
@@ -182,7 +175,14 @@ Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::stri
     corrupt(object, "it has " + std::to_string(trailer.block_crc32.size()) + " checksums for " +
                         std::to_string(blocks_of(trailer.content_bytes, block_bytes)) + " blocks");
   trailer.items.reserve(static_cast<std::size_t>(decoded.items_size()));
-  for (v1::TrailerItem& item : *decoded.mutable_items()) trailer.items.push_back(to_item(item, trailer.content_bytes, object));
+  std::uint64_t end = 0;
+  for (v1::TrailerItem& item : *decoded.mutable_items()) {
+    trailer.items.push_back(to_item(item, trailer.content_bytes, object));
+    if (trailer.items.back().offset != end)
+      corrupt(object, "\"" + trailer.items.back().fqn + "\" does not follow the item before it");
+    end += trailer.items.back().length;
+  }
+  if (end != trailer.content_bytes) corrupt(object, "its items do not fill the file");
   return trailer;
 }
 

@@ -20,7 +20,7 @@ namespace cairn {
 // most one block more than it needs at each end; the checksums take 1/32768 of the file.
 inline constexpr std::uint32_t kChecksumBlockBytes = 128 * 1024;
 inline constexpr std::uint32_t kChecksumBlockBytesMin = 4096;
-inline constexpr std::uint32_t kChecksumBlockBytesMax = 64u << 20;
+inline constexpr std::uint32_t kChecksumBlockBytesMax = 4u << 20;  // fits into a staging block that is as large as can be
 
 inline constexpr std::uint32_t kTrailerVersion = 1;
 inline constexpr std::size_t kTrailerFooterBytes = 28;
@@ -54,8 +54,5 @@ Bytes encode_trailer(const Trailer& trailer);
 // The inverse, of exactly the bytes that follow the content. `file_bytes`: the length of the whole file. Throws kCorrupt, with what
 // is wrong, and kUnsupported for a newer version. `object` names the file in texts.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object);
-
-// How long the trailer is, footer included, from the last kTrailerFooterBytes of a file. Throws as `decode_trailer`.
-std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object);
 
 }  // namespace cairn

@@ -81,6 +81,7 @@ Metadata random_metadata(Random& random) {
     commit.plan_digest = random_text(random, 64);
     commit.writer_version = random_text(random, 10);
     for (std::uint64_t i = random.next() % 4; i > 0; --i) commit.user_metadata[random_text(random, 10)] = random_text(random, 10);
+    for (std::uint64_t i = random.next() % 3; i > 0; --i) commit.retired.push_back(random_text(random, 30));
     metadata.commit = commit;
   }
   metadata.user_planner_data = random_text(random, 20);
@@ -136,6 +137,7 @@ void check_equal(const Metadata& a, const Metadata& b) {
     CHECK(a.commit->plan_digest == b.commit->plan_digest);
     CHECK(a.commit->writer_version == b.commit->writer_version);
     CHECK(a.commit->user_metadata == b.commit->user_metadata);
+    CHECK(a.commit->retired == b.commit->retired);
   }
   CHECK(a.user_planner_data == b.user_planner_data);
   CHECK(a.user_storage_data == b.user_storage_data);
@@ -255,6 +257,12 @@ TEST_CASE("a few bytes do not unfold into gigabytes") {
   CHECK(is_corrupt([&] { decode_metadata(message.SerializeAsString()); }, "more chunks"));
 }
 
+TEST_CASE("more names than their text has room for are not believed") {
+  v1::Metadata message;
+  for (int i = 0; i < 100'000; ++i) message.mutable_names()->add_lengths(0);
+  CHECK(is_corrupt([&] { decode_metadata(message.SerializeAsString()); }, "more names"));
+}
+
 TEST_CASE("metadata that contradicts itself is not written") {
   const auto refused = [](auto spoil) {
     Metadata metadata = sample();
@@ -274,6 +282,16 @@ TEST_CASE("metadata that contradicts itself is not written") {
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage.pop_back(); }));
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].file = 2; }));
   CHECK(refused([&](Metadata& metadata) { metadata.state_dict_metadata[1].first = "w"; }));
+  // What a reader would refuse: a record that says so must not replace one that can be read.
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].offset = 901; }));
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].length = ~std::uint64_t{0}; }));
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].payload_offset = 101; }));
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[1] = {1, 10, 20, 9, {}}; }));
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).size = {-1, 6}; }));
+  CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).size = {std::numeric_limits<std::int64_t>::max(), 6}; }));
+  CHECK(refused([&](Metadata& metadata) { metadata.files[1].name = "f0"; }));
+  CHECK(refused([&](Metadata& metadata) { metadata.files[1].name.clear(); }));
+  CHECK(refused([&](Metadata& metadata) { metadata.files[1].trailer_length = 1001; }));
   CHECK(refused([&](Metadata& metadata) { metadata.commit->world_size = -1; }));
   CHECK(refused([&](Metadata& metadata) { metadata.planner_data.push_back(metadata.planner_data[0]); }));
 }

@@ -10,124 +10,20 @@
 #include <cairn/messages/plan_codec.hpp>
 #include <cairn/messages/plan_proto.hpp>
 #include <cairn/tests/messages/corruption.hpp>
+#include <cairn/tests/messages/random_plans.hpp>
 
 namespace cairn {
 namespace {
 
+using testing::check_equal;
 using testing::each_flip;
 using testing::each_truncation;
 using testing::is_corrupt;
-using testing::random_extents;
-using testing::random_text;
+using testing::random_load_plan;
+using testing::random_results;
+using testing::random_save_plan;
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
-
-Path random_path(Random& random) {
-  Path path;
-  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
-    if (random.next() % 3 == 0) {
-      path.emplace_back(static_cast<std::int64_t>(random.next()));
-    } else {
-      path.emplace_back(random_text(random, 6));
-    }
-  }
-  return path;
-}
-
-SavePlan random_save_plan(Random& random) {
-  SavePlan plan;
-  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
-    WriteItem item;
-    const Path path = random_path(random);
-    const std::size_t known = plan.names.size();
-    item.name = plan.names.intern(random.next() % 2 == 0 ? to_string(path) : random_text(random, 30));
-    if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.emplace_back(item.name, path);
-    item.type = static_cast<WriteItemType>(1 + random.next() % 3);
-    item.per_rank = random.next() % 8 == 0;
-    if (item.type == WriteItemType::kByteIO) {
-      item.content_hash = random.next();
-      item.content_bytes = random.next();
-    } else {
-      item.properties.dtype = static_cast<DType>(1 + random.next() % static_cast<unsigned>(DType::kFloat8E5M2FnUz));
-      item.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
-      item.properties.requires_grad = random.next() % 2 == 0;
-      item.properties.pin_memory = random.next() % 2 == 0;
-      const std::size_t dims = random.next() % 7;
-      item.size = random_extents(random, dims, 100);
-      item.chunk = {random_extents(random, dims, 100), random_extents(random, dims, 100)};
-    }
-    plan.items.push_back(item);
-  }
-  plan.planner_data = random_text(random, 20);
-  plan.storage_data = random_text(random, 20);
-  return plan;
-}
-
-void check_equal(const SavePlan& a, const SavePlan& b) {
-  CHECK(plan_digest(a) == plan_digest(b));
-  CHECK(a.names.all() == b.names.all());
-  CHECK(a.mappings == b.mappings);
-  REQUIRE(a.items.size() == b.items.size());
-  for (std::size_t i = 0; i < a.items.size(); ++i) {
-    CHECK(a.items[i].name == b.items[i].name);
-    CHECK(a.items[i].type == b.items[i].type);
-    CHECK(a.items[i].properties == b.items[i].properties);
-    CHECK(a.items[i].size == b.items[i].size);
-    CHECK(a.items[i].chunk == b.items[i].chunk);
-    CHECK(a.items[i].content_hash == b.items[i].content_hash);
-    CHECK(a.items[i].content_bytes == b.items[i].content_bytes);
-    CHECK(a.items[i].per_rank == b.items[i].per_rank);
-  }
-  CHECK(a.planner_data == b.planner_data);
-  CHECK(a.storage_data == b.storage_data);
-}
-
-LoadPlan random_load_plan(Random& random) {
-  LoadPlan plan;
-  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
-    ReadItem item;
-    item.type = static_cast<LoadItemType>(1 + random.next() % 2);
-    item.dest_name = plan.names.intern(random_text(random, 20));
-    item.storage_name = plan.names.intern(random_text(random, 20));
-    item.storage_chunk = static_cast<std::uint32_t>(random.next());
-    const std::size_t dims = random.next() % 7;
-    item.dest_chunk_offset = random_extents(random, dims, 100);
-    item.dest_offsets = random_extents(random, dims, 100);
-    item.storage_chunk_offset = random_extents(random, dims, 100);
-    item.storage_offsets = random_extents(random, dims, 100);
-    item.lengths = random_extents(random, dims, 100);
-    if (item.type == LoadItemType::kByteIO) item.dest_chunk_offset = {};
-    plan.items.push_back(item);
-  }
-  plan.planner_data = random_text(random, 20);
-  plan.storage_data = random_text(random, 20);
-  return plan;
-}
-
-WriteResults random_results(Random& random) {
-  WriteResults results;
-  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
-    FileResult file;
-    file.name = "f" + random_text(random, 20);
-    file.length_bytes = 1000000 + random.next() % 1000;
-    file.crc32 = static_cast<std::uint32_t>(random.next());
-    file.trailer_length_bytes = static_cast<std::uint32_t>(random.next() % 1000);
-    for (std::uint64_t j = random.next() % 5; j > 0; --j) file.bytes_item_lengths.push_back(random.next() % 1000);
-    results.files.push_back(file);
-  }
-  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
-    WriteResult item;
-    item.index.fqn = random_text(random, 20);
-    if (random.next() % 2 == 0) item.index.offset = random_extents(random, random.next() % 6, 100);
-    item.size_bytes = random.next();
-    item.relative_path = random_text(random, 20);
-    item.offset_bytes = random.next() / 2;
-    item.length_bytes = random.next() / 2;
-    item.user_data = random_text(random, 20);
-    results.items.push_back(item);
-  }
-  return results;
-}
 
 // --- round trips ------------------------------------------------------------------------------------------------------------
 
@@ -150,8 +46,7 @@ TEST_CASE("load plans survive the journey") {
     const LoadPlan plan = random_load_plan(*random);
     const Bytes bytes = encode_load_plan(plan);
     const LoadPlan back = decode_load_plan(bytes);
-    CHECK(plan_digest(back) == plan_digest(plan));
-    CHECK(back.names.all() == plan.names.all());
+    check_equal(plan, back);
     CHECK(encode_load_plan(back) == bytes);
   }
 }
@@ -161,25 +56,7 @@ TEST_CASE("write results survive the journey") {
   for (int round = 0; round < 500; ++round) {
     CAPTURE(round);
     const WriteResults results = random_results(*random);
-    const WriteResults back = decode_write_results(encode_write_results(results));
-    REQUIRE(back.files.size() == results.files.size());
-    for (std::size_t i = 0; i < results.files.size(); ++i) {
-      CHECK(back.files[i].name == results.files[i].name);
-      CHECK(back.files[i].length_bytes == results.files[i].length_bytes);
-      CHECK(back.files[i].crc32 == results.files[i].crc32);
-      CHECK(back.files[i].trailer_length_bytes == results.files[i].trailer_length_bytes);
-      CHECK(back.files[i].bytes_item_lengths == results.files[i].bytes_item_lengths);
-    }
-    REQUIRE(back.items.size() == results.items.size());
-    for (std::size_t i = 0; i < results.items.size(); ++i) {
-      CHECK(back.items[i].index.fqn == results.items[i].index.fqn);
-      CHECK(back.items[i].index.offset == results.items[i].index.offset);
-      CHECK(back.items[i].size_bytes == results.items[i].size_bytes);
-      CHECK(back.items[i].relative_path == results.items[i].relative_path);
-      CHECK(back.items[i].offset_bytes == results.items[i].offset_bytes);
-      CHECK(back.items[i].length_bytes == results.items[i].length_bytes);
-      CHECK(back.items[i].user_data == results.items[i].user_data);
-    }
+    check_equal(results, decode_write_results(encode_write_results(results)));
   }
 }
 

@@ -124,6 +124,13 @@ TEST_CASE("a tensor never reaches beyond its storage") {
   CHECK(is_refusal(describing(tensor_of("K\x00"s, "K\x02\x85", huge + "\x85"))));
 }
 
+TEST_CASE("the pickle of one tensor is not read where it is far longer than any") {
+  const TorchArchive archive(write_torch_archive(std::string(2 << 20, ']') + ".", {}), "archive");
+  const auto thrown = thrown_by([&] { read_archived_tensor(archive); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("its pickle has 2097153 bytes"));
+}
+
 TEST_CASE("tensors of other kinds are refused by name") {
   CHECK(describing("ctorch._utils\n_rebuild_sparse_tensor\n)R.").says("torch._utils._rebuild_sparse_tensor"));
   CHECK(describing("ctorch\nQInt8Storage\n.").says("torch.QInt8Storage"));

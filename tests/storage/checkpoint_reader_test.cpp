@@ -13,6 +13,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
@@ -165,6 +166,20 @@ TEST_CASE("checkpoint reader: a place without a checkpoint says what it is") {
   save(path + "/run/step_1", 1, {&state});
   CHECK(read(path + "/run").has("/run/step_1"));
   CHECK(read("nosuch://x").code == ErrorCode::kInvalidArgument);
+
+  // The wrong path may be that of a whole disk: nothing below its first level is looked at.
+  struct Shallow : FileStore {
+    using FileStore::FileStore;
+    bool listed_all = false;
+    std::vector<ObjectInfo> list(const ObjectName& prefix) override {
+      listed_all = listed_all || prefix.empty();
+      return FileStore::list(prefix);
+    }
+  } shallow(path);
+  const auto thrown = caught([&] { read_metadata(shallow); });
+  CHECK(thrown.code == ErrorCode::kNotFound);
+  CHECK(thrown.has("(died, …)"));
+  CHECK_FALSE(shallow.listed_all);
 }
 
 TEST_CASE("checkpoint reader: reading before it is set up is refused") {

@@ -7,7 +7,10 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -102,6 +105,69 @@ TEST_CASE("checkpoint writer: options that cannot work are refused") {
   CheckpointWriterOptions options;
   options.bytes_in_flight_max = 1;
   CHECK(code_of([&] { make_writer(options); }) == ErrorCode::kInvalidArgument);
+  options = {};
+  options.retired_keep = 0;
+  std::string text;
+  CHECK(code_of([&] { make_writer(options); }, &text) == ErrorCode::kInvalidArgument);
+  CHECK(text.find("retired_keep") != std::string::npos);
+}
+
+TEST_CASE("checkpoint writer: a run that cannot be opened is known before anything is written") {
+  const Memory memory("writer");
+  CheckpointWriterOptions options;
+  options.run_url = "nosuch://run";
+  const StateDict state = state_of(1);
+  CHECK(code_of([&] { save_locally(save_to("mem://writer/x", 1), {&state}, [&] { return make_writer(options); }); }) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(data_files("mem://writer/x").empty());
+  CHECK(open_store("mem://writer/x")->open_attempts().empty());
+}
+
+TEST_CASE("checkpoint writer: names that Python cannot read are refused before anything is written") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/x";
+  std::string text;
+  StateDict state = state_of(1);
+  state["caf\xe9"] = 1;
+  CHECK(code_of([&] { save_locally(save_to(url, 1), {&state}, [] { return make_writer(); }); }, &text) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(text.find("caf?") != std::string::npos);
+  CHECK(data_files(url).empty());
+  const StateDict fine = state_of(1);
+  CHECK(code_of([&] { save_locally(save_to("mem://writer/caf\xe9", 1), {&fine}, [] { return make_writer(); }); }) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(open_store("mem://writer")->list().empty());
+}
+
+TEST_CASE("checkpoint writer: what Python can read and strict UTF-8 cannot comes back") {
+  const Memory memory("writer");
+  const std::string lone_surrogate = "w\xed\xa0\x80";  // "w\\ud800"
+  StateDict state{{lone_surrogate, torch::full({3}, 7.0)}};
+  save_locally(save_to("mem://writer/x", 1), {&state}, [] { return make_writer(); });
+  CHECK(verify_checkpoint(*open_store("mem://writer/x")).empty());
+  StateDict target{{lone_surrogate, torch::zeros({3})}};
+  load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
+  CHECK(target[lone_surrogate].tensor().eq(7.0).all().item<bool>());
+}
+
+TEST_CASE("checkpoint writer: what a rank reports must lie in its files") {
+  const auto recorded = [](std::uint64_t offset, std::uint64_t length) {
+    Metadata metadata;
+    metadata.state_dict_metadata.emplace_back("b", BytesStorageMetadata{});
+    WriteResults results;
+    results.files = {{"file", 100, 0, 10, {}}};
+    WriteResult item;
+    item.index.fqn = "b";
+    item.relative_path = "file";
+    item.offset_bytes = offset;
+    item.length_bytes = length;
+    results.items = {item};
+    return code_of([&] { StorageRecorder(metadata).add_reported(0, results); });
+  };
+  CHECK(recorded(95, 6) == ErrorCode::kMismatch);
+  CHECK(recorded(101, 0) == ErrorCode::kMismatch);
+  CHECK(recorded(~std::uint64_t{0}, 2) == ErrorCode::kMismatch);
+  CHECK(recorded(95, 5) == ErrorCode{});
 }
 
 TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
@@ -339,6 +405,101 @@ TEST_CASE("checkpoint writer: the generation before stays until the next save, o
     CHECK(data_files(url) == expected);
     CHECK(read_metadata(*open_store(url)).commit->sequence == static_cast<std::uint64_t>(generation));
   }
+}
+
+TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, whoever saves") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/step";
+  CheckpointWriterOptions options;
+  options.retired_keep = 3;
+  const auto save_generation = [&](std::uint64_t generation) {
+    const StateDict state = state_of(static_cast<double>(generation));
+    save_locally(save_to(url, generation), {&state}, [&] { return make_writer(options); });
+  };
+  const auto generations = [](std::initializer_list<std::uint64_t> counters) {
+    std::set<std::string> names;
+    for (const std::uint64_t counter : counters) names.insert(data_file_name(0, 0, local_save_id(counter)));
+    return names;
+  };
+  for (std::uint64_t generation = 1; generation <= 6; ++generation) save_generation(generation);
+  CHECK(data_files(url) == generations({3, 4, 5, 6}));
+  CHECK(loaded(url) == 6);
+  options.retired_keep = 1;
+  save_generation(7);
+  CHECK(data_files(url) == generations({6, 7}));
+  options.retired_keep = 2;
+  save_generation(8);
+  save_generation(9);
+  CHECK(data_files(url) == generations({7, 8, 9}));
+  CHECK(read_metadata(*open_store(url)).commit->retired == std::vector<std::string>{local_save_id(8), local_save_id(7)});
+}
+
+TEST_CASE("checkpoint writer: files of a record that cannot be read stay until the next save") {
+  for (const bool newer_version : {false, true}) {
+    const Memory memory("writer");
+    const std::string url = "mem://writer/run/step";
+    const StateDict state = state_of(1);
+    save_locally(save_to(url, 1), {&state}, [] { return make_writer(); });
+    const auto store = open_store(url);
+    Bytes record(store->size_bytes(kCommitRecordName), '\0');
+    store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
+    if (newer_version) {
+      record[record.size() - kCommitFooterBytes + 16] = 9;
+      const std::uint32_t crc = crc32(0, ByteSpan(record).subspan(0, record.size() - 4));
+      for (std::size_t i = 0; i < 4; ++i) record[record.size() - 4 + i] = static_cast<char>(crc >> (8 * i));
+    } else {
+      record[10] = static_cast<char>(record[10] ^ 1);
+    }
+    store->begin_attempt("replace");
+    store->publish("replace", record, Overwrite::kAllowed);
+    CHECK(code_of([&] { read_metadata(*store); }) == (newer_version ? ErrorCode::kUnsupported : ErrorCode::kCorrupt));
+
+    save_locally(save_to(url, 2), {&state}, [] { return make_writer(); });
+    CHECK(loaded(url) == 1);
+    CHECK(data_files(url).count(data_file_name(0, 0, local_save_id(1))) == 1);
+    save_locally(save_to(url, 3), {&state}, [] { return make_writer(); });
+    CHECK(data_files(url) == std::set<std::string>{data_file_name(0, 0, local_save_id(2)), data_file_name(0, 0, local_save_id(3))});
+  }
+}
+
+TEST_CASE("checkpoint writer: the commit sequence only grows at a place, whatever run it counts for") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/run/step";
+  const StateDict state = state_of(1);
+  const auto sequence = [&] { return read_metadata(*open_store(url)).commit->sequence; };
+  for (const std::uint64_t counter : {1, 2, 3}) {
+    save_locally(save_to("mem://writer/run/other_" + std::to_string(counter), counter), {&state}, [] { return make_writer(); });
+  }
+  save_locally(save_to(url, 4), {&state}, [] { return make_writer(); });
+  CHECK(sequence() == 4);
+  CheckpointWriterOptions options;
+  options.run_url = "mem://writer/another_run";
+  save_locally(save_to(url, 5), {&state}, [&] { return make_writer(options); });
+  CHECK(sequence() == 5);
+
+  // Another job publishes here after this save has planned and written.
+  class Meanwhile : public DefaultSavePlanner {
+   public:
+    std::function<void()> act;
+    SavePlan finish_plan(SavePlan plan) override {
+      act();
+      return plan;
+    }
+  } planner;
+  const auto writer = make_writer(options);
+  planner.act = [&] {
+    // As a job that has not come to its clean-up: the attempt that is under way stays open.
+    const auto store = open_store(url);
+    Metadata theirs = read_metadata(*store);
+    theirs.save_id = local_save_id(7);
+    theirs.commit->sequence = 6;
+    store->begin_attempt(theirs.save_id);
+    store->publish(theirs.save_id, encode_commit_record(theirs), Overwrite::kAllowed);
+  };
+  save_locally(save_to(url, 6), {{&state, &planner, writer.get()}});
+  CHECK(sequence() == 7);
+  CHECK(read_metadata(*open_store(url)).commit->retired == std::vector<std::string>{local_save_id(7)});
+  CHECK(loaded(url) == 1);
 }
 
 TEST_CASE("checkpoint writer: committed says whether the checkpoint exists") {

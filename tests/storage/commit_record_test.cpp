@@ -361,6 +361,37 @@ TEST_CASE("one list in very many places is refused before it fills the memory") 
   CHECK(thrown.says("many places"));
 }
 
+TEST_CASE("one dict as the fields of very many objects is refused before it takes for ever") {
+  const auto storage = [](Pickler& out) {
+    out.empty_dict();
+    out.mark();
+    Pickler::Slot fields = 0;
+    for (int i = 0; i < 1000; ++i) {
+      out.global(kModule, "MetadataIndex");
+      out.empty_tuple();
+      out.new_object();
+      if (i == 0) {
+        out.empty_dict();
+        fields = out.remember();
+        out.mark();
+        for (int k = 0; k < 1000; ++k) {
+          out.text("field " + std::to_string(k));
+          out.none();
+        }
+        out.set_items();
+      } else {
+        out.recall(fields);
+      }
+      out.build();
+      out.none();
+    }
+    out.set_items();
+  };
+  const auto thrown = decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing));
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("with 1000 fields"));
+}
+
 TEST_CASE("what was recorded comes back, all of it") {
   const auto metadata = sample();
   const auto record = encode_commit_record(metadata);

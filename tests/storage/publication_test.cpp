@@ -153,13 +153,57 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps files of other saves that a kept 
   CHECK(store->exists(base.files[0].name));
 }
 
-TEST_CASE_FIXTURE(EmptyMemory, "saves in flight in this process live on") {
-  store->begin_attempt(id_of(1, 'b'));
-  write_files(*store, metadata_of(id_of(1, 'b')));
-  const Metadata current = save(*store, id_of(1));
-  CHECK(remove_leftovers(*store, current, std::nullopt, {id_of(1, 'b')}).empty());
-  store->publish(id_of(1, 'b'), encode_commit_record(metadata_of(id_of(1, 'b'))), Overwrite::kAllowed);
-  CHECK(visible_names(*store) == file_names({id_of(1), id_of(1, 'b')}));
+TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current and the published record retire") {
+  for (std::uint64_t counter : {1, 2, 3, 4}) save(*store, id_of(counter));
+  Metadata current = metadata_of(id_of(5));
+  current.commit->retired = {id_of(4), id_of(2)};
+  store->begin_attempt(id_of(5));
+  write_files(*store, current);
+  store->publish(id_of(5), encode_commit_record(current), Overwrite::kAllowed);
+  CHECK(sorted(remove_leftovers(*store, current, metadata_of(id_of(4)))) == file_names({id_of(1), id_of(3)}));
+
+  // Another job has published since, and keeps one of ours.
+  Metadata theirs = metadata_of(id_of(1, 'b'));
+  theirs.commit->retired = {id_of(2)};
+  store->begin_attempt(theirs.save_id);
+  write_files(*store, theirs);
+  store->publish(theirs.save_id, encode_commit_record(theirs), Overwrite::kAllowed);
+  current.commit->retired.clear();
+  CHECK(sorted(remove_leftovers(*store, current, std::nullopt)) == file_names({id_of(4)}));
+  CHECK(visible_names(*store) == file_names({id_of(2), id_of(5), id_of(1, 'b')}));
+}
+
+TEST_CASE("a record retires what it replaces and what that one had retired, newest first, and no more than asked for") {
+  CHECK(retired_generations(std::nullopt, 3).empty());
+  Metadata replaced = metadata_of(id_of(9));
+  replaced.commit->retired = {id_of(7), "no save id of Cairn's", id_of(3)};
+  CHECK(retired_generations(replaced, 1) == Names{id_of(9)});
+  CHECK(retired_generations(replaced, 2) == Names{id_of(9), id_of(7)});
+  CHECK(retired_generations(replaced, 9) == Names{id_of(9), id_of(7), id_of(3)});
+  replaced.commit.reset();  // PyTorch's
+  CHECK(retired_generations(replaced, 9).empty());
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "what a save replaces: nothing, a generation, or a record that nobody can read") {
+  const Replaced none = generation_to_replace(*store);
+  CHECK(none.is_known);
+  CHECK_FALSE(none.generation.has_value());
+  CHECK(commit_sequence_after(none.generation) == 1);
+
+  save(*store, id_of(1), 41);
+  const Replaced there = generation_to_replace(*store);
+  CHECK(there.is_known);
+  REQUIRE(there.generation.has_value());
+  CHECK(there.generation->save_id == id_of(1));
+  CHECK(commit_sequence_after(there.generation) == 42);
+
+  store->begin_attempt(id_of(2));
+  store->publish(id_of(2), encode_commit_record(metadata_of(id_of(2))) + "x", Overwrite::kAllowed);
+  const Replaced damaged = generation_to_replace(*store);
+  CHECK_FALSE(damaged.is_known);
+  CHECK_FALSE(damaged.generation.has_value());
+
+  CHECK(commit_sequence_after(metadata_of(id_of(3), 1, ~std::uint64_t{0})) == 1);  // damage that a checksum does not find
 }
 
 TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint that exists") {
@@ -388,6 +432,7 @@ TEST_CASE("the head of a record is found without reading the record") {
   forget_memory("publication");
   CountingStore store("publication", "head");
   Metadata metadata = metadata_of(id_of(1), 3, 77);
+  for (FileInfo& file : metadata.files) file.length = 100'000'000;
   for (int i = 0; i < 20000; ++i) {
     TensorStorageMetadata tensor;
     tensor.size = {4, 4};

@@ -1,0 +1,151 @@
+// Plans and write results with anything in them that may be there.
+#pragma once
+
+#include <cairn/tests/support/plain.hpp>
+
+#include <cstdint>
+#include <string>
+
+#include <cairn/base/random.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/tests/messages/corruption.hpp>
+
+namespace cairn::testing {
+
+inline Path random_path(Random& random) {
+  Path path;
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    if (random.next() % 3 == 0) {
+      path.emplace_back(static_cast<std::int64_t>(random.next()));
+    } else {
+      path.emplace_back(random_text(random, 6));
+    }
+  }
+  return path;
+}
+
+inline SavePlan random_save_plan(Random& random) {
+  SavePlan plan;
+  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
+    WriteItem item;
+    const Path path = random_path(random);
+    const std::size_t known = plan.names.size();
+    item.name = plan.names.intern(random.next() % 2 == 0 ? to_string(path) : random_text(random, 30));
+    if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.emplace_back(item.name, path);
+    item.type = static_cast<WriteItemType>(1 + random.next() % 3);
+    item.per_rank = random.next() % 8 == 0;
+    if (item.type == WriteItemType::kByteIO) {
+      item.content_hash = random.next();
+      item.content_bytes = random.next();
+    } else {
+      item.properties.dtype = static_cast<DType>(1 + random.next() % static_cast<unsigned>(DType::kFloat8E5M2FnUz));
+      item.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
+      item.properties.requires_grad = random.next() % 2 == 0;
+      item.properties.pin_memory = random.next() % 2 == 0;
+      const std::size_t dims = random.next() % 7;
+      item.size = random_extents(random, dims, 100);
+      item.chunk = {random_extents(random, dims, 100), random_extents(random, dims, 100)};
+    }
+    plan.items.push_back(item);
+  }
+  plan.planner_data = random_text(random, 20);
+  plan.storage_data = random_text(random, 20);
+  return plan;
+}
+
+inline void check_equal(const SavePlan& a, const SavePlan& b) {
+  CHECK(plan_digest(a) == plan_digest(b));
+  CHECK(a.names.all() == b.names.all());
+  CHECK(a.mappings == b.mappings);
+  REQUIRE(a.items.size() == b.items.size());
+  for (std::size_t i = 0; i < a.items.size(); ++i) {
+    CHECK(a.items[i].name == b.items[i].name);
+    CHECK(a.items[i].type == b.items[i].type);
+    CHECK(a.items[i].properties == b.items[i].properties);
+    CHECK(a.items[i].size == b.items[i].size);
+    CHECK(a.items[i].chunk == b.items[i].chunk);
+    CHECK(a.items[i].content_hash == b.items[i].content_hash);
+    CHECK(a.items[i].content_bytes == b.items[i].content_bytes);
+    CHECK(a.items[i].per_rank == b.items[i].per_rank);
+  }
+  CHECK(a.planner_data == b.planner_data);
+  CHECK(a.storage_data == b.storage_data);
+}
+
+inline LoadPlan random_load_plan(Random& random) {
+  LoadPlan plan;
+  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
+    ReadItem item;
+    item.type = static_cast<LoadItemType>(1 + random.next() % 2);
+    item.dest_name = plan.names.intern(random_text(random, 20));
+    item.storage_name = plan.names.intern(random_text(random, 20));
+    item.storage_chunk = static_cast<std::uint32_t>(random.next());
+    const std::size_t dims = random.next() % 7;
+    item.dest_chunk_offset = random_extents(random, dims, 100);
+    item.dest_offsets = random_extents(random, dims, 100);
+    item.storage_chunk_offset = random_extents(random, dims, 100);
+    item.storage_offsets = random_extents(random, dims, 100);
+    item.lengths = random_extents(random, dims, 100);
+    if (item.type == LoadItemType::kByteIO) item.dest_chunk_offset = {};
+    plan.items.push_back(item);
+  }
+  plan.planner_data = random_text(random, 20);
+  plan.storage_data = random_text(random, 20);
+  return plan;
+}
+
+inline WriteResults random_results(Random& random) {
+  WriteResults results;
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    FileResult file;
+    file.name = "f" + random_text(random, 20);
+    file.length_bytes = 1000000 + random.next() % 1000;
+    file.crc32 = static_cast<std::uint32_t>(random.next());
+    file.trailer_length_bytes = static_cast<std::uint32_t>(random.next() % 1000);
+    for (std::uint64_t j = random.next() % 5; j > 0; --j) file.bytes_item_lengths.push_back(random.next() % 1000);
+    results.files.push_back(file);
+  }
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    WriteResult item;
+    item.index.fqn = random_text(random, 20);
+    if (random.next() % 2 == 0) item.index.offset = random_extents(random, random.next() % 6, 100);
+    item.size_bytes = random.next();
+    item.relative_path = random_text(random, 20);
+    item.offset_bytes = random.next() / 2;
+    item.length_bytes = random.next() / 2;
+    item.user_data = random_text(random, 20);
+    results.items.push_back(item);
+  }
+  return results;
+}
+
+inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
+  CHECK(plan_digest(a) == plan_digest(b));  // every item, by name
+  CHECK(a.names.all() == b.names.all());
+  CHECK(a.items.size() == b.items.size());
+  CHECK(a.planner_data == b.planner_data);
+  CHECK(a.storage_data == b.storage_data);
+}
+
+inline void check_equal(const WriteResults& a, const WriteResults& b) {
+  REQUIRE(a.files.size() == b.files.size());
+  for (std::size_t i = 0; i < a.files.size(); ++i) {
+    CHECK(a.files[i].name == b.files[i].name);
+    CHECK(a.files[i].length_bytes == b.files[i].length_bytes);
+    CHECK(a.files[i].crc32 == b.files[i].crc32);
+    CHECK(a.files[i].trailer_length_bytes == b.files[i].trailer_length_bytes);
+    CHECK(a.files[i].bytes_item_lengths == b.files[i].bytes_item_lengths);
+  }
+  REQUIRE(a.items.size() == b.items.size());
+  for (std::size_t i = 0; i < a.items.size(); ++i) {
+    CHECK(a.items[i].index.fqn == b.items[i].index.fqn);
+    CHECK(a.items[i].index.offset == b.items[i].index.offset);
+    CHECK(a.items[i].size_bytes == b.items[i].size_bytes);
+    CHECK(a.items[i].relative_path == b.items[i].relative_path);
+    CHECK(a.items[i].offset_bytes == b.items[i].offset_bytes);
+    CHECK(a.items[i].length_bytes == b.items[i].length_bytes);
+    CHECK(a.items[i].user_data == b.items[i].user_data);
+  }
+}
+
+}  // namespace cairn::testing
