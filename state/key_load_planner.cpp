@@ -16,10 +16,27 @@ namespace {
 constexpr std::size_t kSuggestionsMax = 5;
 constexpr std::size_t kComparedNamesMax = 20'000;  // names looked at for suggestions
 constexpr std::size_t kComparedLengthMax = 256;
+// Elements that lists may get in all.
+constexpr std::uint64_t kListGrowthFree = 4096;
+constexpr std::uint64_t kListGrowthPerName = 16;
 
 bool is_below(const std::string& name, const std::string& prefix) {
   if (name.size() == prefix.size()) return name == prefix;
   return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
+}
+
+// How many elements the lists on the way to `path` would grow by.
+std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
+  std::uint64_t growth = 0;
+  for (std::size_t depth = 1; depth < path.size(); ++depth) {
+    const auto* index = std::get_if<std::int64_t>(&path[depth]);
+    if (index == nullptr || *index < 0) continue;
+    const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
+    if (held != nullptr && held->is_dict()) continue;
+    const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
+    if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
+  }
+  return growth;
 }
 
 // The number of letters to insert, delete or exchange to make one text the other.
@@ -75,6 +92,8 @@ class KeyLoadPlanner final : public LoadPlanner {
 
     LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, LoadPlannerOptions{});
     std::string unsupported;
+    // Saved lists are whole, so nearly every element has a name: damaged paths must not make lists of nothing.
+    std::uint64_t growth_left = kListGrowthFree + kListGrowthPerName * metadata.state_dict_metadata.size();
     for (const auto& [name, entry] : metadata.state_dict_metadata) {
       if (!is_wanted(name)) continue;
       const auto nested = paths.find(name);
@@ -90,6 +109,11 @@ class KeyLoadPlanner final : public LoadPlanner {
         value = with_torch("allocate \"" + name + "\" of size " + to_string(tensor->size),
                            [&] { return torch::empty(array_of(tensor->size), torch::TensorOptions().dtype(*type)); });
       }
+      const std::uint64_t growth = list_growth(state_dict, path);
+      if (growth > growth_left)
+        throw Error(ErrorCode::kUnsupported, "load by keys: \"" + name + "\" belongs at " + describe_path(path) +
+                                                 ", in lists that are far longer than what the checkpoint holds of them");
+      growth_left -= growth;
       const Value* there = find_at(state_dict, path);
       if (there == nullptr || there->is_none()) {
         set_at(state_dict, path, value);

@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -68,6 +69,30 @@ c10::IValue number_in(const torch::Tensor& tensor, const c10::IValue& callers) {
   const auto number = tensor.item<double>();
   if (callers.isInt() && std::trunc(number) == number && std::fabs(number) <= kExactMax) return static_cast<std::int64_t>(number);
   return number;
+}
+
+// A saved list does not tell what kind of container it was: gives `loaded` the kind of `held`, what the caller has in its place.
+Value like(const Value& held, Value loaded) {
+  const bool is_plain_list = loaded.is_ivalue() && loaded.ivalue().isList();
+  if (held.is_list() && (is_plain_list || loaded.is_list())) {
+    List elements;
+    if (is_plain_list) {
+      for (const c10::IValue& element : loaded.ivalue().toListRef()) elements.emplace_back(element);
+    } else {
+      elements = std::move(loaded.list());
+    }
+    // Where the caller's list is shorter, its last element stands for the rest; an empty one says List all the way down.
+    static const Value kList{List{}};
+    const List& patterns = held.list();
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const Value& pattern = patterns.empty() ? kList : patterns[std::min(i, patterns.size() - 1)];
+      elements[i] = like(pattern, std::move(elements[i]));
+    }
+    return Value(std::move(elements));
+  }
+  if (held.is_ivalue() && held.ivalue().isList() && loaded.is_list() && loaded.list().empty())
+    return c10::IValue(c10::impl::GenericList(held.ivalue().toList().elementType()));
+  return loaded;
 }
 
 }  // namespace
@@ -297,10 +322,10 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 
 void LoadDestinations::place(const Destination& destination, Value value) {
   const std::lock_guard lock(mutex_);
-  // Ranks may differ in whether a dict is empty: then its name is stored besides what others have in it.
-  if (value.is_dict() && value.dict().empty()) {
-    const Value* held = find_at(*state_dict_, destination.path);
-    if (held != nullptr && held->is_dict()) return;
+  if (const Value* held = find_at(*state_dict_, destination.path)) {
+    // Ranks may differ in whether a dict is empty: then its name is stored besides what others have in it.
+    if (held->is_dict() && value.is_dict() && value.dict().empty()) return;
+    value = like(*held, std::move(value));
   }
   set_at(*state_dict_, destination.path, std::move(value));
 }

@@ -9,6 +9,8 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kKeysInErrorTexts = 8;
+// Values of Dicts and Lists that one IValue may hold more often than once: each of their places gets a copy.
+constexpr std::size_t kCopiedMax = std::size_t{1} << 20;
 
 std::string some_keys(const std::vector<Dict::Item>& items) {
   if (items.empty()) return "it is empty";
@@ -20,15 +22,9 @@ std::string some_keys(const std::vector<Dict::Item>& items) {
 }
 
 [[noreturn]] void throw_kind(const Value& value, const char* wanted) {
-  throw Error(ErrorCode::kMismatch, std::string("state dict: a value is read as ") + wanted + ", but it is " + value.type_name());
-}
-
-// Whether flattening takes a list with this element apart.
-bool must_nest(const c10::IValue& value) {
-  if (value.isTensor() || value.isGenericDict()) return true;
-  if (!value.isList()) return false;
-  const auto elements = value.toListRef();
-  return std::any_of(elements.begin(), elements.end(), must_nest);
+  const bool plain_list = value.is_ivalue() && value.ivalue().isList();
+  throw Error(ErrorCode::kMismatch, std::string("state dict: a value is read as ") + wanted + ", but it is " + value.type_name() +
+                                        (plain_list ? " of plain values, an IValue: read it with ivalue()" : ""));
 }
 
 std::string key_text(const c10::IValue& key) {
@@ -37,21 +33,6 @@ std::string key_text(const c10::IValue& key) {
   if (key.isBool()) return key.toBool() ? "True" : "False";
   throw Error(ErrorCode::kUnsupported,
               "state dict: a dict has a key of kind " + key.tagKind() + "; use text, whole numbers or truth values");
-}
-
-Value::Variant nested(c10::IValue value) {
-  if (value.isTensor()) return std::move(value).toTensor();
-  if (value.isGenericDict()) {
-    auto dict = std::make_shared<Dict>();
-    for (const auto& item : value.toGenericDict()) dict->insert(key_text(item.key()), Value(item.value()));
-    return dict;
-  }
-  if (value.isList() && must_nest(value)) {
-    auto list = std::make_shared<List>();
-    for (const c10::IValue& element : value.toListRef()) list->push_back(Value(element));
-    return list;
-  }
-  return value;
 }
 
 }  // namespace
@@ -106,6 +87,96 @@ std::vector<Dict::Item>::iterator Dict::end() { return items_.end(); }
 std::vector<Dict::Item>::const_iterator Dict::begin() const { return items_.begin(); }
 std::vector<Dict::Item>::const_iterator Dict::end() const { return items_.end(); }
 
+// Takes IValues apart as far as flattening does. Their lists and dicts are handles: one may lie in many places, even in itself.
+class Value::Unfolding {
+ public:
+  Variant unfold(const c10::IValue& value, std::size_t depth) {
+    if (value.isTensor()) return value.toTensor();
+    if (value.isGenericDict()) {
+      const Copying copying(*this, value, depth);
+      auto dict = std::make_shared<Dict>();
+      for (const auto& item : value.toGenericDict()) dict->insert(key_text(item.key()), element(item.value(), depth + 1));
+      return dict;
+    }
+    if (value.isList() && must_nest(value, depth)) {
+      const Copying copying(*this, value, depth);
+      auto list = std::make_shared<List>();
+      for (const c10::IValue& inner : value.toListRef()) list->push_back(element(inner, depth + 1));
+      return list;
+    }
+    return value;
+  }
+
+ private:
+  // A container that is being looked into.
+  class Open {
+   public:
+    Open(Unfolding& unfolding, const c10::IValue& container, std::size_t depth) : unfolding_(unfolding), container_(container) {
+      if (depth > kNestingMax)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "state dict: a value is nested deeper than " + std::to_string(kNestingMax) + " levels; make it flatter");
+      if (!unfolding_.open_.insert(container).second)
+        throw Error(ErrorCode::kUnsupported, "state dict: a list or dict contains itself, which cannot be saved; leave it out");
+    }
+    ~Open() { unfolding_.open_.erase(container_); }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    Unfolding& unfolding_;
+    const c10::IValue& container_;
+  };
+
+  // A container that becomes a Dict or List.
+  class Copying {
+   public:
+    Copying(Unfolding& unfolding, const c10::IValue& container, std::size_t depth)
+        : open_(unfolding, container, depth), repeats_(unfolding.repeats_) {
+      is_repeat_ = !unfolding.copied_.insert(container).second;
+      if (is_repeat_) ++repeats_;
+    }
+    ~Copying() {
+      if (is_repeat_) --repeats_;
+    }
+    Copying(const Copying&) = delete;
+    Copying& operator=(const Copying&) = delete;
+
+   private:
+    Open open_;
+    std::size_t& repeats_;
+    bool is_repeat_ = false;
+  };
+
+  Value element(const c10::IValue& value, std::size_t depth) {
+    if (repeats_ > 0 && ++repeated_values_ > kCopiedMax)
+      throw Error(ErrorCode::kUnsupported,
+                  "state dict: lists or dicts that appear in many places of one value unfold to more than " +
+                      std::to_string(kCopiedMax) + " values; save them once");
+    Value made;
+    made.value_ = unfold(value, depth);
+    return made;
+  }
+
+  // Whether flattening takes the list apart.
+  bool must_nest(const c10::IValue& list, std::size_t depth) {
+    if (const auto known = nests_.find(list); known != nests_.end()) return known->second.toBool();
+    const Open open(*this, list, depth);
+    bool nests = false;
+    for (const c10::IValue& inner : list.toListRef()) {
+      nests = inner.isTensor() || inner.isGenericDict() || (inner.isList() && must_nest(inner, depth + 1));
+      if (nests) break;
+    }
+    nests_.emplace(list, nests);
+    return nests;
+  }
+
+  c10::IValue::HashAliasedIValues open_;     // containers that are being looked into
+  c10::IValue::HashAliasedIValueMap nests_;  // lists that were, and what `must_nest` said
+  c10::IValue::HashAliasedIValues copied_;   // containers that were made into Dicts and Lists
+  std::size_t repeats_ = 0;                  // containers around the current one that had been copied before
+  std::size_t repeated_values_ = 0;
+};
+
 // --- Value ----------------------------------------------------------------------------------------------------------------
 
 Value::Value(Dict dict) : value_(std::make_shared<Dict>(std::move(dict))) {}
@@ -116,7 +187,7 @@ Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
 }
 Value::Value(std::shared_ptr<torch::nn::Module> module) : Value(cairn::stateful(std::move(module))) {}
 Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}
-Value::Value(c10::IValue value) : value_(nested(std::move(value))) {}
+Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
 Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_) {
   // Deep for containers; a moved-from one holds nothing to copy.

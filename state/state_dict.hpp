@@ -71,6 +71,7 @@ struct Blob {
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
 //   IValue                  int, double, bool, string, None, tuples and lists of those (tuples are never taken apart)
+//                           A list of plain values is loaded as the kind, List or IValue, that the caller has in its place.
 //   Blob                    bytes
 //   Stateful                an object that describes itself: asked at save and at load
 class Value {
@@ -88,7 +89,8 @@ class Value {
   Value(std::shared_ptr<torch::nn::Module> module);           // NOLINT: see adapters.hpp
   Value(std::shared_ptr<torch::optim::Optimizer> optimizer);  // NOLINT: see adapters.hpp
   // A tensor becomes a Tensor; a dict becomes a Dict (keys as text, as Python's str() writes them), and so does a list that holds
-  // tensors or dicts become a List: those are what flattening takes apart. All else stays an IValue.
+  // tensors or dicts become a List: those are what flattening takes apart. All else stays an IValue. Throws kUnsupported for a list
+  // or dict that contains itself, or whose shared parts unfold to millions of values; kInvalidArgument beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -141,6 +143,8 @@ class Value {
   const Variant& variant() const { return value_; }
 
  private:
+  class Unfolding;
+
   Variant value_;
   bool per_rank_ = false;
 };

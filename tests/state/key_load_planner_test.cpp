@@ -103,6 +103,19 @@ TEST_CASE("metadata that cannot be held is refused before anything is read") {
   CHECK(code_of([&] { load_keys(huge, {"model"}); }) == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("paths that would make lists of nothing are refused before they fill the memory") {
+  MemoryCheckpoint checkpoint = save({{{"a", List{counted({2}), counted({3})}}, {"b", counted({2})}}});
+  StateDict state = load_keys(checkpoint, {});
+  CHECK(state["a"].list().size() == 2);
+  checkpoint.metadata.planner_data[1].second = {"a", std::int64_t{4000}};  // a gap, as where PyTorch dropped empty dicts
+  state = load_keys(checkpoint, {});
+  CHECK(state["a"].list().size() == 4001);
+  checkpoint.metadata.planner_data[1].second = {"a", std::int64_t{4000}, std::int64_t{4000}};
+  std::string text;
+  CHECK(code_of([&] { load_keys(checkpoint, {}); }, &text) == ErrorCode::kUnsupported);
+  CHECK(has(text, R"(["a"][4000][4000])"));
+}
+
 TEST_CASE("two names at one place are refused") {
   MemoryCheckpoint checkpoint = save({{{"a", counted({2})}, {"b", counted({2})}}});
   checkpoint.metadata.planner_data[1].second = {"a"};

@@ -214,6 +214,50 @@ TEST_CASE("other leaves are replaced at their place, and an empty dict survives"
   CHECK(state["raw"].blob().bytes == std::string("\0\1bytes", 7));
 }
 
+TEST_CASE("a list of plain values comes back as the kind that the caller has in its place") {
+  const auto ints = [](std::vector<std::int64_t> values) { return Value(c10::IValue(c10::List<std::int64_t>(values))); };
+  const StateDict saved{{"list", List{1, "two", 3.0}},
+                        {"nested", List{List{1, 2}, List{}, List{3}}},
+                        {"blobs", List{Blob{"b"}, List{4}}},
+                        {"ivalue", ints({1, 2, 3})},
+                        {"emptied list", List{}},
+                        {"emptied ivalue", ints({})},
+                        {"into ivalue", List{7, 8}},
+                        {"into list", ints({7, 8})},
+                        {"grown", List{List{1}, List{2}, List{3}}},
+                        {"of ivalues", List{ints({1}), ints({2})}},
+                        {"fresh", List{5}}};
+  const MemoryCheckpoint checkpoint = save({saved});
+  StateDict state{{"list", List{0, "", 0.0}},
+                  {"nested", List{List{}, List{}, List{}}},
+                  {"blobs", List{Blob{}, List{}}},
+                  {"ivalue", ints({})},
+                  {"emptied list", List{1}},
+                  {"emptied ivalue", ints({1})},
+                  {"into ivalue", ints({0})},
+                  {"into list", List{}},
+                  {"grown", List{List{9}}},
+                  {"of ivalues", List{ints({0})}},
+                  {"fresh", Value()}};
+  load(checkpoint, state);
+  CHECK(state["list"].list().at(0).to_int() == 1);
+  CHECK(state["list"].list().at(1).to_text() == "two");
+  CHECK(state["list"].list().at(2).to_double() == 3.0);
+  CHECK(state["nested"].list().at(0).list().at(1).to_int() == 2);
+  CHECK(state["nested"].list().at(1).list().empty());
+  CHECK(state["nested"].list().at(2).list().at(0).to_int() == 3);
+  CHECK(state["blobs"].list().at(0).blob().bytes == "b");
+  CHECK(state["blobs"].list().at(1).list().at(0).to_int() == 4);
+  CHECK(state["ivalue"].ivalue().toIntVector() == std::vector<std::int64_t>{1, 2, 3});
+  CHECK(state["emptied list"].list().empty());
+  CHECK(state["emptied ivalue"].ivalue().toIntVector().empty());
+  CHECK(state["into ivalue"].ivalue().toIntVector() == std::vector<std::int64_t>{7, 8});
+  CHECK(state["into list"].list().at(1).to_int() == 8);
+  CHECK(state["grown"].list().at(2).list().at(0).to_int() == 3);
+  CHECK(state["of ivalues"].list().at(1).ivalue().toIntVector() == std::vector<std::int64_t>{2});
+  CHECK(state["fresh"].ivalue().isList());  // nothing says otherwise
+}
+
 TEST_CASE("an empty dict asks for nothing where the checkpoint has none") {
   const MemoryCheckpoint checkpoint = save({{{"step", 1}}});
   StateDict state{{"step", 0}, {"state", Dict{}}};

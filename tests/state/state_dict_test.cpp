@@ -1,5 +1,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
+#include <cairn/state/planner.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
 using namespace cairn;
@@ -75,6 +76,77 @@ TEST_CASE("an IValue becomes what flattening treats it as") {
   c10::impl::GenericDict odd(c10::FloatType::get(), c10::IntType::get());
   odd.insert(0.5, 1);
   CHECK(code_of([&] { Value{c10::IValue(odd)}; }) == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("an IValue that contains itself is refused, however it does") {
+  const auto any_list = [] { return c10::impl::GenericList(c10::AnyType::get()); };
+  const auto refused = [](const c10::IValue& value) {
+    std::string text;
+    const bool as_expected = code_of([&] { Value{value}; }, &text) == ErrorCode::kUnsupported;
+    return as_expected && has(text, "contains itself");
+  };
+  auto plain = any_list();
+  plain.push_back(1);
+  plain.push_back(plain);
+  CHECK(refused(plain));
+  auto with_tensor = any_list();
+  with_tensor.push_back(torch::zeros(1));
+  with_tensor.push_back(with_tensor);
+  CHECK(refused(with_tensor));
+  auto inner = any_list();
+  auto outer = any_list();
+  inner.push_back(outer);
+  outer.push_back(inner);
+  CHECK(refused(outer));
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  dict.insert("self", dict);
+  CHECK(refused(dict));
+  auto through_dict = any_list();
+  dict.insert_or_assign("self", through_dict);
+  through_dict.push_back(dict);
+  CHECK(refused(through_dict));
+  // A tuple stays whole, whatever is in it: writing it finds out.
+  auto in_tuple = any_list();
+  const c10::IValue tuple(c10::ivalue::Tuple::create(std::vector<c10::IValue>{in_tuple}));
+  in_tuple.push_back(tuple);
+  CHECK(Value(tuple).is_ivalue());
+  CHECK(code_of([&] { serialize_leaf(Value(tuple)); }) == ErrorCode::kUnsupported);
+  for (auto* list : {&plain, &with_tensor, &inner, &outer, &through_dict, &in_tuple}) list->clear();
+  dict.clear();
+}
+
+TEST_CASE("an IValue nested without end is refused, and what it shares is neither visited nor copied without bound") {
+  const auto list_of = [](const std::vector<c10::IValue>& elements) {
+    c10::impl::GenericList list(c10::AnyType::get());
+    for (const c10::IValue& element : elements) list.push_back(element);
+    return c10::IValue(list);
+  };
+  c10::IValue deep = 1;
+  for (int i = 0; i < 1000; ++i) deep = list_of({deep});
+  CHECK(code_of([&] { Value{deep}; }) == ErrorCode::kInvalidArgument);
+
+  // 2^60 places, 60 lists.
+  c10::IValue shared = 1;
+  for (int i = 0; i < 60; ++i) shared = list_of({shared, shared});
+  CHECK(Value(shared).is_ivalue());
+  c10::IValue bomb = torch::zeros(1);
+  for (int i = 0; i < 60; ++i) bomb = list_of({bomb, bomb});
+  std::string text;
+  CHECK(code_of([&] { Value{bomb}; }, &text) == ErrorCode::kUnsupported);
+  CHECK(has(text, "many places"));
+
+  // Two places are fine, and two copies.
+  const c10::IValue twice = list_of({torch::zeros(1), 5});
+  Value both = list_of({twice, twice});
+  both.list()[0].list()[1] = 6;
+  CHECK(both.list()[1].list()[1].to_int() == 5);
+}
+
+TEST_CASE("a list of plain values that is read as a List says how to read it") {
+  const Value value{c10::IValue(c10::List<std::int64_t>({1, 2}))};
+  std::string text;
+  CHECK(code_of([&] { value.list(); }, &text) == ErrorCode::kMismatch);
+  CHECK(has(text, "ivalue()"));
 }
 
 TEST_CASE("set_at makes lists and dicts, and refuses what has no such place") {
