@@ -29,4 +29,6 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/cairn.hpp
     runtime/checkpointer.hpp
     runtime/testing.hpp
-    runtime/world.hpp)
+    runtime/world.hpp
+    tests/storage/store_conformance.hpp
+    tests/storage/store_tools.hpp)

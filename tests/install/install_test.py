@@ -65,6 +65,15 @@ class InstalledTree(unittest.TestCase):
         environment["LD_LIBRARY_PATH"] = str(next(self.prefix.rglob("libcairn.so")).parent)
         self.check_program(program, self.root / "from_pkg_config", env=environment)
 
+    def test_a_store_of_ones_own_runs_the_conformance_suite(self):
+        libraries = next(self.prefix.rglob("pkgconfig"))
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries)}
+        flags = run("pkg-config", "--cflags", "--libs", "cairn", env=environment).split()
+        program = self.root / "own_store"
+        run("c++", SOURCE / "tests" / "install" / "own_store.cpp", "-o", program, *flags)
+        environment["LD_LIBRARY_PATH"] = str(next(self.prefix.rglob("libcairn.so")).parent)
+        self.assertIn("1 passed", run(program, "--no-colors", env=environment))
+
     def test_exactly_the_public_headers_are_installed(self):
         sys.path.insert(0, str(SOURCE / "tests" / "house"))
         sys.dont_write_bytecode = True

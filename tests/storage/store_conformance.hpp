@@ -1,6 +1,6 @@
 // What every store must do, as doctest checks: each sentence of <cairn/storage/store.hpp> that can be tested from outside.
 //
-// For your own store:
+// For your own store, in this tree or against the installed library; doctest is what you bring along:
 //
 //   #include <doctest/doctest.h>
 //   #include <cairn/tests/storage/store_conformance.hpp>

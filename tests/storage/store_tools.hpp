@@ -1,4 +1,4 @@
-// What tests of stores share: whole objects in one call, error codes as values, threads that begin together.
+// What the conformance suite and other tests of stores share: whole objects in one call, error codes as values, threads that begin together.
 #pragma once
 
 #include <algorithm>
