@@ -33,6 +33,7 @@ int run_joined(const std::function<int(int rank)>& run);
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
+const std::vector<std::uint8_t> kSet{1};  // typed: newer stores take strings, too
 
 // What the ranks of a run have in common.
 class Session {
@@ -69,7 +70,7 @@ class Session {
   void leave() {
     barrier();
     if (world_->rank() != 0) {
-      store_->set("left/" + std::to_string(world_->rank()), {1});
+      store_->set("left/" + std::to_string(world_->rank()), kSet);
       return;
     }
     for (int rank = 1; rank < world_->size(); ++rank) store_->wait({"left/" + std::to_string(rank)}, kPatience);
@@ -77,7 +78,7 @@ class Session {
 
   void barrier() {
     const std::string name = "barrier/" + std::to_string(++barriers_);
-    if (store_->add(name + "/count", 1) == world_->size()) store_->set(name + "/open", {1});
+    if (store_->add(name + "/count", 1) == world_->size()) store_->set(name + "/open", kSet);
     try {
       store_->wait({name + "/open"}, kPatience);
     } catch (const std::exception& error) {
