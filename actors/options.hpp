@@ -17,7 +17,7 @@ struct RuntimeOptions {
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
   // For a connection between two ranks, from its first attempt.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
-  // From the opening of a connection until both sides know each other.
+  // From the opening of a connection until both sides know each other, and that both know the job's secret.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
   // A link without a sign of life for this long is down; beats are sent every quarter of it.
   std::chrono::milliseconds silence{std::chrono::seconds(5)};
@@ -26,6 +26,9 @@ struct RuntimeOptions {
   std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link: beyond it the peer counts as lost
   std::size_t unread_bytes_max = 64u << 20;              // per link: received but not yet handled; beyond it the peer has to wait
+  // Connections accepted whose other side has not said who it is, and with a secret proven that it may: beyond these, and beyond an
+  // eighth of the descriptors that the process may have, the oldest goes.
+  std::size_t strangers_max = 256;
   unsigned outcomes_kept = 16;                           // per checkpointer
   unsigned child_restarts_max = 8;                       // per supervised child, over the life of a world
   std::size_t trace_ring_bytes = 4u << 20;               // per rank

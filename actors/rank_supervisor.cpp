@@ -40,6 +40,9 @@ protocol::PeerDown to_event(const LinkDown& down) {
     case LinkDownCause::kProtocol:
       event.code = ErrorCode::kCorrupt;
       break;
+    case LinkDownCause::kForbidden:
+      event.code = ErrorCode::kPermission;
+      break;
     case LinkDownCause::kClosed:
     case LinkDownCause::kUnreachable:
     case LinkDownCause::kOverflow:
@@ -101,6 +104,7 @@ class Supervisor : public SupervisorActor::base {
         [this](const LinkUp& up) { on_link_up(up); },
         [this](const LinkDown& down) { on_link_down(down); },
         [this](const LinkMessage& message) { on_link_message(message); },
+        [this](const LinkRefused& refused) { tap_.record(EventKind::kState, refused.what, 0, false); },
         [this](GetChildren) {
           return Children{planner_, storage_, coordinator_};
         },

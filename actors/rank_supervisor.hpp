@@ -43,7 +43,7 @@ using SupervisorActor =
     caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<HookReport>>, caf::reacts_to<Traced<CoordinatorSend>>,
                      caf::reacts_to<Traced<CoordinatorHook>>, caf::reacts_to<Traced<CoordinatorStopped>>,
                      caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>,
-                     caf::reacts_to<LinkUp>, caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>,
+                     caf::reacts_to<LinkUp>, caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
                      caf::replies_to<GetChildren>::with<Children>>;
 
 // `links` may be null in a world of one.

@@ -9,6 +9,7 @@
 //   links -> owner   LinkUp{rank}              a peer's hello was accepted, or ours was
 //   links -> owner   LinkMessage{rank, bytes}  exactly once each, in order, while the link is up
 //   links -> owner   LinkDown{rank, cause, why}  after it nothing of that peer arrives before the next LinkUp
+//   links -> owner   LinkRefused{what}         somebody was turned away at the door; of many at once only the first few are told
 //
 // Let go of a message's bytes once it is handled: they count against unread_bytes_max until the last owner drops them, and a peer with
 // more than that outstanding is not read from meanwhile.
@@ -41,11 +42,15 @@ struct LinkMessage {
   int rank = 0;
   SharedBytes bytes;
 };
-enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow };
+// kForbidden: one of the two sides did not prove that it knows the job's secret.
+enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden };
 struct LinkDown {
   int rank = 0;
   LinkDownCause cause = LinkDownCause::kClosed;
   std::string why;
+};
+struct LinkRefused {
+  const char* what = "";  // lives for ever
 };
 
 class LinksFactory {
@@ -65,3 +70,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkClose)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkDown)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkRefused)

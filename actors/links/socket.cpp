@@ -95,6 +95,22 @@ std::string to_string(const Endpoint& endpoint) {
   return join_address(host, std::atoi(port));
 }
 
+bool is_loopback(const Endpoint& endpoint) {
+  constexpr unsigned char kLoopbackNet = 127;  // 127.0.0.0/8
+  if (endpoint.storage.ss_family == AF_INET) {
+    sockaddr_in address{};
+    __builtin_memcpy(&address, &endpoint.storage, sizeof(address));
+    return ntohl(address.sin_addr.s_addr) >> 24 == kLoopbackNet;
+  }
+  if (endpoint.storage.ss_family == AF_INET6) {
+    sockaddr_in6 address{};
+    __builtin_memcpy(&address, &endpoint.storage, sizeof(address));
+    return IN6_IS_ADDR_LOOPBACK(&address.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) && address.sin6_addr.s6_addr[12] == kLoopbackNet);
+  }
+  return false;
+}
+
 Socket listen_on(const std::string& host, int port) {
   if (port < 0 || port > 65535)
     throw Error(ErrorCode::kInvalidArgument, "listening on port " + std::to_string(port) + ": not a port");

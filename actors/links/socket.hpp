@@ -39,6 +39,8 @@ struct Endpoint {
 Endpoint resolve_endpoint(const std::string& address);
 // "127.0.0.1:4000", "[::1]:4000".
 std::string to_string(const Endpoint& endpoint);
+// Whether only processes of this machine can reach it. Not a wildcard address.
+bool is_loopback(const Endpoint& endpoint);
 // Takes "host:port" or "[IPv6 address]:port" apart. Throws kInvalidArgument.
 struct HostPort {
   std::string host;  // without brackets

@@ -38,6 +38,8 @@ inline constexpr milliseconds kDrain{1000};
 // Between two attempts of one opening.
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
+// Of all that is turned away between two ticks, so much is told to the owner: strangers shall not fill its mailbox.
+inline constexpr int kRefusalsTold = 16;
 // Between two looks at a connect that is pending.
 inline constexpr milliseconds kLookMin{1};
 inline constexpr milliseconds kLookMax{50};
@@ -122,6 +124,7 @@ struct Opening {
   MonotonicTime deadline;
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
+  bool asked = true;         // the owner waits for it; else it is tried once, and its end is nobody's affair
   Socket socket;             // of a connect that is pending
   ConnectionPtr connection;  // of a handshake under way
 };
@@ -179,6 +182,7 @@ class TcpLinks {
   // Messages
   void on_send(const LinkSend& message);
   void pump(int to);
+  std::uint64_t draw_link();
 
   // Openings
   std::uint64_t begin_opening(int to, v1::LinkPurpose purpose, std::uint64_t link);
@@ -186,12 +190,14 @@ class TcpLinks {
   void hand_shake(std::uint64_t number);
   void try_again(std::uint64_t number, const std::string& trouble);
   void cancel_opening(std::uint64_t number);
+  void ask_back(int of);
 
   // Connections
   ConnectionPtr adopt(caf::io::connection_handle handle, Stage stage, ConnectionSide side);
   void write(Connection& connection, const std::string& frame);
   void introduce(Connection& connection);
   void leave(const ConnectionPtr& connection, const v1::LinkFrame& last_words);
+  void linger(Connection& connection);
   void half_close(Connection& connection);
   void discard(const ConnectionPtr& connection);
   void forget(Connection& connection);
@@ -212,6 +218,8 @@ class TcpLinks {
   void on_answer(const ConnectionPtr& connection, const v1::LinkFrame& frame);
   void on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& frame);
   void misbehaved(const ConnectionPtr& connection, const std::string& what);
+  void garbled(const ConnectionPtr& connection, const Error& fault);
+  void turned_away(std::atomic<std::uint64_t>& counter, const char* what);
   void refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why);
 
   // Links
@@ -226,6 +234,7 @@ class TcpLinks {
   Broker* const self_;
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
+  std::vector<bool> asked_back_;  // by rank: since something was last sent to it
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
   std::map<std::uint64_t, Opening> openings_;
   caf::io::accept_handle door_;
@@ -233,6 +242,7 @@ class TcpLinks {
   std::size_t closing_sockets_ = 0;  // given up, not closed yet
   std::size_t connections_max_ = 0;
   std::size_t strangers_max_ = 0;  // accepted connections without a hello
+  int refusals_told_ = 0;          // since the last tick
   std::uint64_t numbers_ = 0;      // of openings and connections
   std::unique_ptr<Random> random_ = system_random();
   milliseconds beat_interval_{0};

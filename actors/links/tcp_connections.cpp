@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -57,9 +58,14 @@ void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_
     return;
   }
   write(*connection, encode_frame(last_words));
-  connection->stage = Stage::kLeaving;
-  connection->deadline = now() + kDrain;
-  if (connection->unsent == 0) half_close(*connection);
+  linger(*connection);
+}
+
+// Nothing more will be said or heard, but what was said is still to be taken.
+void TcpLinks::linger(Connection& connection) {
+  connection.stage = Stage::kLeaving;
+  connection.deadline = now() + kDrain;
+  if (connection.unsent == 0) half_close(connection);
 }
 
 void TcpLinks::half_close(Connection& connection) { ::shutdown(static_cast<int>(connection.handle.id()), SHUT_WR); }
@@ -101,7 +107,7 @@ void TcpLinks::make_room() {
     if (!oldest || connection->id < oldest->id) oldest = connection;
   }
   if (oldest && (strangers > strangers_max_ || connections_.size() > connections_max_)) {
-    ++setup_->counters->crowded_out;
+    turned_away(setup_->counters->crowded_out, "refused: the oldest of too many strangers");
     discard(oldest);
   }
 }
@@ -109,11 +115,12 @@ void TcpLinks::make_room() {
 // Without a free descriptor the system cannot accept, and would say so in an endless loop: the door stays shut meanwhile.
 void TcpLinks::watch_door() {
   if (closing_) return;
-  const Socket probe(::fcntl(0, F_DUPFD_CLOEXEC, 0));
-  const bool full = !probe.valid() && errno == EMFILE;
+  const Socket probe(::fcntl(static_cast<int>(door_.id()), F_DUPFD_CLOEXEC, 0));
+  const bool full = !probe.valid() && (errno == EMFILE || errno == ENFILE);
   if (full == door_halted_) return;
   door_halted_ = full;
   if (full) {
+    turned_away(setup_->counters->door_shut, "door shut: no descriptor is free");
     self_->halt(door_);
   } else {
     self_->trigger(door_);
@@ -137,16 +144,53 @@ void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {
   if (connection->stage == Stage::kLeaving) return;
   if (connection->stage == Stage::kEstablished) peer(connection->rank).heard = now();
   try {
+    std::optional<Error> fault;
     auto& wire = self_->wr_buf(connection->handle);
     const auto before = wire.size();
-    connection->transform->receive(ByteSpan(message.buf.data(), message.buf.size()), connection->reader.buffer(), wire);
+    try {
+      connection->transform->receive(ByteSpan(message.buf.data(), message.buf.size()), connection->reader.buffer(), wire);
+    } catch (const Error& error) {
+      fault = error;
+    }
     connection->unsent += wire.size() - before;
     self_->flush(connection->handle);
-    introduce(*connection);
-    read_frames(connection);
+    if (fault) {
+      garbled(connection, *fault);
+    } else {
+      introduce(*connection);
+      read_frames(connection);
+    }
   } catch (const std::exception& error) {
     misbehaved(connection, error.what());
   }
+}
+
+// The transform makes nothing of what came. It may have had a last word for the other side, which is to learn why.
+void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
+  const bool forbidden = fault.code() == ErrorCode::kPermission;
+  if (connection->stage == Stage::kEstablished) return misbehaved(connection, fault.what());
+  auto& counters = *setup_->counters;
+  if (forbidden) {
+    turned_away(counters.wrong_secret, "refused: no proof of the job's secret");
+  } else {
+    turned_away(counters.garbage, "refused: garbage");
+  }
+  if (connection->stage == Stage::kAccepted) {
+    linger(*connection);
+    ask_back(connection->transform->claimed_rank());
+  } else if (forbidden) {
+    go_down(connection->rank, LinkDownCause::kForbidden,
+            describe(connection->rank) + " and this rank do not share a secret: " + fault.what() + "; give all ranks the same one");
+  } else {
+    misbehaved(connection, fault.what());
+  }
+}
+
+void TcpLinks::turned_away(std::atomic<std::uint64_t>& counter, const char* what) {
+  ++counter;
+  if (closing_ || refusals_told_ >= kRefusalsTold) return;
+  ++refusals_told_;
+  tell_owner(LinkRefused{what});
 }
 
 void TcpLinks::read_frames(const ConnectionPtr& connection) {
@@ -155,13 +199,13 @@ void TcpLinks::read_frames(const ConnectionPtr& connection) {
     const auto status = connection->reader.next(bytes);
     if (status == FrameReader::Status::kIncomplete) return;
     if (status == FrameReader::Status::kTooLong) {
-      ++setup_->counters->oversize;
+      turned_away(setup_->counters->oversize, "refused: a frame that is too long");
       misbehaved(connection, "a frame is longer than allowed");
       return;
     }
     v1::LinkFrame frame;
     if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      ++setup_->counters->garbage;
+      turned_away(setup_->counters->garbage, "refused: garbage");
       misbehaved(connection, "a frame cannot be decoded");
       return;
     }
@@ -177,7 +221,7 @@ void TcpLinks::on_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
   } else if (is_hello(frame)) {
     on_hello(connection, frame.hello());
   } else {
-    ++setup_->counters->garbage;
+    turned_away(setup_->counters->garbage, "refused: garbage");
     misbehaved(connection, "its first frame is no hello");
   }
 }
@@ -238,7 +282,9 @@ void TcpLinks::on_closed(caf::io::connection_handle handle) {
   forget(*connection);
   if (stage == Stage::kOpened) {
     openings_.at(connection->opening).connection = nullptr;
-    try_again(connection->opening, "it closed the connection without an answer");
+    try_again(connection->opening, connection->transform->ready()
+                                       ? "it closed the connection without an answer"
+                                       : "it closed the connection before it had proven that it knows the job's secret");
   } else if (stage == Stage::kEstablished) {
     go_down(connection->rank, LinkDownCause::kClosed, "the connection to " + describe(connection->rank) + " was closed");
   }

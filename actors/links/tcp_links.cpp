@@ -51,10 +51,11 @@ SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread) {
 caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   setup_ = std::move(setup);
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
+  asked_back_.assign(peers_.size(), false);
   rlimit limit{};
   const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
   connections_max_ = std::max<std::size_t>(descriptors / 2, 16);
-  strangers_max_ = std::clamp<std::size_t>(descriptors / 8, 8, 256);
+  strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors / 8, 8));
   beat_interval_ = std::max(options().silence / 4, milliseconds(1));
   tick_interval_ = std::clamp(options().silence / 8, milliseconds(1), milliseconds(250));
   last_tick_ = now();
@@ -114,13 +115,20 @@ void TcpLinks::on_send(const LinkSend& message) {
     return;
   }
   target.outgoing.push(message.bytes);
+  asked_back_[static_cast<std::size_t>(to)] = false;
   if (target.up) {
     pump(to);
   } else if (target.data_opening == 0) {
-    std::uint64_t link = 0;
-    while (link == 0) link = random_->next();
-    target.data_opening = begin_opening(to, v1::LINK_PURPOSE_DATA, link);
+    target.data_opening = begin_opening(to, v1::LINK_PURPOSE_DATA, draw_link());
+  } else {
+    openings_.at(target.data_opening).asked = true;
   }
+}
+
+std::uint64_t TcpLinks::draw_link() {
+  std::uint64_t link = 0;
+  while (link == 0) link = random_->next();
+  return link;
 }
 
 // Encodes as much as the socket may take soon.
@@ -197,6 +205,7 @@ void TcpLinks::on_tick() {
   // If this thread itself stood still, what the peers sent meanwhile is still unread: nobody is judged by it.
   const bool stalled = time - last_tick_ > tick_interval_ + options().silence / 2;
   last_tick_ = time;
+  refusals_told_ = 0;
   watch_door();
   std::vector<ConnectionPtr> late;
   for (const auto& [handle, connection] : connections_) {
@@ -204,7 +213,8 @@ void TcpLinks::on_tick() {
   }
   for (const auto& connection : late) {
     if (connection->ended) continue;
-    if (connection->stage == Stage::kAccepted) ++setup_->counters->handshake_deadline;
+    if (connection->stage == Stage::kAccepted)
+      turned_away(setup_->counters->handshake_deadline, "refused: no hello before handshake_deadline");
     if (connection->stage == Stage::kOpened) {
       try_again(connection->opening, "no answer to a hello within " + std::to_string(options().handshake_deadline.count()) + " ms");
     } else {
@@ -268,6 +278,11 @@ class TcpLinksFactory : public LinksFactory {
     if (!config_.listener.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
     if (!config_.counters) config_.counters = std::make_shared<LinkCounters>();
     for (const auto& address : config_.addresses) endpoints_.push_back(resolve_endpoint(address));
+    if (!config_.transform) {
+      config_.transform = plain_transform();
+      check_loopback(local_endpoint(config_.listener));
+      for (const auto& endpoint : endpoints_) check_loopback(endpoint);
+    }
   }
 
   caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override {
@@ -300,6 +315,14 @@ class TcpLinksFactory : public LinksFactory {
 
 }  // namespace
 }  // namespace tcp
+
+void check_loopback(const Endpoint& endpoint) {
+  if (is_loopback(endpoint)) return;
+  throw Error(ErrorCode::kPrecondition,
+              "ranks without a secret talk over loopback addresses only, and " + to_string(endpoint) +
+                  " is none: start them with cairn-launch, or give all ranks the same secret in a file of mode 0600, named by " +
+                  "WorldOptions::secret_file or CAIRN_SECRET_FILE");
+}
 
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config) {
   return std::make_shared<tcp::TcpLinksFactory>(std::move(config));

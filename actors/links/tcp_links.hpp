@@ -14,7 +14,8 @@ namespace cairn {
 
 class LinksFactory;
 
-// What has come to a rank's door. Only grows; may be read from any thread.
+// What has come to a rank's door. Only grows; may be read from any thread. What was turned away is told to the owner as well: see
+// LinkRefused.
 struct LinkCounters {
   std::atomic<std::uint64_t> connections{0};     // accepted by the system, by whomever they were opened
   std::atomic<std::uint64_t> established{0};     // of both sides, after an exchange of hellos
@@ -27,19 +28,25 @@ struct LinkCounters {
   std::atomic<std::uint64_t> duplicate{0};
   std::atomic<std::uint64_t> crossed{0};
   std::atomic<std::uint64_t> no_link{0};
+  std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or one where there is none
   std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello came in time
   std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest without a hello, when too many had none
+  std::atomic<std::uint64_t> door_shut{0};           // how often nobody was let in until the process had a descriptor again
 };
 
 struct TcpLinksConfig {
   Socket listener;                     // see listen_on
   std::vector<std::string> addresses;  // "host:port" of every rank's listener; names are looked up once, now
   std::string incarnation;
-  TransformFactory transform = plain_transform();
+  TransformFactory transform;              // none: as plain_transform(), and all addresses must be loopback
   std::shared_ptr<LinkCounters> counters;  // may be null
 };
 
-// Serves one rank; spawns once. Throws kInvalidArgument and kUnavailable for addresses that cannot be understood or found.
+// Throws kPrecondition, saying what to do, for an address where bytes must not pass as they are.
+void check_loopback(const Endpoint& endpoint);
+
+// Serves one rank; spawns once. Throws kInvalidArgument and kUnavailable for addresses that cannot be understood or found, and as
+// check_loopback.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
 
 }  // namespace cairn

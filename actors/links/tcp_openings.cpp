@@ -53,6 +53,11 @@ void TcpLinks::hand_shake(std::uint64_t number) {
 void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
   auto& opening = openings_.at(number);
   if (opening.connection) discard(std::exchange(opening.connection, nullptr));
+  if (!opening.asked) {
+    peer(opening.rank).data_opening = 0;
+    cancel_opening(number);
+    return;
+  }
   if (now() + opening.backoff >= opening.deadline) {
     go_down(opening.rank, LinkDownCause::kUnreachable,
             "cannot connect to " + describe(opening.rank) + " within " + std::to_string(options().connect_deadline.count()) +
@@ -69,6 +74,17 @@ void TcpLinks::cancel_opening(std::uint64_t number) {
   const auto connection = found->second.connection;
   openings_.erase(found);
   if (connection) discard(connection);
+}
+
+// Somebody who does not know the secret says to be this rank. If it is the rank itself, with another secret, our owner must hear
+// of it, or it would wait for that rank in vain; if it is a stranger, nothing must come of it. So the rank is asked at its own address.
+void TcpLinks::ask_back(int of) {
+  if (closing_ || of < 0 || of >= world_size() || of == rank()) return;
+  auto& other = peer(of);
+  if (other.up || other.data_opening != 0 || asked_back_[static_cast<std::size_t>(of)]) return;
+  asked_back_[static_cast<std::size_t>(of)] = true;
+  other.data_opening = begin_opening(of, v1::LINK_PURPOSE_DATA, draw_link());
+  openings_.at(other.data_opening).asked = false;
 }
 
 // Somebody wants to be linked.
@@ -125,7 +141,7 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
   const auto& opening = openings_.at(connection->opening);
   if (!is_hello(frame) || find_fault(frame.hello(), setup_->identity) || frame.hello().rank() != static_cast<std::uint32_t>(from) ||
       frame.hello().link() != opening.link || frame.hello().purpose() != opening.purpose) {
-    ++setup_->counters->garbage;
+    turned_away(setup_->counters->garbage, "refused: garbage");
     misbehaved(connection, "it answered a hello with something else");
     return;
   }
@@ -144,25 +160,25 @@ void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason rea
   auto& counters = *setup_->counters;
   switch (reason) {
     case v1::LINK_REFUSAL_REASON_PROTOCOL:
-      ++counters.wrong_protocol;
+      turned_away(counters.wrong_protocol, "refused: another version of the protocol");
       break;
     case v1::LINK_REFUSAL_REASON_INCARNATION:
-      ++counters.wrong_incarnation;
+      turned_away(counters.wrong_incarnation, "refused: another incarnation");
       break;
     case v1::LINK_REFUSAL_REASON_WORLD_SIZE:
-      ++counters.wrong_world_size;
+      turned_away(counters.wrong_world_size, "refused: another world size");
       break;
     case v1::LINK_REFUSAL_REASON_RANK:
-      ++counters.wrong_rank;
+      turned_away(counters.wrong_rank, "refused: no other rank of this world");
       break;
     case v1::LINK_REFUSAL_REASON_DUPLICATE:
-      ++counters.duplicate;
+      turned_away(counters.duplicate, "refused: a rank that is connected already");
       break;
     case v1::LINK_REFUSAL_REASON_CROSSED:
-      ++counters.crossed;
+      ++counters.crossed;  // part of every other opening: nobody is turned away for good
       break;
     case v1::LINK_REFUSAL_REASON_NO_LINK:
-      ++counters.no_link;
+      turned_away(counters.no_link, "refused: a heartbeat without its link");
       break;
     default:
       break;

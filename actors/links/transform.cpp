@@ -1,5 +1,8 @@
 #include <cairn/actors/links/transform.hpp>
 
+#include <cairn/actors/links/tls_transform.hpp>
+#include <cairn/base/error.hpp>
+
 namespace cairn {
 namespace {
 
@@ -7,8 +10,20 @@ class PlainTransform : public Transform {
  public:
   void start(Wire&) override {}
   bool ready() const override { return true; }
-  void receive(ByteSpan bytes, std::string& frames, Wire&) override { frames.append(bytes.data(), bytes.size()); }
+  void receive(ByteSpan bytes, std::string& frames, Wire& wire) override {
+    if (!begun_ && !bytes.empty()) {
+      begun_ = true;
+      if (looks_like_tls(bytes)) {
+        say_tls_failure(wire);
+        throw Error(ErrorCode::kPermission, "it speaks TLS, so it has a secret, and this rank has none");
+      }
+    }
+    frames.append(bytes.data(), bytes.size());
+  }
   void send(ByteSpan frame, Wire& wire) override { wire.insert(wire.end(), frame.data(), frame.data() + frame.size()); }
+
+ private:
+  bool begun_ = false;  // something has come
 };
 
 }  // namespace

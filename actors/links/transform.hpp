@@ -1,4 +1,5 @@
-// The seam between the bytes of a socket and the bytes of frames: encryption goes here. One per connection, used on one thread.
+// The seam between the bytes of a socket and the bytes of frames: encryption goes here (tls_transform.hpp). One per connection, used on
+// one thread.
 #pragma once
 
 #include <functional>
@@ -25,6 +26,8 @@ class Transform {
   virtual void receive(ByteSpan bytes, std::string& frames, Wire& wire) = 0;
   // Only when ready.
   virtual void send(ByteSpan frame, Wire& wire) = 0;
+  // Which rank an opener has said to be that could not prove it; -1 if it has said nothing of the kind. Anybody may say anything.
+  virtual int claimed_rank() const { return -1; }
 };
 
 enum class ConnectionSide { kOpener, kAcceptor };

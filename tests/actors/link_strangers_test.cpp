@@ -1,154 +1,47 @@
 // Who else may come to a rank's door, and ranks that behave as none should. The other side is a plain socket.
 #include <cairn/tests/support/torch.hpp>
 //
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <optional>
 #include <random>
 
-#include <cairn/actors/links/frames.hpp>
-#include <cairn/actors/links/handshake.hpp>
-#include <cairn/tests/actors/links_world.hpp>
-#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/actors/stranger.hpp>
 
 namespace cairn::testing {
 namespace {
 
-// A connection that says whatever a test wants it to say.
-class Stranger {
- public:
-  explicit Stranger(const std::string& address) {
-    auto progress = start_connect(resolve_endpoint(address), socket_);
-    while (progress.state == ConnectState::kPending) {
-      wait(POLLOUT);
-      progress = check_connect(socket_);
-    }
-    REQUIRE(progress.state == ConnectState::kConnected);
-  }
-  explicit Stranger(Socket accepted) : socket_(std::move(accepted)) {}
-
-  // False once the other side has closed.
-  bool say(const std::string& bytes) {
-    std::size_t at = 0;
-    while (at < bytes.size()) {
-      const auto sent = ::send(socket_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      if (sent > 0) {
-        at += static_cast<std::size_t>(sent);
-      } else if (errno == EAGAIN) {
-        wait(POLLOUT);
-      } else {
-        return false;
-      }
-    }
-    return true;
-  }
-  bool say(const v1::LinkFrame& frame) { return say(encode_frame(frame)); }
-
-  // The next frame; none once the other side has closed.
-  std::optional<v1::LinkFrame> hear() {
-    for (;;) {
-      ByteSpan bytes;
-      const auto status = reader_.next(bytes);
-      REQUIRE(status != FrameReader::Status::kTooLong);
-      if (status == FrameReader::Status::kFrame) {
-        v1::LinkFrame frame;
-        REQUIRE(frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
-        return frame;
-      }
-      wait(POLLIN);
-      char buffer[65536];
-      const auto received = ::recv(socket_.get(), buffer, sizeof(buffer), 0);
-      if (received <= 0) return std::nullopt;
-      reader_.buffer().append(buffer, static_cast<std::size_t>(received));
-    }
-  }
-  bool is_closed_on() { return !hear(); }
-
-  // What an honest rank says first.
-  static v1::LinkFrame hello(int rank, int world_size, v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA, std::uint64_t link = 77) {
-    return make_hello(LinkIdentity{kIncarnation, rank, world_size, 4u << 20}, purpose, link);
-  }
-
- private:
-  void wait(short events) {
-    pollfd question{socket_.get(), events, 0};
-    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
-  }
-  Socket socket_;
-  FrameReader reader_{64u << 20};
-};
-
-RuntimeOptions usual_options() {
-  RuntimeOptions options;
-  options.connect_deadline = std::chrono::seconds(20);
-  return options;
-}
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto patience = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > patience) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-// Ranks 0 and 1 of three, linked; rank 2 is played by the test.
-struct Door {
-  Door() : Door(usual_options()) {}
-  explicit Door(const RuntimeOptions& options)
-      : kind(3), zero(*system, kind.of(0), 0, options), one(*system, kind.of(1), 1, options) {}
-  // Ranks 0 and 1 talk as if nobody else were there.
-  void check_members() {
-    static int count = 0;
-    const std::string text = "still here " + std::to_string(++count);
-    zero.send(1, text);
-    REQUIRE(one.log().wait_messages(
-        0, one.log().messages(0).size() + (one.log().messages(0).empty() || one.log().messages(0).back() != text)));
-    CHECK(one.log().messages(0).back() == text);
-    CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
-  }
-  const std::string& address() { return kind.address(0); }
-  const LinkCounters& counters() { return kind.counters(0); }
-
-  LeakCheck leaks;
-  LinkSystem system;
-  TcpKind kind;
-  LinkRank zero;
-  LinkRank one;
-};
-
-TEST_CASE_FIXTURE(Door, "random bytes are thrown out") {
+TEST_CASE_TEMPLATE("random bytes are thrown out", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
   std::mt19937 random(1);
   for (int i = 0; i < 20; ++i) {
-    Stranger stranger(address());
+    Stranger stranger(door.address());
     std::string bytes(1 + random() % 5000, '\0');
     for (auto& byte : bytes) byte = static_cast<char>(random());
     bytes[0] = static_cast<char>(i % 2);  // half of them announce a possible length
     stranger.say(bytes + std::string(70'000, 'x'));
     CHECK(stranger.is_closed_on());
   }
-  CHECK(eventually([&] { return counters().garbage + counters().oversize == 20; }));
-  check_members();
+  CHECK(eventually([&] { return door.counters().garbage + door.counters().oversize == 20; }));
+  door.check_members();
 }
 
-TEST_CASE_FIXTURE(Door, "a huge length is thrown out before anything is kept for it") {
-  Stranger stranger(address());
+TEST_CASE_TEMPLATE("a huge length is thrown out before anything is kept for it", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
+  Stranger stranger = door.knock();
   stranger.say(std::string("\xff\xff\xff\xff", 4));
   CHECK(stranger.is_closed_on());
-  Stranger second(address());
+  Stranger second = door.knock();
   second.say(std::string("\0\1\0\1", 4));  // 64 KiB and 1
   CHECK(second.is_closed_on());
-  CHECK(counters().oversize == 2);
-  check_members();
+  CHECK(door.counters().oversize == 2);
+  door.check_members();
 }
 
-TEST_CASE_FIXTURE(Door, "hellos with a fault are refused with a reason") {
+TEST_CASE_TEMPLATE("hellos with a fault are refused with a reason", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
   const auto refusal = [&](const v1::LinkFrame& hello) {
-    Stranger stranger(address());
+    Stranger stranger = door.knock();
     stranger.say(hello);
     const auto answer = stranger.hear();
     REQUIRE(answer);
@@ -162,41 +55,43 @@ TEST_CASE_FIXTURE(Door, "hellos with a fault are refused with a reason") {
   CHECK(refusal(Stranger::hello(3, 3)) == v1::LINK_REFUSAL_REASON_RANK);
   CHECK(refusal(Stranger::hello(0, 3)) == v1::LINK_REFUSAL_REASON_RANK);
   CHECK(refusal(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT)) == v1::LINK_REFUSAL_REASON_NO_LINK);
-  CHECK(counters().wrong_incarnation == 1);
-  CHECK(counters().wrong_world_size == 1);
-  CHECK(counters().wrong_rank == 2);
-  CHECK(counters().no_link == 1);
-  CHECK(zero.log().count(LinkEvent::kUp, 2) == 0);
-  check_members();
+  CHECK(door.counters().wrong_incarnation == 1);
+  CHECK(door.counters().wrong_world_size == 1);
+  CHECK(door.counters().wrong_rank == 2);
+  CHECK(door.counters().no_link == 1);
+  CHECK(door.zero.log().count(LinkEvent::kUp, 2) == 0);
+  door.check_members();
 }
 
-TEST_CASE_FIXTURE(Door, "a rank has one connection of each purpose") {
-  Stranger data(address());
+TEST_CASE_TEMPLATE("a rank has one connection of each purpose", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
+  Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
   REQUIRE(data.hear()->has_hello());
-  REQUIRE(zero.log().wait_up(2));
-  Stranger again(address());
+  REQUIRE(door.zero.log().wait_up(2));
+  Stranger again = door.knock();
   again.say(Stranger::hello(2, 3));
   CHECK(again.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_DUPLICATE);
-  Stranger other_link(address());
+  Stranger other_link = door.knock();
   other_link.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT, 78));
   CHECK(other_link.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_NO_LINK);
-  Stranger beats(address());
+  Stranger beats = door.knock();
   beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
   REQUIRE(beats.hear()->has_hello());
-  Stranger beats_again(address());
+  Stranger beats_again = door.knock();
   beats_again.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
   CHECK(beats_again.hear()->refusal().reason() == v1::LINK_REFUSAL_REASON_DUPLICATE);
   CHECK(beats.hear()->has_beat());
-  CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
-  check_members();
+  CHECK(door.zero.log().count(LinkEvent::kDown, 2) == 0);
+  door.check_members();
 }
 
-TEST_CASE_FIXTURE(Door, "a linked peer that breaks the rules loses its link, nobody else does") {
-  Stranger data(address());
+TEST_CASE_TEMPLATE("a linked peer that breaks the rules loses its link, nobody else does", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
+  Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
   REQUIRE(data.hear()->has_hello());
-  REQUIRE(zero.log().wait_up(2));
+  REQUIRE(door.zero.log().wait_up(2));
   v1::LinkFrame frame;
   SUBCASE("a frame that is none") { data.say(std::string("\0\0\0\4\xff\xff\xff\xff", 8)); }
   SUBCASE("a frame that is too long") { data.say(std::string("\x7f\0\0\0", 4)); }
@@ -215,21 +110,21 @@ TEST_CASE_FIXTURE(Door, "a linked peer that breaks the rules loses its link, nob
     frame.mutable_section()->set_bytes("x");
     data.say(frame);
   }
-  const auto down = zero.log().wait_down(2);
+  const auto down = door.zero.log().wait_down(2);
   CHECK(down.cause == LinkDownCause::kProtocol);
   CHECK(down.why.find("rank 2") != std::string::npos);
   const auto last = data.hear();
   REQUIRE(last);
   CHECK(last->has_goodbye());
   CHECK(data.is_closed_on());
-  CHECK(zero.log().count(LinkEvent::kMessage, 2) == 0);
-  check_members();
+  CHECK(door.zero.log().count(LinkEvent::kMessage, 2) == 0);
+  door.check_members();
 }
 
-TEST_CASE("connections that say nothing are closed, and members are served meanwhile") {
+TEST_CASE_TEMPLATE("connections that say nothing are closed, and members are served meanwhile", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.handshake_deadline = std::chrono::milliseconds(300);
-  Door door(options);
+  Door<Kind> door(options);
   std::vector<std::unique_ptr<Stranger>> idle;
   for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<Stranger>(door.address()));
   door.check_members();
@@ -238,16 +133,16 @@ TEST_CASE("connections that say nothing are closed, and members are served meanw
   door.check_members();
 }
 
-TEST_CASE("a peer that falls silent is down") {
+TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(1);
-  Door door(options);
-  Stranger data(door.address());
+  Door<Kind> door(options);
+  Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
   REQUIRE(data.hear()->has_hello());
   SUBCASE("it never beats") {}
   SUBCASE("it has a heartbeat connection and says nothing there") {
-    Stranger beats(door.address());
+    Stranger beats = door.knock();
     beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
     REQUIRE(beats.hear()->has_hello());
     CHECK(beats.hear()->has_beat());
@@ -259,12 +154,12 @@ TEST_CASE("a peer that falls silent is down") {
   door.check_members();
 }
 
-TEST_CASE("a peer that loses one of its connections is down") {
-  Door door;
-  auto data = std::make_unique<Stranger>(door.address());
+TEST_CASE_TEMPLATE("a peer that loses one of its connections is down", Kind, TcpKind, TlsKind) {
+  Door<Kind> door;
+  auto data = std::make_unique<Stranger>(door.knock());
   data->say(Stranger::hello(2, 3));
   REQUIRE(data->hear()->has_hello());
-  auto beats = std::make_unique<Stranger>(door.address());
+  auto beats = std::make_unique<Stranger>(door.knock());
   beats->say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
   REQUIRE(beats->hear()->has_hello());
   SUBCASE("the data connection") { data = nullptr; }
@@ -272,14 +167,14 @@ TEST_CASE("a peer that loses one of its connections is down") {
   CHECK(door.zero.log().wait_down(2).cause == LinkDownCause::kClosed);
 }
 
-TEST_CASE("beats are heard while a long message is on its way") {
+TEST_CASE_TEMPLATE("beats are heard while a long message is on its way", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);
-  Door door(options);
-  Stranger data(door.address());
+  Door<Kind> door(options);
+  Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
   REQUIRE(data.hear()->has_hello());
-  Stranger beats(door.address());
+  Stranger beats = door.knock();
   beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
   REQUIRE(beats.hear()->has_hello());
   // Rank 0 has 64 MiB for us, of which we take nothing; its beats come nevertheless, and ours keep the link up.
@@ -305,10 +200,10 @@ TEST_CASE("beats are heard while a long message is on its way") {
   door.check_members();
 }
 
-TEST_CASE("64 MiB in each direction, with short silence") {
+TEST_CASE_TEMPLATE("64 MiB in each direction, with short silence", Kind, TcpKind, TlsKind) {
   LeakCheck leaks;
   LinkSystem system;
-  TcpKind kind(2);
+  Kind kind(2);
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);
   LinkRank zero(*system, kind.of(0), 0, options);
@@ -327,10 +222,10 @@ TEST_CASE("64 MiB in each direction, with short silence") {
   CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
-TEST_CASE("a receiver that lets go slowly gets everything in the end") {
+TEST_CASE_TEMPLATE("a receiver that lets go slowly gets everything in the end", Kind, TcpKind, TlsKind) {
   LeakCheck leaks;
   LinkSystem system;
-  TcpKind kind(2);
+  Kind kind(2);
   auto options = usual_options();
   options.unread_bytes_max = 1u << 20;
   LinkRank zero(*system, kind.of(0), 0, options);
@@ -347,10 +242,10 @@ TEST_CASE("a receiver that lets go slowly gets everything in the end") {
   CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
-TEST_CASE("an opener meets answers that are none") {
+TEST_CASE_TEMPLATE("an opener meets answers that are none", Kind, TcpKind, TlsKind) {
   LeakCheck leaks;
   LinkSystem system;
-  TcpKind kind(2);
+  Kind kind(2);
   kind.abandon(1);
   // What listens at rank 1's address is not rank 1.
   const auto address = kind.address(1);
@@ -359,7 +254,7 @@ TEST_CASE("an opener meets answers that are none") {
   zero.send(1, "hello");
   pollfd question{listener.get(), POLLIN, 0};
   REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
-  Stranger impostor{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
+  Stranger impostor{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind.transform()};
   const auto hello = impostor.hear();
   REQUIRE(hello);
   CHECK(hello->hello().rank() == 0);
@@ -378,10 +273,10 @@ TEST_CASE("an opener meets answers that are none") {
   CHECK(down.why.find("rank 1 at " + address) != std::string::npos);
 }
 
-TEST_CASE("a refusal that may pass is tried again") {
+TEST_CASE_TEMPLATE("a refusal that may pass is tried again", Kind, TcpKind, TlsKind) {
   LeakCheck leaks;
   LinkSystem system;
-  TcpKind kind(2);
+  Kind kind(2);
   kind.abandon(1);
   const Socket listener = listen_on("127.0.0.1", split_address(kind.address(1)).port);
   LinkRank zero(*system, kind.of(0), 0, usual_options());
@@ -389,7 +284,7 @@ TEST_CASE("a refusal that may pass is tried again") {
   const auto accept = [&] {
     pollfd question{listener.get(), POLLIN, 0};
     REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
-    return Stranger{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))};
+    return Stranger{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind.transform()};
   };
   {
     auto first = accept();

@@ -23,6 +23,7 @@
 
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
+#include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/tests/support/plain.hpp>
 
 namespace cairn::testing {
@@ -30,8 +31,14 @@ namespace cairn::testing {
 // Far above what any of these tests needs on a busy machine: only a hang meets it.
 inline constexpr std::chrono::seconds kPatience{60};
 
+inline RuntimeOptions usual_options() {
+  RuntimeOptions options;
+  options.connect_deadline = std::chrono::seconds(20);
+  return options;
+}
+
 struct LinkEvent {
-  enum Kind { kUp, kMessage, kDown } kind = kUp;
+  enum Kind { kUp, kMessage, kDown, kRefused } kind = kUp;
   int rank = 0;
   SharedBytes bytes;
   LinkDownCause cause = LinkDownCause::kClosed;
@@ -149,31 +156,55 @@ struct MemoryKind {
 inline constexpr const char* kIncarnation = "0123456789abcdef0123456789abcdef";
 
 struct TcpKind {
-  explicit TcpKind(int world_size) {
+  explicit TcpKind(int world_size, const TransformFactory& transform = plain_transform())
+      : TcpKind(std::vector<TransformFactory>(static_cast<std::size_t>(world_size), transform)) {}
+  // One for each rank.
+  explicit TcpKind(const std::vector<TransformFactory>& transforms) : transform_(transforms.front()) {
     std::vector<Socket> listeners;
-    for (int rank = 0; rank < world_size; ++rank) {
+    for (std::size_t rank = 0; rank < transforms.size(); ++rank) {
       listeners.push_back(listen_on("127.0.0.1", 0));
       addresses_.push_back(to_string(local_endpoint(listeners.back())));
     }
-    for (auto& listener : listeners) {
+    for (std::size_t rank = 0; rank < transforms.size(); ++rank) {
       counters_.push_back(std::make_shared<LinkCounters>());
       TcpLinksConfig config;
-      config.listener = std::move(listener);
+      config.listener = std::move(listeners[rank]);
       config.addresses = addresses_;
       config.incarnation = kIncarnation;
+      config.transform = transforms[rank];
       config.counters = counters_.back();
       factories_.push_back(make_tcp_links(std::move(config)));
     }
   }
+  // What rank 0 does to bytes.
+  const TransformFactory& transform() const { return transform_; }
   LinksFactory& of(int rank) { return *factories_[static_cast<std::size_t>(rank)]; }
   const LinkCounters& counters(int rank) { return *counters_[static_cast<std::size_t>(rank)]; }
   const std::string& address(int rank) { return addresses_[static_cast<std::size_t>(rank)]; }
   // As if the rank had died before it spawned its links: nobody listens there any more.
   void abandon(int rank) { factories_[static_cast<std::size_t>(rank)] = nullptr; }
 
+  TransformFactory transform_;
   std::vector<std::string> addresses_;
   std::vector<std::shared_ptr<LinkCounters>> counters_;
   std::vector<std::shared_ptr<LinksFactory>> factories_;
+};
+
+inline constexpr const char* kSecret = "the secret of these tests";
+
+inline TransformFactory tls_of(int rank, std::string_view secret = kSecret, const std::string& incarnation = kIncarnation) {
+  return tls_transform(Secret(secret), incarnation, rank);
+}
+
+struct TlsKind : TcpKind {
+  explicit TlsKind(int world_size) : TcpKind(transforms(world_size)) {}
+
+ private:
+  static std::vector<TransformFactory> transforms(int world_size) {
+    std::vector<TransformFactory> all;
+    for (int rank = 0; rank < world_size; ++rank) all.push_back(tls_of(rank));
+    return all;
+  }
 };
 
 // What a supervisor is to links, here: writes down what it hears.
@@ -192,6 +223,9 @@ class RecordingOwner : public caf::event_based_actor {
         },
         [this](const LinkDown& down) {
           log_->add({LinkEvent::kDown, down.rank, nullptr, down.cause, down.why});
+        },
+        [this](const LinkRefused& refused) {
+          log_->add({LinkEvent::kRefused, -1, nullptr, {}, refused.what});
         },
     };
   }

@@ -1,0 +1,260 @@
+#include <cairn/actors/links/tls_transform.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kRecordBytes = 16384;
+// Types of records.
+constexpr char kAlert = 21;
+constexpr char kHandshake = 22;
+
+struct Deleter {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  void operator()(SSL* connection) const { SSL_free(connection); }
+  void operator()(SSL_SESSION* session) const { SSL_SESSION_free(session); }
+};
+using Context = std::unique_ptr<SSL_CTX, Deleter>;
+using Session = std::unique_ptr<SSL_SESSION, Deleter>;
+
+// The key and its two contexts, shared by all connections of a rank.
+class TlsKey {
+ public:
+  // `name` tells jobs and incarnations apart; with the rank behind it, it is the identity that an opener shows.
+  TlsKey(SecretBytes key, const std::string& name, int rank, std::uint64_t bytes)
+      : bytes_per_key(bytes),
+        key_(std::move(key)),
+        name_(name + " "),
+        identity_(name_ + std::to_string(rank)),
+        opener_(make_context(TLS_client_method())),
+        acceptor_(make_context(TLS_server_method())) {
+    // There is no certificate that it would trust: a server that comes with one fails.
+    SSL_CTX_set_verify(opener_.get(), SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_psk_use_session_callback(opener_.get(), &TlsKey::use);
+    SSL_CTX_set_psk_find_session_callback(acceptor_.get(), &TlsKey::find);
+  }
+  TlsKey(const TlsKey&) = delete;
+  TlsKey& operator=(const TlsKey&) = delete;
+
+  SSL_CTX* context(ConnectionSide side) const { return (side == ConnectionSide::kOpener ? opener_ : acceptor_).get(); }
+
+  const std::uint64_t bytes_per_key;
+
+ private:
+  Context make_context(const SSL_METHOD* method) {
+    Context context(SSL_CTX_new(method));
+    SSL_CTX* const it = context.get();
+    check_invariant(it != nullptr && SSL_CTX_set_min_proto_version(it, TLS1_3_VERSION) == 1 &&
+                        SSL_CTX_set_max_proto_version(it, TLS1_3_VERSION) == 1 &&
+                        // The key is bound to SHA-256, and so to the ciphers that hash with it.
+                        SSL_CTX_set_ciphersuites(it, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") == 1 &&
+                        SSL_CTX_set1_groups_list(it, "X25519:P-256") == 1 && SSL_CTX_set_num_tickets(it, 0) == 1,
+                    "OpenSSL offers TLS 1.3 with pre-shared keys");
+    SSL_CTX_set_session_cache_mode(it, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_options(it, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_mode(it, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_app_data(it, this);
+    return context;
+  }
+
+  Session make_session(SSL* connection) const {
+    static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+    const SSL_CIPHER* const cipher = SSL_CIPHER_find(connection, aes_128_gcm_sha256);
+    Session session(SSL_SESSION_new());
+    if (session && cipher != nullptr && SSL_SESSION_set1_master_key(session.get(), key_.data(), key_.size()) == 1 &&
+        SSL_SESSION_set_cipher(session.get(), cipher) == 1 && SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1)
+      return session;
+    return nullptr;
+  }
+  static const TlsKey& of(SSL* connection) {
+    return *static_cast<const TlsKey*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(connection)));
+  }
+  static int use(SSL* connection, const EVP_MD*, const unsigned char** identity, std::size_t* size, SSL_SESSION** session) {
+    const TlsKey& self = of(connection);
+    *identity = reinterpret_cast<const unsigned char*>(self.identity_.data());
+    *size = self.identity_.size();
+    *session = self.make_session(connection).release();
+    return *session != nullptr ? 1 : 0;
+  }
+  // Who names another job or incarnation gets no session: without a certificate, the handshake then fails. The rank is noted, for
+  // whoever wants to ask that rank itself.
+  static int find(SSL* connection, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
+    const TlsKey& self = of(connection);
+    const std::string_view shown(reinterpret_cast<const char*>(identity), size);
+    const auto rank = shown.rfind(' ') + 1;
+    int claimed = -1;
+    std::from_chars(shown.data() + rank, shown.data() + size, claimed);
+    *static_cast<int*>(SSL_get_app_data(connection)) = claimed;
+    *session = shown.substr(0, rank) == self.name_ ? self.make_session(connection).release() : nullptr;
+    return 1;
+  }
+
+  const SecretBytes key_;
+  const std::string name_;
+  const std::string identity_;
+  const Context opener_;
+  const Context acceptor_;
+};
+
+// What OpenSSL has to say of its last failure. Whoever speaks TLS 1.3 and still fails does not know the key; the rest is garbage.
+Error handshake_fault() {
+  const unsigned long code = ERR_peek_error();
+  const int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
+  const char* const text = ERR_reason_error_string(code);
+  const std::string why = text == nullptr ? "it failed" : text;
+  bool speaks_tls = reason >= SSL_AD_REASON_OFFSET;  // it sent an alert
+  switch (reason) {
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+    case SSL_R_DIGEST_CHECK_FAILED:
+    case SSL_R_NO_SHARED_CIPHER:
+    case SSL_R_NO_SHARED_GROUPS:
+    case SSL_R_NO_SUITABLE_KEY_SHARE:
+    case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
+    case SSL_R_UNSUPPORTED_PROTOCOL:
+      speaks_tls = true;
+      break;
+    default:
+      break;
+  }
+  ERR_clear_error();
+  if (speaks_tls)
+    return Error(ErrorCode::kPermission, "it does not know the job's secret, or knows another (TLS handshake: " + why + ")");
+  return Error(ErrorCode::kCorrupt, "it does not speak TLS as ranks with a secret do (TLS handshake: " + why + ")");
+}
+
+class TlsTransform : public Transform {
+ public:
+  TlsTransform(std::shared_ptr<const TlsKey> key, ConnectionSide side)
+      : key_(std::move(key)), tls_(SSL_new(key_->context(side))), received_(BIO_new(BIO_s_mem())), sent_(BIO_new(BIO_s_mem())) {
+    const bool complete = tls_ && received_ != nullptr && sent_ != nullptr;
+    if (tls_ && complete) {
+      SSL_set_bio(tls_.get(), received_, sent_);  // which owns them from now on
+    } else {
+      BIO_free(received_);
+      BIO_free(sent_);
+      throw InternalError("no memory for a TLS connection");
+    }
+    SSL_set_app_data(tls_.get(), &claimed_rank_);
+    if (side == ConnectionSide::kOpener) {
+      SSL_set_connect_state(tls_.get());
+    } else {
+      SSL_set_accept_state(tls_.get());
+    }
+  }
+
+  void start(Wire& wire) override { hand_shake(wire); }
+  bool ready() const override { return ready_; }
+  int claimed_rank() const override { return claimed_rank_; }
+
+  void receive(ByteSpan bytes, std::string& frames, Wire& wire) override {
+    if (BIO_write(received_, bytes.data(), static_cast<int>(bytes.size())) != static_cast<int>(bytes.size()))
+      throw InternalError("no memory for bytes from a TLS connection");
+    if (!ready_) hand_shake(wire);
+    if (!ready_) return;
+    ERR_clear_error();
+    int status = 1;
+    while (status == 1) {
+      const auto before = frames.size();
+      std::size_t count = 0;
+      frames.resize(before + kRecordBytes);
+      status = SSL_read_ex(tls_.get(), &frames[before], kRecordBytes, &count);
+      frames.resize(before + count);
+    }
+    const bool goes_on = SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
+    take_sent(wire);
+    // Ranks say goodbye in a frame: TLS's own is not used.
+    if (!goes_on) {
+      const char* const text = ERR_reason_error_string(ERR_peek_error());
+      const std::string why = text == nullptr ? "the stream was ended" : text;
+      ERR_clear_error();
+      throw Error(ErrorCode::kCorrupt, "what came is no TLS record that belongs here: " + why);
+    }
+  }
+
+  void send(ByteSpan frame, Wire& wire) override {
+    check_invariant(ready_, "frames are sent once the TLS handshake is done");
+    ERR_clear_error();
+    for (std::size_t at = 0; at < frame.size(); at += kRecordBytes) {
+      const auto length = std::min(kRecordBytes, frame.size() - at);
+      if (sent_with_key_ >= key_->bytes_per_key) {
+        check_invariant(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a TLS connection may change its keys");
+        sent_with_key_ = 0;
+      }
+      sent_with_key_ += length;
+      std::size_t written = 0;
+      check_invariant(SSL_write_ex(tls_.get(), frame.data() + at, length, &written) == 1 && written == length,
+                      "a TLS connection takes what is written to it");
+      take_sent(wire);
+    }
+  }
+
+ private:
+  void hand_shake(Wire& wire) {
+    ERR_clear_error();
+    const int status = SSL_do_handshake(tls_.get());
+    const bool goes_on = status != 1 && SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
+    const auto before = wire.size();
+    take_sent(wire);
+    if (goes_on) return;
+    if (status != 1) {
+      if (wire.size() == before) say_tls_failure(wire);  // OpenSSL has no words for who does not speak TLS
+      throw handshake_fault();
+    }
+    // Done, but not by the key: somebody found another way in.
+    if (SSL_session_reused(tls_.get()) != 1 || SSL_version(tls_.get()) != TLS1_3_VERSION)
+      throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
+    ready_ = true;
+  }
+
+  void take_sent(Wire& wire) {
+    while (const auto pending = BIO_ctrl_pending(sent_)) {
+      const auto before = wire.size();
+      wire.resize(before + pending);
+      check_invariant(BIO_read(sent_, wire.data() + before, static_cast<int>(pending)) == static_cast<int>(pending),
+                      "a memory BIO gives what it holds");
+    }
+  }
+
+  const std::shared_ptr<const TlsKey> key_;
+  const std::unique_ptr<SSL, Deleter> tls_;
+  BIO* const received_;  // from the socket
+  BIO* const sent_;      // for the socket
+  bool ready_ = false;
+  int claimed_rank_ = -1;
+  std::uint64_t sent_with_key_ = 0;
+};
+
+}  // namespace
+
+TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank, std::uint64_t bytes_per_key) {
+  // What is said in the clear tells neither the secret nor the incarnation.
+  const auto key =
+      std::make_shared<const TlsKey>(secret.derive("cairn link v1 key", incarnation),
+                                     "cairn-link-v1 " + secret.sign("cairn link v1 identity", incarnation), rank, bytes_per_key);
+  return [key](ConnectionSide side) { return std::make_unique<TlsTransform>(key, side); };
+}
+
+bool looks_like_tls(ByteSpan first_bytes) {
+  const char* const bytes = first_bytes.data();
+  return (bytes[0] == kAlert || bytes[0] == kHandshake) && (first_bytes.size() < 2 || bytes[1] == 3);
+}
+
+void say_tls_failure(Transform::Wire& wire) {
+  constexpr char fatal_handshake_failure[] = {kAlert, 3, 3, 0, 2, 2, 40};
+  wire.insert(wire.end(), std::begin(fatal_handshake_failure), std::end(fatal_handshake_failure));
+}
+
+}  // namespace cairn

@@ -1,0 +1,253 @@
+// What keeps the doors of ranks: the job's secret, the limits on who has not shown it, the limits of the process.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <type_traits>
+
+#include <cairn/tests/actors/stranger.hpp>
+
+namespace cairn::testing {
+namespace {
+
+constexpr std::string_view kOtherSecret = "not the secret of these tests";
+
+// Raises what this process may open to at least `count`, and puts it back.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t count) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit raised = before_;
+    raised.rlim_cur = std::max(before_.rlim_cur, std::min(count, before_.rlim_max));
+    enough_ = raised.rlim_cur >= count;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &raised) == 0);
+  }
+  ~DescriptorLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  bool enough() const { return enough_; }
+
+ private:
+  rlimit before_{};
+  bool enough_ = false;
+};
+
+// Takes every descriptor that the process may still have.
+class Exhaustion {
+ public:
+  Exhaustion() {
+    for (;;) {
+      Socket next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!next.valid()) break;
+      taken_.push_back(std::move(next));
+    }
+    REQUIRE(errno == EMFILE);
+  }
+  // Gives one back.
+  void spare_one() { taken_.pop_back(); }
+  void end() { taken_.clear(); }
+
+ private:
+  std::vector<Socket> taken_;
+};
+
+TEST_CASE("a rank with another secret is kept out, and both sides say what to do") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TransformFactory theirs;
+  bool claims = true;  // says in the clear who it is
+  SUBCASE("another secret") { theirs = tls_of(2, kOtherSecret); }
+  SUBCASE("the secret of this job, in another life of it") { theirs = tls_of(2, kSecret, std::string(32, 'f')); }
+  SUBCASE("no secret at all") {
+    theirs = plain_transform();
+    claims = false;
+  }
+  TcpKind kind({tls_of(0), tls_of(1), theirs});
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkRank one(*system, kind.of(1), 1, usual_options());
+  LinkRank two(*system, kind.of(2), 2, usual_options());
+  two.send(0, "let me in");
+  const auto refused = two.log().wait_down(0);
+  CHECK(refused.cause == LinkDownCause::kForbidden);
+  CHECK(refused.why.find("rank 0 at " + kind.address(0)) != std::string::npos);
+  CHECK(refused.why.find("give all ranks the same") != std::string::npos);
+  CHECK(eventually([&] { return kind.counters(0).wrong_secret + kind.counters(0).garbage >= 1; }));
+  CHECK(zero.log().wait([](const auto& events) {
+    return std::any_of(events.begin(), events.end(), [](const LinkEvent& event) { return event.kind == LinkEvent::kRefused; });
+  }));
+  // Whoever waits for that rank learns it too: at once if it said which rank it is, else when something is sent to it.
+  if (!claims) zero.send(2, "where are you");
+  const auto missed = zero.log().wait_down(2);
+  CHECK(missed.cause == LinkDownCause::kForbidden);
+  CHECK(missed.why.find("rank 2 at " + kind.address(2)) != std::string::npos);
+  for (const auto* log : {&zero.log(), &two.log()}) {
+    for (const auto& event : log->events()) {
+      CHECK(event.why.find(kSecret) == std::string::npos);
+      CHECK(event.why.find(kOtherSecret) == std::string::npos);
+      CHECK(event.kind != LinkEvent::kUp);
+    }
+  }
+  zero.send(1, "we go on");
+  REQUIRE(one.log().wait_messages(0, 1));
+}
+
+TEST_CASE("a rank without a secret does not talk to one that has it") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind({plain_transform(), tls_of(1)});
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkRank one(*system, kind.of(1), 1, usual_options());
+  one.send(0, "let me in");
+  CHECK(one.log().wait_down(0).cause == LinkDownCause::kForbidden);
+  CHECK(kind.counters(0).wrong_secret >= 1);
+  zero.send(1, "let me in");
+  const auto down = zero.log().wait_down(1);
+  CHECK(down.cause == LinkDownCause::kForbidden);
+  CHECK(down.why.find("has none") != std::string::npos);
+}
+
+TEST_CASE("a stranger who says to be a rank that is to come changes nothing") {
+  LeakCheck leaks;
+  LinkSystem system;
+  TlsKind kind(3);
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  for (int claimed : {2, 2, 0, 7, -1}) {
+    Stranger stranger(kind.address(0), tls_of(claimed, kOtherSecret));
+    CHECK(stranger.is_closed_on());
+    CHECK(stranger.fault());
+  }
+  CHECK(eventually([&] { return kind.counters(0).wrong_secret == 5; }));
+  // Rank 2 was asked, did not answer as it is not there yet, and comes later.
+  LinkRank two(*system, kind.of(2), 2, usual_options());
+  two.send(0, "here I am");
+  REQUIRE(zero.log().wait_messages(2, 1));
+  zero.send(2, "welcome");
+  REQUIRE(two.log().wait_messages(0, 1));
+  CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
+}
+
+TEST_CASE_TEMPLATE("who says a byte at a time is not waited for longer than others", Kind, TcpKind, TlsKind) {
+  auto options = usual_options();
+  options.handshake_deadline = std::chrono::milliseconds(300);
+  Door<Kind> door(options);
+  const std::string hello = encode_frame(Stranger::hello(2, 3));
+  Stranger slow(door.address());
+  for (std::size_t i = 0; i + 1 < hello.size() && door.counters().handshake_deadline == 0; ++i) {
+    REQUIRE(slow.say_raw(std::string(1, hello[i])));
+    if (door.counters().garbage > 0) break;  // over TLS it is not even the beginning of a handshake
+  }
+  CHECK(slow.is_closed_on());
+  // One that begins well, and then says nothing more.
+  Stranger half = door.knock();
+  if (std::is_same_v<Kind, TlsKind>) {
+    CHECK(half.is_closed_on());
+  } else {
+    REQUIRE(half.say_raw(hello.substr(0, 6)));
+    CHECK(half.is_closed_on());
+  }
+  CHECK(eventually([&] { return door.counters().handshake_deadline + door.counters().garbage == 2; }));
+  door.check_members();
+}
+
+TEST_CASE_TEMPLATE("of too many strangers the oldest goes", Kind, TcpKind, TlsKind) {
+  auto options = usual_options();
+  options.strangers_max = 10;
+  options.handshake_deadline = std::chrono::hours(1);
+  Door<Kind> door(options);
+  door.check_members();
+  std::vector<std::unique_ptr<Stranger>> idle;
+  for (int i = 0; i < 60; ++i) idle.push_back(std::make_unique<Stranger>(door.address()));
+  for (std::size_t i = 0; i < 50; ++i) CHECK(idle[i]->is_closed_on());
+  CHECK(door.counters().crowded_out == 50);
+  CHECK(door.counters().handshake_deadline == 0);
+  CHECK(door.zero.log().wait([](const auto& events) {
+    return std::any_of(events.begin(), events.end(), [](const LinkEvent& event) { return event.kind == LinkEvent::kRefused; });
+  }));
+  // The door is as open as before to who knows what to say.
+  Stranger rank = door.knock();
+  REQUIRE(rank.say(Stranger::hello(2, 3)));
+  REQUIRE(rank.hear()->has_hello());
+  door.check_members();
+}
+
+TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, TcpKind, TlsKind) {
+  const DescriptorLimit limit(10'000);
+  if (!limit.enough()) {
+    MESSAGE("skipped: this process may not open 10,000 descriptors");
+    return;
+  }
+  auto options = usual_options();
+  options.strangers_max = 2000;
+  options.handshake_deadline = std::chrono::hours(1);
+  Door<Kind> door(options);
+  std::vector<std::unique_ptr<Stranger>> idle;
+  for (int i = 0; i < 1000; ++i) idle.push_back(std::make_unique<Stranger>(door.address()));
+  CHECK(eventually([&] { return door.counters().connections == 1000; }));
+  door.check_members();
+  const auto big = std::make_shared<const std::string>(8u << 20, 'b');
+  door.zero.send(1, big);
+  door.one.send(0, big);
+  REQUIRE(door.zero.log().wait_messages(1, 1));
+  CHECK(door.counters().crowded_out == 0);
+  CHECK(door.zero.log().count(LinkEvent::kDown, 1) == 0);
+}
+
+TEST_CASE_TEMPLATE("without a free descriptor links go on, and the door opens again", Kind, TcpKind, TlsKind) {
+  auto options = usual_options();
+  options.silence = std::chrono::seconds(2);  // for short ticks
+  Door<Kind> door(options);
+  door.check_members();
+  {
+    Exhaustion exhaustion;
+    exhaustion.spare_one();
+    Stranger waiting(door.address());  // with the last one; the system keeps it until somebody can accept it
+    CHECK(eventually([&] { return door.counters().door_shut >= 1; }));
+    const auto before = door.counters().connections.load();
+    door.check_members();
+    CHECK(door.counters().connections == before);
+    exhaustion.end();
+    CHECK(eventually([&] { return door.counters().connections == before + 1; }));
+  }
+  Stranger rank = door.knock();
+  REQUIRE(rank.say(Stranger::hello(2, 3)));
+  REQUIRE(rank.hear()->has_hello());
+  door.check_members();
+}
+
+TEST_CASE("bytes in the clear pass over loopback only") {
+  for (const char* address : {"127.0.0.1:80", "127.8.9.10:80", "[::1]:80", "[::ffff:127.0.0.1]:80"})
+    CHECK(is_loopback(resolve_endpoint(address)));
+  for (const char* address :
+       {"192.0.2.1:80", "0.0.0.0:80", "[::]:80", "[2001:db8::1]:80", "[::ffff:192.0.2.1]:80", "128.0.0.1:80"}) {
+    CAPTURE(address);
+    const auto endpoint = resolve_endpoint(address);
+    CHECK_FALSE(is_loopback(endpoint));
+    try {
+      check_loopback(endpoint);
+      FAIL("accepted");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kPrecondition);
+      CHECK(std::string(error.what()).find("secret") != std::string::npos);
+    }
+  }
+  // With its own transform, whoever makes links has decided otherwise.
+  for (const bool secured : {false, true}) {
+    TcpLinksConfig config;
+    config.listener = listen_on("127.0.0.1", 0);
+    config.addresses = {to_string(local_endpoint(config.listener)), "192.0.2.1:80"};
+    config.incarnation = kIncarnation;
+    if (secured) config.transform = tls_of(0);
+    if (secured) {
+      CHECK(make_tcp_links(std::move(config)) != nullptr);
+    } else {
+      CHECK_THROWS_AS(make_tcp_links(std::move(config)), Error);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::testing

@@ -1,0 +1,165 @@
+// The other side of a link, played by a test: a plain socket that says whatever the test wants it to say.
+#pragma once
+
+#include <cairn/tests/support/torch.hpp>
+//
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/actors/links/frames.hpp>
+#include <cairn/actors/links/handshake.hpp>
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/transform.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/tests/actors/links_world.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+
+namespace cairn::testing {
+
+class Stranger {
+ public:
+  // Connects. Of a `transform` it needs no more than it is asked to say and hear.
+  explicit Stranger(const std::string& address, const TransformFactory& transform = plain_transform())
+      : transform_(transform(ConnectionSide::kOpener)) {
+    auto progress = start_connect(resolve_endpoint(address), socket_);
+    while (progress.state == ConnectState::kPending) {
+      wait(POLLOUT);
+      progress = check_connect(socket_);
+    }
+    REQUIRE(progress.state == ConnectState::kConnected);
+    begin();
+  }
+  explicit Stranger(Socket accepted, const TransformFactory& transform = plain_transform())
+      : transform_(transform(ConnectionSide::kAcceptor)), socket_(std::move(accepted)) {
+    begin();
+  }
+
+  // Bytes and frames through the transform, once it is ready. False once the other side has closed.
+  bool say(const std::string& bytes) {
+    while (!transform_->ready()) {
+      if (!receive()) return false;
+    }
+    Transform::Wire wire;
+    transform_->send(bytes, wire);
+    return put(wire);
+  }
+  bool say(const v1::LinkFrame& frame) { return say(encode_frame(frame)); }
+  // Bytes as they are.
+  bool say_raw(const std::string& bytes) { return put(Transform::Wire(bytes.begin(), bytes.end())); }
+
+  // The next frame; none once the other side has closed, or has said what the transform does not take.
+  std::optional<v1::LinkFrame> hear() {
+    for (;;) {
+      ByteSpan bytes;
+      const auto status = reader_.next(bytes);
+      REQUIRE(status != FrameReader::Status::kTooLong);
+      if (status == FrameReader::Status::kFrame) {
+        v1::LinkFrame frame;
+        REQUIRE(frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
+        return frame;
+      }
+      if (!receive()) return std::nullopt;
+    }
+  }
+  bool is_closed_on() { return !hear(); }
+  // What the transform thought of what it heard last.
+  const std::optional<Error>& fault() const { return fault_; }
+
+  // What an honest rank says first.
+  static v1::LinkFrame hello(int rank, int world_size, v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA, std::uint64_t link = 77) {
+    return make_hello(LinkIdentity{kIncarnation, rank, world_size, 4u << 20}, purpose, link);
+  }
+
+ private:
+  void begin() {
+    Transform::Wire wire;
+    transform_->start(wire);
+    REQUIRE(put(wire));
+  }
+  bool put(const Transform::Wire& bytes) {
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      const auto sent = ::send(socket_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent > 0) {
+        at += static_cast<std::size_t>(sent);
+      } else if (errno == EAGAIN) {
+        wait(POLLOUT);
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool receive() {
+    wait(POLLIN);
+    char buffer[65536];
+    const auto received = ::recv(socket_.get(), buffer, sizeof(buffer), 0);
+    if (received <= 0) return false;
+    Transform::Wire answer;
+    try {
+      transform_->receive(ByteSpan(buffer, static_cast<std::size_t>(received)), reader_.buffer(), answer);
+    } catch (const Error& error) {
+      fault_ = error;
+    }
+    put(answer);
+    return !fault_;
+  }
+  void wait(short events) {
+    pollfd question{socket_.get(), events, 0};
+    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+  }
+
+  std::unique_ptr<Transform> transform_;
+  Socket socket_;
+  FrameReader reader_{64u << 20};
+  std::optional<Error> fault_;
+};
+
+inline bool eventually(const std::function<bool()>& condition) {
+  const auto patience = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > patience) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// Ranks 0 and 1 of three; rank 2 is played by the test.
+template <class Kind>
+struct Door {
+  Door() : Door(usual_options()) {}
+  explicit Door(const RuntimeOptions& options)
+      : kind(3), zero(*system, kind.of(0), 0, options), one(*system, kind.of(1), 1, options) {}
+  // Ranks 0 and 1 talk as if nobody else were there.
+  void check_members() {
+    const std::string text = "still here " + std::to_string(++count_);
+    zero.send(1, text);
+    REQUIRE(one.log().wait_messages(
+        0, one.log().messages(0).size() + (one.log().messages(0).empty() || one.log().messages(0).back() != text)));
+    CHECK(one.log().messages(0).back() == text);
+    CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
+  }
+  const std::string& address() { return kind.address(0); }
+  const LinkCounters& counters() { return kind.counters(0); }
+  // Somebody at rank 0's door who knows as much as a rank does.
+  Stranger knock() { return Stranger(address(), kind.transform()); }
+
+  LeakCheck leaks;
+  LinkSystem system;
+  Kind kind;
+  LinkRank zero;
+  LinkRank one;
+
+ private:
+  int count_ = 0;
+};
+
+}  // namespace cairn::testing
