@@ -1,8 +1,27 @@
 #include <cairn/storage/engine/data_file.hpp>
 
+#include <zlib.h>
+
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
+namespace {
+
+// The CRC-32 of all bytes of a file whose content has the checksums in `trailer`, and which ends with `trailer_bytes`.
+std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
+  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
+  const std::uint64_t last_bytes = trailer.content_bytes % block_bytes;
+  // A terabyte has eight million blocks: what to do for a block's length is worked out once.
+  const uLong append_block = ::crc32_combine_gen(static_cast<z_off_t>(block_bytes));
+  std::uint32_t crc = 0;
+  for (std::size_t block = 0; block < trailer.content_bytes / block_bytes; ++block)
+    crc = static_cast<std::uint32_t>(::crc32_combine_op(crc, trailer.block_crc32[block], append_block));
+  if (last_bytes > 0) crc = crc32_combine(crc, trailer.block_crc32.back(), last_bytes);
+  return crc32(crc, trailer_bytes);
+}
+
+}  // namespace
 
 void check_file_length(Store& store, const FileInfo& file) {
   if (!file.length) return;
@@ -20,7 +39,12 @@ Trailer read_trailer(Store& store, const FileInfo& file) {
     throw Error(ErrorCode::kCorrupt, "the commit record gives " + object + " a trailer that is longer than the file");
   Bytes bytes(*file.trailer_length, '\0');
   store.read(file.name, {{*file.length - bytes.size(), {bytes.data(), bytes.size()}}});
-  return decode_trailer(bytes, *file.length, object);
+  Trailer trailer = decode_trailer(bytes, *file.length, object);
+  // A trailer that is sound in itself may be that of another file, which was put in the place of this one.
+  if (file.crc32 && whole_crc32(trailer, bytes) != *file.crc32)
+    throw Error(ErrorCode::kCorrupt, object + " is not the file that was written: by the checksums in its trailer, it has other " +
+                                         "content than the commit record says. It was exchanged for another file since");
+  return trailer;
 }
 
 }  // namespace cairn

@@ -251,10 +251,15 @@ void ReadJob::release(Item& item) {
     if (--item.missing > 0) return;
     filled = std::move(item.destination);
   }
-  if (item.item->type == LoadItemType::kByteIO)
+  if (item.item->type != LoadItemType::kByteIO)
+    return request_.planner->commit_tensor(*request_.plan, *item.item, filled->resolved);
+  try {
     request_.planner->load_bytes(*request_.plan, *item.item, std::move(filled->bytes));
-  else
-    request_.planner->commit_tensor(*request_.plan, *item.item, filled->resolved);
+  } catch (const Error& error) {
+    // The planner cannot know where the bytes that it does not understand came from.
+    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+    rethrow_for(item);
+  }
 }
 
 StagingBlock ReadJob::staging_block() {

@@ -2,9 +2,11 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <variant>
+#include <vector>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
@@ -321,6 +323,43 @@ class MetadataReader {
   Budget budget_;
 };
 
+// Items lie apart: where two share bytes, the name of a file or an offset is damaged, and some other item would be read for one of
+// them, sound in itself. A writer may store once what has two names, but never two chunks of one tensor.
+void check_places(const Metadata& metadata, const std::string& what) {
+  struct Place {
+    std::uint32_t file;
+    std::uint64_t begin;
+    std::uint64_t end;
+    const std::string* fqn;
+  };
+  std::vector<Place> places;
+  const auto add = [&](const StorageInfo& info, const std::string& fqn) {
+    if (info.length > 0) places.push_back({info.file, info.offset, info.offset + info.length, &fqn});
+  };
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+      for (std::size_t i = 0; i < tensor->storage.size(); ++i)
+        if (!tensor->chunks[i].empty()) add(tensor->storage[i], fqn);
+    } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
+      add(*bytes.storage, fqn);
+    }
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    return std::tie(a.file, a.begin, a.end, *a.fqn) < std::tie(b.file, b.begin, b.end, *b.fqn);
+  });
+  const Place* last = nullptr;  // of those so far, the one that ends last
+  for (const Place& place : places) {
+    if (last != nullptr && last->file == place.file && place.begin < last->end) {
+      const bool is_one_for_two_names = place.begin == last->begin && place.end == last->end && *place.fqn != *last->fqn;
+      if (!is_one_for_two_names)
+        throw Error(ErrorCode::kCorrupt, what + ": it places " + in_quotes(*last->fqn) + " and " + in_quotes(*place.fqn) +
+                                             " at the same bytes, from " + std::to_string(place.begin) + " on, of " +
+                                             in_quotes(metadata.files[place.file].name) + ": it is damaged");
+    }
+    if (last == nullptr || last->file != place.file || place.end >= last->end) last = &place;
+  }
+}
+
 }  // namespace
 
 TorchMetadata unpickle_torch_metadata(ByteSpan pickle, const std::string& what) {
@@ -332,6 +371,7 @@ TorchMetadata unpickle_torch_metadata(ByteSpan pickle, const std::string& what) 
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kCorrupt, what + ": " + error.what());  // sizes that no tensor can have
   }
+  check_places(result.metadata, what);
   result.consumed_bytes = tree.consumed_bytes();
   return result;
 }

@@ -297,6 +297,25 @@ TEST_CASE("metadata that contradicts itself is refused, saying what is wrong") {
   CHECK(is_refusal(decoding(tensor_metadata(kNothing, size({4}), chunks({})))));
 }
 
+TEST_CASE("items that share bytes are refused, unless they are one item under two names") {
+  const auto with = [](auto change) {
+    auto metadata = sample();
+    change(std::get<TensorStorageMetadata>(*metadata.find("model.weight")).storage,
+           *std::get<BytesStorageMetadata>(*metadata.find("epoch")).storage);
+    return decoding(torch_pickle(metadata));
+  };
+  using Chunks = std::vector<StorageInfo>;
+  const auto same_place = with([](Chunks& chunks, StorageInfo&) { chunks[1].file = chunks[0].file; });
+  CHECK(same_place.code == ErrorCode::kCorrupt);
+  CHECK(same_place.says("\"model.weight\" and \"model.weight\" at the same bytes, from 0 on, of \"__0_0_x.distcp\""));
+  const auto overlapping = with([](Chunks& chunks, StorageInfo& epoch) { epoch.offset = chunks[1].offset + chunks[1].length - 1; });
+  CHECK(overlapping.says("\"model.weight\" and \"epoch\" at the same bytes"));
+  const auto within = with([](Chunks& chunks, StorageInfo& epoch) { epoch.offset = chunks[1].offset + 1; });
+  CHECK(within.code == ErrorCode::kCorrupt);
+  const auto two_names = with([](Chunks& chunks, StorageInfo& epoch) { epoch = chunks[1]; });
+  CHECK_FALSE(two_names.is_error);
+}
+
 TEST_CASE("file names stay within the checkpoint") {
   for (const auto* name : {"../x", "/etc/passwd", "a/../b", "", "a//b", "./a", "a/"}) {
     CAPTURE(name);

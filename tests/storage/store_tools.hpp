@@ -63,6 +63,12 @@ inline void put_object(Store& store, const ObjectName& name, const std::string& 
   writer->sync(content.size());
 }
 
+// Puts other content under the name of an object that is there.
+inline void replace_object(Store& store, const ObjectName& name, const std::string& content) {
+  store.remove(name);
+  put_object(store, name, content);
+}
+
 inline std::string get_object(Store& store, const ObjectName& name) {
   std::string content(store.size_bytes(name), '\0');
   store.read(name, {{0, {content.data(), content.size()}}});

@@ -70,20 +70,16 @@ TEST_CASE("verify: every flipped bit of a small checkpoint is found, and placed 
   REQUIRE(verify_checkpoint(*saved.store).empty());
   for (const ObjectInfo& object : saved.store->list()) {
     const Bytes whole = content(*saved.store, object.name);
-    // Every byte, and at each another bit; all bits of the ends, where what governs the rest is.
-    for (std::size_t byte = 0; byte < whole.size(); ++byte) {
-      const bool at_end = byte + 64 >= whole.size() || byte < 64;
-      for (int bit = at_end ? 0 : static_cast<int>(byte % 8); bit <= (at_end ? 7 : static_cast<int>(byte % 8)); ++bit) {
-        Bytes flipped = whole;
-        flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
-        replace(*saved.store, object.name, flipped);
-        const auto faults = verify_checkpoint(*saved.store, 1);
-        INFO(object.name, " byte ", byte, " bit ", bit);
-        REQUIRE_FALSE(faults.empty());
-        CHECK(faults.front().object == object.name);
-        CHECK(faults.front().offset <= byte);
-        CHECK_FALSE(faults.front().what.empty());
-      }
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      Bytes flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+      replace(*saved.store, object.name, flipped);
+      const auto faults = verify_checkpoint(*saved.store, 1);
+      INFO(object.name, " byte ", bit / 8, " bit ", bit % 8);
+      REQUIRE_FALSE(faults.empty());
+      REQUIRE(faults.front().object == object.name);
+      REQUIRE(faults.front().offset <= bit / 8);
+      REQUIRE_FALSE(faults.front().what.empty());
     }
     replace(*saved.store, object.name, whole);
   }

@@ -1,0 +1,221 @@
+// Whatever happens to the bytes of a checkpoint, a load ends with an error that names the object, or with what was saved.
+#include <cairn/tests/support/torch.hpp>
+
+#include <random>
+
+#include <cairn/storage/publication.hpp>
+#include <cairn/tests/storage/damage.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+// A checkpoint that Cairn wrote, of one or more ranks that each hold rows of "w".
+class Written {
+ public:
+  explicit Written(int ranks, std::string memory = "written", double first = 100) : memory_(std::move(memory)) {
+    forget_memory(memory_);
+    std::vector<StateDict> states(static_cast<std::size_t>(ranks));
+    std::vector<const StateDict*> pointers;
+    ChunkShardingSpec spec;
+    for (int rank = 0; rank < ranks; ++rank) spec.placements.push_back(rank);
+    for (int rank = 0; rank < ranks; ++rank) {
+      StateDict& state = states[static_cast<std::size_t>(rank)];
+      state["w"] = ShardedTensor::distribute(torch::arange(first, first + 2 * ranks), spec, rank);
+      state["name"] = "x" + std::to_string(first);
+      pointers.push_back(&state);
+    }
+    LocalSave save;
+    save.checkpoint_id = url();
+    save.save_id = local_save_id(1);
+    save_locally(save, pointers, [] { return std::make_unique<CheckpointWriter>(); });
+  }
+  ~Written() { forget_memory(memory_); }
+  std::string url() const { return "mem://" + memory_ + "/run/step"; }
+
+ private:
+  std::string memory_;
+};
+
+std::string golden(const std::string& name) { return std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/" + name; }
+
+// Every way in which a whole region may be wrong. `donor`: bytes of elsewhere.
+std::vector<std::pair<std::string, Bytes>> spoilt(const Bytes& whole, const FormatRegion& region, const Bytes& donor) {
+  const std::size_t length = region.end - region.begin;
+  const Bytes before = whole.substr(0, region.begin);
+  const Bytes part = whole.substr(region.begin, length);
+  const Bytes after = whole.substr(region.end);
+  Bytes reversed(part.rbegin(), part.rend());
+  std::vector<std::pair<std::string, Bytes>> ways{
+      {"cut off from its begin", before},
+      {"cut off from its end", before + part},
+      {"cut off in its middle", before + part.substr(0, length / 2)},
+      {"cut off before its last byte", before + part.substr(0, length - 1)},
+      {"taken out", before + after},
+      {"twice", before + part + part + after},
+      {"one byte more before it", before + Bytes(1, '\0') + part + after},
+      {"one byte more after it", before + part + Bytes(1, '\0') + after},
+      {"one byte less", before + part.substr(1) + after},
+      {"zeroed", before + Bytes(length, '\0') + after},
+      {"all ones", before + Bytes(length, '\xff') + after},
+      {"its second half zeroed", before + part.substr(0, length / 2) + Bytes(length - length / 2, '\0') + after},
+      {"reversed", before + reversed + after},
+  };
+  if (donor.size() >= region.end) ways.emplace_back("that of another file", before + donor.substr(region.begin, length) + after);
+  return ways;
+}
+
+}  // namespace
+
+TEST_CASE("corruption: a load finds every flipped bit of a small checkpoint of Cairn's, and names the file") {
+  const Written written(1);
+  DamagedCheckpoint checkpoint("damaged", written.url());
+  for (const auto& [name, whole] : checkpoint.objects())
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
+      INFO(name, " byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
+      REQUIRE(is_refusal(outcome.thrown));
+      REQUIRE(outcome.thrown.says(name));
+    }
+  CHECK(checkpoint.outcome().intact);
+}
+
+TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give other values") {
+  DamagedCheckpoint checkpoint("damaged", golden("single"), 1);
+  std::size_t tried = 0;
+  std::size_t refused = 0;
+  for (const auto& [name, whole] : checkpoint.objects())
+    for (const FormatRegion& region : checkpoint.regions(name))
+      for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += region.is_payload ? 7 : 1) {
+        const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
+        INFO(name, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
+        CHECK(outcome.is_sound(name));
+        if (region.is_payload) CHECK(is_refusal(outcome.thrown));
+        ++tried;
+        refused += outcome.thrown.is_error;
+      }
+  MESSAGE(refused, " of ", tried, " flips are refused");
+}
+
+TEST_CASE("corruption: a region cut off, taken out, doubled, shifted, zeroed or exchanged is an error or changes nothing") {
+  const Written written(2);
+  const Written other(2, "another", 200);  // of the same names and lengths
+  std::size_t tried = 0;
+  std::size_t refused = 0;
+  for (const std::string& source : {written.url(), golden("single"), golden("nested")}) {
+    DamagedCheckpoint checkpoint("damaged", source, 2);
+    const bool ours = checkpoint.metadata().commit.has_value();
+    for (const auto& [name, whole] : checkpoint.objects()) {
+      const Bytes donor = ours ? get_object(*open_store(other.url()), name) : Bytes(whole.rbegin(), whole.rend());
+      for (const FormatRegion& region : checkpoint.regions(name))
+        for (const auto& [way, bytes] : spoilt(whole, region, donor)) {
+          if (bytes == whole) continue;
+          checkpoint.spoil(name, bytes);
+          const auto outcome = checkpoint.outcome();
+          const bool is_found = !checkpoint.faults().empty();
+          INFO(source, " ", name, ", ", region.name, " ", way, ": ", outcome.thrown.what);
+          CHECK(outcome.is_sound(name));
+          if (ours) CHECK(outcome.thrown.is_error);
+          if (ours) CHECK(is_found);
+          ++tried;
+          refused += outcome.thrown.is_error;
+        }
+      checkpoint.restore(name);
+    }
+  }
+  MESSAGE(refused, " of ", tried, " are refused");
+}
+
+TEST_CASE("corruption: files that took each other's place are not taken for one another") {
+  const Written written(2);
+  const Written other(2, "another", 200);
+  DamagedCheckpoint checkpoint("damaged", written.url());
+  const std::vector<ObjectName> files = checkpoint.data_files();
+  REQUIRE(files.size() == 2);
+  REQUIRE(checkpoint.objects().at(files[0]).size() != checkpoint.objects().at(files[1]).size());
+  // The other checkpoint's files have the same names and the same lengths: only their content differs.
+  for (const auto& [name, whole] : checkpoint.objects()) {
+    const Bytes theirs = get_object(*open_store(other.url()), name);
+    REQUIRE(theirs.size() == whole.size());
+    checkpoint.spoil(name, theirs);
+    const auto outcome = checkpoint.outcome();
+    INFO(name, ": ", outcome.thrown.what);
+    CHECK(is_refusal(outcome.thrown));
+    CHECK_FALSE(checkpoint.faults().empty());
+    checkpoint.restore(name);
+  }
+}
+
+TEST_CASE("corruption: a rank's file in the place of another's of the same length is found") {
+  // Each rank has the same number of rows and no bytes object: the files differ in nothing but content.
+  forget_memory("twins");
+  std::vector<StateDict> states(2);
+  ChunkShardingSpec spec;
+  spec.placements = {0, 1};
+  for (int rank = 0; rank < 2; ++rank)
+    states[static_cast<std::size_t>(rank)]["w"] = ShardedTensor::distribute(torch::arange(8.0), spec, rank);
+  LocalSave save;
+  save.checkpoint_id = "mem://twins/run/step";
+  save.save_id = local_save_id(1);
+  save_locally(save, {&states[0], &states[1]}, [] { return std::make_unique<CheckpointWriter>(); });
+  DamagedCheckpoint checkpoint("damaged", save.checkpoint_id);
+  forget_memory("twins");
+  const ObjectName first = data_file_name(0, 0, save.save_id);
+  const ObjectName second = data_file_name(1, 0, save.save_id);
+  const Bytes first_bytes = checkpoint.objects().at(first);
+  const Bytes second_bytes = checkpoint.objects().at(second);
+  for (const bool both : {false, true}) {
+    checkpoint.spoil(first, second_bytes);
+    if (both) checkpoint.spoil(second, first_bytes);
+    const auto outcome = checkpoint.outcome();
+    INFO(outcome.thrown.what);
+    CHECK(is_refusal(outcome.thrown));
+    CHECK((outcome.thrown.says(first) || outcome.thrown.says(second)));
+    CHECK_FALSE(checkpoint.faults().empty());
+  }
+}
+
+TEST_CASE("corruption: files of PyTorch's exchanged among ranks and checkpoints are refused where they differ in shape") {
+  const std::vector<std::string> sources{golden("nested"), golden("hsdp_2x2"), golden("single")};
+  std::size_t refused = 0;
+  for (const std::string& source : sources) {
+    DamagedCheckpoint checkpoint("damaged", source);
+    for (const std::string& donor : sources) {
+      const auto from = open_store(donor);
+      for (const auto& [name, whole] : checkpoint.objects())
+        for (const std::string& taken : names_of(from->list())) {
+          if (taken.find(".distcp") == std::string::npos && taken != kCommitRecordName) continue;
+          if (source == donor && taken == name) continue;
+          const auto outcome = checkpoint.outcome_of(name, get_object(*from, taken));
+          INFO(source, " ", name, " replaced by ", donor, " ", taken, ": ", outcome.thrown.what);
+          CHECK(outcome.thrown.is_error);
+          CHECK(outcome.is_sound(name));
+          ++refused;
+        }
+    }
+  }
+  CHECK(refused > 100);
+}
+
+TEST_CASE("corruption: flipped bits of the metadata of several ranks of PyTorch's do not mix up what the ranks wrote") {
+  // Few items are loaded: the sameness of what ranks wrote at one offset is not given away by some other item.
+  for (const std::string folder : {"nested", "fsdp_even"}) {
+    DamagedCheckpoint checkpoint("damaged", golden(folder), 2);
+    const ObjectName name = kCommitRecordName;
+    const Bytes& whole = checkpoint.objects().at(name);
+    std::vector<std::size_t> bits;
+    // All of the file names and of what stands around them; elsewhere a sample.
+    for (std::size_t at = whole.find("__"); at != Bytes::npos; at = whole.find("__", at + 1))
+      for (std::size_t bit = 8 * (at - 2); bit < 8 * (at + 14); ++bit) bits.push_back(bit);
+    for (std::size_t bit = 3; bit < 8 * whole.size(); bit += whole.size() / 32 + 1) bits.push_back(bit);
+    std::size_t refused = 0;
+    for (const std::size_t bit : bits) {
+      const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
+      INFO(folder, " byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
+      CHECK(outcome.is_sound(name));
+      refused += outcome.thrown.is_error;
+    }
+    MESSAGE(folder, ": ", refused, " of ", bits.size(), " flips are refused");
+  }
+}

@@ -1,0 +1,207 @@
+// A checkpoint in memory that a test spoils object by object, and what a load of it comes to.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/state/pickle/zip_reader.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+
+// A part of an object that one piece of the format takes.
+struct FormatRegion {
+  std::string name;  // "section", "prefix of w", …
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool is_payload = false;  // elements; all else governs how they are read
+};
+
+inline Bytes flipped(Bytes bytes, std::size_t bit) {
+  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+  return bytes;
+}
+
+class DamagedCheckpoint {
+ public:
+  // What loading the checkpoint as it now is comes to.
+  struct Outcome {
+    Thrown thrown;       // nothing: the load went through
+    bool intact = true;  // then: every value is the one that was saved
+    // Whether that is what may come of damage to `object`: no wrong value, no exception of another kind. The error names the
+    // object, unless it is PyTorch's metadata, which may still be sound and say something else than the caller expects.
+    bool is_sound(const ObjectName& object) const {
+      if (!thrown.is_error) return intact;
+      const bool is_fit = is_refusal(thrown) || thrown.code == ErrorCode::kNotFound || thrown.code == ErrorCode::kMismatch;
+      return is_fit && (object == kCommitRecordName || thrown.says(object));
+    }
+  };
+
+  // A copy, under the memory's name `memory`, of what is at `source`. At most so many tensors and as many bytes objects are loaded.
+  DamagedCheckpoint(std::string memory, const std::string& source, std::size_t each_max = SIZE_MAX)
+      : memory_(std::move(memory)), url_("mem://" + memory_ + "/run/step") {
+    const auto from = open_store(source);
+    forget_memory(memory_);
+    store_ = open_store(url_);
+    store_->create_root();
+    for (const std::string& name : names_of(from->list())) {
+      if (name != kCommitRecordName && name.find(".distcp") == std::string::npos) continue;
+      objects_[name] = get_object(*from, name);
+      put_object(*store_, name, objects_[name]);
+    }
+    metadata_ = read_metadata(*store_);
+    std::size_t tensors = 0;
+    std::size_t others = 0;
+    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+      const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+      if (++(tensor ? tensors : others) > each_max) continue;
+      if (tensor)
+        target_[fqn] = torch::empty(array_of(tensor->size), *scalar_type_of(tensor->properties.dtype));
+      else
+        target_[fqn] = Value();
+    }
+    load();
+    for (const auto& [fqn, value] : target_) expected_[fqn] = value.is_tensor() ? Value(value.tensor().clone()) : value;
+  }
+  ~DamagedCheckpoint() { forget_memory(memory_); }
+  DamagedCheckpoint(const DamagedCheckpoint&) = delete;
+  DamagedCheckpoint& operator=(const DamagedCheckpoint&) = delete;
+
+  Store& store() { return *store_; }
+  const Metadata& metadata() const { return metadata_; }
+  const std::map<ObjectName, Bytes>& objects() const { return objects_; }  // as they were
+  std::vector<ObjectName> data_files() const {
+    std::vector<ObjectName> names;
+    for (const auto& [name, bytes] : objects_)
+      if (name != kCommitRecordName) names.push_back(name);
+    return names;
+  }
+
+  void spoil(const ObjectName& name, const Bytes& bytes) { replace_object(*store_, name, bytes); }
+  void restore(const ObjectName& name) { spoil(name, objects_.at(name)); }
+
+  Outcome outcome() {
+    Outcome outcome;
+    for (auto& [fqn, value] : target_) {
+      if (value.is_tensor())
+        value.tensor().fill_(1);
+      else
+        value = Value();
+    }
+    outcome.thrown = thrown_by([&] { load(); });
+    if (outcome.thrown.is_error) return outcome;
+    for (const auto& [fqn, value] : expected_) {
+      const Value& found = target_.at(fqn);
+      outcome.intact = outcome.intact && (value.is_tensor() ? found.is_tensor() && value.tensor().equal(found.tensor())
+                                                            : serialize_leaf(value) == serialize_leaf(found));
+    }
+    return outcome;
+  }
+  // The same with object `name` as `bytes`; it is as it was afterwards.
+  Outcome outcome_of(const ObjectName& name, const Bytes& bytes) {
+    spoil(name, bytes);
+    Outcome found = outcome();
+    restore(name);
+    return found;
+  }
+  // What verify says; an error counts as a fault.
+  std::vector<VerifyFault> faults() {
+    std::vector<VerifyFault> found;
+    const Thrown thrown = thrown_by([&] { found = verify_checkpoint(*store_, 1); });
+    if (thrown.is_error) found.push_back({"", 0, "", thrown.what});
+    return found;
+  }
+
+  // The parts of an object, in order: all of it, but for items that are not loaded.
+  std::vector<FormatRegion> regions(const ObjectName& name) const {
+    const Bytes& bytes = objects_.at(name);
+    std::vector<FormatRegion> found;
+    std::size_t at = 0;
+    const auto until = [&](const std::string& what, std::uint64_t end, bool is_payload = false) {
+      if (end > at) found.push_back({what, at, static_cast<std::size_t>(end), is_payload});
+      at = static_cast<std::size_t>(end);
+    };
+    if (name == kCommitRecordName) {
+      if (const auto footer = parse_commit_footer(bytes)) {
+        until("pickle", footer->section_offset);
+        until("section", bytes.size() - kCommitFooterBytes);
+        until("footer", bytes.size());
+      } else {
+        until("pickle", bytes.size());
+      }
+    } else if (metadata_.commit) {
+      const auto file =
+          std::find_if(metadata_.files.begin(), metadata_.files.end(), [&](const FileInfo& info) { return info.name == name; });
+      const ByteSpan trailer = ByteSpan(bytes).subspan(bytes.size() - *file->trailer_length, *file->trailer_length);
+      for (const TrailerItem& item : decode_trailer(trailer, bytes.size(), name).items) {
+        until("before the payload of " + item.fqn, item.payload_offset);
+        until("payload of " + item.fqn, item.payload_offset + item.payload_bytes, true);
+        until("after the payload of " + item.fqn, item.offset + item.length);
+      }
+      until("body of the trailer", bytes.size() - kTrailerFooterBytes);
+      until("footer of the trailer", bytes.size());
+    } else {
+      for (const auto& [begin, length] : archives_of(name)) {
+        at = begin;
+        const ZipReader zip(ByteSpan(bytes.data() + begin, length), name);
+        std::map<std::uint64_t, const ZipReader::Entry*> entries;
+        for (const ZipReader::Entry& entry : zip.entries()) entries[zip.data_offset(entry)] = &entry;
+        for (const auto& [data, entry] : entries) {
+          until("before " + entry->name, begin + data);
+          until(entry->name, begin + data + entry->size_bytes, entry->name.find("/data/") != std::string::npos);
+        }
+        until("directory and end records", begin + length);
+      }
+    }
+    return found;
+  }
+
+ private:
+  // Begin and length of each item of one of PyTorch's files that is loaded.
+  std::map<std::uint64_t, std::uint64_t> archives_of(const ObjectName& name) const {
+    std::map<std::uint64_t, std::uint64_t> found;
+    const auto add = [&](const StorageInfo& info) {
+      if (info.length > 0 && metadata_.files.at(info.file).name == name) found[info.offset] = info.length;
+    };
+    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+      if (!target_.contains(fqn)) continue;
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry))
+        std::for_each(tensor->storage.begin(), tensor->storage.end(), add);
+      else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage)
+        add(*bytes.storage);
+    }
+    return found;
+  }
+
+  void load() {
+    LoadPlannerOptions options;
+    options.flatten_state_dict = false;
+    DefaultLoadPlanner planner(options);
+    load_locally(url_, {{&target_, &planner, &reader_}});
+  }
+
+  std::string memory_;
+  std::string url_;
+  std::shared_ptr<Store> store_;
+  std::map<ObjectName, Bytes> objects_;
+  Metadata metadata_;
+  StateDict target_;
+  StateDict expected_;
+  CheckpointReader reader_;
+};
+
+}  // namespace cairn::testing
