@@ -12,6 +12,8 @@
 namespace cairn {
 namespace {
 
+constexpr int kAllocateTriesMax = 100;
+
 // Runs a system call until no signal interrupts it; its result, or -errno.
 template <class Call>
 auto retried(Call call) noexcept -> decltype(call()) {
@@ -73,8 +75,13 @@ class SystemFiles final : public FileSystem {
 
   int allocate(int file, std::uint64_t length) noexcept override {
     if (!fits_offset(length)) return -EFBIG;
-    // Not posix_fallocate: where the file system cannot, that one writes to every block instead.
-    return retried([&] { return ::fallocate(file, 0, 0, static_cast<off_t>(length)); });
+    // Not posix_fallocate: where the file system cannot, that one writes to every block instead. What a signal interrupts begins
+    // anew; under steady signals, a profiler's for example, a large reservation would never end.
+    for (int tries = 0; tries < kAllocateTriesMax; ++tries) {
+      if (::fallocate(file, 0, 0, static_cast<off_t>(length)) == 0) return 0;
+      if (errno != EINTR) return -errno;
+    }
+    return -EOPNOTSUPP;
   }
 
   int truncate(int file, std::uint64_t length) noexcept override {

@@ -6,7 +6,8 @@
 // they were made within each directory; a rename between two directories happens in both or in neither. Content that was not synced
 // may survive in part. `Survival` chooses.
 //
-// Operations that change something are counted from 0; reading is not counted. Links to directories do not exist here. Thread-safe.
+// Operations that change something are counted from 0, and closing what was written, which may still report a failure; reading is
+// not counted. Links to directories do not exist here. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,7 @@ class SimulatedFileSystem : public FileSystem {
       node.removed = false;  // what has no name is out of reach anyway
     }
     handles_.clear();
+    created_.clear();
     power_loss_.reset();
     failures_.clear();
   }
@@ -121,12 +124,16 @@ class SimulatedFileSystem : public FileSystem {
       const Id id = ++last_id_;
       nodes_[id].kind = FileKind::kRegular;
       change(place.directory, place.name, id, 0);
-      return open_handle(id);
+      const int handle = open_handle(id);
+      created_.insert(handle);
+      return handle;
     });
   }
   int close(int file) noexcept override {
+    const int result = is_for_writing(file) ? operate("close", [] { return 0; }) : 0;
     std::lock_guard lock(mutex_);
-    return handles_.erase(file) == 1 ? 0 : -EBADF;
+    created_.erase(file);
+    return handles_.erase(file) == 1 ? result : -EBADF;
   }
   ssize_t read_at(int file, void* destination, std::size_t size, std::uint64_t offset) noexcept override {
     std::lock_guard lock(mutex_);
@@ -453,6 +460,10 @@ class SimulatedFileSystem : public FileSystem {
     handles_[handle] = node;
     return handle;
   }
+  bool is_for_writing(int file) const {
+    std::lock_guard lock(mutex_);
+    return created_.count(file) > 0;
+  }
   Node* of_handle(int file) {
     const auto found = handles_.find(file);
     return found == handles_.end() ? nullptr : &nodes_[found->second];
@@ -474,6 +485,7 @@ class SimulatedFileSystem : public FileSystem {
   std::map<Id, Node> nodes_;
   Id last_id_ = kRoot;
   std::map<int, Id> handles_;
+  std::set<int> created_;  // those of handles_ that may write
   int last_handle_ = 2;
   std::uint64_t operations_ = 0;
   std::uint64_t current_operation_ = 0;
