@@ -35,6 +35,12 @@ if(CAIRN_SANITIZE)
   endif()
   add_link_options(-fsanitize=${CAIRN_SANITIZE})
 endif()
+if(CAIRN_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    message(FATAL_ERROR "CAIRN_FUZZ needs libFuzzer, which is Clang's: use preset fuzz")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 
 # Headers are included as <cairn/storage/store.hpp>, in the tree as when installed.
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)

@@ -1,0 +1,257 @@
+// The formats of checkpoints: pickles, archives, trailers, commit records.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <unordered_set>
+#include <utility>
+
+#include <trailer.pb.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/state/pickle/tensor_pickle.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/state/pickle/zip_reader.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/item_archive.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/fuzz/samples.hpp>
+#include <cairn/tests/fuzz/targets.hpp>
+
+namespace cairn::testing {
+namespace {
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string golden(const std::string& path) { return file_bytes(std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/" + path); }
+
+// The first items of one of PyTorch's checkpoints.
+std::vector<Bytes> golden_items(const std::string& folder, std::size_t most) {
+  std::vector<Bytes> items;
+  const Metadata metadata = decode_commit_record(golden(folder + "/.metadata"));
+  const auto add = [&](const StorageInfo& info) {
+    if (items.size() < most)
+      items.push_back(golden(folder + "/" + metadata.files.at(info.file).name).substr(info.offset, info.length));
+  };
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+    if (tensor != nullptr && !tensor->storage.empty()) add(tensor->storage.front());
+    if (tensor == nullptr && std::get<BytesStorageMetadata>(entry).storage) add(*std::get<BytesStorageMetadata>(entry).storage);
+  }
+  return items;
+}
+
+// --- pickles ----------------------------------------------------------------------------------------------------------------
+
+// Asks every value of a tree for everything that it is.
+class Walk {
+ public:
+  void visit(const PickleValue& value) {
+    if (!seen_.insert(value.id()).second) return;
+    value.where();
+    goes_through([&] { describe_tensor(value); });
+    goes_through([&] { extents_of(value); });
+    switch (value.kind()) {
+      case PickleKind::kList:
+      case PickleKind::kTuple:
+        for (std::size_t i = 0; i < value.size(); ++i) visit(value[i]);
+        break;
+      case PickleKind::kDict:
+        for (std::size_t i = 0; i < value.size(); ++i) visit(value.key(i)), visit(value.mapped(i));
+        break;
+      case PickleKind::kObject:
+        visit(value.callee());
+        visit(value.arguments());
+        visit(value.items());
+        if (const auto state = value.state()) visit(*state);
+        break;
+      case PickleKind::kPersistentId:
+        visit(value.persistent_id());
+        break;
+      default:
+        break;
+    }
+  }
+
+ private:
+  std::unordered_set<std::uint32_t> seen_;
+};
+
+void run_unpickler(ByteSpan input) {
+  goes_through([&] {
+    const PickleTree tree = unpickle(input, "a pickle", tensor_globals());
+    if (tree.consumed_bytes() > input.size()) throw FuzzFault("more was read than there is");
+    Walk().visit(tree.root());
+  });
+}
+
+std::vector<Bytes> pickles() {
+  std::vector<Bytes> seeds{tensor_pickle(DType::kFloat32, {2, 3}), tensor_pickle(DType::kFloat8E5M2, {}),
+                           Bytes("\x80\x02}q\x00.", 6), "(dp0\nS'a'\np1\nI1\nsV\\u00e9\nF1.5\ns."};
+  for (const Bytes& item : golden_items("nested", 6)) seeds.push_back(TorchArchive(item, "a seed").pickle());
+  return seeds;
+}
+
+void run_torch_metadata(ByteSpan input) {
+  goes_through([&] { decode_commit_record(input, "a record"); });
+}
+
+std::vector<Bytes> torch_metadata() {
+  return {golden("single/.metadata"), golden("nested/.metadata"), pickle_torch_metadata(sample_metadata(), "an id")};
+}
+
+// --- archives ---------------------------------------------------------------------------------------------------------------
+
+void run_zip(ByteSpan input) {
+  goes_through([&] {
+    const ZipReader zip(input, "an archive");
+    for (const ZipReader::Entry& entry : zip.entries())
+      goes_through([&] {
+        if (zip.read(entry).size() != entry.size_bytes) throw FuzzFault("an entry is not as long as it says");
+      });
+  });
+}
+
+void run_tensor_archive(ByteSpan input) {
+  goes_through([&] {
+    const TorchArchive archive(input, "an archive");
+    const ArchivedTensor tensor = read_archived_tensor(archive);
+    archive.read_storage(tensor.description.storage_key);
+  });
+}
+
+void run_leaf(ByteSpan input) {
+  goes_through([&] {
+    const Value value = deserialize_leaf(input);
+    serialize_leaf(value);
+  });
+}
+
+// A pickle within an archive: the archive's own checksums are made to fit, so that the pickle's meaning is what is tested.
+void run_leaf_pickle(ByteSpan input) { run_leaf(write_torch_archive(input, {Bytes(64, '\1'), Bytes(7, '\2')})); }
+
+Bytes stored_item() {
+  const Extents sizes{5, 3};
+  const Bytes elements(60, '\5');
+  return item_prefix(DType::kFloat32, sizes, 0) + elements + item_suffix(DType::kFloat32, sizes, 0, crc32(0, elements));
+}
+
+std::vector<Bytes> archives() {
+  std::vector<Bytes> seeds = golden_items("nested", 8);
+  seeds.push_back(stored_item());
+  seeds.push_back(write_torch_archive(tensor_pickle(DType::kInt64, {2}), {Bytes(16, '\3')}));
+  return seeds;
+}
+
+std::vector<Bytes> leaves() {
+  std::vector<Bytes> seeds = archives();
+  seeds.push_back(serialize_leaf(Value(Blob{"some bytes"})));
+  seeds.push_back(serialize_leaf(Value(c10::IValue(c10::ivalue::Tuple::create(
+      std::vector<c10::IValue>{c10::IValue(1), c10::IValue(2.5), c10::IValue(std::string("text")), c10::IValue()})))));
+  return seeds;
+}
+
+std::vector<Bytes> leaf_pickles() {
+  std::vector<Bytes> seeds;
+  for (const Bytes& leaf : leaves()) seeds.push_back(TorchArchive(leaf, "a seed").pickle());
+  return seeds;
+}
+
+// --- trailers ---------------------------------------------------------------------------------------------------------------
+
+void run_trailer(ByteSpan input) {
+  goes_through([&] { decode_trailer(input, input.size() + sample_trailer().content_bytes, "a file"); });
+}
+
+// The input is the body: footer and length of the file are made to fit.
+void run_trailer_body(ByteSpan input) {
+  Bytes bytes(input.view());
+  bytes += "CairnTrl";
+  zip::put_u32(bytes, kTrailerVersion);
+  zip::put_u32(bytes, crc32(0, input));
+  zip::put_u64(bytes, input.size());
+  zip::put_u32(bytes, crc32(0, ByteSpan(bytes).subspan(input.size(), 24)));
+  v1::Trailer said;
+  if (!said.ParseFromArray(input.data(), static_cast<int>(input.size()))) said.Clear();
+  const std::uint64_t file_bytes = said.content_bytes() + bytes.size();
+  const auto decode = [&](ByteSpan trailer) { return decode_trailer(trailer, said.content_bytes() + trailer.size(), "a file"); };
+  if (file_bytes < bytes.size()) return;  // no file is as long
+  check_round_trip(bytes, encode_trailer, decode);
+}
+
+std::vector<Bytes> trailers() { return {encode_trailer(sample_trailer())}; }
+std::vector<Bytes> trailer_bodies() {
+  const Bytes whole = encode_trailer(sample_trailer());
+  return {whole.substr(0, whole.size() - kTrailerFooterBytes)};
+}
+
+// --- commit records ---------------------------------------------------------------------------------------------------------
+
+void run_metadata_section(ByteSpan input) { check_round_trip(input, encode_metadata, decode_metadata); }
+
+void read_head_of(const Bytes& record) {
+  static const std::shared_ptr<Store> store = [] {
+    auto opened = open_store("mem://fuzz");
+    opened->create_root();
+    return opened;
+  }();
+  store->remove(kCommitRecordName);
+  const auto writer = store->create(kCommitRecordName);
+  writer->write_at(0, record);
+  writer->sync(record.size());
+  goes_through([&] { read_commit_head(*store); });
+}
+
+void run_commit_record(ByteSpan input) {
+  goes_through([&] { decode_commit_record(input, "a record"); });
+  read_head_of(Bytes(input.view()));
+}
+
+// The input is what lies between pickle and footer: the footer is made to fit.
+void run_commit_section(ByteSpan input) {
+  Bytes record(input.view());
+  zip::put_u64(record, 0);
+  zip::put_u64(record, input.size());
+  zip::put_u32(record, kFormatVersion);
+  record += kCommitMagic;
+  zip::put_u32(record, crc32(0, record));
+  goes_through([&] {
+    if (!decode_commit_record(record, "a record").commit) throw FuzzFault("a record without a commit");
+  });
+  read_head_of(record);
+}
+
+std::vector<Bytes> metadata_sections() {
+  return {encode_metadata(sample_metadata()), encode_metadata(decode_commit_record(golden("nested/.metadata")))};
+}
+
+std::vector<Bytes> commit_records() { return {encode_commit_record(sample_metadata())}; }
+
+}  // namespace
+
+std::vector<FuzzTarget> format_targets() {
+  return {{"unpickler", run_unpickler, pickles},
+          {"torch_metadata", run_torch_metadata, torch_metadata},
+          {"zip", run_zip, archives},
+          {"tensor_archive", run_tensor_archive, archives},
+          {"leaf", run_leaf, leaves},
+          {"leaf_pickle", run_leaf_pickle, leaf_pickles},
+          {"trailer", run_trailer, trailers},
+          {"trailer_body", run_trailer_body, trailer_bodies},
+          {"commit_record", run_commit_record, commit_records},
+          {"commit_section", run_commit_section, metadata_sections},
+          {"metadata_section", run_metadata_section, metadata_sections}};
+}
+
+}  // namespace cairn::testing

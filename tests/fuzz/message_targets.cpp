@@ -1,0 +1,91 @@
+// What ranks say to each other: plans, envelopes, and the frames that carry them.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <link.pb.h>
+
+#include <cairn/actors/links/frames.hpp>
+#include <cairn/actors/links/handshake.hpp>
+#include <cairn/messages/codec.hpp>
+#include <cairn/messages/plan_codec.hpp>
+#include <cairn/tests/fuzz/samples.hpp>
+#include <cairn/tests/fuzz/targets.hpp>
+
+namespace cairn::testing {
+namespace {
+
+constexpr std::size_t kStreamFrameBytesMax = 16 * 1024;
+constexpr std::size_t kMessageBytesMax = 64 * 1024;
+
+void run_save_plan(ByteSpan input) { check_round_trip(input, encode_save_plan, decode_save_plan); }
+void run_load_plan(ByteSpan input) { check_round_trip(input, encode_load_plan, decode_load_plan); }
+void run_write_results(ByteSpan input) { check_round_trip(input, encode_write_results, decode_write_results); }
+void run_envelope(ByteSpan input) { check_round_trip(input, protocol::encode, protocol::decode); }
+
+// One direction of a connection, arriving in pieces whose lengths the input itself decides.
+void run_frames(ByteSpan input) {
+  const LinkIdentity self{"0123456789abcdef0123456789abcdef", 1, 4, kStreamFrameBytesMax};
+  FrameReader reader(kStreamFrameBytesMax);
+  MessageAssembler assembler(kMessageBytesMax);
+  goes_through([&] {
+    while (!input.empty()) {
+      const std::size_t length = std::min<std::size_t>(input.size(), 1 + static_cast<unsigned char>(input.data()[0]) % 64);
+      reader.buffer().append(input.data(), length);
+      input = input.subspan(length, input.size() - length);
+      ByteSpan bytes;
+      FrameReader::Status status;
+      while ((status = reader.next(bytes)) == FrameReader::Status::kFrame) {
+        v1::LinkFrame frame;
+        if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+        if (is_hello(frame)) find_fault(frame.hello(), self);
+        std::string message;
+        if (frame.has_section() && assembler.add(*frame.mutable_section(), message) && message.size() > kMessageBytesMax)
+          throw FuzzFault("a message longer than allowed");
+      }
+      if (status == FrameReader::Status::kTooLong) return;
+      if (reader.buffer().size() > kStreamFrameBytesMax + kFramePrefixBytes) throw FuzzFault("more than a frame is kept");
+    }
+  });
+}
+
+std::vector<Bytes> save_plans() { return {encode_save_plan(sample_save_plan())}; }
+std::vector<Bytes> load_plans() { return {encode_load_plan(sample_load_plan())}; }
+std::vector<Bytes> write_results() { return {encode_write_results(sample_write_results())}; }
+std::vector<Bytes> envelopes() {
+  std::vector<Bytes> seeds;
+  for (const protocol::Envelope& envelope : sample_envelopes()) seeds.push_back(protocol::encode(envelope));
+  return seeds;
+}
+
+std::vector<Bytes> streams() {
+  const LinkIdentity other{"0123456789abcdef0123456789abcdef", 2, 4, kStreamFrameBytesMax};
+  Bytes stream = encode_frame(make_hello(other, v1::LINK_PURPOSE_DATA, 99));
+  MessageSplitter splitter;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{300}, std::size_t{9000}})
+    splitter.push(std::make_shared<const std::string>(size, 'm'));
+  while (!splitter.empty()) stream += splitter.next_frame(4096);
+  return {stream + encode_frame(make_goodbye("done")),
+          encode_frame(make_refusal(v1::LINK_REFUSAL_REASON_RANK, "why")) + encode_frame(make_goodbye(""))};
+}
+
+}  // namespace
+
+std::vector<FuzzTarget> message_targets() {
+  return {{"save_plan", run_save_plan, save_plans},
+          {"load_plan", run_load_plan, load_plans},
+          {"write_results", run_write_results, write_results},
+          {"envelope", run_envelope, envelopes},
+          {"frames", run_frames, streams}};
+}
+
+const std::vector<FuzzTarget>& fuzz_targets() {
+  static const std::vector<FuzzTarget> targets = [] {
+    std::vector<FuzzTarget> all = format_targets();
+    for (FuzzTarget& target : message_targets()) all.push_back(std::move(target));
+    return all;
+  }();
+  return targets;
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,20 @@
+// One sound record of every kind, with every field set: what fuzzing begins with.
+#pragma once
+
+#include <vector>
+
+#include <cairn/messages/control.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn::testing {
+
+Metadata sample_metadata();
+Trailer sample_trailer();
+SavePlan sample_save_plan();
+LoadPlan sample_load_plan();
+WriteResults sample_write_results();
+std::vector<protocol::Envelope> sample_envelopes();  // one for each type of message
+
+}  // namespace cairn::testing
