@@ -10,7 +10,9 @@ find_package(spdlog REQUIRED)
 # LibTorch's targets carry no SYSTEM mark, and the collectives header is empty without the define.
 add_library(cairn_torch INTERFACE)
 target_include_directories(cairn_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-target_link_libraries(cairn_torch INTERFACE ${TORCH_LIBRARIES})
+# The compiler's own C++ library comes first: LibTorch's Python package exports parts of an older one (std::filesystem), which would
+# otherwise be taken for it.
+target_link_libraries(cairn_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
 target_compile_definitions(cairn_torch INTERFACE USE_C10D_GLOO)
 
 # CAF and isa-l ship no CMake package.

@@ -3,7 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace char_lm {
 
@@ -26,7 +26,7 @@ class DataParallel {
  private:
   int rank_ = 0;
   int size_ = 1;
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;  // a ProcessGroup in LibTorch 1.x, a Backend in 2.x
 };
 
 }  // namespace char_lm

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
+#include <cstdlib>
 #include <limits>
+#include <memory>
+
+#include <unistd.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/stores/file_writer.hpp>
@@ -16,10 +19,9 @@ namespace {
 std::string absolute_root(const std::string& path) {
   std::string root = path;
   if (root.empty() || root.front() != '/') {
-    std::error_code problem;
-    const std::string here = std::filesystem::current_path(problem).string();
-    if (problem) throw system_error("find the working directory, to which is relative", path, problem.value());
-    root = here + "/" + root;
+    const std::unique_ptr<char, decltype(&std::free)> here(::getcwd(nullptr, 0), &std::free);
+    if (!here) throw system_error("find the working directory, to which is relative", path, errno);
+    root = here.get() + ("/" + root);
   }
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   return root;
