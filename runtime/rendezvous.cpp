@@ -62,41 +62,53 @@ std::string machine_name() {
 
 bool only_local(const std::string& address) { return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0; }
 
-// What a rank publishes: "<world size> <machine> <address>".
+constexpr const char* kSigned = "cairn rendezvous v1";  // what signatures are for
+constexpr const char* kSameSecret = "give all ranks the same secret (WorldOptions::secret_file, CAIRN_SECRET_FILE)";
+
+// What a rank publishes: "<world size> <machine> <address> <signature>".
 struct Card {
   int world_size = 0;
   std::string machine;
   std::string address;
+  std::string signature;
 };
 
-std::string encode(const Card& card) { return std::to_string(card.world_size) + " " + card.machine + " " + card.address; }
+// What is signed of it.
+std::string content(const Card& card) { return std::to_string(card.world_size) + " " + card.machine + " " + card.address; }
+std::string encode(const Card& card) { return content(card) + " " + card.signature; }
 
 Card decode_card(const std::string& text) {
   Card card;
   std::istringstream fields(text);
-  fields >> card.world_size >> card.machine >> card.address;
+  fields >> card.world_size >> card.machine >> card.address >> card.signature;
   return card;
 }
 
-// What rank 0 tells all: the assembly, or why there is none. "<code>\n<incarnation or text>\n<address>\n…"; code 0 is success.
-std::string encode(const Assembly& assembly) {
-  std::string text = "0\n" + assembly.incarnation;
+// What rank 0 tells all: the assembly, or why there is none. "0\n<signature>\n<incarnation>\n<address>\n…" or "<code>\n<text>".
+std::string content(const Assembly& assembly) {
+  std::string text = assembly.incarnation;
   for (const auto& address : assembly.addresses) text += "\n" + address;
   return text;
 }
 
 std::string encode(const Error& error) { return std::to_string(static_cast<int>(error.code())) + "\n" + error.what(); }
 
-Assembly decode_verdict(const std::string& text) {
+struct Verdict {
+  std::string signature;
+  Assembly assembly;
+};
+
+Verdict decode_verdict(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   std::getline(lines, line);
   if (line != "0")
     throw Error(static_cast<ErrorCode>(std::atoi(line.c_str())), text.substr(std::min(text.size(), line.size() + 1)));
-  Assembly assembly;
-  std::getline(lines, assembly.incarnation);
-  while (std::getline(lines, line)) assembly.addresses.push_back(line);
-  return assembly;
+  Verdict verdict;
+  std::getline(lines, verdict.signature);
+  std::getline(lines, verdict.assembly.incarnation);
+  while (std::getline(lines, line)) verdict.assembly.addresses.push_back(line);
+  return verdict;
 }
 
 std::string seconds(std::chrono::milliseconds time) {
@@ -133,17 +145,21 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
 // leaves TCPStore's connection out of step, and the store may be the trainer's.
 class Meeting {
  public:
-  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline)
-      : store_(store), rank_(rank), world_size_(world_size), limit_(deadline), end_(Clock::now() + deadline) {
+  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret)
+      : store_(store), rank_(rank), world_size_(world_size), limit_(deadline), secret_(secret), end_(Clock::now() + deadline) {
     prefix_ = "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/";
   }
 
-  void publish(const std::string& address) { set(card_key(rank_), encode(Card{world_size_, machine_name(), address})); }
+  void publish(const std::string& address) {
+    Card card{world_size_, machine_name(), address, ""};
+    card.signature = sign(card_key(rank_), content(card));
+    set(card_key(rank_), encode(card));
+  }
 
   Assembly lead() {
     try {
       const Assembly assembly = collect();
-      set("verdict", encode(assembly));
+      set("verdict", "0\n" + sign("verdict", content(assembly)) + "\n" + content(assembly));
       await_readers(world_size_ - 1);
       return assembly;
     } catch (const Error& error) {
@@ -157,14 +173,21 @@ class Meeting {
     if (!poll([this] { return has("verdict"); })) throw incomplete(missing());
     const std::string verdict = get("verdict");
     store_.add(prefix_ + "readers", 1);
-    Assembly assembly = decode_verdict(verdict);
-    const auto size = static_cast<int>(assembly.addresses.size());
+    Verdict decoded = decode_verdict(verdict);
+    if (decoded.signature != sign("verdict", content(decoded.assembly)))
+      throw Error(ErrorCode::kPermission,
+                  "what rank 0 says is not signed with the secret of rank " + std::to_string(rank_) + ": " + kSameSecret);
+    const auto size = static_cast<int>(decoded.assembly.addresses.size());
     if (size != world_size_) throw different_size(rank_, world_size_, size);
-    return assembly;
+    return std::move(decoded.assembly);
   }
 
  private:
   static std::string card_key(int rank) { return "card/" + std::to_string(rank); }
+  // Binds a text to its key as well: nothing that was signed can stand elsewhere, or in another generation.
+  std::string sign(const std::string& key, const std::string& text) const {
+    return secret_.sign(kSigned, prefix_ + key + "\n" + text);
+  }
   void set(const std::string& key, const std::string& value) {
     store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
   }
@@ -201,6 +224,16 @@ class Meeting {
       return complete;
     };
     if (!poll(look)) throw incomplete(missing());
+    std::vector<int> others;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const auto& card = *cards[static_cast<std::size_t>(rank)];
+      if (card.signature != sign(card_key(rank), content(card))) others.push_back(rank);
+    }
+    if (!others.empty())
+      throw Error(ErrorCode::kPermission,
+                  name_ranks(others) +
+                      (secret_.empty() ? ", unlike rank 0, came with a secret: " : " came without the secret of rank 0: ") +
+                      kSameSecret);
     Assembly assembly;
     assembly.incarnation = random_hex(*system_random(), 128);
     for (int rank = 0; rank < world_size_; ++rank) {
@@ -254,6 +287,7 @@ class Meeting {
   const int rank_;
   const int world_size_;
   const std::chrono::milliseconds limit_;
+  const Secret& secret_;
   Clock::time_point end_;
   std::string prefix_;
 };
@@ -306,8 +340,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
   }
 }
 
-Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline) {
-  Meeting meeting(store, rank, world_size, deadline);
+Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline,
+                  const Secret& secret) {
+  Meeting meeting(store, rank, world_size, deadline, secret);
   meeting.publish(address);
   return rank == 0 ? meeting.lead() : meeting.follow();
 }

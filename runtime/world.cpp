@@ -10,10 +10,13 @@
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
+#include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/runtime/job_secret.hpp>
+#include <cairn/runtime/log.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 
 namespace cairn {
@@ -30,12 +33,13 @@ void check_place(int rank, int world_size) {
 
 struct World::Implementation {
   Implementation(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links, bool in_one_process,
-                 const WorldOptions& world_options)
+                 bool is_secured, const WorldOptions& world_options)
       : rank(config.rank),
         size(config.world_size),
         local_rank(config.rank),
         incarnation(config.incarnation),
         one_process(in_one_process),
+        secured(is_secured),
         shutdown_deadline(world_options.shutdown_deadline),
         runtime(std::move(system), std::move(config), std::move(links)) {}
   ~Implementation() { runtime.shutdown(shutdown_deadline); }
@@ -45,6 +49,7 @@ struct World::Implementation {
   int local_rank;
   const std::string incarnation;
   const bool one_process;
+  const bool secured;
   const std::chrono::milliseconds shutdown_deadline;
   c10::intrusive_ptr<c10d::Store> store;  // hosted by rank 0 for the others: kept as long as the world
   std::mutex mutex;
@@ -65,6 +70,22 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   return config;
 }
 
+// Ranks without a secret may talk over loopback, and are told what that means.
+void check_unsecured(int rank, const Socket& listener) {
+  check_loopback(local_endpoint(listener));
+  static std::once_flag told;
+  if (rank != 0) return;
+  std::call_once(told, [] {
+    log_warning(
+        "the ranks of this job have no secret: they talk in the clear, over loopback, and whoever can connect on this machine may "
+        "join them; start them with cairn-launch, or set CAIRN_SECRET_FILE");
+  });
+}
+
+TransformFactory make_transform(const Secret& secret, const std::string& incarnation, int rank) {
+  return secret.empty() ? TransformFactory() : tls_transform(secret, incarnation, rank);
+}
+
 }  // namespace
 
 World World::from_environment(const WorldOptions& options) {
@@ -82,9 +103,11 @@ World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int wor
                                                  " names no address that other ranks could connect to: give one of this machine's");
   TcpLinksConfig links;
   links.listener = listen_on(options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0);
+  const Secret secret = world_size == 1 ? Secret() : find_secret(options);
+  if (world_size > 1 && secret.empty()) check_unsecured(rank, links.listener);
   Assembly assembly;
   try {
-    assembly = assemble(*store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline);
+    assembly = assemble(*store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -93,9 +116,10 @@ World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int wor
   }
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
+  links.transform = make_transform(secret, assembly.incarnation, rank);
   auto implementation = std::make_shared<Implementation>(
       ActorSystem::create(options.actor_threads), configure(rank, world_size, assembly.incarnation, false, options),
-      world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, options);
+      world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, world_size == 1 || !secret.empty(), options);
   implementation->store = std::move(store);
   return World(std::move(implementation));
 }
@@ -117,9 +141,12 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
   links.addresses = addresses;
   links.incarnation = incarnation;
   const int size = static_cast<int>(addresses.size());
-  return World(std::make_shared<Implementation>(ActorSystem::create(options.actor_threads),
-                                                configure(rank, size, incarnation, false, options),
-                                                size == 1 ? nullptr : make_tcp_links(std::move(links)), size == 1, options));
+  const Secret secret = size == 1 ? Secret() : find_secret(options);
+  if (size > 1 && secret.empty()) check_unsecured(rank, links.listener);
+  links.transform = make_transform(secret, incarnation, rank);
+  return World(std::make_shared<Implementation>(
+      ActorSystem::create(options.actor_threads), configure(rank, size, incarnation, false, options),
+      size == 1 ? nullptr : make_tcp_links(std::move(links)), size == 1, size == 1 || !secret.empty(), options));
 }
 
 std::vector<World> World::in_process(int world_size, const WorldOptions& options) {
@@ -129,8 +156,8 @@ std::vector<World> World::in_process(int world_size, const WorldOptions& options
   const std::string incarnation = random_hex(*system_random(), 128);
   std::vector<World> worlds;
   for (int rank = 0; rank < world_size; ++rank)
-    worlds.push_back(World(
-        std::make_shared<Implementation>(system, configure(rank, world_size, incarnation, true, options), links, true, options)));
+    worlds.push_back(World(std::make_shared<Implementation>(system, configure(rank, world_size, incarnation, true, options), links,
+                                                            true, true, options)));
   return worlds;
 }
 
@@ -141,6 +168,7 @@ int World::size() const { return implementation_->size; }
 int World::local_rank() const { return implementation_->local_rank; }
 const std::string& World::incarnation() const { return implementation_->incarnation; }
 bool World::one_process() const { return implementation_->one_process; }
+bool World::secured() const { return implementation_->secured; }
 
 bool World::shutdown(std::chrono::milliseconds deadline) const { return implementation_->runtime.shutdown(deadline); }
 

@@ -24,9 +24,16 @@ class RankRuntime;
 
 struct WorldOptions {
   RuntimeOptions runtime;
-  // The address that this rank listens at, and is reached at by the others. Empty: loopback, as whoever reaches the port may talk to
-  // it; with `from_addresses` the host of this rank's own address, and there it may also be a wildcard ("0.0.0.0").
+  // The address that this rank listens at, and is reached at by the others. Empty: loopback; with `from_addresses` the host of this
+  // rank's own address, and there it may also be a wildcard ("0.0.0.0"). Beyond loopback a secret is needed: without one kPrecondition.
   std::string bind_address;
+  // What the ranks of this job know and nobody else: with it they talk over TLS 1.3, and to each other only. Either the bytes
+  // themselves, 16 or more that nobody can guess, or a file of mode 0600 that holds them (white space at its end does not count);
+  // the same on all ranks. Both empty: CAIRN_SECRET_FILE, then CAIRN_SECRET in the environment, of which cairn-launch sets the first.
+  // Without any secret ranks talk in the clear, over loopback addresses only, where whoever reaches the port may talk to them.
+  // kPermission for a file that others may read, kInvalidArgument for a secret that is too short.
+  std::string secret;
+  std::string secret_file;
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank of the world has come
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown that the last handle does
   unsigned actor_threads = 0;                                             // 0: as many as useful
@@ -37,8 +44,8 @@ class World {
  public:
   // From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and cairn-launch set them. Throws kInvalidArgument
   // naming a variable that is missing or malformed, kDeadline naming the ranks that did not come, kMismatch for ranks that differ
-  // in the world's size. Rank 0 hosts the store at MASTER_PORT unless somebody does already; a trainer that makes a store of its
-  // own there sets `multiTenant`, or hands its store to `from_store`.
+  // in the world's size, kPermission for ranks that differ in the secret. Rank 0 hosts the store at MASTER_PORT unless somebody does
+  // already; a trainer that makes a store of its own there sets `multiTenant`, or hands its store to `from_store`.
   static World from_environment(const WorldOptions& options = {});
 
   // Through a store that the trainer has; keys are kept apart by a prefix. Every rank calls this equally often.
@@ -61,6 +68,7 @@ class World {
   int local_rank() const;                  // of LOCAL_RANK; `rank()` where that is not known
   const std::string& incarnation() const;  // 32 hexadecimal digits: this life of the world
   bool one_process() const;                // all ranks live in this process
+  bool secured() const;                    // ranks talk over TLS with the job's secret, or within this process
 
   // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
   // Idempotent; later saves and loads throw kPrecondition.

@@ -98,6 +98,65 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(len(ports), 1)
         self.assertGreater(ports.pop(), 0)
 
+    # -- the secret ---------------------------------------------------------------------------------------------------------------
+
+    SECRET = 'stat -c "%a %U $CAIRN_SECRET_FILE" "$CAIRN_SECRET_FILE"; cat "$CAIRN_SECRET_FILE"; '
+
+    def secrets_of(self, output):
+        """(path, secret) as SECRET prints them, one for each rank."""
+        lines = [re.sub(r"^\[rank \d+\] ", "", line) for line in output.splitlines()]
+        paths = [line.split(" ", 2)[2] for line in lines if line.startswith("600 ")]
+        return sorted(zip(paths, [line for line in lines if re.fullmatch(r"[0-9a-f]{64}", line)]))
+
+    def test_ranks_share_a_secret_that_ends_with_the_job(self):
+        found = []
+        for _ in range(2):
+            result = self.launch("-n", "2", *shell(self.SECRET))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            pairs = self.secrets_of(result.stdout)
+            self.assertEqual(len(pairs), 2, result.stdout)
+            self.assertEqual(pairs[0], pairs[1])
+            self.assertFalse(os.path.exists(os.path.dirname(pairs[0][0])))
+            found.append(pairs[0])
+        self.assertNotEqual(found[0][0], found[1][0])
+        self.assertNotEqual(found[0][1], found[1][1])
+
+    def test_the_secret_is_no_argument_and_no_variable(self):
+        launcher = self.start("-n", "1", *shell(self.SECRET + 'while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
+        secret = self.secrets_of(launcher.stdout.readline() + launcher.stdout.readline())[0][1].encode()
+        looked_at = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            for name in ("cmdline", "environ"):
+                try:
+                    with open("/proc/%s/%s" % (pid, name), "rb") as file:
+                        text = file.read()
+                except OSError:
+                    continue
+                looked_at += 1
+                self.assertNotIn(secret, text, "%s of process %s" % (name, pid))
+        self.assertGreater(looked_at, 3)
+        open(self.path("go"), "w").close()
+        self.assertEqual(launcher.wait(PATIENCE), 0)
+
+    def test_the_secret_ends_with_a_launcher_that_is_killed(self):
+        launcher = self.start("-n", "1", *shell("echo $$ > %s; %s exec sleep 1000" % (self.path("0.pid"), self.SECRET)))
+        path = self.secrets_of(launcher.stdout.readline() + launcher.stdout.readline())[0][0]
+        self.assertTrue(os.path.exists(path))
+        launcher.kill()
+        self.assertTrue(wait_until(lambda: not os.path.exists(os.path.dirname(path))))
+        self.assertAllGone(self.pids(1))
+
+    def test_a_secret_that_was_given_is_kept(self):
+        self.assertEqual(self.launch("-n", "1", "--env", "CAIRN_SECRET_FILE=/some/file", *shell("echo $CAIRN_SECRET_FILE")).stdout,
+                         "[rank 0] /some/file\n")
+        given = dict(os.environ, CAIRN_SECRET_FILE="/another/file")
+        result = subprocess.run([LAUNCHER, "-n", "1", *shell("echo $CAIRN_SECRET_FILE")], stdout=subprocess.PIPE, env=given,
+                                timeout=PATIENCE, text=True)
+        self.assertEqual(result.stdout, "[rank 0] /another/file\n")
+
+    def test_ranks_may_do_without_a_secret(self):
+        self.assertEqual(self.launch("-n", "1", "--env", "CAIRN_SECRET=", *shell('echo "[$CAIRN_SECRET_FILE]"')).stdout, "[rank 0] []\n")
+
     def test_two_launches_get_different_ports(self):
         first = self.start("-n", "1", *shell('echo $MASTER_PORT; while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
         port = first.stdout.readline()

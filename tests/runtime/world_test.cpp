@@ -230,7 +230,7 @@ TEST_CASE("ranks that differ in the world's size are told so") {
 
 TEST_CASE("a rank that only its own machine can reach is named") {
   const auto store = shared_store();
-  const std::string card = "2 another-machine 127.0.0.1:4000";
+  const std::string card = "2 another-machine 127.0.0.1:4000 none";
   store->set("cairn/1/card/1", std::vector<std::uint8_t>(card.begin(), card.end()));
   store->add("cairn/1/readers", 1);  // as that rank would have read the verdict
   const auto error = thrown([&] { World::from_store(store, 0, 2); });

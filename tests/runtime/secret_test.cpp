@@ -1,0 +1,307 @@
+// Worlds with a secret, without one, and with ranks that differ in it.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/job_secret.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+namespace {
+
+constexpr const char* kOurs = "the secret of these tests";
+constexpr const char* kTheirs = "another secret, as long as it";
+
+// What the environment says of secrets, for one test.
+class SecretVariables {
+ public:
+  SecretVariables(const std::string& file, const std::string& text) : old_file_(get(kFile)), old_text_(get(kText)) {
+    set(kFile, file);
+    set(kText, text);
+  }
+  ~SecretVariables() {
+    set(kFile, old_file_);
+    set(kText, old_text_);
+  }
+  SecretVariables(const SecretVariables&) = delete;
+  SecretVariables& operator=(const SecretVariables&) = delete;
+
+ private:
+  static constexpr const char* kFile = "CAIRN_SECRET_FILE";
+  static constexpr const char* kText = "CAIRN_SECRET";
+  static std::string get(const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  }
+  static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
+  std::string old_file_;
+  std::string old_text_;
+};
+
+WorldOptions with_secret(const std::string& secret) {
+  WorldOptions options;
+  options.secret = secret;
+  options.assemble_deadline = std::chrono::seconds(60);
+  return options;
+}
+
+std::vector<std::string> free_addresses(int count) {
+  std::vector<Socket> holders;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < count; ++i) {
+    holders.push_back(listen_on("127.0.0.1", 0));
+    addresses.push_back(to_string(local_endpoint(holders.back())));
+  }
+  return addresses;
+}
+
+// Runs `body` for each rank on a thread of its own; what each threw.
+std::vector<Thrown> on_threads(int ranks, const std::function<void(int)>& body) {
+  std::vector<Thrown> thrown(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] { thrown[static_cast<std::size_t>(rank)] = thrown_by([&] { body(rank); }); });
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+StateDict state_of(int rank) { return StateDict{{"tensor of rank " + std::to_string(rank), torch::full({100, 100}, rank)}}; }
+
+std::string proof_of(const Secret& secret) { return secret.sign("test", "text"); }
+
+TEST_CASE("the secret is looked for in one place after the other") {
+  const TemporaryDirectory directory;
+  const auto file = [&](const std::string& text) {
+    const std::string path = directory.path() + "/" + text.substr(0, 4);
+    std::ofstream(path) << text << "\n";
+    ::chmod(path.c_str(), 0600);
+    return path;
+  };
+  const std::string in_option_file = file("1 in the file of the options");
+  const std::string in_named_file = file("2 in the file that is named");
+  WorldOptions options;
+  {
+    const SecretVariables nothing("", "");
+    CHECK(find_secret(options).empty());
+  }
+  const SecretVariables variables(in_named_file, "3 in the environment itself");
+  CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("2 in the file that is named"))));
+  {
+    const SecretVariables text_only("", "3 in the environment itself");
+    CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("3 in the environment itself"))));
+  }
+  options.secret_file = in_option_file;
+  CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("1 in the file of the options"))));
+  options.secret = "0 in the options";
+  CHECK(thrown_by([&] { find_secret(options); }).code == ErrorCode::kInvalidArgument);
+  options.secret_file.clear();
+  CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("0 in the options"))));
+}
+
+TEST_CASE("a world does not begin with a secret that is none") {
+  LeakCheck leaks;
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/secret";
+  std::ofstream(path) << "everybody reads this secret";
+  ::chmod(path.c_str(), 0644);
+  WorldOptions options;
+  options.secret_file = path;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const Thrown readable = thrown_by([&] { World::from_store(store, 0, 2, options); });
+  CHECK(readable.code == ErrorCode::kPermission);
+  CHECK(readable.says("chmod 600"));
+  CHECK(thrown_by([&] { World::from_addresses(0, free_addresses(2), "job", options); }).code == ErrorCode::kPermission);
+  CHECK(thrown_by([&] { World::from_store(store, 0, 2, with_secret("too short")); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("without a secret nothing but loopback will do") {
+  LeakCheck leaks;
+  const SecretVariables nothing("", "");
+  auto addresses = free_addresses(2);
+  const auto refused = [&](const WorldOptions& options) {
+    const Thrown thrown = thrown_by([&] { World::from_addresses(0, addresses, "job", options); });
+    CHECK(thrown.code == ErrorCode::kPrecondition);
+    CHECK(thrown.says("CAIRN_SECRET_FILE"));
+    CHECK(thrown.says("cairn-launch"));
+  };
+  WorldOptions everywhere;
+  everywhere.bind_address = "0.0.0.0";
+  refused(everywhere);
+  addresses[1] = "192.0.2.1:4000";
+  refused({});
+  {
+    WorldOptions secured = with_secret(kOurs);
+    secured.bind_address = "0.0.0.0";
+    CHECK(World::from_addresses(0, addresses, "job", secured).secured());
+  }
+  CHECK_FALSE(World::from_addresses(0, free_addresses(2), "job").secured());
+  // Worlds that have no door.
+  CHECK(World::single().secured());
+  CHECK(World::from_addresses(0, free_addresses(1), "job", everywhere).secured());
+}
+
+TEST_CASE("ranks with one secret save over TLS") {
+  LeakCheck leaks;
+  const TemporaryDirectory directory;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto thrown = on_threads(3, [&](int rank) {
+    const World world = World::from_store(store, rank, 3, with_secret(kOurs));
+    CHECK(world.secured());
+    Checkpointer checkpointer(world);
+    checkpointer.save(state_of(rank), directory.path() + "/step_1");
+    CHECK(world.dump_trace().find(kOurs) == std::string::npos);
+  });
+  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  CHECK(read_metadata(directory.path() + "/step_1").state_dict_metadata.size() == 3);
+  const auto card = store->get("cairn/1/card/1");
+  CHECK(std::string(card.begin(), card.end()).find(kOurs) == std::string::npos);
+}
+
+TEST_CASE("ranks that differ in the secret are named when the world assembles, on every rank") {
+  LeakCheck leaks;
+  const SecretVariables nothing("", "");
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> secrets;
+  std::string named;
+  SUBCASE("one has another") {
+    secrets = {kOurs, kOurs, kTheirs};
+    named = "rank 2 came without the secret of rank 0";
+  }
+  SUBCASE("two have none") {
+    secrets = {kOurs, "", ""};
+    named = "ranks 1, 2 came without the secret of rank 0";
+  }
+  SUBCASE("one has one") {
+    secrets = {"", kOurs, ""};
+    named = "rank 1, unlike rank 0, came with a secret";
+  }
+  for (const auto& thrown :
+       on_threads(3, [&](int rank) { World::from_store(store, rank, 3, with_secret(secrets[static_cast<std::size_t>(rank)])); })) {
+    CHECK(thrown.code == ErrorCode::kPermission);
+    CHECK_MESSAGE(thrown.says(named), thrown.what);
+    CHECK(thrown.says("CAIRN_SECRET_FILE"));
+    CHECK_FALSE(thrown.says(kOurs));
+    CHECK_FALSE(thrown.says(kTheirs));
+  }
+}
+
+TEST_CASE("who writes to the store without the secret sends no rank elsewhere") {
+  LeakCheck leaks;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::string addresses = "\n127.0.0.1:4000\n127.0.0.1:4001";
+  std::string verdict;
+  SUBCASE("unsigned") { verdict = "0\nnone\n" + std::string(32, 'a') + addresses; }
+  SUBCASE("signed with another secret") {
+    verdict = "0\n" + Secret(std::string_view(kTheirs)).sign("cairn rendezvous v1", "x") + "\n" + std::string(32, 'a') + addresses;
+  }
+  store->set("cairn/1/verdict", std::vector<std::uint8_t>(verdict.begin(), verdict.end()));
+  const Thrown thrown = thrown_by([&] { World::from_store(store, 1, 2, with_secret(kOurs)); });
+  CHECK(thrown.code == ErrorCode::kPermission);
+  CHECK(thrown.says("rank 1"));
+}
+
+// The failures of a call, by rank; none if it succeeded.
+FailureMap failures_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const CheckpointException& exception) {
+    return exception.failures();
+  }
+  return {};
+}
+
+TEST_CASE("a rank with another secret is named by every rank's save") {
+  LeakCheck leaks;
+  const SecretVariables nothing("", "");
+  const TemporaryDirectory directory;
+  const auto addresses = free_addresses(3);
+  std::vector<FailureMap> failures(3);
+  std::vector<World> worlds;  // of which none ends before all have failed
+  for (int rank = 0; rank < 3; ++rank)
+    worlds.push_back(World::from_addresses(rank, addresses, "job", with_secret(rank == 2 ? kTheirs : kOurs)));
+  const auto thrown = on_threads(3, [&](int rank) {
+    Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
+    failures[static_cast<std::size_t>(rank)] =
+        failures_of([&] { checkpointer.save(state_of(rank), directory.path() + "/step_1"); });
+  });
+  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  for (int rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    // Rank 2 ends alone: it reaches nobody, and can speak of nobody but its coordinator.
+    const int other = rank == 2 ? 0 : 2;
+    const auto& map = failures[static_cast<std::size_t>(rank)];
+    REQUIRE(map.size() == 1);
+    REQUIRE(map.count(other) == 1);
+    const Failure& failure = map.at(other);
+    CHECK(failure.kind == FailureKind::kLost);
+    CHECK(failure.code == ErrorCode::kPermission);
+    CHECK(failure.what.find("do not share a secret") != std::string::npos);
+    CHECK(failure.what.find("give all ranks the same") != std::string::npos);
+  }
+  CHECK(worlds[0].dump_trace().find("refused: no proof of the job's secret") != std::string::npos);
+  for (const World& world : worlds) {
+    for (const char* secret : {kOurs, kTheirs}) CHECK(world.dump_trace().find(secret) == std::string::npos);
+  }
+}
+
+TEST_CASE("a save succeeds while a thousand strangers stand at each door") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit raised = before;
+  raised.rlim_cur = std::min<rlim_t>(before.rlim_max, 20'000);
+  if (raised.rlim_cur < 20'000) {
+    MESSAGE("skipped: this process may not open 20,000 descriptors");
+    return;
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &raised) == 0);
+  {
+    LeakCheck leaks;
+    const TemporaryDirectory directory;
+    const auto addresses = free_addresses(2);
+    std::vector<std::optional<World>> worlds(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      auto options = with_secret(kOurs);
+      options.runtime.strangers_max = 2000;
+      options.runtime.handshake_deadline = std::chrono::hours(1);
+      worlds[static_cast<std::size_t>(rank)] = World::from_addresses(rank, addresses, "job", options);
+    }
+    std::vector<Socket> strangers;
+    for (const auto& address : addresses) {
+      for (int i = 0; i < 1000; ++i) {
+        Socket stranger;
+        REQUIRE(start_connect(resolve_endpoint(address), stranger).state != ConnectState::kFailed);
+        strangers.push_back(std::move(stranger));
+      }
+    }
+    for (int step = 0; step < 2; ++step) {
+      const std::string name = directory.path() + "/step_" + std::to_string(step);
+      for (const auto& thrown : on_threads(2, [&](int rank) {
+             Checkpointer checkpointer(*worlds[static_cast<std::size_t>(rank)]);
+             checkpointer.save(state_of(rank), name);
+           }))
+        CHECK_MESSAGE(!thrown.is_error, thrown.what);
+      CHECK(read_metadata(name).state_dict_metadata.size() == 2);
+    }
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace cairn::testing
