@@ -4,8 +4,10 @@
 #include <mutex>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/injection.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/stores/injected_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -63,6 +65,7 @@ std::shared_ptr<Store> open_store(const std::string& url) {
   // Outside the lock: a factory is the user's code and may itself open stores.
   std::shared_ptr<Store> store = factory(url);
   if (!store) throw Error(ErrorCode::kPrecondition, "cannot open store \"" + url + "\": the factory of its scheme returned none");
+  if (auto injector = active_injector()) return inject_faults(std::move(store), std::move(injector));
   return store;
 }
 

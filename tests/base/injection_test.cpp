@@ -1,0 +1,265 @@
+// Faults on purpose: how rules are read, when their turn comes, and what they do to a process.
+#include <cairn/base/injection.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+
+#include <cairn/tests/support/plain.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+const InjectionNames kNames{
+    {"Join", "Written"}, {"begin", "write_data"}, {"write", "finish"}, {"create", "write_at", "sync", "read", "list"}};
+
+std::vector<InjectionRule> parse(const std::string& spec) { return parse_injection(spec, kNames); }
+
+InjectionRule only(const std::string& spec) {
+  auto rules = parse(spec);
+  REQUIRE(rules.size() == 1);
+  return rules.front();
+}
+
+// What an injector with these rules does to its process, as words.
+struct Deeds {
+  std::vector<std::string> done;
+  Injector injector;
+
+  explicit Deeds(const std::string& spec, std::optional<int> process_rank = std::nullopt)
+      : injector(parse(spec), process_rank, hands()) {}
+  std::vector<std::string> take() { return std::exchange(done, {}); }
+
+ private:
+  InjectorHands hands() {
+    return {[this](int signal) { done.push_back("signal " + std::to_string(signal)); },
+            [this](std::chrono::milliseconds time) { done.push_back("sleep " + std::to_string(time.count())); },
+            [](const std::string&) {}};
+  }
+};
+
+const std::vector<std::string> kNothing;
+const std::vector<std::string> kKilled{"signal " + std::to_string(SIGKILL)};
+const std::vector<std::string> kFrozen{"signal " + std::to_string(SIGSTOP)};
+
+}  // namespace
+
+TEST_CASE("what is no rule is refused with its position and what is allowed") {
+  struct Bad {
+    std::string spec;
+    int position;
+    std::string expected;
+  };
+  const std::string actions = "kill, freeze, throw, delay=TIME, drop-link, drop-link=RANK, disk-full, short-write, read-flip";
+  for (const auto& [spec, position, expected] : std::vector<Bad>{
+           {"explode@hook:begin", 1, actions},
+           {"kill@hook:begin;Kill@hook:begin", 17, actions},
+           {"@hook:begin", 1, actions},
+           {"kill", 5, "\"@\""},
+           {"kill hook:begin", 5, "\"@\""},
+           {"kill=1@hook:begin", 5, "\"@\""},
+           {"kill@", 6, "send:NAME, receive:NAME, hook:NAME, phase:NAME, store:NAME"},
+           {"kill@hooks:begin", 6, "send:NAME, receive:NAME, hook:NAME, phase:NAME, store:NAME"},
+           {"kill@hook", 10, "\":\""},
+           {"kill@hook:", 11, "begin, write_data"},
+           {"kill@hook:start", 11, "begin, write_data"},
+           {"kill@hook:begin_", 11, "begin, write_data"},
+           {"kill@send:begin", 11, "Join, Written"},
+           {"kill@receive:begin", 14, "Join, Written"},
+           {"kill@phase:begin", 12, "write, finish"},
+           {"kill@store:begin", 12, "create, write_at, sync, read, list"},
+           {"drop-link@store:read", 11, "send:NAME, receive:NAME, hook:NAME, phase:NAME"},
+           {"disk-full@hook:begin", 11, "store:NAME"},
+           {"disk-full@store:read", 17, "create, write_at, sync"},
+           {"short-write@store:sync", 19, "one of write_at"},
+           {"read-flip@store:list", 17, "one of read"},
+           {"delay@hook:begin", 6, "delay=200ms"},
+           {"delay=@hook:begin", 7, "a time"},
+           {"delay=5@hook:begin", 7, "a time"},
+           {"delay=5h@hook:begin", 7, "a time"},
+           {"delay=0s@hook:begin", 7, "a time"},
+           {"delay=61min@hook:begin", 7, "a time"},
+           {"delay=12345678ms@hook:begin", 7, "a time"},
+           {"drop-link=x@hook:begin", 11, "the rank at the other end"},
+           {"kill@hook:begin,", 17, "rank=N or nth=N"},
+           {"kill@hook:begin,where=3", 17, "rank=N or nth=N"},
+           {"kill@hook:begin,rank", 21, "\"=\""},
+           {"kill@hook:begin,rank=", 22, "a rank"},
+           {"kill@hook:begin,rank=-1", 22, "a rank"},
+           {"kill@hook:begin,rank=1234567", 22, "a rank"},
+           {"kill@hook:begin,rank=1,rank=2", 24, "at most once"},
+           {"kill@hook:begin,nth=0", 21, "from 1"},
+           {"kill@hook:begin,nth=some", 21, "\"all\""},
+           {"kill@hook:begin,nth=2,nth=all", 23, "at most once"},
+           {"kill@hook:begin,nth=1x", 22, "\";\""},
+           {"kill@hook:begin kill@hook:begin", 17, "\";\""},
+       }) {
+    CAPTURE(spec);
+    const Thrown thrown = thrown_by([&, text = spec] { parse(text); });
+    CHECK(thrown.is_error);
+    CHECK(thrown.code == ErrorCode::kInvalidArgument);
+    CHECK_MESSAGE(thrown.says("at character " + std::to_string(position) + ":"), thrown.what);
+    CHECK_MESSAGE(thrown.says(expected), thrown.what);
+  }
+}
+
+TEST_CASE("every rule that there is") {
+  CHECK(parse("").empty());
+  CHECK(parse(" ; ;\n").empty());
+
+  InjectionRule rule = only("kill@hook:write_data");
+  CHECK(rule.action == FaultAction::kKill);
+  CHECK(rule.site == FaultSite::kHook);
+  CHECK(rule.name == "write_data");
+  CHECK_FALSE(rule.rank);
+  CHECK(rule.nth == 1);
+  CHECK(rule.text == "kill@hook:write_data");
+
+  rule = only(" freeze@send:Written,rank=2,nth=3 ;");
+  CHECK(rule.action == FaultAction::kFreeze);
+  CHECK(rule.site == FaultSite::kSend);
+  CHECK(rule.rank == 2);
+  CHECK(rule.nth == 3);
+  CHECK(rule.text == "freeze@send:Written,rank=2,nth=3");
+
+  rule = only("throw@receive:Join,nth=all,rank=0");
+  CHECK(rule.action == FaultAction::kThrow);
+  CHECK(rule.site == FaultSite::kReceive);
+  CHECK(rule.nth == 0);
+  CHECK(rule.rank == 0);
+
+  CHECK(only("delay=200ms@phase:write").delay == std::chrono::milliseconds(200));
+  CHECK(only("delay=5s@phase:write").delay == std::chrono::seconds(5));
+  CHECK(only("delay=60min@store:list").delay == std::chrono::hours(1));
+  CHECK_FALSE(only("drop-link@hook:begin").peer);
+  CHECK(only("drop-link=3@hook:begin").peer == 3);
+  CHECK(only("disk-full@store:sync").action == FaultAction::kDiskFull);
+  CHECK(only("short-write@store:write_at").action == FaultAction::kShortWrite);
+  CHECK(only("read-flip@store:read").action == FaultAction::kReadFlip);
+
+  const auto rules = parse("kill@hook:begin;\n throw@store:read ; delay=1s@phase:finish");
+  REQUIRE(rules.size() == 3);
+  CHECK(rules[1].text == "throw@store:read");
+}
+
+TEST_CASE("a rule's turn comes at its place, on its rank, the nth time there") {
+  SUBCASE("once, on every rank") {
+    Deeds deeds("kill@hook:begin");
+    deeds.injector.pass(FaultSite::kHook, "write_data", 0);
+    deeds.injector.pass(FaultSite::kSend, "begin", 0);
+    CHECK(deeds.take() == kNothing);
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.take() == kKilled);
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.take() == kNothing);
+    deeds.injector.pass(FaultSite::kHook, "begin", 1);
+    CHECK(deeds.take() == kKilled);
+  }
+  SUBCASE("the third time on one rank; others do not count") {
+    Deeds deeds("freeze@hook:begin,rank=1,nth=3");
+    for (int i = 0; i < 5; ++i) deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    for (int i = 0; i < 2; ++i) deeds.injector.pass(FaultSite::kHook, "begin", 1);
+    CHECK(deeds.take() == kNothing);
+    deeds.injector.pass(FaultSite::kHook, "begin", 1);
+    CHECK(deeds.take() == kFrozen);
+    deeds.injector.pass(FaultSite::kHook, "begin", 1);
+    CHECK(deeds.take() == kNothing);
+  }
+  SUBCASE("every time") {
+    Deeds deeds("delay=20ms@store:read,nth=all");
+    for (int i = 0; i < 2; ++i) deeds.injector.pass(FaultSite::kStore, "read", -1);
+    CHECK(deeds.take() == std::vector<std::string>{"sleep 20", "sleep 20"});
+  }
+  SUBCASE("what the rank in a world is does not matter once the launcher has given one") {
+    Deeds deeds("kill@hook:begin,rank=2", 2);
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.take() == kKilled);
+    Deeds other("kill@hook:begin,rank=2", 3);
+    other.injector.pass(FaultSite::kHook, "begin", 2);
+    CHECK(other.take() == kNothing);
+  }
+  SUBCASE("an unknown rank meets only what is for every rank") {
+    Deeds deeds("kill@store:read,rank=0;freeze@store:read");
+    deeds.injector.pass(FaultSite::kStore, "read", -1);
+    CHECK(deeds.take() == kFrozen);
+  }
+  SUBCASE("new rules count anew") {
+    Deeds deeds("kill@hook:begin,nth=2");
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    deeds.injector.replace(parse("freeze@hook:begin,nth=2"));
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.take() == kNothing);
+    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.take() == kFrozen);
+  }
+}
+
+TEST_CASE("a phase begins with its first hook in an attempt") {
+  Deeds deeds("kill@phase:write,nth=2;freeze@hook:write_data,nth=2");
+  const auto pass = [&](const std::string& hook, const std::string& phase, const std::string& checkpointer, std::uint64_t counter) {
+    deeds.injector.pass_hook(hook, phase, checkpointer, counter, 0);
+    return deeds.take();
+  };
+  CHECK(pass("begin", "write", "main", 1) == kNothing);
+  CHECK(pass("write_data", "finish", "main", 1) == kNothing);
+  CHECK(pass("begin", "write", "main", 1) == kNothing);  // again within the attempt: not a second beginning
+  CHECK(pass("begin", "", "main", 2) == kNothing);       // belongs to no phase
+  CHECK(pass("begin", "write", "other", 1) == kKilled);  // another checkpointer's
+  CHECK(pass("write_data", "write", "main", 2) == kFrozen);
+}
+
+TEST_CASE("what the caller has to do is returned, and throw throws what says so") {
+  Deeds deeds(
+      "drop-link=1@hook:begin;disk-full@store:create;short-write@store:write_at;read-flip@store:read;throw@hook:write_data");
+  const auto left = deeds.injector.pass_hook("begin", "write", "main", 1, 0);
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].action == FaultAction::kDropLink);
+  CHECK(left[0].peer == 1);
+  for (const auto& [operation, action] : std::vector<std::pair<std::string, FaultAction>>{
+           {"create", FaultAction::kDiskFull}, {"write_at", FaultAction::kShortWrite}, {"read", FaultAction::kReadFlip}}) {
+    const auto rules = deeds.injector.pass(FaultSite::kStore, operation, -1);
+    REQUIRE(rules.size() == 1);
+    CHECK(rules[0].action == action);
+  }
+  CHECK(deeds.take() == kNothing);
+  CHECK_THROWS_AS(deeds.injector.pass(FaultSite::kHook, "write_data", 0), InjectedFault);
+}
+
+TEST_CASE("the process itself is killed, or stopped until it is told to go on") {
+  // In a child each, which says on a pipe that it has come past the place.
+  const auto run = [](const std::string& spec, const std::function<void(pid_t, int)>& watch) {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      InjectorHands hands = system_hands();
+      hands.announce = [](const std::string&) {};
+      Injector(parse(spec), std::nullopt, std::move(hands)).pass(FaultSite::kHook, "begin", 0);
+      ::_exit(::write(ends[1], "x", 1) == 1 ? 7 : 8);
+    }
+    REQUIRE(child > 0);
+    ::close(ends[1]);
+    watch(child, ends[0]);
+    ::close(ends[0]);
+  };
+  char byte = 0;
+  int status = 0;
+  run("kill@hook:begin", [&](pid_t child, int end) {
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGKILL);
+    CHECK(::read(end, &byte, 1) == 0);
+  });
+  run("freeze@hook:begin", [&](pid_t child, int end) {
+    REQUIRE(::waitpid(child, &status, WUNTRACED) == child);
+    REQUIRE(WIFSTOPPED(status));
+    ::kill(child, SIGCONT);
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 7);
+    CHECK(::read(end, &byte, 1) == 1);
+  });
+}
