@@ -16,6 +16,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -259,7 +260,7 @@ class Verification {
     const std::string what = child_url(store_.url(), name) + " at offset " + std::to_string(task.begin);
     try {
       // Values are archives too, as torch.save made them; a blob of the user's own bytes has nothing to check it by.
-      if (item.tensor || begins_like_zip(task)) {
+      if (item.tensor || looks_like_zip(task)) {
         const ZipReader zip(task.end - task.begin, read_at, what);
         for (const ZipReader::Entry& entry : zip.entries()) check_entry(task, zip, entry);
       }
@@ -276,11 +277,14 @@ class Verification {
     report(task.end - task.begin);
   }
 
-  bool begins_like_zip(const Task& task) {
+  // At either end: damage to one does not make an archive something that nothing can be said about.
+  bool looks_like_zip(const Task& task) {
+    const std::uint64_t length = task.end - task.begin;
+    if (length < zip::kEndBytes) return false;
     char begin[4] = {};
-    if (task.end - task.begin < sizeof(begin)) return false;
-    store_.read(task.file->info->name, {{task.begin, {begin, sizeof(begin)}}});
-    return std::string_view(begin, sizeof(begin)) == std::string_view("PK\x03\x04", 4);
+    char end[4] = {};
+    store_.read(task.file->info->name, {{task.begin, {begin, sizeof(begin)}}, {task.end - zip::kEndBytes, {end, sizeof(end)}}});
+    return zip::get_u32(begin) == zip::kLocalHeaderSignature || zip::get_u32(end) == zip::kEndSignature;
   }
 
   // Entries may be larger than memory should be asked for.

@@ -324,24 +324,26 @@ class MetadataReader {
 };
 
 // Items lie apart: where two share bytes, the name of a file or an offset is damaged, and some other item would be read for one of
-// them, sound in itself. A writer may store once what has two names, but never two chunks of one tensor.
+// them, sound in itself. A writer may store once what it records twice, under two names or as one chunk that two ranks held; but
+// never two chunks of one tensor.
 void check_places(const Metadata& metadata, const std::string& what) {
   struct Place {
     std::uint32_t file;
     std::uint64_t begin;
     std::uint64_t end;
     const std::string* fqn;
+    const Box* chunk;  // nullptr: a bytes object
   };
   std::vector<Place> places;
-  const auto add = [&](const StorageInfo& info, const std::string& fqn) {
-    if (info.length > 0) places.push_back({info.file, info.offset, info.offset + info.length, &fqn});
+  const auto add = [&](const StorageInfo& info, const std::string& fqn, const Box* chunk) {
+    if (info.length > 0) places.push_back({info.file, info.offset, info.offset + info.length, &fqn, chunk});
   };
   for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
       for (std::size_t i = 0; i < tensor->storage.size(); ++i)
-        if (!tensor->chunks[i].empty()) add(tensor->storage[i], fqn);
+        if (!tensor->chunks[i].empty()) add(tensor->storage[i], fqn, &tensor->chunks[i]);
     } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
-      add(*bytes.storage, fqn);
+      add(*bytes.storage, fqn, nullptr);
     }
   }
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
@@ -350,8 +352,9 @@ void check_places(const Metadata& metadata, const std::string& what) {
   const Place* last = nullptr;  // of those so far, the one that ends last
   for (const Place& place : places) {
     if (last != nullptr && last->file == place.file && place.begin < last->end) {
-      const bool is_one_for_two_names = place.begin == last->begin && place.end == last->end && *place.fqn != *last->fqn;
-      if (!is_one_for_two_names)
+      const bool is_one_place = place.begin == last->begin && place.end == last->end;
+      const bool is_one_chunk = *place.fqn == *last->fqn && place.chunk && last->chunk && *place.chunk == *last->chunk;
+      if (!is_one_place || (*place.fqn == *last->fqn && !is_one_chunk))
         throw Error(ErrorCode::kCorrupt, what + ": it places " + in_quotes(*last->fqn) + " and " + in_quotes(*place.fqn) +
                                              " at the same bytes, from " + std::to_string(place.begin) + " on, of " +
                                              in_quotes(metadata.files[place.file].name) + ": it is damaged");

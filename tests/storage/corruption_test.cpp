@@ -87,7 +87,8 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
   std::size_t refused = 0;
   for (const auto& [name, whole] : checkpoint.objects())
     for (const FormatRegion& region : checkpoint.regions(name))
-      for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += region.is_payload ? 7 : 1) {
+      // Each byte, at changing bits: 3 has no divisor in common with 8.
+      for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += 3) {
         const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
         INFO(name, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
         CHECK(outcome.is_sound(name));
@@ -117,7 +118,8 @@ TEST_CASE("corruption: a region cut off, taken out, doubled, shifted, zeroed or 
           INFO(source, " ", name, ", ", region.name, " ", way, ": ", outcome.thrown.what);
           CHECK(outcome.is_sound(name));
           if (ours) CHECK(outcome.thrown.is_error);
-          if (ours) CHECK(is_found);
+          // What stops a load, verify finds; that PyTorch's metadata lack what a caller wants is no fault of theirs.
+          if (ours || (outcome.thrown.is_error && name != kCommitRecordName)) CHECK(is_found);
           ++tried;
           refused += outcome.thrown.is_error;
         }
