@@ -18,35 +18,41 @@ namespace {
 constexpr std::size_t kStreamFrameBytesMax = 16 * 1024;
 constexpr std::size_t kMessageBytesMax = 64 * 1024;
 
-void run_save_plan(ByteSpan input) { check_round_trip(input, encode_save_plan, decode_save_plan); }
-void run_load_plan(ByteSpan input) { check_round_trip(input, encode_load_plan, decode_load_plan); }
-void run_write_results(ByteSpan input) { check_round_trip(input, encode_write_results, decode_write_results); }
-void run_envelope(ByteSpan input) { check_round_trip(input, protocol::encode, protocol::decode); }
+bool run_save_plan(ByteSpan input) { return makes_round_trip(input, encode_save_plan, decode_save_plan); }
+bool run_load_plan(ByteSpan input) { return makes_round_trip(input, encode_load_plan, decode_load_plan); }
+bool run_write_results(ByteSpan input) { return makes_round_trip(input, encode_write_results, decode_write_results); }
+bool run_envelope(ByteSpan input) { return makes_round_trip(input, protocol::encode, protocol::decode); }
 
 // One direction of a connection, arriving in pieces whose lengths the input itself decides.
-void run_frames(ByteSpan input) {
+bool run_frames(ByteSpan input) {
   const LinkIdentity self{"0123456789abcdef0123456789abcdef", 1, 4, kStreamFrameBytesMax};
   FrameReader reader(kStreamFrameBytesMax);
   MessageAssembler assembler(kMessageBytesMax);
-  goes_through([&] {
-    while (!input.empty()) {
+  // Whether the connection would go on.
+  const auto take = [&](ByteSpan bytes) {
+    v1::LinkFrame frame;
+    if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return false;
+    if (is_hello(frame)) find_fault(frame.hello(), self);
+    std::string message;
+    if (frame.has_section() && assembler.add(*frame.mutable_section(), message) && message.size() > kMessageBytesMax)
+      throw FuzzFault("a message longer than allowed");
+    return true;
+  };
+  bool is_open = true;
+  const bool is_sound = goes_through([&] {
+    while (is_open && !input.empty()) {
       const std::size_t length = std::min<std::size_t>(input.size(), 1 + static_cast<unsigned char>(input.data()[0]) % 64);
       reader.buffer().append(input.data(), length);
       input = input.subspan(length, input.size() - length);
       ByteSpan bytes;
-      FrameReader::Status status;
-      while ((status = reader.next(bytes)) == FrameReader::Status::kFrame) {
-        v1::LinkFrame frame;
-        if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-        if (is_hello(frame)) find_fault(frame.hello(), self);
-        std::string message;
-        if (frame.has_section() && assembler.add(*frame.mutable_section(), message) && message.size() > kMessageBytesMax)
-          throw FuzzFault("a message longer than allowed");
-      }
-      if (status == FrameReader::Status::kTooLong) return;
-      if (reader.buffer().size() > kStreamFrameBytesMax + kFramePrefixBytes) throw FuzzFault("more than a frame is kept");
+      FrameReader::Status status = FrameReader::Status::kFrame;
+      while (is_open && (status = reader.next(bytes)) == FrameReader::Status::kFrame) is_open = take(bytes);
+      is_open = is_open && status != FrameReader::Status::kTooLong;
+      if (is_open && reader.buffer().size() > kStreamFrameBytesMax + kFramePrefixBytes)
+        throw FuzzFault("more than a frame is kept");
     }
   });
+  return is_open && is_sound;
 }
 
 std::vector<Bytes> save_plans() { return {encode_save_plan(sample_save_plan())}; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Feeds every fuzz target with many inputs: by libFuzzer where preset `fuzz` was built, else by the seeded mutator of the tests, which
-# takes other inputs each time and says how to repeat one.
+# Feeds every fuzz target with many inputs: by libFuzzer where preset `fuzz` was built, else by the seeded mutator of the tests,
+# which takes other inputs each time and says how to repeat one.
 #
 #   tests/fuzz/soak.sh N [PRESET]     N inputs each; the mutator's binary is that of PRESET (asan)
 #

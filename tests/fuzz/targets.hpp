@@ -1,6 +1,6 @@
 // What takes bytes that nobody vouches for: one function each, which a fuzzer may call with anything.
 //
-// A function returns when it took its input or refused it with kCorrupt or kUnsupported. Whatever else it does is a fault: another
+// A function returns whether it took its input; it refuses with kCorrupt or kUnsupported. Whatever else it does is a fault: another
 // exception, which FuzzFault stands for where something was taken that cannot be right; a crash, a leak, memory out of proportion.
 #pragma once
 
@@ -20,7 +20,7 @@ class FuzzFault : public std::runtime_error {
 
 struct FuzzTarget {
   std::string name;
-  void (*run)(ByteSpan input) = nullptr;
+  bool (*run)(ByteSpan input) = nullptr;  // whether the input was taken
   // What to begin with: sound inputs, so that what is made of them gets past the first check.
   std::vector<Bytes> (*seeds)() = nullptr;
 };
@@ -44,10 +44,11 @@ bool goes_through(Use use) {
 
 // What was decoded must encode, and that must decode to the same again.
 template <class Encode, class Decode>
-void check_round_trip(ByteSpan input, Encode encode, Decode decode) {
+bool makes_round_trip(ByteSpan input, Encode encode, Decode decode) {
   Bytes encoded;
-  if (!goes_through([&] { encoded = encode(decode(input)); })) return;
+  if (!goes_through([&] { encoded = encode(decode(input)); })) return false;
   if (encode(decode(encoded)) != encoded) throw FuzzFault("what was decoded does not survive a second journey");
+  return true;
 }
 
 }  // namespace cairn::testing
