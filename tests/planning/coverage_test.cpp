@@ -8,7 +8,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/global_plan.hpp>
-#include <cairn/tests/planning/layouts.hpp>
+#include <cairn/tests/support/layouts.hpp>
 
 namespace cairn {
 namespace {

@@ -10,7 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/planning/global_plan.hpp>
-#include <cairn/tests/planning/layouts.hpp>
+#include <cairn/tests/support/layouts.hpp>
 
 namespace cairn {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/resharding.hpp>
-#include <cairn/tests/planning/layouts.hpp>
+#include <cairn/tests/support/layouts.hpp>
 
 namespace cairn {
 namespace {

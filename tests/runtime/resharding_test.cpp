@@ -3,7 +3,7 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
-#include <cairn/tests/support/layouts.hpp>
+#include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/torch.hpp>
 
 using namespace cairn;

@@ -1,89 +1,135 @@
-// The layouts that resharding tests cross with each other: how one tensor may lie on the ranks of a world.
+// How one tensor may lie on the ranks of a world, as boxes: for tests that cross layouts with each other. Tensors laid out so:
+// laid_out_state.hpp.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <torch/torch.h>
-
-#include <cairn/state/state_dict.hpp>
-#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/planning/box.hpp>
 
 namespace cairn::testing {
 
+// What each rank holds, by rank.
+struct BoxLayout {
+  std::string name;
+  std::vector<std::vector<Box>> boxes;
+};
+
+// Rows of `box` along `dim`, cut in `parts` as torch.chunk does: later ones may be smaller or empty.
+inline std::vector<Box> chunk_along(const Box& box, std::size_t dim, int parts) {
+  std::vector<Box> result;
+  const std::int64_t size = box.sizes[dim];
+  const std::int64_t step = std::max<std::int64_t>(1, (size + parts - 1) / parts);
+  for (int part = 0; part < parts; ++part) {
+    Box piece = box;
+    const std::int64_t begin = std::min(size, step * part);
+    piece.offsets[dim] += begin;
+    piece.sizes[dim] = std::min(size, begin + step) - begin;
+    result.push_back(piece);
+  }
+  return result;
+}
+
+// Cuts the tensor at random places, again and again: boxes of any arrangement that straight cuts give.
+inline std::vector<Box> random_tiling(const Extents& size, int cuts, Random& random) {
+  std::vector<Box> boxes{Box::whole(size)};
+  for (int i = 0; i < cuts && !size.empty(); ++i) {
+    Box& box = boxes[random.next() % boxes.size()];
+    const std::size_t dim = random.next() % size.size();
+    if (box.sizes[dim] < 2) continue;
+    const auto at = static_cast<std::int64_t>(1 + random.next() % static_cast<std::uint64_t>(box.sizes[dim] - 1));
+    Box upper = box;
+    upper.offsets[dim] += at;
+    upper.sizes[dim] -= at;
+    box.sizes[dim] = at;
+    boxes.push_back(upper);
+  }
+  return boxes;
+}
+
+// The layouts that every world can have.
 inline const std::vector<std::string>& layout_names() {
   static const std::vector<std::string> names{"replicated", "dim-0", "dim-1", "2-D mesh", "uneven", "left-out ranks"};
   return names;
 }
 
-// Cuts dimension 0 by hand: rank r gets a share that grows with r, so that low ranks may get nothing.
-inline ShardedTensor uneven(const torch::Tensor& whole, int rank, int world_size) {
-  const auto rows = whole.size(0);
-  const auto total = static_cast<std::int64_t>(world_size) * (world_size + 1) / 2;
-  const auto cut = [&](int r) { return rows * (static_cast<std::int64_t>(r) * (r + 1) / 2) / total; };
-  const auto begin = cut(rank);
-  const auto end = cut(rank + 1);
-  std::vector<LocalShard> shards;
-  if (end > begin) {
-    Extents offsets = Extents::filled(static_cast<std::size_t>(whole.dim()), 0);
-    offsets[0] = begin;
-    shards.push_back({whole.narrow(0, begin, end - begin).clone(), offsets});
-  }
-  const Extents size(whole.sizes().data(), whole.sizes().size());
-  const auto dtype = ShardedTensor::distribute(whole, over_all_ranks(1), 0).dtype();
-  return ShardedTensor(size, dtype, std::move(shards));
-}
-
-// This rank's part of `whole`, as a copy.
-inline Value lay_out(const std::string& layout, const torch::Tensor& whole, int rank, int world_size) {
-  if (layout == "replicated") return whole.clone();
-  if (layout == "dim-0" || layout == "dim-1")
-    return ShardedTensor::distribute(whole, over_all_ranks(world_size, layout == "dim-1" && whole.dim() > 1 ? 1 : 0), rank);
-  if (layout == "2-D mesh") {
-    const std::int64_t first = world_size % 2 == 0 ? 2 : 1;
-    const DeviceMesh mesh({first, world_size / first});
-    const std::int64_t second_dim = whole.dim() > 1 ? 1 : 0;
-    return ShardedTensor::distribute(whole, mesh, {Shard{0}, Shard{second_dim}}, rank);
-  }
-  if (layout == "uneven") return uneven(whole, rank, world_size);
-  ChunkShardingSpec spec = over_all_ranks(world_size);
-  if (world_size > 1) spec.placements.erase(spec.placements.begin());
-  return ShardedTensor::distribute(whole, spec, rank);
-}
-
-// Several tensors of different shapes and types, whole.
-inline std::vector<std::pair<std::string, torch::Tensor>> whole_tensors() {
-  return {{"matrix", counting({7, 5}, 1)},
-          {"half", counting({16, 12}, 2, torch::kBFloat16)},
-          {"vector", counting({13}, 3, torch::kInt64)},
-          {"cube", counting({4, 6, 5}, 4, torch::kFloat64)}};
-}
-
-inline StateDict state_in_layout(const std::string& layout, int rank, int world_size, bool zeroed = false) {
-  StateDict state;
-  for (const auto& [name, whole] : whole_tensors())
-    state.insert(name, lay_out(layout, zeroed ? torch::zeros_like(whole) : whole, rank, world_size));
-  return state;
-}
-
-// Whether this rank's parts hold what `state_in_layout` puts there.
-inline bool holds_expected(const StateDict& state, const std::string& layout, int rank, int world_size) {
-  const StateDict expected = state_in_layout(layout, rank, world_size);
-  for (const auto& [name, value] : expected) {
-    const Value& found = state.at(name);
-    if (value.is_tensor()) {
-      if (!torch::equal(found.tensor(), value.tensor())) return false;
-      continue;
+// One of the above. `size` has at least one dimension; where it has no second, the first stands for it.
+inline BoxLayout layout_of(const std::string& name, const Extents& size, int ranks) {
+  const Box whole = Box::whole(size);
+  const std::size_t second_dim = size.size() > 1 ? 1 : 0;
+  const auto count = static_cast<std::size_t>(ranks);
+  BoxLayout layout{name, std::vector<std::vector<Box>>(count)};
+  const auto give = [&](std::size_t first_rank, const std::vector<Box>& boxes) {
+    for (std::size_t i = 0; i < boxes.size(); ++i) layout.boxes[first_rank + i] = {boxes[i]};
+  };
+  if (name == "replicated") {
+    layout.boxes.assign(count, {whole});
+  } else if (name == "2-D mesh") {
+    const int rows = ranks % 2 == 0 ? 2 : 1;
+    std::size_t rank = 0;
+    for (const Box& row : chunk_along(whole, 0, rows)) {
+      give(rank, chunk_along(row, second_dim, ranks / rows));
+      rank += count / static_cast<std::size_t>(rows);
     }
-    const auto& shards = value.sharded().local_shards();
-    const auto& loaded = found.sharded().local_shards();
-    if (shards.size() != loaded.size()) return false;
-    for (std::size_t i = 0; i < shards.size(); ++i)
-      if (!torch::equal(shards[i].tensor, loaded[i].tensor)) return false;
+  } else if (name == "uneven") {
+    // Shares that grow with the rank, so that low ranks may get nothing.
+    const auto cut = [&](std::int64_t rank) { return size[0] * (rank * (rank + 1) / 2) / (ranks * (ranks + 1) / 2); };
+    for (int rank = 0; rank < ranks; ++rank) {
+      Box box = whole;
+      box.offsets[0] = cut(rank);
+      box.sizes[0] = cut(rank + 1) - cut(rank);
+      if (!box.empty() || whole.empty()) layout.boxes[static_cast<std::size_t>(rank)] = {box};
+    }
+  } else if (name == "left-out ranks") {
+    if (ranks == 1) return layout_of("dim-0", size, 1);
+    give(1, chunk_along(whole, 0, ranks - 1));
+  } else {
+    give(0, chunk_along(whole, name == "dim-1" ? second_dim : 0, ranks));
   }
-  return true;
+  return layout;
+}
+
+// Those, and further ones that only plans can have; a 0-dim tensor has but a few.
+inline std::vector<BoxLayout> all_layouts(const Extents& size, int ranks, Random& random) {
+  std::vector<BoxLayout> layouts;
+  for (const std::string& name : layout_names())
+    if (!size.empty() || name == "replicated") layouts.push_back(layout_of(name, size, ranks));
+  for (std::size_t dim = 2; dim < size.size(); ++dim) {
+    BoxLayout cut{"dim-" + std::to_string(dim), {}};
+    for (const Box& box : chunk_along(Box::whole(size), dim, ranks)) cut.boxes.push_back({box});
+    layouts.push_back(cut);
+  }
+  if (!size.empty() && ranks % 2 == 0) {
+    BoxLayout hybrid{"replicated pairs", {}};
+    for (const Box& row : chunk_along(Box::whole(size), 0, ranks / 2)) hybrid.boxes.insert(hybrid.boxes.end(), 2, {row});
+    layouts.push_back(hybrid);
+  }
+  BoxLayout scattered{"any boxes", std::vector<std::vector<Box>>(static_cast<std::size_t>(ranks))};
+  for (const Box& box : random_tiling(size, 3 * ranks, random))
+    scattered.boxes[random.next() % static_cast<std::uint64_t>(ranks)].push_back(box);
+  layouts.push_back(scattered);
+  return layouts;
+}
+
+// Calls `visit(position, linear index within size)` for every element of `box`.
+template <class Visit>
+void for_each_element(const Box& box, const Extents& size, Visit visit) {
+  if (box.empty()) return;
+  Extents at = box.offsets;
+  for (;;) {
+    std::int64_t linear = 0;
+    for (std::size_t dim = 0; dim < size.size(); ++dim) linear = linear * size[dim] + at[dim];
+    visit(at, static_cast<std::size_t>(linear));
+    std::size_t dim = size.size();
+    while (dim > 0 && ++at[dim - 1] == box.offsets[dim - 1] + box.sizes[dim - 1]) {
+      at[dim - 1] = box.offsets[dim - 1];
+      --dim;
+    }
+    if (dim == 0) return;
+  }
 }
 
 }  // namespace cairn::testing
