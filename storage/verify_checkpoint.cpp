@@ -79,9 +79,10 @@ class Verification {
     faults_.push_back({object, offset, fqn, what});
   }
 
+  // One call at a time, in order. The lock is for nothing else: whoever is told may take as long as they like.
   void report(std::uint64_t bytes) {
     if (!progress_) return;
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(progress_mutex_);
     done_ += bytes;
     progress_(done_, total_);
   }
@@ -181,6 +182,19 @@ class Verification {
     }
   }
 
+  // Damaged blocks in a row, of one item: one fault, since a file may be damaged from end to end.
+  struct DamagedRun {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;  // 0: none
+    std::string fqn;
+  };
+
+  void add_run(const File& file, const DamagedRun& run) {
+    if (run.end > 0)
+      add(file.info->name, run.begin, run.fqn,
+          "the checksum of the bytes up to offset " + std::to_string(run.end) + " does not match");
+  }
+
   void check_piece(const Task& task) {
     File& file = *task.file;
     const auto length = static_cast<std::size_t>(task.end - task.begin);
@@ -191,13 +205,20 @@ class Verification {
       // Pieces begin at multiples of every checksum block.
       const std::uint64_t block_bytes = file.trailer->checksum_block_bytes;
       const std::uint64_t content_end = std::min(task.end, file.trailer->content_bytes);
+      DamagedRun run;
       for (std::uint64_t at = task.begin; at < content_end; at += block_bytes) {
         const std::uint64_t end = std::min(content_end, at + block_bytes);
         const ByteSpan block = ByteSpan(bytes).subspan(at - task.begin, end - at);
-        if (crc32(0, block) != file.trailer->block_crc32[static_cast<std::size_t>(at / block_bytes)])
-          add(file.info->name, at, name_at(file, at, end),
-              "the checksum of the bytes up to offset " + std::to_string(end) + " does not match");
+        if (crc32(0, block) == file.trailer->block_crc32[static_cast<std::size_t>(at / block_bytes)]) continue;
+        std::string fqn = name_at(file, at, end);
+        if (run.end == at && run.fqn == fqn) {
+          run.end = end;
+          continue;
+        }
+        add_run(file, run);
+        run = {at, end, std::move(fqn)};
       }
+      add_run(file, run);
     }
     report(length);
   }
@@ -309,6 +330,7 @@ class Verification {
   std::vector<Task> tasks_;
   std::mutex mutex_;
   std::vector<VerifyFault> faults_;
+  std::mutex progress_mutex_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };

@@ -1,5 +1,6 @@
 // verify_checkpoint finds one flipped bit anywhere, names every fault, and finds none where there is none.
 #include <filesystem>
+#include <set>
 
 #include <cairn/tests/support/torch.hpp>
 
@@ -101,6 +102,22 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
   CHECK(faults[0].offset == (a.payload_offset + 400'000) / kChecksumBlockBytes * kChecksumBlockBytes);
   CHECK(faults[0].object == saved.file);
   CHECK(faults[1].fqn == "c");
+}
+
+TEST_CASE("verify: a file that is damaged from end to end has a fault for each item, not for each block") {
+  const Saved saved(large_state());
+  Bytes bytes = content(*saved.store, saved.file);
+  const std::uint64_t content_bytes = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length;
+  REQUIRE(content_bytes > 16 * kChecksumBlockBytes);
+  for (std::uint64_t at = 0; at < content_bytes; ++at) bytes[at] = static_cast<char>(~bytes[at]);
+  replace(*saved.store, saved.file, bytes);
+  const auto faults = verify_checkpoint(*saved.store, 2);
+  CHECK(faults.size() <= 5);
+  std::set<std::string> names;
+  for (const VerifyFault& fault : faults) names.insert(fault.fqn);
+  CHECK(names.count("a") == 1);
+  CHECK(names.count("c") == 1);
+  CHECK(names.count("d") == 1);
 }
 
 TEST_CASE("verify: missing, short and exchanged files") {
