@@ -4,10 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +17,7 @@
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/job_secret.hpp>
+#include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -30,30 +29,10 @@ constexpr const char* kOurs = "the secret of these tests";
 constexpr const char* kTheirs = "another secret, as long as it";
 
 // What the environment says of secrets, for one test.
-class SecretVariables {
- public:
-  SecretVariables(const std::string& file, const std::string& text) : old_file_(get(kFile)), old_text_(get(kText)) {
-    set(kFile, file);
-    set(kText, text);
-  }
-  ~SecretVariables() {
-    set(kFile, old_file_);
-    set(kText, old_text_);
-  }
-  SecretVariables(const SecretVariables&) = delete;
-  SecretVariables& operator=(const SecretVariables&) = delete;
-
- private:
-  static constexpr const char* kFile = "CAIRN_SECRET_FILE";
-  static constexpr const char* kText = "CAIRN_SECRET";
-  static std::string get(const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  }
-  static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
-  std::string old_file_;
-  std::string old_text_;
-};
+Environment secret_variables(const std::optional<std::string>& file, const std::optional<std::string>& text) {
+  return Environment({{"CAIRN_SECRET_FILE", file}, {"CAIRN_SECRET", text}});
+}
+Environment no_secret_variables() { return secret_variables(std::nullopt, std::nullopt); }
 
 WorldOptions with_secret(const std::string& secret) {
   WorldOptions options;
@@ -98,13 +77,13 @@ TEST_CASE("the secret is looked for in one place after the other") {
   const std::string in_named_file = file("2 in the file that is named");
   WorldOptions options;
   {
-    const SecretVariables nothing("", "");
+    const Environment nothing = no_secret_variables();
     CHECK(find_secret(options).empty());
   }
-  const SecretVariables variables(in_named_file, "3 in the environment itself");
+  const Environment variables = secret_variables(in_named_file, "3 in the environment itself");
   CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("2 in the file that is named"))));
   {
-    const SecretVariables text_only("", "3 in the environment itself");
+    const Environment text_only = secret_variables("", "3 in the environment itself");
     CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("3 in the environment itself"))));
   }
   options.secret_file = in_option_file;
@@ -133,7 +112,7 @@ TEST_CASE("a world does not begin with a secret that is none") {
 
 TEST_CASE("without a secret nothing but loopback will do") {
   LeakCheck leaks;
-  const SecretVariables nothing("", "");
+  const Environment nothing = no_secret_variables();
   auto addresses = free_addresses(2);
   const auto refused = [&](const WorldOptions& options) {
     const Thrown thrown = thrown_by([&] { World::from_addresses(0, addresses, "job", options); });
@@ -176,7 +155,7 @@ TEST_CASE("ranks with one secret save over TLS") {
 
 TEST_CASE("ranks that differ in the secret are named when the world assembles, on every rank") {
   LeakCheck leaks;
-  const SecretVariables nothing("", "");
+  const Environment nothing = no_secret_variables();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> secrets;
   std::string named;
@@ -229,7 +208,7 @@ FailureMap failures_of(const std::function<void()>& call) {
 
 TEST_CASE("a rank with another secret is named by every rank's save") {
   LeakCheck leaks;
-  const SecretVariables nothing("", "");
+  const Environment nothing = no_secret_variables();
   const TemporaryDirectory directory;
   const auto addresses = free_addresses(3);
   std::vector<FailureMap> failures(3);

@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,39 +20,13 @@
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/world.hpp>
+#include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 
 namespace cairn::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Sets variables, and puts back what was there.
-class Environment {
- public:
-  explicit Environment(const std::map<std::string, std::optional<std::string>>& values) {
-    for (const auto& [name, value] : values) {
-      const char* const old = std::getenv(name.c_str());
-      old_[name] = old == nullptr ? std::nullopt : std::optional<std::string>(old);
-      set(name, value);
-    }
-  }
-  ~Environment() {
-    for (const auto& [name, value] : old_) set(name, value);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  static void set(const std::string& name, const std::optional<std::string>& value) {
-    if (value) {
-      ::setenv(name.c_str(), value->c_str(), 1);
-    } else {
-      ::unsetenv(name.c_str());
-    }
-  }
-  std::map<std::string, std::optional<std::string>> old_;
-};
 
 int free_port() { return split_address(to_string(local_endpoint(listen_on("127.0.0.1", 0)))).port; }
 
@@ -229,6 +202,7 @@ TEST_CASE("ranks that differ in the world's size are told so") {
 }
 
 TEST_CASE("a rank that only its own machine can reach is named") {
+  const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
   const auto store = shared_store();
   const std::string card = "2 another-machine 127.0.0.1:4000 none";
   store->set("cairn/1/card/1", std::vector<std::uint8_t>(card.begin(), card.end()));
