@@ -1,0 +1,28 @@
+// What the library says to people goes where the program wants it.
+#include <cairn/tests/support/plain.hpp>
+//
+#include <memory>
+#include <sstream>
+
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <cairn/runtime/log.hpp>
+
+namespace cairn::testing {
+namespace {
+
+TEST_CASE("warnings go to the program's logger of that name") {
+  std::ostringstream written;
+  const auto before = spdlog::get("cairn");
+  spdlog::drop("cairn");
+  spdlog::register_logger(std::make_shared<spdlog::logger>("cairn", std::make_shared<spdlog::sinks::ostream_sink_mt>(written)));
+  log_warning("percent % and {braces}");
+  spdlog::drop("cairn");
+  if (before) spdlog::register_logger(before);
+  CHECK(written.str().find("warning") != std::string::npos);
+  CHECK(written.str().find("percent % and {braces}") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::testing
