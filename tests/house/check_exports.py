@@ -18,8 +18,9 @@ OURS = re.compile(r"^(vtable for |typeinfo for |typeinfo name for |VTT for |guar
 
 
 def exported(library):
-    listing = subprocess.run(["nm", "--dynamic", "--defined-only", "--format=posix", library], check=True, capture_output=True,
-                             text=True).stdout
+    # Linkers leave some local symbols in the dynamic table, too: nobody can link against those.
+    command = ["nm", "--dynamic", "--extern-only", "--defined-only", "--format=posix", library]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     mangled = [line.split(" ", 1)[0].split("@")[0] for line in listing.splitlines()]
     plain = subprocess.run(["c++filt"], check=True, capture_output=True, text=True, input="\n".join(mangled)).stdout.splitlines()
     return list(zip(mangled, plain))
