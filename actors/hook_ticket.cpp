@@ -2,10 +2,12 @@
 
 #include <utility>
 
+#include <cairn/actors/links/links.hpp>
+
 namespace cairn {
 
 HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
-                       std::uint64_t coordinator, const protocol::RunHook& hook)
+                       std::uint64_t coordinator, const protocol::RunHook& hook, std::shared_ptr<Injector> injector)
     : supervisor_(std::move(supervisor)),
       tap_(std::move(tracer), protocol::actor_of(hook.hook)),
       rank_(rank),
@@ -16,6 +18,7 @@ HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer
       phase_(hook.phase),
       sequence_(hook.sequence),
       counter_(hook.counter),
+      injector_(std::move(injector)),
       started_(tap_.tracer()->now()) {}
 
 HookTicket::~HookTicket() {
@@ -30,6 +33,15 @@ HookTicket::~HookTicket() {
                  std::to_string(rank_) + " or the executor of the call dropped it";
   failure.trace_position = record(false);
   report(std::move(failure));
+}
+
+void HookTicket::start() {
+  started_ = tap_.tracer()->now();
+  if (!injector_ || hook_ == protocol::Hook::kRelease) return;
+  const bool after_the_phases = hook_ == protocol::Hook::kAskCommitted || hook_ == protocol::Hook::kAbandon;
+  const char* const phase = after_the_phases ? "" : to_string(phase_);
+  for (const auto& rule : injector_->pass_hook(protocol::name_of(hook_, operation_), phase, checkpointer_, counter_, rank_))
+    if (rule.action == FaultAction::kDropLink) supervisor_->post(LinkDrop{rule.peer.value_or(-1)});
 }
 
 void HookTicket::succeed(protocol::HookValue value) {

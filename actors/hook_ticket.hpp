@@ -9,6 +9,7 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/traced.hpp>
+#include <cairn/base/injection.hpp>
 
 namespace cairn {
 
@@ -18,13 +19,13 @@ class HookTicket {
  public:
   // `coordinator`: 0 when the rank's own machine asked, else which life of the coordinator actor did.
   HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
-             std::uint64_t coordinator, const protocol::RunHook& hook);
+             std::uint64_t coordinator, const protocol::RunHook& hook, std::shared_ptr<Injector> injector = nullptr);
   ~HookTicket();
   HookTicket(const HookTicket&) = delete;
   HookTicket& operator=(const HookTicket&) = delete;
 
-  // The hook begins: its duration counts from here.
-  void start() { started_ = tap_.tracer()->now(); }
+  // The hook begins: its duration counts from here. Throws what an injector has for it, as if the hook had thrown.
+  void start();
   void succeed(protocol::HookValue value);
   void fail(std::exception_ptr exception);
 
@@ -42,6 +43,7 @@ class HookTicket {
   const Phase phase_;
   const std::uint64_t sequence_;
   const std::uint64_t counter_;
+  const std::shared_ptr<Injector> injector_;  // null: nothing is injected
   MonotonicTime started_;
   bool reported_ = false;
 };

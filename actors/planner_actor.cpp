@@ -70,8 +70,8 @@ PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::share
     tap->handle(message, [&] {
       const HookRequest& request = message.value;
       request.context->call().executor->post([request = HookRequest(request)]() mutable {
-        request.ticket->start();
         try {
+          request.ticket->start();
           request.ticket->succeed(run(request.hook, *request.context));
         } catch (...) {
           request.ticket->fail(std::current_exception());

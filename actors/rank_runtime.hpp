@@ -21,6 +21,7 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/failure.hpp>
+#include <cairn/base/injection.hpp>
 #include <cairn/base/observer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/storage.hpp>
@@ -85,6 +86,7 @@ struct RankConfig {
   bool one_process = false;  // all ranks live in this process: stores that are one process's will do
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
+  std::shared_ptr<Injector> injector;  // faults on purpose; null: none
 };
 
 class RankRuntime {

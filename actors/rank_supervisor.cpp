@@ -101,6 +101,9 @@ class Supervisor : public SupervisorActor::base {
           timers_.arm(this, true);
           stop_if_idle();
         },
+        [this](const LinkDrop& drop) {
+          if (links_) caf::anon_send(links_, drop);
+        },
         [this](const LinkUp& up) { on_link_up(up); },
         [this](const LinkDown& down) { on_link_down(down); },
         [this](const LinkMessage& message) { on_link_message(message); },
@@ -228,7 +231,8 @@ class Supervisor : public SupervisorActor::base {
   // --- hooks ----------------------------------------------------------------------------------------------------------------
 
   void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
-    auto ticket = std::make_shared<HookTicket>(inbox_, tap_.tracer(), config_.rank, checkpointer, coordinator, hook);
+    auto ticket =
+        std::make_shared<HookTicket>(inbox_, tap_.tracer(), config_.rank, checkpointer, coordinator, hook, config_.injector);
     const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
     auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
     // A child that is gone for good drops the request, and the ticket reports that.
@@ -266,7 +270,15 @@ class Supervisor : public SupervisorActor::base {
 
   // --- messages -------------------------------------------------------------------------------------------------------------
 
+  // Messages of a rank to itself pass here too, so that a place means the same on every rank.
+  void meet_faults(FaultSite site, const protocol::Message& message) {
+    if (!config_.injector) return;
+    for (const auto& rule : config_.injector->pass(site, protocol::name_of(message), config_.rank))
+      if (rule.action == FaultAction::kDropLink && links_) caf::anon_send(links_, LinkDrop{rule.peer.value_or(-1)});
+  }
+
   void send(const std::string& checkpointer, const protocol::Send& message) {
+    meet_faults(FaultSite::kSend, message.body);
     if (message.to == config_.rank) return deliver(config_.rank, checkpointer, message.counter, message.body);
     if (!links_) return;
     protocol::Envelope envelope;
@@ -289,6 +301,7 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void deliver(int from, const std::string& checkpointer, std::uint64_t counter, const protocol::Message& body) {
+    meet_faults(FaultSite::kReceive, body);
     if (protocol::is_for_coordinator(body)) {
       if (!coordinator_) return refuse(from, checkpointer);
       return tell_coordinator(checkpointer, protocol::Received{from, counter, body});

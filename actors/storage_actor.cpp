@@ -110,8 +110,8 @@ HookValue run_for_load(protocol::RunHook& hook, CallContext& context) {
 }
 
 void run(HookRequest& request) {
-  request.ticket->start();
   try {
+    request.ticket->start();
     if (request.hook.hook == Hook::kMoveData) return move_data(request);
     if (request.hook.hook == Hook::kRelease) return request.ticket->succeed({});
     auto value = request.hook.operation == protocol::Operation::kSave ? run_for_save(request.hook, *request.context)

@@ -28,6 +28,7 @@ set(CAIRN_PUBLIC_HEADERS
     actors/options.hpp
     runtime/cairn.hpp
     runtime/checkpointer.hpp
+    runtime/injection.hpp
     runtime/testing.hpp
     runtime/world.hpp
     tests/storage/store_conformance.hpp

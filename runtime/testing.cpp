@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/injection.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/world.hpp>
 
@@ -155,6 +156,7 @@ void barrier() { current().barrier(); }
 int run_joined(const std::function<int(int rank)>& run) {
   if (std::getenv("RANK") == nullptr) return run(-1);
   try {
+    allow_injection();
     const LastWill last_will;
     Session joined;
     announce(&joined);

@@ -14,7 +14,9 @@
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/injection.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
 #include <cairn/runtime/log.hpp>
 #include <cairn/runtime/rendezvous.hpp>
@@ -60,6 +62,7 @@ struct World::Implementation {
 namespace {
 
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
+  warn_of_ignored_injection();
   RankConfig config;
   config.rank = rank;
   config.world_size = world_size;
@@ -67,6 +70,7 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.one_process = one_process;
   config.options = options.runtime;
   config.observer = options.observer;
+  config.injector = active_injector();
   return config;
 }
 

@@ -5,6 +5,7 @@
 // actor does not look into them.
 //
 //   owner -> links   LinkSend{rank, bytes}     connects first if need be; order is kept per peer
+//   owner -> links   LinkDrop{rank}            ends the link with this peer, if there is one, as a network that fails would; for tests
 //   owner -> links   LinkClose{}               closes everything and ends the actor
 //   links -> owner   LinkUp{rank}              a peer's hello was accepted, or ours was
 //   links -> owner   LinkMessage{rank, bytes}  exactly once each, in order, while the link is up
@@ -33,6 +34,9 @@ using SharedBytes = std::shared_ptr<const std::string>;
 struct LinkSend {
   int rank = 0;
   SharedBytes bytes;
+};
+struct LinkDrop {
+  int rank = 0;  // -1: every peer
 };
 struct LinkClose {};
 struct LinkUp {
@@ -66,6 +70,7 @@ std::shared_ptr<LinksFactory> make_memory_links(int world_size);
 }  // namespace cairn
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkSend)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkDrop)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkClose)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkMessage)

@@ -142,6 +142,7 @@ class MemoryLinks : public caf::event_based_actor {
     set_down_handler([this](caf::down_msg& down) { on_down(down.source); });
     return {
         [this](const LinkSend& message) { on_send(message); },
+        [this](const LinkDrop& message) { on_drop(message); },
         [this](LinkClose) { quit(); },
         [this](const Hello& hello) { on_hello(hello); },
         [this](const Data& data) { on_data(data); },
@@ -195,6 +196,14 @@ class MemoryLinks : public caf::event_based_actor {
       to.waiting_bytes += message.bytes->size();
       to.waiting.push_back(message.bytes);
       if (to.waiting_bytes > options_.unsent_bytes_max) go_down(message.rank, LinkDownCause::kOverflow, overflow_text());
+    }
+  }
+
+  void on_drop(const LinkDrop& message) {
+    for (int rank = 0; rank < hub_->world_size(); ++rank) {
+      const auto& other = peer(rank);
+      if ((message.rank != -1 && message.rank != rank) || rank == rank_ || (other.out == 0 && other.wait == 0)) continue;
+      go_down(rank, LinkDownCause::kClosed, "the link to rank " + std::to_string(rank) + " was dropped on purpose");
     }
   }
 

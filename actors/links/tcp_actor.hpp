@@ -181,6 +181,7 @@ class TcpLinks {
 
   // Messages
   void on_send(const LinkSend& message);
+  void on_drop(const LinkDrop& message);
   void pump(int to);
   std::uint64_t draw_link();
 

@@ -71,6 +71,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   tell_self_later(tick_interval_, Tick{});
   return {
       [this](const LinkSend& message) { on_send(message); },
+      [this](const LinkDrop& message) { on_drop(message); },
       [this](LinkClose) { begin_close("it leaves the world"); },
       [this](OpeningStep step) { on_opening_step(step.opening); },
       [this](Tick) { on_tick(); },
@@ -129,6 +130,14 @@ std::uint64_t TcpLinks::draw_link() {
   std::uint64_t link = 0;
   while (link == 0) link = random_->next();
   return link;
+}
+
+void TcpLinks::on_drop(const LinkDrop& message) {
+  for (int of = 0; of < world_size(); ++of) {
+    const auto& other = peer(of);
+    if ((message.rank != -1 && message.rank != of) || of == rank() || (!other.up && other.data_opening == 0)) continue;
+    go_down(of, LinkDownCause::kClosed, "the link to " + describe(of) + " was dropped on purpose");
+  }
 }
 
 // Encodes as much as the socket may take soon.

@@ -157,6 +157,14 @@ class LauncherTest(unittest.TestCase):
     def test_ranks_may_do_without_a_secret(self):
         self.assertEqual(self.launch("-n", "1", "--env", "CAIRN_SECRET=", *shell('echo "[$CAIRN_SECRET_FILE]"')).stdout, "[rank 0] []\n")
 
+    def test_injections_reach_the_ranks(self):
+        arguments = ("-n", "1", "--inject", "kill@hook:finish", "--inject", "throw@store:sync,rank=1")
+        print_it = shell('echo "$CAIRN_INJECT"')
+        self.assertEqual(self.launch(*arguments, *print_it).stdout, "[rank 0] kill@hook:finish;throw@store:sync,rank=1\n")
+        self.assertEqual(self.launch("--env", "CAIRN_INJECT=freeze@hook:begin", *arguments, *print_it).stdout,
+                         "[rank 0] freeze@hook:begin;kill@hook:finish;throw@store:sync,rank=1\n")
+        self.assertEqual(self.launch("-n", "1", *shell('echo "${CAIRN_INJECT-unset}"')).stdout, "[rank 0] unset\n")
+
     def test_two_launches_get_different_ports(self):
         first = self.start("-n", "1", *shell('echo $MASTER_PORT; while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
         port = first.stdout.readline()
@@ -242,6 +250,19 @@ class LauncherTest(unittest.TestCase):
         self.assertIn("ranks 0, 1 ended by SIGTERM on the word of cairn-launch", result.stderr)
         self.assertIn("last lines of rank 2:\ncairn-launch:   last words\n", result.stderr)
         self.assertAllGone(self.pids(3))
+
+    def test_the_others_go_on_when_asked_to(self):
+        script = ('if [ $RANK = 2 ]; then kill -KILL $$; fi; '
+                  'if [ $RANK = 0 ]; then while [ ! -e "%s" ]; do sleep 0.01; done; exit 3; fi; echo done' % self.path("go"))
+        process = self.start("-n", "3", "--keep-going", *shell(script))
+        self.assertEqual(process.stdout.readline(), "[rank 1] done\n")
+        while "rank 2 ended by SIGKILL; the others go on" not in process.stderr.readline():
+            self.assertIsNone(process.poll())
+        open(self.path("go"), "w").close()
+        _, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL)  # of the first that failed
+        self.assertIn("rank 0 exited with 3", err)
+        self.assertIn("rank 1 exited with 0", err)
 
     def test_a_signal_is_reported_by_name(self):
         result = self.launch("-n", "1", *shell("kill -SEGV $$"))
@@ -343,7 +364,7 @@ class LauncherTest(unittest.TestCase):
     def test_help(self):
         result = self.launch("--help")
         self.assertEqual(result.returncode, 0)
-        for word in ("--timeout", "--env", "--grace", "--master-port", "MASTER_ADDR", "Exit code"):
+        for word in ("--timeout", "--env", "--keep-going", "--inject", "drop-link", "--grace", "--master-port", "MASTER_ADDR", "Exit code"):
             self.assertIn(word, result.stdout)
 
 
