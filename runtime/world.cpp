@@ -1,10 +1,13 @@
 #include <cairn/runtime/world.hpp>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/actors/links/links.hpp>
@@ -31,6 +34,59 @@ void check_place(int rank, int world_size) {
                 "rank " + std::to_string(rank) + " is not in a world of " + std::to_string(world_size) + " ranks");
 }
 
+// The place of `rank` in the list.
+int check_survivors(const std::vector<int>& survivors, int rank, int world_size) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " cannot rejoin: " + why);
+  };
+  const std::set<int> known(survivors.begin(), survivors.end());
+  if (known.size() != survivors.size()) refuse("a rank is listed twice among the survivors");
+  for (const int survivor : survivors)
+    if (survivor < 0 || survivor >= world_size)
+      refuse("rank " + std::to_string(survivor) + " is not in a world of " + std::to_string(world_size) + " ranks");
+  if (known.count(rank) == 0)
+    refuse("it is not among the survivors; who was lost or silent and is back after all starts anew, in a world of all ranks");
+  return static_cast<int>(std::find(survivors.begin(), survivors.end(), rank) - survivors.begin());
+}
+
+std::string listed(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+// What the ranks of one process share: how those of them that go on find each other.
+class Process {
+ public:
+  explicit Process(std::shared_ptr<ActorSystem> actors) : system(std::move(actors)) {}
+
+  struct Next {
+    std::shared_ptr<LinksFactory> links;  // null in a world of one
+    std::string incarnation;
+    std::shared_ptr<Process> process;
+  };
+  static Next make(std::shared_ptr<ActorSystem> system, int world_size) {
+    return {world_size == 1 ? nullptr : make_memory_links(world_size), random_hex(*system_random(), 128),
+            std::make_shared<Process>(std::move(system))};
+  }
+  // Once for each of `survivors`: the same for all of them.
+  Next next(const std::vector<int>& survivors) {
+    std::lock_guard lock(mutex_);
+    auto found = next_.find(survivors);
+    if (found == next_.end())
+      found = next_.emplace(survivors, std::make_pair(make(system, static_cast<int>(survivors.size())), survivors.size())).first;
+    const Next made = found->second.first;
+    if (--found->second.second == 0) next_.erase(found);
+    return made;
+  }
+
+  const std::shared_ptr<ActorSystem> system;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // and how many have not taken it yet
+};
+
 }  // namespace
 
 struct World::Implementation {
@@ -42,9 +98,13 @@ struct World::Implementation {
         incarnation(config.incarnation),
         one_process(in_one_process),
         secured(is_secured),
-        shutdown_deadline(world_options.shutdown_deadline),
+        options(world_options),
         runtime(std::move(system), std::move(config), std::move(links)) {}
-  ~Implementation() { runtime.shutdown(shutdown_deadline); }
+  ~Implementation() { runtime.shutdown(options.shutdown_deadline); }
+
+  // Of ranks that meet through `store`, and of those in this process.
+  static World meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options);
+  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
   const int rank;
   const int size;
@@ -52,8 +112,12 @@ struct World::Implementation {
   const std::string incarnation;
   const bool one_process;
   const bool secured;
-  const std::chrono::milliseconds shutdown_deadline;
-  c10::intrusive_ptr<c10d::Store> store;  // hosted by rank 0 for the others: kept as long as the world
+  const WorldOptions options;
+  Secret secret;  // of the job; empty: none, or a world in one process
+  // How the ranks met: in this process, or through a store, which may be the environment's.
+  std::shared_ptr<Process> process;
+  std::optional<Place> place;
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores;  // the last one; the others may be hosted here for other ranks
   std::mutex mutex;
   std::set<std::string> checkpointers;
   RankRuntime runtime;
@@ -96,22 +160,28 @@ World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
   World world = from_store(open_store(place, options.assemble_deadline), place.rank, place.world_size, options);
   world.implementation_->local_rank = place.local_rank;
+  world.implementation_->place = place;
   return world;
 }
 
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
+  World world = Implementation::meet(*store, rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
+  world.implementation_->stores.push_back(std::move(store));
+  return world;
+}
+
+World World::Implementation::meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options) {
   if (options.bind_address == "0.0.0.0" || options.bind_address == "::")
     throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
                                                  " names no address that other ranks could connect to: give one of this machine's");
   TcpLinksConfig links;
   links.listener = listen_on(options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0);
-  const Secret secret = world_size == 1 ? Secret() : find_secret(options);
   if (world_size > 1 && secret.empty()) check_unsecured(rank, links.listener);
   Assembly assembly;
   try {
-    assembly = assemble(*store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline, secret);
+    assembly = assemble(store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -121,11 +191,11 @@ World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int wor
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
   links.transform = make_transform(secret, assembly.incarnation, rank);
-  auto implementation = std::make_shared<Implementation>(
+  World world(std::make_shared<Implementation>(
       ActorSystem::create(options.actor_threads), configure(rank, world_size, assembly.incarnation, false, options),
-      world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, world_size == 1 || !secret.empty(), options);
-  implementation->store = std::move(store);
-  return World(std::move(implementation));
+      world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, world_size == 1 || !secret.empty(), options));
+  world.implementation_->secret = secret;
+  return world;
 }
 
 World World::from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
@@ -155,14 +225,17 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
 
 std::vector<World> World::in_process(int world_size, const WorldOptions& options) {
   check_place(0, world_size);
-  const auto system = ActorSystem::create(options.actor_threads);
-  const auto links = world_size == 1 ? nullptr : make_memory_links(world_size);
-  const std::string incarnation = random_hex(*system_random(), 128);
+  const auto next = Process::make(ActorSystem::create(options.actor_threads), world_size);
   std::vector<World> worlds;
-  for (int rank = 0; rank < world_size; ++rank)
-    worlds.push_back(World(std::make_shared<Implementation>(system, configure(rank, world_size, incarnation, true, options), links,
-                                                            true, true, options)));
+  for (int rank = 0; rank < world_size; ++rank) worlds.push_back(Implementation::meet(next, rank, world_size, options));
   return worlds;
+}
+
+World World::Implementation::meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options) {
+  World world(std::make_shared<Implementation>(made.process->system, configure(rank, world_size, made.incarnation, true, options),
+                                               made.links, true, true, options));
+  world.implementation_->process = made.process;
+  return world;
 }
 
 World World::single(const WorldOptions& options) { return in_process(1, options).front(); }
@@ -173,6 +246,46 @@ int World::local_rank() const { return implementation_->local_rank; }
 const std::string& World::incarnation() const { return implementation_->incarnation; }
 bool World::one_process() const { return implementation_->one_process; }
 bool World::secured() const { return implementation_->secured; }
+
+std::vector<int> World::survivors(const FailureMap& failures) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto found = failures.find(rank);
+    const bool gone =
+        found != failures.end() && (found->second.kind == FailureKind::kLost || found->second.kind == FailureKind::kSilent);
+    if (!gone) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+World World::rejoin(const std::vector<int>& survivors) const {
+  const auto& self = *implementation_;
+  const int new_rank = check_survivors(survivors, self.rank, self.size);
+  const int new_size = static_cast<int>(survivors.size());
+  if (!self.process && self.stores.empty())
+    throw Error(ErrorCode::kUnsupported,
+                "a world that was made from addresses has no store through which survivors could meet: make the next one with "
+                "World::from_addresses, the survivors' addresses and a new job id");
+  implementation_->runtime.shutdown(self.options.shutdown_deadline);
+  if (self.process) return Implementation::meet(self.process->next(survivors), new_rank, new_size, self.options);
+
+  auto stores = self.stores;
+  if (self.place) {
+    // Opened anew: the rank that hosted it may be among the lost ones, which is for the new rank 0 to find out.
+    Place place = *self.place;
+    place.rank = new_rank;
+    place.world_size = new_size;
+    stores.push_back(open_store(place, self.options.assemble_deadline));
+  }
+  // Survivors of other worlds, and others of this one, meet elsewhere.
+  const auto meeting =
+      c10::make_intrusive<c10d::PrefixStore>("cairn/rejoin/" + self.incarnation + "/" + listed(survivors), stores.back());
+  World world = Implementation::meet(*meeting, new_rank, new_size, self.secret, self.options);
+  world.implementation_->local_rank = self.local_rank;
+  world.implementation_->place = self.place;
+  world.implementation_->stores = std::move(stores);
+  return world;
+}
 
 bool World::shutdown(std::chrono::milliseconds deadline) const { return implementation_->runtime.shutdown(deadline); }
 

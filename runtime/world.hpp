@@ -12,6 +12,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cairn/actors/options.hpp>
+#include <cairn/base/failure.hpp>
 #include <cairn/base/observer.hpp>
 
 namespace c10d {
@@ -69,6 +70,22 @@ class World {
   const std::string& incarnation() const;  // 32 hexadecimal digits: this life of the world
   bool one_process() const;                // all ranks live in this process
   bool secured() const;                    // ranks talk over TLS with the job's secret, or within this process
+
+  // --- after ranks were lost ------------------------------------------------------------------------------------------------
+
+  // The ranks that `failures`, of a save or load in this world, does not name as lost or silent, ascending: who may go on without the
+  // rest. Every rank that was told the same map gets the same answer.
+  std::vector<int> survivors(const FailureMap& failures) const;
+
+  // The world of those who go on, without a restart: `survivors[r]` is the rank in this world of who is rank r there. All of them
+  // call it, with the same list. This world is shut down first, as by the last handle; the new one has its options and an
+  // incarnation of its own. Checkpointers stay with the world that they were made for: make new ones.
+  //
+  // The ranks meet through the same store as before. If they came by `from_environment` and rank 0, which hosted it, is gone, the new
+  // rank 0 hosts one in its place, which works if it runs at MASTER_ADDR. Blocks until all survivors have come. Throws
+  // kInvalidArgument for a list that is none or lacks this rank, kDeadline naming those that did not come, kUnavailable if the store
+  // is out of reach, kUnsupported for a world that was made by `from_addresses`: there, make the next one in the same way.
+  World rejoin(const std::vector<int>& survivors) const;
 
   // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
   // Idempotent; later saves and loads throw kPrecondition.
