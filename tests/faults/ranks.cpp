@@ -1,0 +1,281 @@
+// The ranks of the tests in this folder: they save and load, meet the faults that are injected into them, and write down what they
+// were told. Started by cairn-launch; faults_test.py says what must hold.
+//
+//   cairn_fault_ranks attempt DIRECTORY save|load COORDINATOR        two calls; the last one meets what CAIRN_INJECT holds for it
+//   cairn_fault_ranks freeze DIRECTORY save|load COORDINATOR RULE... one call per rule; whoever it stops is let go on afterwards
+//   cairn_fault_ranks rejoin DIRECTORY COORDINATOR                   as attempt save; then the survivors save and load without the rest
+//   cairn_fault_ranks save DIRECTORY GENERATION GATE                 one save that stands still between its data and its end
+//   cairn_fault_ranks check DIRECTORY...                             loads each; says which generation is there
+//   cairn_fault_ranks heedless DIRECTORY                             one save by a program that does not allow injection
+//
+// The checkpoint is DIRECTORY/checkpoint. The files beside it: pid.RANK, report.RANK, and what the ranks wait for.
+#include <sched.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cairn/base/injection.hpp>
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/injection.hpp>
+#include <cairn/runtime/injection_names.hpp>
+#include <cairn/tests/faults/board.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Short where a test waits for it to pass; long where only a hang would meet it.
+WorldOptions world_options() {
+  WorldOptions options;
+  const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS");
+  options.runtime.silence = milliseconds(silence == nullptr ? 500 : std::atoi(silence));
+  options.runtime.connect_deadline = seconds(2);
+  options.runtime.join_deadline = seconds(30);
+  options.runtime.phase_deadline = seconds(30);
+  options.runtime.outcome_grace = seconds(5);
+  options.runtime.cancel_grace = seconds(5);
+  options.assemble_deadline = seconds(60);
+  return options;
+}
+
+StateDict state_of(int generation, int rank, int world_size) {
+  const double start = 10'000.0 * generation;
+  return {{"generation", generation},
+          {"sharded", ShardedTensor::distribute(counting({20, 20}, start), over_all_ranks(world_size), rank)},
+          {"replicated", counting({10, 10}, start + 1000)},
+          {"bytes", c10::IValue(c10::List<std::int64_t>({1, 2, 3, 4}))}};
+}
+
+// Throws kCorrupt unless `state` is whole and of one generation, which is returned.
+int generation_of(const StateDict& state, int rank, int world_size) {
+  const int generation = static_cast<int>(state.at("generation").to_int());
+  if (!same_values(state, state_of(generation, rank, world_size)))
+    throw Error(ErrorCode::kCorrupt, "what was loaded is not generation " + std::to_string(generation));
+  return generation;
+}
+
+int load_generation(Checkpointer& checkpointer, const std::string& id, const LoadOptions& options = {}) {
+  const int rank = checkpointer.world().rank();
+  const int size = checkpointer.world().size();
+  StateDict state = state_of(0, rank, size);
+  checkpointer.load(state, id, options);
+  return generation_of(state, rank, size);
+}
+
+// How a call ended, in words that are the same on all ranks that were told the same.
+std::string told(const std::function<void()>& call) {
+  std::ostringstream text;
+  try {
+    call();
+    text << "ok\n";
+  } catch (const CheckpointException& exception) {
+    text << "failed\ncommitted " << to_string(exception.committed()) << "\nsave_id " << exception.save_id() << "\n";
+    for (const auto& [rank, failure] : exception.failures())
+      text << "rank " << rank << " " << failure.rank << " " << to_string(failure.kind) << " " << to_string(failure.phase) << " "
+           << to_string(failure.code) << " by " << failure.actor << " at " << failure.trace_position << " " << failure.type << ": "
+           << failure.what << "\n";
+  }
+  return text.str();
+}
+
+struct Member {
+  Member(World of, const std::string& directory, int coordinator)
+      : world(std::move(of)), board(directory), id(directory + "/checkpoint"), checkpointer(world) {
+    saving.coordinator_rank = coordinator;
+    loading.coordinator_rank = coordinator;
+    board.post("pid." + std::to_string(world.rank()), std::to_string(::getpid()));
+  }
+  void save(int generation) { checkpointer.save(state_of(generation, world.rank(), world.size()), id, saving); }
+  int load() { return load_generation(checkpointer, id, loading); }
+  void report(const std::string& name, const std::string& text) const {
+    board.post(name + "." + std::to_string(world.rank()), text);
+  }
+
+  World world;
+  Board board;
+  const std::string id;
+  Checkpointer checkpointer;
+  SaveOptions saving;
+  LoadOptions loading;
+};
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw Error(ErrorCode::kPrecondition, "this does not hold: " + what);
+}
+
+// --- attempt ----------------------------------------------------------------------------------------------------------------
+
+void attempt(const std::string& directory, bool saves, int coordinator) {
+  Member self(World::from_environment(world_options()), directory, coordinator);
+  self.save(1);
+  if (!saves) require(self.load() == 1, "the load before the fault");
+  self.report("report", told([&] {
+                if (saves)
+                  self.save(2);
+                else
+                  self.load();
+              }));
+}
+
+// --- freeze -----------------------------------------------------------------------------------------------------------------
+
+std::vector<int> all_but(int rank, int size) {
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other)
+    if (other != rank) ranks.push_back(other);
+  return ranks;
+}
+
+// Whoever is told to go on before it has stopped stops for ever.
+void await_stopped(const std::string& pid) {
+  while (true) {
+    std::ifstream file("/proc/" + pid + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto state = text.rfind(')');
+    require(state != std::string::npos && state + 2 < text.size(), "process " + pid + " is there");
+    if (text[state + 2] == 'T') return;
+    ::sched_yield();
+  }
+}
+
+// The lowest rank that was not stopped lets the other one go on, once all that were not have heard how the call ended.
+void freeze(const std::string& directory, bool saves, int coordinator, const std::vector<std::string>& rules) {
+  Member self(World::from_environment(world_options()), directory, coordinator);
+  const int rank = self.world.rank();
+  require(active_injector() != nullptr, "CAIRN_INJECT is set, so that there is an injector to give rules to");
+  int generation = 1;
+  self.save(generation);
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const auto parsed = parse_injection(rules[i], injection_names());
+    require(parsed.size() == 1 && parsed[0].rank, "one rule with a rank: " + rules[i]);
+    const int frozen = *parsed[0].rank;
+    const auto others = all_but(frozen, self.world.size());
+    const std::string name = "case_" + std::to_string(i);
+    active_injector()->replace(parsed);
+    self.report(name, told([&] {
+                  if (saves)
+                    self.save(generation + 1);
+                  else
+                    self.load();
+                }));
+    if (rank != frozen) self.board.await_all(name, others);
+    if (rank == others.front()) {
+      const std::string pid = self.board.read("pid." + std::to_string(frozen));
+      await_stopped(pid);
+      ::kill(std::stoi(pid), SIGCONT);
+    }
+    self.board.await_all(name, {frozen});
+    active_injector()->replace({});
+
+    // It takes part again: all ranks save and load the same.
+    generation += 2;
+    self.save(generation);
+    require(self.load() == generation, "the load after " + rules[i]);
+  }
+}
+
+// --- rejoin -----------------------------------------------------------------------------------------------------------------
+
+void rejoin(const std::string& directory, int coordinator) {
+  Member self(World::from_environment(world_options()), directory, coordinator);
+  self.save(1);
+  FailureMap failures;
+  try {
+    self.save(2);
+  } catch (const CheckpointException& exception) {
+    failures = exception.failures();
+  }
+  require(!failures.empty(), "the second save failed");
+  const auto survivors = self.world.survivors(failures);
+  const World smaller = self.world.rejoin(survivors);
+  require(smaller.size() == self.world.size() - 1, "the new world is smaller by one");
+  require(smaller.incarnation() != self.world.incarnation(), "the new world has an incarnation of its own");
+
+  Member after(smaller, directory, 0);
+  require(after.load() == 1, "the load in the smaller world");
+  after.save(3);
+  require(after.load() == 3, "the load of what the smaller world saved");
+  after.report("report", "survived as rank " + std::to_string(smaller.rank()) + " of " + std::to_string(smaller.size()) + "\n");
+}
+
+// --- save, check --------------------------------------------------------------------------------------------------------------
+
+// Says that its data is written, and stands still until GATE is posted.
+class GatedWriter : public CheckpointWriter {
+ public:
+  GatedWriter(const Board& board, std::string here, std::string gate)
+      : board_(board), here_(std::move(here)), gate_(std::move(gate)) {}
+  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+    auto results = CheckpointWriter::write_data(plan, planner);
+    board_.post(here_);
+    board_.await(gate_);
+    return results;
+  }
+
+ private:
+  const Board& board_;
+  const std::string here_;
+  const std::string gate_;
+};
+
+void save(const std::string& directory, int generation, const std::string& gate) {
+  Member self(World::from_environment(world_options()), directory, 0);
+  const std::string job = std::to_string(generation) + "." + std::to_string(self.world.rank());
+  self.board.post("pid." + job, std::to_string(::getpid()));
+  self.saving.storage_writer = std::make_shared<GatedWriter>(self.board, "written." + job, gate);
+  self.report("report." + std::to_string(generation), told([&] { self.save(generation); }));
+}
+
+void check(const std::vector<std::string>& directories) {
+  Checkpointer checkpointer(World::from_environment(world_options()));
+  for (const auto& directory : directories) {
+    const int generation = load_generation(checkpointer, directory + "/checkpoint");
+    if (checkpointer.world().rank() == 0) std::cout << directory << " " << generation << std::endl;
+  }
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const std::string& what = arguments.at(0);
+  if (what == "attempt") {
+    attempt(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)));
+  } else if (what == "freeze") {
+    freeze(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)), {arguments.begin() + 4, arguments.end()});
+  } else if (what == "rejoin") {
+    rejoin(arguments.at(1), std::stoi(arguments.at(2)));
+  } else if (what == "save") {
+    save(arguments.at(1), std::stoi(arguments.at(2)), arguments.at(3));
+  } else if (what == "heedless") {
+    Member(World::from_environment(world_options()), arguments.at(1), 0).save(1);
+    Member(World::single(), arguments.at(1), 0).save(2);
+  } else if (what == "check") {
+    check({arguments.begin() + 1, arguments.end()});
+  } else {
+    throw Error(ErrorCode::kInvalidArgument, "there is no \"" + what + "\"");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (arguments.at(0) != "heedless") allow_injection();
+    return run(arguments);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}
