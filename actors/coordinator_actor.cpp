@@ -6,13 +6,11 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 
 namespace cairn {
 namespace {
-
-// Checkpointers that a program made and forgot: beyond this many, idle machines are dropped.
-constexpr std::size_t kMachinesKept = 256;
 
 class Coordinator : public CoordinatorActor::base {
  public:
@@ -21,9 +19,9 @@ class Coordinator : public CoordinatorActor::base {
       : CoordinatorActor::base(config),
         supervisor_(std::move(supervisor)),
         tap_(std::move(tracer), "coordinator"),
-        world_(std::move(world)),
-        options_(options),
-        life_(life) {}
+        rank_(world.rank),
+        life_(life),
+        machines_(std::move(world), options) {}
 
   CoordinatorActor::behavior_type make_behavior() override {
     set_exception_handler(exit_reason_of);
@@ -34,8 +32,7 @@ class Coordinator : public CoordinatorActor::base {
         [this](const Traced<CoordinatorNews>& message) { tap_.handle(message, [&] { step_all(message.value.event); }); },
         [this](const Traced<Stop>& message) {
           tap_.handle(message, [&] {
-            step_all(
-                protocol::Cancelled{"the runtime of rank " + std::to_string(world_.rank) + ", which coordinates, was shut down"});
+            step_all(protocol::Cancelled{"the runtime of rank " + std::to_string(rank_) + ", which coordinates, was shut down"});
             supervisor_->post(tap_.wrap(CoordinatorStopped{}));
           });
         },
@@ -48,32 +45,24 @@ class Coordinator : public CoordinatorActor::base {
 
  private:
   void step_all(const protocol::Event& event) {
-    if (const auto* down = std::get_if<protocol::PeerDown>(&event)) down_.insert_or_assign(down->rank, *down);
+    if (const auto* down = std::get_if<protocol::PeerDown>(&event))
+      if (!down->reachable) down_.insert_or_assign(down->rank, *down);
     if (const auto* up = std::get_if<protocol::PeerUp>(&event)) down_.erase(up->rank);
     for (auto& [checkpointer, machine] : machines_) perform(checkpointer, machine, machine.step(event));
     timers_.arm(this);
   }
 
   void step(const std::string& checkpointer, const protocol::Event& event) {
-    auto found = machines_.find(checkpointer);
-    if (found == machines_.end()) found = make_machine(checkpointer);
     if (const auto* received = std::get_if<protocol::Received>(&event)) down_.erase(received->from);
-    perform(checkpointer, found->second, found->second.step(event));
+    auto& machine = machine_of(checkpointer);
+    perform(checkpointer, machine, machine.step(event));
     timers_.arm(this);
   }
 
-  std::map<std::string, protocol::CoordinatorMachine>::iterator make_machine(const std::string& checkpointer) {
-    if (machines_.size() >= kMachinesKept) {
-      for (auto it = machines_.begin(); it != machines_.end(); ++it) {
-        if (!it->second.is_idle()) continue;
-        machines_.erase(it);
-        break;
-      }
-    }
-    protocol::Identity identity = world_;
-    identity.checkpointer = checkpointer;
-    const auto made = machines_.try_emplace(checkpointer, std::move(identity), options_).first;
-    for (const auto& [rank, down] : down_) made->second.step(down);
+  protocol::CoordinatorMachine& machine_of(const std::string& checkpointer) {
+    if (auto* known = machines_.find(checkpointer)) return *known;
+    auto& made = machines_.make(checkpointer);
+    for (const auto& [rank, down] : down_) made.step(down);
     return made;
   }
 
@@ -95,10 +84,9 @@ class Coordinator : public CoordinatorActor::base {
 
   const std::shared_ptr<Inbox> supervisor_;
   Tap tap_;
-  const protocol::Identity world_;
-  const RuntimeOptions options_;
+  const int rank_;
   const std::uint64_t life_;
-  std::map<std::string, protocol::CoordinatorMachine> machines_;
+  MachineTable<protocol::CoordinatorMachine> machines_;
   std::map<int, protocol::PeerDown> down_;  // for machines that are made later
   TimerQueue timers_;
 };

@@ -13,7 +13,10 @@ struct RuntimeOptions {
   std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
   // From a rank's last message to the coordinator until the outcome arrives, beyond the phase deadline.
   std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
-  // After a failure: how long ranks may take to stop before they are listed as busy.
+  // After the first failure of a phase: how long the other ranks may go on with it, so that their own failures are in the map too,
+  // before they are told to stop.
+  std::chrono::milliseconds phase_grace{std::chrono::seconds(1)};
+  // How long ranks that were told to stop may take before they are listed as busy.
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
   // For a connection between two ranks, from its first attempt.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};

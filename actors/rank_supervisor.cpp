@@ -1,6 +1,5 @@
 #include <cairn/actors/rank_supervisor.hpp>
 
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/hook_ticket.hpp>
+#include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/messages/codec.hpp>
@@ -19,14 +19,23 @@
 namespace cairn {
 namespace {
 
-// Checkpointers that a program made and forgot: beyond this many, idle machines are dropped.
-constexpr std::size_t kSlotsKept = 256;
-
 // One checkpointer.
 struct Slot {
+  Slot(protocol::Identity identity, const RuntimeOptions& options) : machine(std::move(identity), options) {}
+  bool is_idle() const { return context == nullptr; }
+  std::uint64_t counter_seen() const { return machine.counter_seen(); }
+
   protocol::RankMachine machine;
   std::shared_ptr<CallContext> context;  // of the running call
 };
+
+protocol::Identity world_of(const RankConfig& config) {
+  protocol::Identity world;
+  world.rank = config.rank;
+  world.world_size = config.world_size;
+  world.incarnation = config.incarnation;
+  return world;
+}
 
 protocol::PeerDown to_event(const LinkDown& down) {
   protocol::PeerDown event;
@@ -56,11 +65,11 @@ class Supervisor : public SupervisorActor::base {
  public:
   Supervisor(caf::actor_config& actor_config, const RankConfig& config, const std::shared_ptr<LinksFactory>& links,
              std::shared_ptr<Tracer> tracer)
-      : SupervisorActor::base(actor_config), config_(config), links_factory_(links), tap_(std::move(tracer), "supervisor") {
-    world_.rank = config.rank;
-    world_.world_size = config.world_size;
-    world_.incarnation = config.incarnation;
-  }
+      : SupervisorActor::base(actor_config),
+        config_(config),
+        links_factory_(links),
+        tap_(std::move(tracer), "supervisor"),
+        slots_(world_of(config), config.options) {}
 
   SupervisorActor::behavior_type make_behavior() override {
     const auto self = caf::actor_cast<caf::actor>(this);
@@ -162,26 +171,15 @@ class Supervisor : public SupervisorActor::base {
   }
 
   Slot& slot_of(const std::string& checkpointer) {
-    const auto found = slots_.find(checkpointer);
-    if (found != slots_.end()) return found->second;
-    if (slots_.size() >= kSlotsKept) {
-      for (auto it = slots_.begin(); it != slots_.end(); ++it) {
-        if (it->second.context) continue;
-        slots_.erase(it);
-        break;
-      }
-    }
-    protocol::Identity identity = world_;
-    identity.checkpointer = checkpointer;
-    return slots_.try_emplace(checkpointer, Slot{protocol::RankMachine(std::move(identity), config_.options), nullptr})
-        .first->second;
+    auto* known = slots_.find(checkpointer);
+    return known ? *known : slots_.make(checkpointer);
   }
 
   // What a machine cannot go on from ends its call, and only that.
   void step(const std::string& checkpointer, const protocol::Event& event) {
-    const auto found = slots_.find(checkpointer);
-    if (found == slots_.end()) return;
-    Slot& slot = found->second;
+    Slot* const found = slots_.find(checkpointer);
+    if (found == nullptr) return;
+    Slot& slot = *found;
     protocol::Effects effects;
     try {
       effects = slot.machine.step(event);
@@ -221,9 +219,9 @@ class Supervisor : public SupervisorActor::base {
     timers_.stop({checkpointer, protocol::Timer::kAnswer});
     if (slot.context) {
       slot.context->set_last_resort(failure);
-      protocol::Send cancel{slot.machine.coordinator_rank(), slot.machine.counter(),
-                            protocol::Cancel{slot.context->ticket(), std::move(failure)}};
-      send(checkpointer, cancel);
+      const int coordinator = slot.machine.coordinator_rank();
+      protocol::Send cancel{coordinator, slot.machine.counter(), protocol::Cancel{slot.context->ticket(), std::move(failure)}};
+      if (coordinator >= 0 && coordinator < config_.world_size) send(checkpointer, cancel);
     }
     slots_.erase(checkpointer);  // `done` is called once the last hook has let go of the call
   }
@@ -244,10 +242,10 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void run_for_coordinator(const CoordinatorHook& message) {
-    const auto found = slots_.find(message.checkpointer);
-    const bool runs = found != slots_.end() && found->second.context && found->second.machine.counter() == message.hook.counter &&
-                      found->second.machine.state() != protocol::RankMachine::State::kEnding;
-    if (runs) return run(message.checkpointer, found->second, message.hook, message.coordinator);
+    Slot* const slot = slots_.find(message.checkpointer);
+    const bool runs = slot && slot->context && slot->machine.counter() == message.hook.counter &&
+                      slot->machine.state() != protocol::RankMachine::State::kEnding;
+    if (runs) return run(message.checkpointer, *slot, message.hook, message.coordinator);
     Failure failure;
     failure.rank = config_.rank;
     failure.phase = message.hook.phase;
@@ -306,7 +304,9 @@ class Supervisor : public SupervisorActor::base {
       if (!coordinator_) return refuse(from, checkpointer);
       return tell_coordinator(checkpointer, protocol::Received{from, counter, body});
     }
-    if (std::holds_alternative<protocol::CoordinatorDown>(body)) return step_all(protocol::Received{from, counter, body});
+    const bool of_every_call =
+        std::holds_alternative<protocol::CoordinatorDown>(body) || std::holds_alternative<protocol::Unreadable>(body);
+    if (of_every_call) return step_all(protocol::Received{from, counter, body});
     step(checkpointer, protocol::Received{from, counter, body});
     stop_if_idle();
   }
@@ -355,7 +355,8 @@ class Supervisor : public SupervisorActor::base {
       event.reachable = true;
       event.code = ErrorCode::kCorrupt;
       event.why = "it sent a message that cannot be read: " + fault;
-      return peer_down(event);
+      peer_down(event);
+      return send("", protocol::Send{message.rank, 0, protocol::Unreadable{protocol::failure_of(event, Phase::kJoin)}});
     }
     if (envelope.attempt.incarnation != config_.incarnation) {
       tap_.record(EventKind::kState, "message of another incarnation", 0, false, message.rank);
@@ -376,7 +377,7 @@ class Supervisor : public SupervisorActor::base {
     monitor(storage_);
   }
   void start_coordinator() {
-    coordinator_ = spawn_coordinator(system(), inbox_, tap_.tracer(), world_, config_.options, ++coordinator_life_);
+    coordinator_ = spawn_coordinator(system(), inbox_, tap_.tracer(), world_of(config_), config_.options, ++coordinator_life_);
     monitor(coordinator_);
   }
 
@@ -406,7 +407,7 @@ class Supervisor : public SupervisorActor::base {
     } else if (coordinator_ && message.source == coordinator_.address()) {
       coordinator_ = CoordinatorActor();
       if (may_restart(coordinator_restarts_)) start_coordinator();
-      coordinator_stopped_ = true;
+      if (stopping_) coordinator_stopped_ = true;  // otherwise the one in its place says so
       for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");
     }
     stop_if_idle();
@@ -475,7 +476,6 @@ class Supervisor : public SupervisorActor::base {
 
   const RankConfig config_;
   const std::shared_ptr<LinksFactory> links_factory_;
-  protocol::Identity world_;
   Tap tap_;
   std::shared_ptr<Inbox> inbox_;
   caf::actor links_;
@@ -487,7 +487,7 @@ class Supervisor : public SupervisorActor::base {
   unsigned coordinator_restarts_ = 0;
   std::uint64_t coordinator_life_ = 0;
 
-  std::map<std::string, Slot> slots_;
+  MachineTable<Slot> slots_;
   TimerQueue timers_;
   bool stopping_ = false;
   bool coordinator_stopped_ = false;

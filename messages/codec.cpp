@@ -83,6 +83,13 @@ Failure from_proto(const v1::Failure& message) {
   return failure;
 }
 
+void to_proto(const Outcome& record, v1::Outcome& message) {
+  message.set_ticket(record.ticket);
+  for (const auto& [rank, failure] : record.failures) to_proto(failure, *message.add_failures());
+  message.set_committed(static_cast<v1::Committed>(record.committed));
+  message.set_save_id(record.save_id);
+}
+
 // --- bodies to Protobuf -----------------------------------------------------------------------------------------------------
 
 struct Encoder {
@@ -98,6 +105,7 @@ struct Encoder {
     for (const auto& key : record.stateful_keys) message.add_stateful_keys(sendable(key));
     message.set_counter_seen(record.counter_seen);
     message.set_world_size(record.world_size);
+    message.set_coordinator_rank(record.coordinator_rank);
   }
   void operator()(const Begin& record) const {
     auto& message = *envelope.mutable_begin();
@@ -145,13 +153,7 @@ struct Encoder {
   void operator()(const PhaseFailed& record) const {
     to_proto(record.failure, *envelope.mutable_phase_failed()->mutable_failure());
   }
-  void operator()(const Outcome& record) const {
-    auto& message = *envelope.mutable_outcome();
-    message.set_ticket(record.ticket);
-    for (const auto& [rank, failure] : record.failures) to_proto(failure, *message.add_failures());
-    message.set_committed(static_cast<v1::Committed>(record.committed));
-    message.set_save_id(record.save_id);
-  }
+  void operator()(const Outcome& record) const { to_proto(record, *envelope.mutable_outcome()); }
   void operator()(const Cancel& record) const {
     auto& message = *envelope.mutable_cancel();
     message.set_ticket(record.ticket);
@@ -160,6 +162,35 @@ struct Encoder {
   void operator()(const CoordinatorDown& record) const {
     to_proto(record.failure, *envelope.mutable_coordinator_down()->mutable_failure());
   }
+  void operator()(const StopPhase&) const { envelope.mutable_stop_phase(); }
+  void operator()(const PhaseStopped&) const { envelope.mutable_phase_stopped(); }
+  void operator()(const Withdraw& record) const { envelope.mutable_withdraw()->set_ticket(record.ticket); }
+  void operator()(const Unreadable& record) const { to_proto(record.failure, *envelope.mutable_unreadable()->mutable_failure()); }
+  void operator()(const Standing& record) const {
+    auto& message = *envelope.mutable_standing();
+    message.set_inquiry(record.inquiry);
+    message.set_kind(static_cast<v1::StandingKind>(record.kind));
+    message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
+    message.set_ticket(record.ticket);
+    message.set_ordinal(record.ordinal);
+    message.set_operation(static_cast<v1::Operation>(record.operation));
+    message.set_checkpoint_id(record.checkpoint_id);
+    message.set_busy(record.busy);
+    message.set_delivered(record.delivered);
+    message.set_leader(record.leader);
+    if (record.lost) to_proto(*record.lost, *message.mutable_lost());
+    if (record.failure) to_proto(*record.failure, *message.mutable_failure());
+    if (record.outcome) to_proto(*record.outcome, *message.mutable_outcome());
+  }
+  void operator()(const AskStanding& record) const {
+    auto& message = *envelope.mutable_ask_standing();
+    message.set_inquiry(record.inquiry);
+    message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
+    message.set_ordinal(record.ordinal);
+    message.set_operation(static_cast<v1::Operation>(record.operation));
+    message.set_checkpoint_id(record.checkpoint_id);
+  }
+  void operator()(const FollowOther& record) const { envelope.mutable_follow_other()->set_leader(record.leader); }
 };
 
 // --- bodies from Protobuf ---------------------------------------------------------------------------------------------------
@@ -176,6 +207,7 @@ Join join_of(const v1::Join& message) {
   record.counter_seen = message.counter_seen();
   check(message.world_size() > 0 && message.world_size() <= kRanksMax, "a world size is out of bounds");
   record.world_size = message.world_size();
+  record.coordinator_rank = message.coordinator_rank();
   return record;
 }
 
@@ -206,6 +238,43 @@ Outcome outcome_of(const v1::Outcome& message) {
   }
   record.committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
   record.save_id = name_of(message.save_id());
+  return record;
+}
+
+// A rank, or -1 for none.
+int rank_or_none_of(std::int32_t rank) {
+  check(rank >= -1 && rank < static_cast<std::int32_t>(kRanksMax), "a rank is out of bounds");
+  return rank;
+}
+
+Standing standing_of(const v1::Standing& message) {
+  Standing record;
+  record.inquiry = message.inquiry();
+  record.kind = enum_of<StandingKind>(message.kind(), v1::StandingKind_MAX);
+  record.coordinator_rank = rank_of(message.coordinator_rank());
+  record.ticket = message.ticket();
+  record.ordinal = message.ordinal();
+  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
+  record.checkpoint_id = name_of(message.checkpoint_id());
+  record.busy = message.busy();
+  record.delivered = message.delivered();
+  record.leader = rank_or_none_of(message.leader());
+  if (message.has_lost()) record.lost = from_proto(message.lost());
+  if (message.has_failure()) record.failure = from_proto(message.failure());
+  if (message.has_outcome()) record.outcome = outcome_of(message.outcome());
+  check(record.lost.has_value() == (record.kind == StandingKind::kOrphaned), "an orphaned rank does not say how, or another does");
+  check(record.outcome.has_value() == (record.kind == StandingKind::kEnded), "a call has ended without an outcome, or has one");
+  check(record.kind == StandingKind::kAbsent || record.kind == StandingKind::kEnded || record.ticket != 0, "a call has no ticket");
+  return record;
+}
+
+AskStanding ask_standing_of(const v1::AskStanding& message) {
+  AskStanding record;
+  record.inquiry = message.inquiry();
+  record.coordinator_rank = rank_of(message.coordinator_rank());
+  record.ordinal = message.ordinal();
+  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
+  record.checkpoint_id = name_of(message.checkpoint_id());
   return record;
 }
 
@@ -251,6 +320,20 @@ Message body_of(const v1::Envelope& envelope) {
       return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure())};
     case v1::Envelope::kCoordinatorDown:
       return CoordinatorDown{from_proto(envelope.coordinator_down().failure())};
+    case v1::Envelope::kStopPhase:
+      return StopPhase{};
+    case v1::Envelope::kPhaseStopped:
+      return PhaseStopped{};
+    case v1::Envelope::kWithdraw:
+      return Withdraw{ticket_of(envelope.withdraw().ticket())};
+    case v1::Envelope::kUnreadable:
+      return Unreadable{from_proto(envelope.unreadable().failure())};
+    case v1::Envelope::kStanding:
+      return standing_of(envelope.standing());
+    case v1::Envelope::kAskStanding:
+      return ask_standing_of(envelope.ask_standing());
+    case v1::Envelope::kFollowOther:
+      return FollowOther{rank_or_none_of(envelope.follow_other().leader())};
     case v1::Envelope::BODY_NOT_SET:
       break;
   }

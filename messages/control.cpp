@@ -20,6 +20,13 @@ struct Name {
   const char* operator()(const Outcome&) const { return "Outcome"; }
   const char* operator()(const Cancel&) const { return "Cancel"; }
   const char* operator()(const CoordinatorDown&) const { return "CoordinatorDown"; }
+  const char* operator()(const StopPhase&) const { return "StopPhase"; }
+  const char* operator()(const PhaseStopped&) const { return "PhaseStopped"; }
+  const char* operator()(const Withdraw&) const { return "Withdraw"; }
+  const char* operator()(const Unreadable&) const { return "Unreadable"; }
+  const char* operator()(const Standing&) const { return "Standing"; }
+  const char* operator()(const AskStanding&) const { return "AskStanding"; }
+  const char* operator()(const FollowOther&) const { return "FollowOther"; }
 };
 
 struct IsForCoordinator {
@@ -27,7 +34,8 @@ struct IsForCoordinator {
   bool operator()(const T&) const {
     return std::is_same_v<T, Join> || std::is_same_v<T, LocalSavePlan> || std::is_same_v<T, SameSavePlan> ||
            std::is_same_v<T, NeedGlobalPlan> || std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> ||
-           std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel>;
+           std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel> ||
+           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, Standing>;
   }
 };
 

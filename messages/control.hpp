@@ -1,14 +1,19 @@
 // The messages of a save or a load, as plain records: what the state machines exchange, and what the codec turns into bytes.
 //
-//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed, Cancel
-//
-//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, Outcome, CoordinatorDown
+//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
+//                         PhaseStopped, Cancel, Withdraw
+//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, StopPhase, Outcome,
+//                         CoordinatorDown, Unreadable
+//   when the coordinator is lost:
+//   rank -> successor:    Standing
+//   successor -> rank:    AskStanding, FollowOther, StopPhase, Outcome
 //
 // Large parts are shared and never changed once they are in a message, so that copying one is cheap.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -39,6 +44,7 @@ struct Join {
   std::vector<std::string> stateful_keys;
   std::uint64_t counter_seen = 0;  // the largest attempt counter that this rank knows of
   std::uint32_t world_size = 1;    // as this rank has it
+  int coordinator_rank = 0;        // as this rank's caller gave it: may be no rank at all
 };
 
 struct Begin {
@@ -97,6 +103,12 @@ struct PhaseFailed {
   Failure failure;
 };
 
+// After a failure: the receiver is to end its part of the phase as soon as it can.
+struct StopPhase {};
+
+// It has. What it did is of no use any more, and it has no failure of its own to report.
+struct PhaseStopped {};
+
 struct Outcome {
   std::uint64_t ticket = 0;  // of the receiver's call
   FailureMap failures;       // empty: it succeeded
@@ -109,12 +121,62 @@ struct Cancel {
   Failure failure;
 };
 
+// The call has ended without the receiver: its Join is to be forgotten.
+struct Withdraw {
+  std::uint64_t ticket = 0;
+};
+
 struct CoordinatorDown {
   Failure failure;
 };
 
+// A message of the receiver's could not be read. `failure` is the receiver's own, in the words in which all ranks hear it.
+struct Unreadable {
+  Failure failure;
+};
+
+// How a rank stands to a call whose coordinator is being succeeded.
+enum class StandingKind : std::uint8_t {
+  kAbsent = 1,  // has no such call running, and no outcome of it
+  kEnded,       // has its outcome
+  kAttached,    // hears the coordinator; says more when that changes
+  kPromised,    // follows another successor; says more when that changes
+  kOrphaned,    // has lost the coordinator, will deliver nothing to it, and follows the receiver
+};
+
+// The call is named by the envelope's counter, or where the sender never heard one (0), by what its Join said.
+struct Standing {
+  std::uint64_t inquiry = 0;  // the AskStanding that it answers; 0: nobody has asked, the sender wants the receiver to succeed
+  StandingKind kind = StandingKind::kAbsent;
+  int coordinator_rank = 0;
+  std::uint64_t ticket = 0;  // of the sender's call, if it has one
+  std::uint64_t ordinal = 0;
+  Operation operation = Operation::kSave;
+  std::string checkpoint_id;
+  bool busy = false;               // a hook of its phase is running
+  bool delivered = false;          // all that the coordinator wanted of it was sent
+  int leader = -1;                 // of kPromised
+  std::optional<Failure> lost;     // of kOrphaned: the coordinator's, as the sender saw it
+  std::optional<Failure> failure;  // the sender's own
+  std::optional<Outcome> outcome;  // of kEnded
+};
+
+struct AskStanding {
+  std::uint64_t inquiry = 0;  // 0: from the coordinator itself, which is there
+  int coordinator_rank = 0;
+  std::uint64_t ordinal = 0;
+  Operation operation = Operation::kSave;
+  std::string checkpoint_id;
+};
+
+// The sender does not succeed the coordinator after all.
+struct FollowOther {
+  int leader = -1;  // who does; -1: not known
+};
+
 using Message = std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan,
-                             Written, LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown>;
+                             Written, LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown,
+                             StopPhase, PhaseStopped, Withdraw, Unreadable, Standing, AskStanding, FollowOther>;
 
 // The message's type, for traces and texts: "Join".
 const char* name_of(const Message& message) noexcept;

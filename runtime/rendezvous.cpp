@@ -253,7 +253,7 @@ class Meeting {
 
   // Until `count` ranks have read the verdict: the store may be ours, and end with what we do next.
   void await_readers(int count) {
-    end_ = std::max(end_, Clock::now() + kFarewell);
+    end_ = Clock::now() + kFarewell;
     poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
   }
 

@@ -9,8 +9,10 @@
 //                                                                     |
 //                                                       Outcome to every rank --> idle
 //
-// A phase that has begun runs to its end on all ranks: its failures are in the map together. A rank that is lost, silent or has
-// cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after that fails nothing.
+// A phase that has begun runs to its end on all ranks: its failures are in the map together. After the first one the others have
+// `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
+// lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
+// that fails nothing.
 // Waits:      every state but idle runs under Timer::kPhase.
 // Own death:  the supervisor tells all ranks (CoordinatorDown); a new machine starts idle.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note; who still speaks of an attempt that has ended is
@@ -27,6 +29,7 @@
 #include <vector>
 
 #include <cairn/actors/options.hpp>
+#include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/protocol/plan_cache.hpp>
 
@@ -43,7 +46,8 @@ class CoordinatorMachine {
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle; }
-  std::uint64_t counter() const { return counter_; }
+  std::uint64_t counter() const { return counter_; }            // of the running attempt, 0 if there is none
+  std::uint64_t counter_seen() const { return counter_seen_; }  // the largest that this machine knows of
 
  private:
   // What is kept of one rank between attempts.
@@ -83,19 +87,26 @@ class CoordinatorMachine {
   void receive(int from, const Written& written);
   void receive(int from, const ReadDone& done);
   void receive(int from, const PhaseFailed& failed);
+  void receive(int from, const PhaseStopped& stopped);
   void receive(int from, const Cancel& cancel);
+  void receive(int from, const Withdraw& withdraw);
   template <class Other>
   void receive(int, const Other&) {
     ignore("message for a rank");
   }
 
+  bool find_disagreement(int from, const Join& join);
   bool answer_missed(int from, const Join& join);
+  bool send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket);
   void join_if_complete();
+  void forget_join(int rank);
   FailureMap judge_joins() const;
   void begin();
   void take_local_plan(int from, std::shared_ptr<const SavePlan> plan);
   void answered(int from);
   void fail(int rank, Failure failure);
+  void hurry();
+  void tell_to_stop();
   void end_phase_if_complete();
   void plan_globally();
   void take_global_plan(const HookValue& value);
@@ -132,6 +143,9 @@ class CoordinatorMachine {
   FailureMap failures_;
   std::set<int> answered_;                                         // in the running phase
   std::set<int> gone_;                                             // members that no longer take part
+  std::set<int> left_;                                             // those of them that ended the call by themselves
+  bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running, or is over
+  bool stopping_ = false;                                          // it is over: the others were told to stop
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
@@ -150,6 +164,7 @@ class CoordinatorMachine {
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
+  CallRegister register_;  // of the registrar only
 };
 
 const char* to_string(CoordinatorMachine::State state) noexcept;

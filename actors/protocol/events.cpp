@@ -52,4 +52,15 @@ const char* actor_of(Hook hook) noexcept {
   }
 }
 
+Failure failure_of(const PeerDown& down, Phase phase) {
+  Failure failure;
+  failure.rank = down.rank;
+  failure.phase = phase;
+  failure.kind = down.kind;
+  failure.code = down.code;
+  failure.what = "lost touch with rank " + std::to_string(down.rank) + ": " + down.why;
+  failure.actor = "link";
+  return failure;
+}
+
 }  // namespace cairn::protocol

@@ -135,7 +135,7 @@ struct HookDone {
 struct TimerFired {
   Timer timer = Timer::kAnswer;
 };
-// No message of this rank arrives any more, or one could not be read or sent.
+// No message of this rank arrives any more before its next PeerUp, or one could not be read or sent.
 struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection itself still works: the rank is to hear how the attempt ended
@@ -143,6 +143,8 @@ struct PeerDown {
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;
 };
+// The failure that it is for the attempts that run, in the words in which all ranks hear it.
+Failure failure_of(const PeerDown& down, Phase phase);
 struct PeerUp {
   int rank = 0;
 };
@@ -164,6 +166,7 @@ struct Identity {
   int world_size = 1;
   std::string incarnation;
   std::string checkpointer;
+  std::uint64_t counter_floor = 0;  // attempts up to this one may have been made by a machine before this one
 };
 
 }  // namespace cairn::protocol

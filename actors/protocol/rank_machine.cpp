@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/plan_check.hpp>
 #include <cairn/base/save_id.hpp>
 
@@ -37,7 +38,8 @@ const char* to_string(RankMachine::State state) noexcept {
   return "rank: unknown state";
 }
 
-RankMachine::RankMachine(Identity identity, const RuntimeOptions& options) : identity_(std::move(identity)), options_(options) {}
+RankMachine::RankMachine(Identity identity, const RuntimeOptions& options)
+    : identity_(std::move(identity)), options_(options), counter_seen_(identity_.counter_floor) {}
 
 Effects RankMachine::step(const Event& event) {
   effects_.clear();
@@ -53,6 +55,8 @@ void RankMachine::on(const CallStarted& call) {
   counter_ = 0;
   save_id_.clear();
   key_order_.clear();
+  stopping_ = false;
+  abandoned_ = false;
   began_ = false;
   own_failure_.reset();
   outcome_.reset();
@@ -68,17 +72,27 @@ void RankMachine::on(const CallStarted& call) {
   join.stateful_keys = call.stateful_keys;
   join.counter_seen = counter_seen_;
   join.world_size = static_cast<std::uint32_t>(identity_.world_size);
+  join.coordinator_rank = call.coordinator_rank;
   become(State::kJoining);
-  send(std::move(join));
+  if (call.coordinator_rank != kRegistrar) effects_.push_back(Send{kRegistrar, 0, join});
+  if (has_coordinator()) send(std::move(join));
   wait_for_coordinator(options_.join_deadline);
 }
 
 void RankMachine::on(const Received& received) {
-  if (received.from != call_.coordinator_rank) return ignore("message of a rank that does not coordinate this call");
   if (state_ == State::kIdle || state_ == State::kEnding) return ignore("message after the end of the call");
-  // Begin and Outcome name the call by its ticket, CoordinatorDown concerns every attempt; all others belong to the attempt.
+  if (received.from != call_.coordinator_rank) {
+    // The registrar has found that the ranks do not agree on the coordinator.
+    const auto* outcome = std::get_if<Outcome>(&received.body);
+    if (received.from != kRegistrar || !outcome || state_ != State::kJoining || outcome->ticket != call_.ticket)
+      return ignore("message of a rank that does not coordinate this call");
+    withdraw();
+    return end(*outcome);
+  }
+  // Begin and Outcome name the call by its ticket, CoordinatorDown and Unreadable concern every call; all others belong to the attempt.
   const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
-                          std::holds_alternative<CoordinatorDown>(received.body);
+                          std::holds_alternative<CoordinatorDown>(received.body) ||
+                          std::holds_alternative<Unreadable>(received.body);
   if (!names_call && received.counter != counter_) return ignore("message of another attempt");
   if (const auto* begin = std::get_if<Begin>(&received.body)) {
     if (state_ != State::kJoining || begin->ticket != call_.ticket || received.counter == 0) return ignore("Begin of another call");
@@ -141,6 +155,7 @@ void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 
 // All ranks hear this in the same words, so the map holds nothing else.
 void RankMachine::receive(const CoordinatorDown& down) {
+  withdraw();  // the Join may have reached the one that has taken its place
   Outcome outcome;
   outcome.ticket = call_.ticket;
   outcome.failures.emplace(call_.coordinator_rank, down.failure);
@@ -149,19 +164,52 @@ void RankMachine::receive(const CoordinatorDown& down) {
   end(std::move(outcome));
 }
 
+// Which call the message was of is not known there, so that of an attempt is reported by the coordinator, in the attempt's outcome.
+void RankMachine::receive(const Unreadable& unreadable) {
+  if (state_ != State::kJoining) return ignore("a message of an attempt was unreadable: its outcome follows");
+  withdraw();
+  Outcome outcome;
+  outcome.ticket = call_.ticket;
+  outcome.failures.emplace(unreadable.failure.rank, unreadable.failure);
+  end(std::move(outcome));
+}
+
+void RankMachine::withdraw() {
+  if (has_coordinator()) send(Withdraw{call_.ticket});
+}
+
+// Hooks that run go on to their end; of those, only a writer's I/O can be stopped.
+void RankMachine::receive(const StopPhase&) {
+  if (state_ != State::kPreparing && state_ != State::kPlanned && state_ != State::kMoving) return ignore("StopPhase out of turn");
+  if (outcome_ || std::exchange(stopping_, true)) return ignore("second StopPhase");
+  if (outstanding_ == 0) return report_stopped();
+  if (state_ == State::kMoving && hook_ == Hook::kMoveData && call_.operation == Operation::kSave) stop_writing();
+}
+
+void RankMachine::stop_writing() {
+  abandoned_ = true;
+  stop_outstanding_ = ++sequence_;
+  effects_.push_back(hook_effect(Hook::kAbandon, stop_outstanding_));
+}
+
 // --- hooks ------------------------------------------------------------------------------------------------------------------
 
 void RankMachine::on(const HookDone& done) {
-  if (outstanding_ == 0 || done.sequence != outstanding_) return ignore("end of a hook that is not running");
-  outstanding_ = 0;
+  const bool is_stop = stop_outstanding_ != 0 && done.sequence == stop_outstanding_;
+  if (!is_stop && (outstanding_ == 0 || done.sequence != outstanding_)) return ignore("end of a hook that is not running");
+  (is_stop ? stop_outstanding_ : outstanding_) = 0;
   if (state_ == State::kEnding) return finish();
+  const auto* failure = is_stop ? nullptr : std::get_if<Failure>(&done.result);
+  // What failed because it was told to stop has not failed.
+  const bool was_stopped = abandoned_ && failure && failure->code == ErrorCode::kCancelled;
+  if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
+  if (has_hook_running()) return;
   if (outcome_) return let_go();
 
-  const auto* failure = std::get_if<Failure>(&done.result);
-  if (failure && !own_failure_) own_failure_ = *failure;
   // Stateful hooks may hold collectives: they run on every rank or on none, so a failed reset does not keep them from running.
   if (hook_ == Hook::kReset) return run(Hook::kBegin, key_order_);
   if (own_failure_) return report(*own_failure_);
+  if (stopping_) return report_stopped();
 
   const HookValue& value = std::get<HookValue>(done.result);
   switch (hook_) {
@@ -190,16 +238,21 @@ void RankMachine::on(const HookDone& done) {
 void RankMachine::run(Hook hook, HookValue argument) {
   hook_ = hook;
   outstanding_ = ++sequence_;
+  RunHook effect = hook_effect(hook, outstanding_);
+  effect.argument = std::move(argument);
+  effects_.push_back(std::move(effect));
+}
+
+RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
   RunHook effect;
   effect.hook = hook;
   effect.operation = call_.operation;
   effect.phase = hook == Hook::kBegin ? Phase::kJoin : phase();
-  effect.sequence = outstanding_;
+  effect.sequence = sequence;
   effect.counter = counter_;
   effect.save_id = save_id_;
   effect.is_coordinator = identity_.rank == call_.coordinator_rank;
-  effect.argument = std::move(argument);
-  effects_.push_back(std::move(effect));
+  return effect;
 }
 
 void RankMachine::send_local_plan(HookValue value) {
@@ -248,14 +301,22 @@ void RankMachine::report(Failure failure) {
   wait_for_coordinator(2 * options_.phase_deadline);
 }
 
+void RankMachine::report_stopped() {
+  become(State::kReported);
+  send(PhaseStopped{});
+  wait_for_coordinator(options_.phase_deadline);
+}
+
+// Where a rank has failed, the coordinator waits for the others as long again as the graces say.
 void RankMachine::wait_for_coordinator(Duration deadline) {
-  effects_.push_back(StartTimer{Timer::kAnswer, deadline + options_.cancel_grace + options_.outcome_grace});
+  effects_.push_back(StartTimer{Timer::kAnswer, deadline + options_.phase_grace + options_.cancel_grace + options_.outcome_grace});
 }
 
 // --- ends -------------------------------------------------------------------------------------------------------------------
 
 void RankMachine::on(const TimerFired& fired) {
   if (fired.timer != Timer::kAnswer || !waits() || outcome_) return ignore("timer that was stopped");
+  if (!has_coordinator()) return end_alone(no_coordinator(), Committed::kNo);
   const int coordinator = call_.coordinator_rank;
   std::string what = "rank " + std::to_string(coordinator) + ", which coordinates the " + describe_call(call_, identity_) +
                      ", sent nothing before the deadline; see whether its process is alive and whether it made the same call";
@@ -270,8 +331,18 @@ void RankMachine::tell_coordinator_of_leaving(std::string why) {
               failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kDeadline, "supervisor", std::move(why))});
 }
 
+// Nobody coordinates this call; the registrar would have told so all ranks, had it answered.
+Failure RankMachine::no_coordinator() const {
+  return failure_of(identity_.rank, FailureKind::kRaised, ErrorCode::kInvalidArgument, "supervisor",
+                    "rank " + std::to_string(identity_.rank) + " called " + describe_call(call_, identity_) +
+                        " with coordinator_rank " + std::to_string(call_.coordinator_rank) + ", which is no rank of a world of " +
+                        std::to_string(identity_.world_size));
+}
+
 void RankMachine::on(const PeerDown& down) {
-  if (state_ == State::kIdle || state_ == State::kEnding || outcome_ || down.rank != call_.coordinator_rank) return;
+  if (state_ == State::kIdle || state_ == State::kEnding || outcome_) return;
+  if (!has_coordinator() && down.rank == kRegistrar) return end_alone(no_coordinator(), Committed::kNo);
+  if (down.rank != call_.coordinator_rank) return;
   if (down.reachable)
     tell_coordinator_of_leaving("lost touch with the coordinator, rank " + std::to_string(down.rank) + ": " + down.why);
   std::string what = "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " +
@@ -285,13 +356,13 @@ void RankMachine::on(const ActorDied& died) {
   Failure failure = failure_of(identity_.rank, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
                                "the " + died.actor + " actor of rank " + std::to_string(identity_.rank) + " died: " + died.why);
   own_failure_ = failure;
-  if (outstanding_ == 0) report(std::move(failure));  // otherwise when the hook that runs has ended
+  if (!has_hook_running()) report(std::move(failure));  // otherwise when the hook that runs has ended
 }
 
 void RankMachine::on(const Cancelled& cancelled) {
   if (state_ == State::kIdle || state_ == State::kEnding || outcome_) return;
   Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why);
-  send(Cancel{call_.ticket, failure});
+  if (has_coordinator()) send(Cancel{call_.ticket, failure});
   // Nobody publishes without this rank's results.
   const bool delivered = state_ == State::kReported && !own_failure_;
   end_alone(std::move(failure), delivered ? committed_unheard() : Committed::kNo);
@@ -333,13 +404,13 @@ void RankMachine::end(Outcome outcome) {
   }
   outcome_ = std::move(outcome);
   effects_.push_back(StopTimer{Timer::kAnswer});
-  if (outstanding_ == 0) let_go();
+  if (!has_hook_running()) let_go();
 }
 
 void RankMachine::let_go() {
   if (!began_ || outcome_->failures.empty()) return finish();
   become(State::kEnding);
-  const bool abandon = call_.operation == Operation::kSave && outcome_->committed != Committed::kYes;
+  const bool abandon = call_.operation == Operation::kSave && outcome_->committed != Committed::kYes && !abandoned_;
   run(abandon ? Hook::kAbandon : Hook::kRelease);
 }
 
@@ -348,11 +419,6 @@ void RankMachine::finish() {
   finished.failures = outcome_->failures;
   finished.committed = outcome_->committed;
   finished.save_id = outcome_->save_id;
-  for (auto& [rank, failure] : outcome_->failures) failure.exception = nullptr;  // kept outcomes keep no user objects alive
-  if (counter_ != 0) {
-    outcomes_.emplace_back(counter_, std::move(*outcome_));
-    if (outcomes_.size() > options_.outcomes_kept) outcomes_.pop_front();
-  }
   outcome_.reset();
   own_failure_.reset();
   local_plan_.reset();

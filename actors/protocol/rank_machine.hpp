@@ -8,7 +8,8 @@
 //                                                 ending (the last hook lets go) --> idle
 //
 // Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
-// Hooks:      one at a time. An outcome that arrives while one runs takes effect when it has ended.
+// Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
+//             while one runs takes effect when it has ended.
 // Peer death: only the coordinator's matters here; the coordinator judges the others.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note.
 #pragma once
@@ -37,11 +38,9 @@ class RankMachine {
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle; }
-  std::uint64_t counter() const { return counter_; }  // of the running attempt, 0 before Begin
-  int coordinator_rank() const { return call_.coordinator_rank; }
-  std::uint64_t ticket() const { return call_.ticket; }
-  // How the last attempts ended, oldest first: at most `outcomes_kept`.
-  const std::deque<std::pair<std::uint64_t, Outcome>>& outcomes() const { return outcomes_; }
+  std::uint64_t counter() const { return counter_; }               // of the running attempt, 0 before Begin
+  std::uint64_t counter_seen() const { return counter_seen_; }     // the largest that this machine knows of
+  int coordinator_rank() const { return call_.coordinator_rank; }  // as the caller gave it: may be no rank at all
 
  private:
   void on(const CallStarted& call);
@@ -60,16 +59,24 @@ class RankMachine {
   void receive(const GlobalLoadPlan& plan);
   void receive(const Outcome& outcome);
   void receive(const CoordinatorDown& down);
+  void receive(const StopPhase& stop);
+  void receive(const Unreadable& unreadable);
   template <class Other>
   void receive(const Other&) {
     ignore("message for a coordinator");
   }
 
   void run(Hook hook, HookValue argument = {});
+  RunHook hook_effect(Hook hook, std::uint64_t sequence) const;
+  bool has_hook_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
+  void stop_writing();
+  void withdraw();
+  Failure no_coordinator() const;
   void send_local_plan(HookValue plan);
   Message local_plan_message(HookValue plan);
   void send_results(HookValue results);
   void report(Failure failure);
+  void report_stopped();
   void wait_for_coordinator(Duration deadline);
   void tell_coordinator_of_leaving(std::string why);
   void end_alone(Failure failure, Committed committed);
@@ -83,6 +90,7 @@ class RankMachine {
   void ignore(const char* why);
   Phase phase() const;
   Committed committed_unheard() const;
+  bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
   bool waits() const { return state_ == State::kJoining || state_ == State::kPlanned || state_ == State::kReported; }
 
   const Identity identity_;
@@ -96,8 +104,11 @@ class RankMachine {
   std::string save_id_;
   std::vector<std::string> key_order_;
   Hook hook_ = Hook::kReset;
-  std::uint64_t outstanding_ = 0;  // sequence number of the hook that runs, 0 if none
-  bool began_ = false;             // some hook has run: there is something to let go of
+  std::uint64_t outstanding_ = 0;       // sequence number of the hook that runs, 0 if none
+  std::uint64_t stop_outstanding_ = 0;  // of the hook that stops the writer beside it
+  bool stopping_ = false;               // told to: no further hook of the phase is begun
+  bool abandoned_ = false;              // the writer has let go of what it wrote
+  bool began_ = false;                  // some hook has run: there is something to let go of
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
   std::string metadata_save_id_;
@@ -109,7 +120,6 @@ class RankMachine {
   std::uint64_t counter_seen_ = 0;
   std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator has said it keeps
   PlanCache global_plans_;
-  std::deque<std::pair<std::uint64_t, Outcome>> outcomes_;
 };
 
 const char* to_string(RankMachine::State state) noexcept;

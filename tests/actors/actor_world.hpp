@@ -343,10 +343,33 @@ struct CallSettings {
   std::uint64_t ordinal = 0;  // 0: the next one
 };
 
+inline void fill_call(Call& call, Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
+  call.id = {settings.checkpointer, settings.ordinal != 0 ? settings.ordinal : ordinal};
+  call.checkpoint_id = settings.checkpoint_id;
+  call.coordinator_rank = settings.coordinator_rank;
+  call.options_digest = settings.options_digest;
+  call.stateful_keys = settings.stateful_keys;
+  call.executor = &own.executor;
+  call.begin = [&own](const std::vector<std::string>& order) {
+    std::string keys;
+    for (const auto& key : order) keys += "," + key;
+    own.script.hook("begin" + keys);
+  };
+}
+
+inline SaveCall save_call_of(Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
+  SaveCall call;
+  fill_call(call, own, settings, ordinal);
+  call.state_dict = &own.state;
+  call.planner = &own.save_planner;
+  call.writer = &own.writer;
+  return call;
+}
+
 class ActorWorld {
  public:
   explicit ActorWorld(int size, RuntimeOptions options = {}, unsigned threads = 2)
-      : system_(ActorSystem::create(threads)), links_(make_memory_links(size)) {
+      : system_(ActorSystem::create(threads)), links_(make_memory_links(size)), ordinals_(static_cast<std::size_t>(size)) {
     options.trace_ring_bytes = 1u << 20;
     for (int rank = 0; rank < size; ++rank) {
       RankConfig config;
@@ -370,19 +393,11 @@ class ActorWorld {
     for (auto& runtime : runtimes_) runtime->shutdown(std::chrono::minutes(1));
   }
 
-  SaveCall save_call(int index, const CallSettings& settings) {
-    SaveCall call;
-    Rank& own = rank(index);
-    fill(call, own, settings);
-    call.state_dict = &own.state;
-    call.planner = &own.save_planner;
-    call.writer = &own.writer;
-    return call;
-  }
+  SaveCall save_call(int index, const CallSettings& settings) { return save_call_of(rank(index), settings, next_ordinal(index)); }
   LoadCall load_call(int index, const CallSettings& settings) {
     LoadCall call;
     Rank& own = rank(index);
-    fill(call, own, settings);
+    fill_call(call, own, settings, next_ordinal(index));
     call.state_dict = &own.state;
     call.planner = &own.load_planner;
     call.reader = &own.reader;
@@ -421,25 +436,13 @@ class ActorWorld {
   }
 
  private:
-  void fill(Call& call, Rank& own, const CallSettings& settings) {
-    call.id = {settings.checkpointer, settings.ordinal != 0 ? settings.ordinal : ++ordinal_};
-    call.checkpoint_id = settings.checkpoint_id;
-    call.coordinator_rank = settings.coordinator_rank;
-    call.options_digest = settings.options_digest;
-    call.stateful_keys = settings.stateful_keys;
-    call.executor = &own.executor;
-    call.begin = [&own](const std::vector<std::string>& order) {
-      std::string keys;
-      for (const auto& key : order) keys += "," + key;
-      own.script.hook("begin" + keys);
-    };
-  }
+  std::uint64_t next_ordinal(int index) { return ++ordinals_[static_cast<std::size_t>(index)]; }
 
   std::shared_ptr<ActorSystem> system_;
   std::shared_ptr<LinksFactory> links_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::unique_ptr<RankRuntime>> runtimes_;
-  std::atomic<std::uint64_t> ordinal_{1000};
+  std::vector<std::atomic<std::uint64_t>> ordinals_;  // of each rank's last call
 };
 
 // The ranks in a failure map.

@@ -11,6 +11,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Of what has to pass in a test, and of what has to be done by several ranks before it does: far above what that takes on a busy
+// machine.
+constexpr milliseconds kDeadline{2000};
+
 // --- joining --------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("ranks that call with different checkpoint ids all hear who passed what") {
@@ -56,9 +60,54 @@ TEST_CASE("options that differ") {
   CHECK(outcomes[0].failures.at(3).what.find("options") != std::string::npos);
 }
 
+TEST_CASE("ranks that name different coordinators, or one that is none, hear of it at once") {
+  for (const int odd : {1, 9, -1}) {
+    ActorWorld world(3);
+    std::vector<Future<Outcome>> futures;
+    for (int rank = 0; rank < 3; ++rank) {
+      CallSettings settings;
+      settings.coordinator_rank = rank == 2 ? odd : 0;
+      futures.push_back(world.start_save(rank, settings));
+    }
+    const auto outcomes = ActorWorld::collect(futures);
+    CHECK(all_equal(outcomes));
+    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2});
+    const auto& failure = outcomes[0].failures.at(2);
+    CHECK(failure.code == (odd == 1 ? ErrorCode::kMismatch : ErrorCode::kInvalidArgument));
+    CHECK(failure.what.find("coordinator_rank " + std::to_string(odd)) != std::string::npos);
+    for (const auto& later : world.save()) CHECK(later.ok());
+  }
+}
+
+TEST_CASE("a call whose Join the coordinator cannot read fails on the rank that made it, and on the others") {
+  ActorWorld world(2);
+  CallSettings settings;
+  settings.checkpoint_id = std::string(100 * 1024, 'x');
+  const auto outcomes = ActorWorld::collect({world.start_save(0), world.start_save(1, settings)});
+  CHECK(all_equal(outcomes));
+  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{1});
+  CHECK(outcomes[0].failures.at(1).code == ErrorCode::kCorrupt);
+  for (const auto& later : world.save()) CHECK(later.ok());
+}
+
+TEST_CASE("more checkpointers than are kept: save ids are never given twice") {
+  ActorWorld world(1);
+  std::set<std::string> ids;
+  int saves = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (int which = 0; which < 300; ++which) {
+      CallSettings settings;
+      settings.checkpointer = "checkpointer " + std::to_string(which);
+      ids.insert(world.start_save(0, settings).get().save_id);
+      ++saves;
+    }
+  }
+  CHECK(ids.size() == static_cast<std::size_t>(saves));
+}
+
 TEST_CASE("a rank that never calls is named when the join deadline has passed") {
   RuntimeOptions options;
-  options.join_deadline = milliseconds(50);
+  options.join_deadline = kDeadline;
   ActorWorld world(4, options);
   std::vector<Future<Outcome>> futures;
   for (const int rank : {0, 1, 3}) futures.push_back(world.start_save(rank));
@@ -72,7 +121,7 @@ TEST_CASE("a rank that never calls is named when the join deadline has passed") 
 
 TEST_CASE("a rank that comes after the others gave up hears what they heard, and the next call is in step") {
   RuntimeOptions options;
-  options.join_deadline = milliseconds(50);
+  options.join_deadline = kDeadline;
   for (const int late : {0, 1}) {
     ActorWorld world(2, options);
     CallSettings settings;
@@ -88,7 +137,7 @@ TEST_CASE("a rank that comes after the others gave up hears what they heard, and
 
 TEST_CASE("a rank that missed a call altogether is put in step again") {
   RuntimeOptions options;
-  options.join_deadline = milliseconds(50);
+  options.join_deadline = kDeadline;
   ActorWorld world(2, options);
   CallSettings missed;
   missed.checkpoint_id = "step_50";
@@ -102,7 +151,7 @@ TEST_CASE("a rank that missed a call altogether is put in step again") {
 
 TEST_CASE("a rank whose hook does not end is named silent; its own call ends when its hook does") {
   RuntimeOptions options;
-  options.phase_deadline = milliseconds(100);
+  options.phase_deadline = kDeadline;
   for (const std::string hook : {"planner.create_local_plan", "writer.write_data"}) {
     ActorWorld world(3, options);
     Gate gate;
@@ -123,7 +172,7 @@ TEST_CASE("a rank whose hook does not end is named silent; its own call ends whe
 
 TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
   RuntimeOptions options;
-  options.phase_deadline = milliseconds(100);
+  options.phase_deadline = kDeadline;
   ActorWorld world(2, options);
   Gate gate;
   world.rank(0).script.on("writer.finish", [&gate] { gate.wait(); });
@@ -134,6 +183,32 @@ TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
   CHECK_FALSE(stuck.ready());
   gate.open();
   CHECK((stuck.get().failures == outcome.failures));
+}
+
+TEST_CASE("a rank that is busy while another has failed is told to stop; one that does not is listed, and its call ends later") {
+  RuntimeOptions options;
+  options.phase_grace = milliseconds(0);
+  for (const bool stops : {true, false}) {
+    options.cancel_grace = stops ? std::chrono::minutes(10) : milliseconds(100);
+    ActorWorld world(3, options);
+    Gate gate;
+    world.rank(1).script.on("writer.write_data", [] { throw std::runtime_error("disk"); });
+    world.rank(2).script.asynchronous = true;
+    world.rank(2).script.on("writer.write_data.future", [&gate] {
+      gate.wait();
+      throw Error(ErrorCode::kCancelled, "stopped");
+    });
+    if (stops) world.rank(2).script.on("writer.abandon", [&gate] { gate.open(); });
+    auto busy = world.start_save(2);
+    const auto outcomes = ActorWorld::collect({world.start_save(0), world.start_save(1)});
+    CHECK(all_equal(outcomes));
+    CHECK(ranks_of(outcomes[0].failures) == (stops ? std::set<int>{1} : std::set<int>{1, 2}));
+    if (!stops) CHECK(outcomes[0].failures.at(2).kind == FailureKind::kBusy);
+    if (!stops) CHECK_FALSE(busy.ready());
+    gate.open();
+    CHECK((busy.get().failures == outcomes[0].failures));
+    CHECK(world.rank(2).script.count("writer.abandon") == 1);
+  }
 }
 
 // --- the interface ----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,8 @@
 // Many seeds, many kinds of trouble: whatever happens, every call ends exactly once, and ranks that can talk agree.
-#include "machine_world.hpp"
+#include "steps.hpp"
 
 namespace cairn::test {
 namespace {
-
-std::set<int> ranks_in(const FailureMap& failures) {
-  std::set<int> ranks;
-  for (const auto& [rank, failure] : failures) ranks.insert(rank);
-  return ranks;
-}
 
 void check_all_ended_once(MachineWorld& world, std::size_t calls) {
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -155,6 +149,29 @@ TEST_CASE("actors that die: every call ends, all ranks agree") {
       check_all_agree(world);
       for (const auto& [rank, failure] : world.finished(0).back().failures) CHECK(failure.kind == FailureKind::kInternal);
     }
+  }
+}
+
+TEST_CASE("ranks that do not agree on the coordinator all hear it at once, in any order of events") {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.duplicate = seed % 2 ? 20 : 0;
+    MachineWorld world(3, seed, trouble);
+    const std::vector<int> coordinators = {static_cast<int>(seed % 3), static_cast<int>(seed / 3 % 3),
+                                           seed % 5 == 0 ? 8 : static_cast<int>((seed + 1) % 3)};
+    for (int rank = 0; rank < 3; ++rank)
+      world.start(rank, call_of(1, Operation::kSave, coordinators[static_cast<std::size_t>(rank)]));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 1);
+    check_all_agree(world);
+    CHECK_FALSE(world.finished(0).back().failures.empty());
+    CHECK_FALSE(world.deadline_passed());
+    world.start(call_of(2, Operation::kSave, static_cast<int>(seed % 3)));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 2);
+    CHECK(world.finished(0).back().failures.empty());
+    CHECK_FALSE(world.deadline_passed());
   }
 }
 

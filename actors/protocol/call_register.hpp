@@ -1,0 +1,49 @@
+// Whom the ranks take for the coordinator of a call. Ranks that disagree would wait for each other at different ranks, so every Join
+// goes to one rank more, the registrar, which finds the disagreement as soon as the second rank has called.
+//
+// Calls are the same if their operation, checkpoint id and ordinal are. Bounded: one call per rank, and the last disagreements, for
+// ranks that call later.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include <cairn/base/failure.hpp>
+#include <cairn/messages/control.hpp>
+
+namespace cairn::protocol {
+
+// The rank that compares.
+inline constexpr int kRegistrar = 0;
+
+class CallRegister {
+ public:
+  CallRegister(int world_size, unsigned disagreements_kept) : world_size_(world_size), kept_max_(disagreements_kept) {}
+
+  struct Disagreement {
+    FailureMap failures;
+    std::map<int, std::uint64_t> tickets;  // who has to hear of it now
+  };
+  // Takes down that `from` has called. A disagreement is found once, and again for each rank that makes the same call later.
+  std::optional<Disagreement> add(int from, const Join& join);
+
+ private:
+  struct Known {
+    Join join;  // of one of them
+    FailureMap failures;
+  };
+  FailureMap judge(const std::map<int, const Join*>& callers) const;
+
+  const int world_size_;
+  const unsigned kept_max_;
+  std::map<int, Join> calls_;  // the last of each rank
+  std::deque<Known> known_;
+};
+
+bool is_same_call(const Join& a, const Join& b);
+// "save of "step_1" (its call 3)", for texts.
+std::string describe_call(const Join& join);
+
+}  // namespace cairn::protocol

@@ -1,0 +1,167 @@
+// How attempts end: deadlines, losses, cancellation, outcomes.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/base/save_id.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+std::string seconds(Duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+}  // namespace
+
+void CoordinatorMachine::on(const TimerFired& fired) {
+  if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore("timer that was stopped");
+  if (hurried_ && !stopping_) return tell_to_stop();
+  const auto silent = [&](int rank, std::string what) {
+    return failure_of(rank, FailureKind::kSilent, ErrorCode::kDeadline, "coordinator", std::move(what));
+  };
+  FailureMap failures = std::exchange(failures_, {});
+  if (state_ == State::kJoining) {
+    std::set<int> present;
+    for (const auto& [rank, join] : joins_) present.insert(rank);
+    const std::string call = describe_call(joins_.begin()->second);
+    for (int rank = 0; rank < identity_.world_size; ++rank)
+      if (joins_.count(rank) == 0)
+        failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not join the " + call + " by checkpointer \"" +
+                                                identity_.checkpointer + "\" within " + seconds(options_.join_deadline) + "; " +
+                                                list_of_ranks(present) + " did"));
+    return end(std::move(failures), Committed::kNo);
+  }
+  if (stopping_) {
+    std::set<int> failed;
+    for (const auto& [rank, failure] : failures) failed.insert(rank);
+    for (const auto& [rank, join] : joins_)
+      if (answered_.count(rank) == 0)
+        failures.emplace(rank, failure_of(rank, FailureKind::kBusy, ErrorCode::kDeadline, "coordinator",
+                                          "rank " + std::to_string(rank) + " was told to stop its " + to_string(phase()) +
+                                              " phase after the failure of " + list_of_ranks(failed) + ", and had not after " +
+                                              seconds(options_.cancel_grace) + "; its call returns when its hook does"));
+    return end(std::move(failures), Committed::kNo);
+  }
+  if (collects()) {
+    for (const auto& [rank, join] : joins_)
+      if (answered_.count(rank) == 0)
+        failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not end its " + to_string(phase()) +
+                                                " phase within " + seconds(options_.phase_deadline)));
+    return end(std::move(failures), Committed::kNo);
+  }
+  // A hook of this rank's own: user code that cannot be interrupted.
+  const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
+  failures.emplace(identity_.rank,
+                   silent(identity_.rank, std::string(name_of(hook_, operation())) + " had not ended within " + seconds(waited)));
+  const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
+  end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
+}
+
+void CoordinatorMachine::on(const PeerDown& down) {
+  if (down.rank == identity_.rank) return;
+  const auto failure = [&] { return protocol::failure_of(down, phase()); };
+  if (down.reachable) {
+    if (is_attempt()) {
+      if (gone_.count(down.rank) == 0) fail(down.rank, failure());
+      return;
+    }
+    // What could not be read may have been its Join.
+    if (state_ == State::kIdle) {
+      down_.insert_or_assign(down.rank, down);
+      return;
+    }
+    FailureMap failures;
+    failures.emplace(down.rank, failure());
+    return end(std::move(failures), Committed::kNo);
+  }
+  down_.insert_or_assign(down.rank, down);
+  next_joins_.erase(down.rank);
+  if (state_ == State::kJoining) {
+    forget_join(down.rank);
+    if (state_ == State::kJoining) join_if_complete();
+    return;
+  }
+  if (!is_attempt() || gone_.count(down.rank) != 0) return;
+  gone_.insert(down.rank);
+  fail(down.rank, failure());
+}
+
+void CoordinatorMachine::on(const PeerUp& up) { down_.erase(up.rank); }
+
+void CoordinatorMachine::on(const Cancelled& cancelled) {
+  if (state_ == State::kIdle) return;
+  FailureMap failures = std::exchange(failures_, {});
+  failures.emplace(identity_.rank,
+                   failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why));
+  const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
+  end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
+}
+
+void CoordinatorMachine::end(FailureMap failures, Committed committed) {
+  // What could not be read has failed this call, and no other.
+  for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
+  Outcome outcome;
+  outcome.failures = std::move(failures);
+  outcome.committed = committed;
+  if (counter_ != 0) outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+  const auto tell = [&](int rank, const Join& join) {
+    kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
+    if (left_.count(rank) != 0 || down_.count(rank) != 0) return;
+    outcome.ticket = join.ticket;
+    send(rank, outcome);
+  };
+  // The own rank's last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on their way.
+  for (const auto& [rank, join] : joins_)
+    if (rank != identity_.rank) tell(rank, join);
+  const auto own = joins_.find(identity_.rank);
+  if (own != joins_.end()) tell(own->first, own->second);
+  effects_.push_back(StopTimer{Timer::kPhase});
+  remember(outcome);
+  counter_ = 0;
+  outstanding_ = 0;
+  joins_.clear();
+  failures_.clear();
+  answered_.clear();
+  gone_.clear();
+  left_.clear();
+  hurried_ = false;
+  stopping_ = false;
+  local_save_plans_.clear();
+  local_load_plans_.clear();
+  metadata_save_ids_.clear();
+  global_save_plans_.clear();
+  global_digests_.clear();
+  metadata_.reset();
+  results_.clear();
+  become(State::kIdle);
+  restart_joins();
+}
+
+// For those who still speak of this attempt, and for those who have not joined this call yet.
+void CoordinatorMachine::remember(const Outcome& outcome) {
+  if (counter_ != 0) {
+    Ended ended{counter_, {}, outcome};
+    for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;
+    for (const auto& [rank, join] : joins_) ended.tickets.emplace(rank, join.ticket);
+    ended_.push_back(std::move(ended));
+    if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
+    return;
+  }
+  Missed missed{joins_.begin()->second, {}, {}, outcome};
+  for (const auto& [rank, join] : joins_) missed.ordinals.insert(join.ordinal);
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joins_.count(rank) == 0) missed.absent.insert(rank);
+  if (missed.absent.empty()) return;
+  missed_.push_back(std::move(missed));
+  if (missed_.size() > options_.outcomes_kept) missed_.pop_front();
+}
+
+void CoordinatorMachine::restart_joins() {
+  for (auto& [rank, join] : std::exchange(next_joins_, {}))
+    if (down_.count(rank) == 0) receive(rank, join);
+}
+
+}  // namespace cairn::protocol

@@ -1,0 +1,180 @@
+// How ranks come to take part in an attempt.
+#include <algorithm>
+#include <utility>
+
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+
+namespace cairn::protocol {
+
+void CoordinatorMachine::on(const Received& received) {
+  const int from = received.from;
+  if (from < 0 || from >= identity_.world_size) return ignore("message of a rank outside the world");
+  down_.erase(from);
+  // Join, Cancel and Withdraw name the call by its ticket; all others belong to the attempt.
+  const bool names_call = std::holds_alternative<Join>(received.body) || std::holds_alternative<Cancel>(received.body) ||
+                          std::holds_alternative<Withdraw>(received.body);
+  if (!names_call) {
+    if (!is_attempt() || received.counter != counter_) {
+      send_outcome_again(from, received.counter, 0);
+      return ignore("message of another attempt");
+    }
+    if (gone_.count(from) != 0) return ignore("message of a rank that no longer takes part");
+  }
+  std::visit([&](const auto& message) { receive(from, message); }, received.body);
+}
+
+// To a rank that still speaks of an attempt that has ended, named by its counter or, if that is 0, by the rank's ticket.
+bool CoordinatorMachine::send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket) {
+  for (const auto& ended : ended_) {
+    const auto member = ended.tickets.find(from);
+    if (member == ended.tickets.end()) continue;
+    if (counter != 0 ? ended.counter != counter : member->second != ticket) continue;
+    Outcome outcome = ended.outcome;
+    outcome.ticket = member->second;
+    effects_.push_back(Send{from, ended.counter, std::move(outcome)});
+    return true;
+  }
+  return false;
+}
+
+void CoordinatorMachine::receive(int from, const Join& join) {
+  if (join.ticket <= kept_[from].ended_ticket) {
+    send_outcome_again(from, 0, join.ticket);
+    return ignore("Join of a call that has ended");
+  }
+  if (find_disagreement(from, join)) return;
+  if (join.coordinator_rank != identity_.rank) return;  // it came for the register
+  if (answer_missed(from, join)) return;
+  if (!is_attempt()) {
+    const auto known = joins_.find(from);
+    if (known != joins_.end() && known->second.ticket >= join.ticket) return ignore("second Join of one call");
+    joins_.insert_or_assign(from, join);
+    if (state_ == State::kIdle) {
+      become(State::kJoining);
+      start_timer(options_.join_deadline);
+    }
+    return join_if_complete();
+  }
+  const auto member = joins_.find(from);
+  if (member != joins_.end() && member->second.ticket >= join.ticket) return ignore("second Join of one call");
+  next_joins_.insert_or_assign(from, join);
+  // It has left this attempt, without a word.
+  left_.insert(from);
+  if (!gone_.insert(from).second) return;
+  fail(from, failure_of(from, FailureKind::kInternal, ErrorCode::kInternal, "coordinator",
+                        "rank " + std::to_string(from) + " started another call before this one had ended"));
+}
+
+// The registrar hears of the calls that others coordinate too. It tells the ranks itself when they name different coordinators.
+bool CoordinatorMachine::find_disagreement(int from, const Join& join) {
+  if (identity_.rank != kRegistrar) return false;
+  const auto found = register_.add(from, join);
+  if (!found) return false;
+  for (const auto& [rank, ticket] : found->tickets) {
+    kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, ticket);
+    const auto member = joins_.find(rank);
+    if (!is_attempt() && member != joins_.end() && member->second.ticket == ticket) forget_join(rank);
+    next_joins_.erase(rank);
+    Outcome outcome;
+    outcome.ticket = ticket;
+    outcome.failures = found->failures;
+    if (down_.count(rank) == 0) effects_.push_back(Send{rank, 0, std::move(outcome)});
+  }
+  return true;
+}
+
+bool CoordinatorMachine::answer_missed(int from, const Join& join) {
+  for (auto& missed : missed_) {
+    if (missed.join.operation != join.operation || missed.join.checkpoint_id != join.checkpoint_id ||
+        missed.ordinals.count(join.ordinal) == 0 || missed.absent.erase(from) == 0)
+      continue;
+    Outcome outcome = missed.outcome;
+    outcome.ticket = join.ticket;
+    kept_[from].ended_ticket = join.ticket;
+    effects_.push_back(Send{from, 0, std::move(outcome)});
+    return true;
+  }
+  return false;
+}
+
+// While the ranks join: as if this one had not.
+void CoordinatorMachine::forget_join(int rank) {
+  joins_.erase(rank);
+  if (!joins_.empty()) return;
+  effects_.push_back(StopTimer{Timer::kPhase});
+  become(State::kIdle);
+}
+
+void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
+  kept_[from].ended_ticket = std::max(kept_[from].ended_ticket, withdraw.ticket);
+  const auto next = next_joins_.find(from);
+  if (next != next_joins_.end() && next->second.ticket <= withdraw.ticket) next_joins_.erase(next);
+  const auto member = joins_.find(from);
+  if (member == joins_.end() || member->second.ticket != withdraw.ticket) return ignore("Withdraw of another call");
+  if (!is_attempt()) return forget_join(from);
+  // The attempt has begun meanwhile, with a rank that is not there any more.
+  left_.insert(from);
+  if (!gone_.insert(from).second) return;
+  fail(from, failure_of(from, FailureKind::kInternal, ErrorCode::kInternal, "coordinator",
+                        "rank " + std::to_string(from) + " had ended the call before it began"));
+}
+
+void CoordinatorMachine::join_if_complete() {
+  if (joins_.count(identity_.rank) == 0) return;
+  std::size_t lost = 0;
+  for (const auto& [rank, down] : down_) lost += joins_.count(rank) == 0 ? 1 : 0;
+  if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size)) return;
+  FailureMap failures = judge_joins();
+  if (failures.empty())
+    begin();
+  else
+    end(std::move(failures), Committed::kNo);
+}
+
+// Ranks that are not there, and ranks whose call differs from the coordinator's own.
+FailureMap CoordinatorMachine::judge_joins() const {
+  FailureMap failures;
+  for (const auto& [rank, down] : down_) {
+    if (joins_.count(rank) != 0) continue;
+    failures.emplace(rank, failure_of(rank, down.kind, down.code, "link",
+                                      "lost touch with rank " + std::to_string(rank) + " before it joined: " + down.why));
+  }
+  const Join& own = own_join();
+  const std::string self = "rank " + std::to_string(identity_.rank);
+  for (const auto& [rank, join] : joins_) {
+    const std::string other = "rank " + std::to_string(rank);
+    std::string what;
+    if (join.operation != own.operation || join.checkpoint_id != own.checkpoint_id)
+      what = other + " called " + describe_call(join) + ", where " + self + " called " + describe_call(own) +
+             "; all ranks of a checkpointer must make the same calls in the same order";
+    else if (join.world_size != own.world_size)
+      what = other + " has a world of " + std::to_string(join.world_size) + " ranks, where " + self + " has one of " +
+             std::to_string(own.world_size);
+    else if (join.options_digest != own.options_digest)
+      what = other + " called " + describe_call(join) + " with options that differ from those of " + self + " (digests " +
+             to_hex(join.options_digest).substr(0, 12) + " and " + to_hex(own.options_digest).substr(0, 12) +
+             "); pass the same options on every rank";
+    if (!what.empty())
+      failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kMismatch, "coordinator", std::move(what)));
+  }
+  return failures;
+}
+
+void CoordinatorMachine::begin() {
+  std::set<std::string> keys;
+  for (const auto& [rank, join] : joins_) {
+    counter_seen_ = std::max(counter_seen_, join.counter_seen);
+    keys.insert(join.stateful_keys.begin(), join.stateful_keys.end());
+  }
+  counter_ = ++counter_seen_;
+  const auto world = static_cast<std::size_t>(identity_.world_size);
+  local_save_plans_.assign(world, nullptr);
+  local_load_plans_.assign(world, nullptr);
+  metadata_save_ids_.assign(world, {});
+  results_.assign(world, {});
+  become(State::kLocalPlans);
+  start_timer(options_.phase_deadline);
+  for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
+}
+
+}  // namespace cairn::protocol

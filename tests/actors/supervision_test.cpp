@@ -1,0 +1,205 @@
+// Actors of one rank that die: the coordinator, the links.
+#include "actor_world.hpp"
+
+#include <caf/exit_reason.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/system_messages.hpp>
+
+#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/rank_supervisor.hpp>
+
+namespace cairn::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Remembers the links actors that it had spawned.
+class WatchedLinks : public LinksFactory {
+ public:
+  explicit WatchedLinks(int world_size) : links_(make_memory_links(world_size)), spawned_(static_cast<std::size_t>(world_size)) {}
+  caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override {
+    auto actor = links_->spawn(system, rank, options, owner);
+    std::lock_guard lock(mutex_);
+    spawned_.at(static_cast<std::size_t>(rank)) = actor.address();
+    return actor;
+  }
+  caf::actor of(int rank) {
+    std::lock_guard lock(mutex_);
+    return caf::actor_cast<caf::actor>(spawned_.at(static_cast<std::size_t>(rank)));
+  }
+
+ private:
+  const std::shared_ptr<LinksFactory> links_;
+  std::mutex mutex_;
+  std::vector<caf::actor_addr> spawned_;
+};
+
+// Supervisors without the runtime around them, so that a test reaches their children.
+class SupervisedRanks {
+ public:
+  explicit SupervisedRanks(int size, RuntimeOptions options = {})
+      : system_(ActorSystem::create(2)), links_(std::make_shared<WatchedLinks>(size)) {
+    for (int rank = 0; rank < size; ++rank) {
+      RankConfig config;
+      config.rank = rank;
+      config.world_size = size;
+      config.incarnation = "0123456789abcdef0123456789abcdef";
+      config.options = options;
+      config.options.trace_ring_bytes = 1u << 16;
+      ranks_.push_back(std::make_unique<Rank>());
+      tracers_.push_back(std::make_shared<Tracer>(rank, config.options.trace_ring_bytes, nullptr));
+      supervisors_.push_back(spawn_supervisor(caf_system_of(*system_), config, links_, tracers_.back()));
+    }
+  }
+  ~SupervisedRanks() {
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) stop(rank);
+    supervisors_.clear();
+    system_.reset();
+  }
+
+  Rank& rank(int index) { return *ranks_.at(static_cast<std::size_t>(index)); }
+
+  Future<Outcome> start_save(int index) {
+    auto promise = std::make_shared<Promise<Outcome>>();
+    auto context = std::make_shared<CallContext>(save_call_of(rank(index), {}, ++ordinals_[index]), ++ticket_, index,
+                                                 static_cast<int>(ranks_.size()), true,
+                                                 [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+    caf::anon_send(supervisor(index), tap(index).wrap(StartCall{std::move(context)}));
+    return promise->future();
+  }
+  std::vector<Outcome> save() {
+    std::vector<Future<Outcome>> futures;
+    for (int index = 0; index < static_cast<int>(ranks_.size()); ++index) futures.push_back(start_save(index));
+    return ActorWorld::collect(futures);
+  }
+
+  // Until the supervisor has ended all calls.
+  void stop(int index) {
+    auto& target = supervisors_.at(static_cast<std::size_t>(index));
+    if (!target) return;
+    auto latch = std::make_shared<StopLatch>();
+    caf::anon_send(target, tap(index).wrap(Stop{latch}));
+    std::unique_lock lock(latch->mutex);
+    latch->changed.wait(lock, [&] { return latch->stopped; });
+    target = SupervisorActor();
+  }
+
+  // Returns when the supervisor of that rank has another coordinator.
+  void kill_coordinator(int index) {
+    const auto old = children(index).coordinator;
+    kill(caf::actor_cast<caf::actor>(old));
+    while (children(index).coordinator == old) std::this_thread::yield();
+  }
+  void kill_links(int index) { kill(links_->of(index)); }
+
+ private:
+  SupervisorActor& supervisor(int index) { return supervisors_.at(static_cast<std::size_t>(index)); }
+  Tap tap(int index) { return Tap(tracers_.at(static_cast<std::size_t>(index)), "test"); }
+
+  Children children(int index) {
+    caf::scoped_actor self{caf_system_of(*system_)};
+    Children found;
+    self->request(supervisor(index), caf::infinite, GetChildren{})
+        .receive([&](Children& children) { found = children; }, [](const caf::error&) { FAIL("the supervisor is gone"); });
+    return found;
+  }
+  void kill(const caf::actor& victim) {
+    caf::scoped_actor self{caf_system_of(*system_)};
+    self->monitor(victim);
+    self->send_exit(victim, caf::exit_reason::kill);
+    self->receive([](const caf::down_msg&) {});
+  }
+
+  std::shared_ptr<ActorSystem> system_;
+  std::shared_ptr<WatchedLinks> links_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::shared_ptr<Tracer>> tracers_;
+  std::vector<SupervisorActor> supervisors_;
+  std::map<int, std::uint64_t> ordinals_;
+  std::uint64_t ticket_ = 0;
+};
+
+TEST_CASE("a coordinator actor that dies ends the attempt on all ranks alike, and is replaced") {
+  SupervisedRanks world(3);
+  Gate entered;
+  Gate gate;
+  world.rank(1).script.on("writer.write_data", [&] {
+    entered.open();
+    gate.wait();
+  });
+  std::vector<Future<Outcome>> futures;
+  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  entered.wait();
+  world.kill_coordinator(0);
+  gate.open();
+  const auto outcomes = ActorWorld::collect(futures);
+  CHECK(all_equal(outcomes));
+  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{0});
+  CHECK(outcomes[0].failures.at(0).kind == FailureKind::kInternal);
+  CHECK(outcomes[0].failures.at(0).what.find("coordinator actor of rank 0 died") != std::string::npos);
+  world.rank(1).script.clear();
+  for (const auto& outcome : world.save()) CHECK(outcome.ok());
+}
+
+TEST_CASE("a coordinator actor that dies while ranks join leaves nothing of their calls behind") {
+  SupervisedRanks world(2);
+  auto waiting = world.start_save(1);
+  for (int round = 0; round < 3; ++round) {
+    world.kill_coordinator(0);
+    CHECK_FALSE(waiting.get().ok());
+    auto again = world.start_save(1);
+    if (round == 1) CHECK(world.start_save(0).get().ok());
+    if (round == 1) CHECK(again.get().ok());
+    if (round == 1) again = world.start_save(1);
+    waiting = again;
+  }
+  CHECK(world.start_save(0).get().ok());
+  CHECK(waiting.get().ok());
+}
+
+TEST_CASE("a supervisor whose coordinator was replaced stops only when that one has ended its calls") {
+  SupervisedRanks world(2);
+  world.kill_coordinator(0);
+  Gate entered;
+  Gate gate;
+  world.rank(0).script.on("planner.create_local_plan", [&] {
+    entered.open();
+    gate.wait();
+  });
+  const std::vector<Future<Outcome>> futures = {world.start_save(0), world.start_save(1)};
+  entered.wait();
+  std::thread stopping([&] { world.stop(0); });
+  gate.open();
+  stopping.join();
+  const auto outcomes = ActorWorld::collect(futures);
+  CHECK(all_equal(outcomes));
+  CHECK(outcomes[0].failures.at(0).kind == FailureKind::kCancelled);
+}
+
+TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
+  RuntimeOptions options;
+  options.silence = milliseconds(100);
+  SupervisedRanks world(3, options);
+  Gate entered;
+  Gate gate;
+  world.rank(2).script.on("planner.create_local_plan", [&] {
+    entered.open();
+    gate.wait();
+  });
+  std::vector<Future<Outcome>> futures;
+  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  entered.wait();
+  world.kill_links(1);
+  const auto alone = futures[1].get();
+  REQUIRE(alone.failures.count(0) == 1);
+  CHECK(alone.failures.at(0).kind == FailureKind::kInternal);
+  CHECK(alone.failures.at(0).what.find("links actor of rank 1 died") != std::string::npos);
+  gate.open();
+  const auto first = futures[0].get();
+  CHECK(ranks_of(first.failures) == std::set<int>{1});
+  CHECK((futures[2].get().failures == first.failures));
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,242 @@
+// The coordinator's machine, event by event.
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using State = CoordinatorMachine::State;
+
+// --- joining --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("ranks that name different coordinators hear of it as soon as the second one has called") {
+  CoordinatorSteps registrar(3);
+  CHECK(registrar.receive(1, join_of(5, Operation::kSave, 1, 3), 0).empty());
+  const auto told = sent<Outcome>(registrar.receive(2, join_of(5, Operation::kSave, 2, 3), 0));
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].first == 1);
+  CHECK(told[1].first == 2);
+  CHECK(told[0].second.failures == told[1].second.failures);
+  REQUIRE(ranks_in(told[0].second.failures) == std::set<int>{2});
+  const Failure& failure = told[0].second.failures.at(2);
+  CHECK(failure.code == ErrorCode::kMismatch);
+  CHECK(failure.what.find("rank 2 called save of \"step_1\" (its call 5) with coordinator_rank 2") == 0);
+  CHECK(failure.what.find("rank 1 called it with 1") != std::string::npos);
+
+  // Who calls later, whatever it names, hears the same; so does the registrar's own rank.
+  const auto late = sent<Outcome>(registrar.receive(0, join_of(5, Operation::kSave, 0, 3), 0));
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].second.failures == told[0].second.failures);
+  CHECK(registrar.machine().state() == State::kIdle);
+  // The next call is not held up by it.
+  CHECK(sent<Begin>(registrar.join(6)).size() == 3);
+}
+
+TEST_CASE("a coordinator that is no rank is an error for all ranks, those that wait for the right one included") {
+  CoordinatorSteps registrar(2);
+  CHECK(sent<Outcome>(registrar.receive(0, join_of(1), 0)).empty());
+  CHECK(registrar.machine().state() == State::kJoining);
+  const auto told = sent<Outcome>(registrar.receive(1, join_of(1, Operation::kSave, 7), 0));
+  REQUIRE(told.size() == 2);
+  REQUIRE(ranks_in(told[0].second.failures) == std::set<int>{1});
+  CHECK(told[0].second.failures.at(1).code == ErrorCode::kInvalidArgument);
+  CHECK(told[0].second.failures.at(1).what.find("coordinator_rank 7, which is no rank of a world of 2") != std::string::npos);
+  CHECK(registrar.machine().state() == State::kIdle);
+}
+
+TEST_CASE("calls that differ in more than the coordinator are not compared") {
+  CoordinatorSteps registrar(2);
+  registrar.receive(1, join_of(1, Operation::kSave, 1), 0);
+  CHECK(sent<Outcome>(registrar.receive(0, join_of(2), 0)).empty());
+  CHECK(registrar.machine().state() == State::kJoining);
+}
+
+TEST_CASE("a Join that was withdrawn does not count") {
+  CoordinatorSteps coordinator(2);
+  coordinator.receive(1, join_of(1), 0);
+  const auto effects = coordinator.receive(1, Withdraw{1}, 0);
+  CHECK(all_of<StopTimer>(effects).size() == 1);
+  CHECK(coordinator.machine().is_idle());
+  CHECK(was_ignored(coordinator.receive(1, join_of(1), 0)));  // late
+  CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
+}
+
+TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever came first") {
+  for (const bool before : {true, false}) {
+    CoordinatorSteps coordinator(2);
+    if (before) CHECK(coordinator.step(unreadable(1)).empty());
+    auto effects = coordinator.receive(0, join_of(1), 0);
+    if (!before) effects = coordinator.step(unreadable(1));
+    const auto told = sent<Outcome>(effects);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 0);
+    CHECK(told[0].second.failures.at(1).code == ErrorCode::kCorrupt);
+    // Its next one is readable.
+    CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
+  }
+}
+
+TEST_CASE("counters go on where those of a machine before it ended") {
+  Identity identity = identity_of(0, 1);
+  identity.counter_floor = 41;
+  CoordinatorMachine coordinator(identity, {});
+  coordinator.step(Received{0, 0, join_of(1, Operation::kSave, 0, 1)});
+  CHECK(coordinator.counter() == 42);
+  RankMachine rank(identity, {});
+  CHECK(sent<Join>(rank.step(call_of(1))).at(0).second.counter_seen == 41);
+}
+
+// --- plans that were kept -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a plan that is named by its digest and not kept is asked for") {
+  CoordinatorSteps coordinator(2);
+  coordinator.join(1);
+  const auto plan = plan_of(1);
+  const Digest digest = plan_digest(*plan);
+  const auto content = content_of(*plan);
+  const auto asked = sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{digest, content.hashes, content.bytes}));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].first == 1);
+  CHECK(asked[0].second.digest == digest);
+  CHECK_FALSE(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));
+  CHECK(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));  // a duplicate
+  const auto own = plan_of(0);
+  CHECK(all_of<RunHook>(coordinator.receive(0, LocalSavePlan{own, plan_digest(*own)})).size() == 1);
+}
+
+TEST_CASE("content that does not fit the plan that is kept makes it be asked for again") {
+  CoordinatorSteps coordinator(2);
+  const auto plan = plan_of(1);
+  coordinator.plan(1);
+  coordinator.written(0);
+  coordinator.run_hooks(coordinator.written(1));
+  coordinator.join(2);
+  CHECK(sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{plan_digest(*plan), {1, 2, 3}, {1, 2, 3}})).size() == 1);
+  const auto content = content_of(*plan);
+  CHECK(sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{plan_digest(*plan), content.hashes, content.bytes})).empty());
+}
+
+TEST_CASE("a global plan that the rank has not kept is sent whole, until the rank has answered") {
+  CoordinatorSteps coordinator(2);
+  coordinator.plan(1);
+  coordinator.written(0);
+  coordinator.run_hooks(coordinator.written(1));
+  // The second time it is named only.
+  const auto cached = sent<UseCachedPlan>(coordinator.plan(2));
+  REQUIRE(cached.size() == 2);
+  const Digest digest = cached[1].second.digest;
+  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{Digest{}})));  // not the one that it was sent
+  const auto whole = sent<protocol::GlobalSavePlan>(coordinator.receive(1, NeedGlobalPlan{digest}));
+  REQUIRE(whole.size() == 1);
+  CHECK(whole[0].first == 1);
+  CHECK(whole[0].second.digest == digest);
+  coordinator.written(1);
+  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
+}
+
+// --- outcomes that are kept ---------------------------------------------------------------------------------------------------
+
+TEST_CASE("who still speaks of an attempt that has ended is sent its outcome again, of the last ones") {
+  RuntimeOptions options;
+  options.outcomes_kept = 2;
+  CoordinatorSteps coordinator(2, 0, options);
+  std::vector<std::uint64_t> counters;
+  for (std::uint64_t ticket = 1; ticket <= 3; ++ticket) {
+    coordinator.plan(ticket);
+    counters.push_back(coordinator.machine().counter());
+    coordinator.receive(1, PhaseFailed{failure_on(1, "disk of save " + std::to_string(ticket))});
+    coordinator.written(0);
+    CHECK(coordinator.machine().is_idle());
+  }
+  const auto again = sent<Outcome>(coordinator.receive(1, Written{std::make_shared<WriteResults>()}, counters[2]));
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].second.ticket == 3);
+  CHECK(again[0].second.failures.at(1).what == "disk of save 3");
+  CHECK(sent<Outcome>(coordinator.receive(1, ReadDone{}, counters[1])).at(0).second.ticket == 2);
+  CHECK(was_ignored(coordinator.receive(1, ReadDone{}, counters[0])));
+  // The same for a Join that was under way meanwhile.
+  CHECK(sent<Outcome>(coordinator.receive(1, join_of(3), 0)).at(0).second.ticket == 3);
+}
+
+TEST_CASE("a member that was lost and is heard again hears the outcome; one that has left does not") {
+  for (const bool comes_back : {true, false}) {
+    CoordinatorSteps coordinator(3);
+    coordinator.plan(1);
+    coordinator.step(lost(1));
+    if (comes_back) coordinator.written(1);  // counts no more
+    coordinator.receive(2, Cancel{1, failure_on(2, "left")}, 0);
+    const auto told = sent<Outcome>(coordinator.written(0));
+    REQUIRE(told.size() == (comes_back ? 2 : 1));
+    CHECK(told.front().first == (comes_back ? 1 : 0));
+    CHECK(ranks_in(told.front().second.failures) == std::set<int>{1, 2});
+  }
+}
+
+// --- stopping the others --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("after a failure the others get time for their own, then are told to stop, then are listed as busy") {
+  RuntimeOptions options;
+  CoordinatorSteps coordinator(4, 0, options);
+  coordinator.plan(1);
+  const auto first = all_of<StartTimer>(coordinator.receive(1, PhaseFailed{failure_on(1, "disk")}));
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].after == options.phase_grace);
+  // A second one changes nothing; nor does a rank that ends its part.
+  CHECK(all_of<StartTimer>(coordinator.receive(2, PhaseFailed{failure_on(2, "disk too")})).empty());
+  const auto stop = coordinator.step(TimerFired{Timer::kPhase});
+  CHECK(all_of<StartTimer>(stop).at(0).after == options.cancel_grace);
+  const auto told = sent<StopPhase>(stop);
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].first == 0);
+  CHECK(told[1].first == 3);
+  coordinator.receive(0, PhaseStopped{});
+  const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
+  REQUIRE(outcome.size() == 4);
+  const auto& failures = outcome[0].second.failures;
+  CHECK(ranks_in(failures) == std::set<int>{1, 2, 3});  // 0 was merely told to stop
+  CHECK(failures.at(2).what == "disk too");
+  CHECK(failures.at(3).kind == FailureKind::kBusy);
+  CHECK(failures.at(3).phase == Phase::kWrite);
+  CHECK(failures.at(3).what.find("rank 3") != std::string::npos);
+}
+
+TEST_CASE("an attempt that has failed ends as soon as all have stopped") {
+  CoordinatorSteps coordinator(2);
+  coordinator.plan(1);
+  CHECK(was_ignored(coordinator.receive(0, PhaseStopped{})));  // nobody has told it to
+  coordinator.receive(1, PhaseFailed{failure_on(1, "disk")});
+  coordinator.step(TimerFired{Timer::kPhase});
+  const auto outcome = sent<Outcome>(coordinator.receive(0, PhaseStopped{}));
+  REQUIRE(outcome.size() == 2);
+  CHECK(ranks_in(outcome[0].second.failures) == std::set<int>{1});
+  // The next attempt has its time again.
+  const auto timers = all_of<StartTimer>(coordinator.join(2));
+  CHECK(timers.back().after == RuntimeOptions().phase_deadline);
+}
+
+TEST_CASE("a rank that is slow, in a phase in which nobody has failed, has until the phase's deadline and is named then") {
+  CoordinatorSteps coordinator(2);
+  const auto timers = all_of<StartTimer>(coordinator.plan(1));
+  CHECK(timers.back().after == RuntimeOptions().phase_deadline);
+  CHECK(all_of<StartTimer>(coordinator.written(0)).empty());
+  const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
+  CHECK(ranks_in(outcome.at(0).second.failures) == std::set<int>{1});
+  CHECK(outcome.at(0).second.failures.at(1).kind == FailureKind::kSilent);
+  CHECK(outcome.at(0).second.failures.at(1).what.find("rank 1 did not end its write phase within 3600.0 s") == 0);
+}
+
+TEST_CASE("a writer that does not say whether the checkpoint exists: unknown, and the failure of finish stays") {
+  CoordinatorSteps coordinator(2);
+  coordinator.plan(1);
+  coordinator.written(0);
+  const auto finish = all_of<RunHook>(coordinator.written(1));
+  REQUIRE(finish.size() == 1);
+  const auto asked = coordinator.step(HookDone{finish[0].sequence, failure_on(0, "after the rename")});
+  CHECK(all_of<RunHook>(asked).at(0).hook == Hook::kAskCommitted);
+  CHECK(all_of<StartTimer>(asked).at(0).after == RuntimeOptions().cancel_grace);
+  const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
+  CHECK(outcome.at(0).second.committed == Committed::kUnknown);
+  CHECK(outcome.at(0).second.failures.at(0).what == "after the rename");
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,151 @@
+// A rank's machine, event by event.
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using State = RankMachine::State;
+
+TEST_CASE("every call is announced to the registrar too, and to it alone if its coordinator is no rank") {
+  RankSteps rank(2, 3);
+  auto joins = sent<Join>(rank.step(call_of(1, Operation::kSave, 1)));
+  REQUIRE(joins.size() == 2);
+  CHECK(joins[0].first == kRegistrar);
+  CHECK(joins[1].first == 1);
+  CHECK(joins[1].second.coordinator_rank == 1);
+
+  RankSteps lost_rank(2, 3);
+  joins = sent<Join>(lost_rank.step(call_of(1, Operation::kSave, -4)));
+  REQUIRE(joins.size() == 1);
+  CHECK(joins[0].first == kRegistrar);
+  // Nobody would tell it anything any more.
+  const auto finished = all_of<Finished>(lost_rank.step(lost(kRegistrar)));
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].failures.at(2).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("the registrar's verdict ends a call that waits for another coordinator, which is to forget it") {
+  RankSteps rank(2, 3);
+  rank.step(call_of(1, Operation::kSave, 1));
+  Outcome outcome;
+  outcome.ticket = 1;
+  outcome.failures.emplace(2, failure_on(2, "no agreement", ErrorCode::kMismatch));
+  Outcome other = outcome;
+  other.ticket = 9;
+  CHECK(was_ignored(rank.receive(0, other, 0)));
+  const auto effects = rank.receive(0, outcome, 0);
+  REQUIRE(sent<Withdraw>(effects).size() == 1);
+  CHECK(sent<Withdraw>(effects)[0].first == 1);
+  CHECK(all_of<Finished>(effects).at(0).failures == outcome.failures);
+}
+
+TEST_CASE("a rank whose message could not be read is told, if it waits for the others") {
+  RankSteps rank;
+  rank.step(call_of(1));
+  const auto effects = rank.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0);
+  CHECK(sent<Withdraw>(effects).size() == 1);
+  CHECK(all_of<Finished>(effects).at(0).failures.at(1).what == "too long");
+  // In an attempt the coordinator's outcome says it.
+  RankSteps member;
+  member.plan(1);
+  CHECK(was_ignored(member.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0)));
+}
+
+// --- plans that were kept -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole when it asks") {
+  RankSteps rank;
+  REQUIRE(sent<LocalSavePlan>(rank.plan(1)).size() == 1);
+  const auto plan = plan_of(1);
+  const Digest digest = plan_digest(*plan);
+  auto effects = rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, true}));
+  CHECK(sent<Written>(effects).size() == 1);
+  rank.run_hooks(rank.receive(Outcome{1, {}, Committed::kYes, "id"}));
+
+  const auto named = sent<SameSavePlan>(rank.plan(2, 2));
+  REQUIRE(named.size() == 1);
+  CHECK(was_ignored(rank.receive(NeedLocalPlan{Digest{}})));
+  const auto whole = sent<LocalSavePlan>(rank.receive(NeedLocalPlan{named[0].second.digest}));
+  REQUIRE(whole.size() == 1);
+  CHECK(whole[0].second.digest == named[0].second.digest);
+  // What the coordinator has lost is not named to it again before it says that it keeps it.
+  rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
+  rank.run_hooks(rank.receive(Outcome{2, {}, Committed::kYes, "id"}));
+  CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
+}
+
+TEST_CASE("a global plan that is named and not kept is asked for") {
+  RankSteps rank;
+  rank.plan(1);
+  const auto plan = plan_of(1);
+  const Digest digest = plan_digest(*plan);
+  const auto asked = sent<NeedGlobalPlan>(rank.receive(UseCachedPlan{digest, true}));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].second.digest == digest);
+  const auto effects = rank.receive(protocol::GlobalSavePlan{plan, digest, true});
+  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kFinishPlan);
+  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan, digest, true})));  // a duplicate
+}
+
+// --- stopping -------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a rank that is told to stop stops its writer, and reports no failure of its own") {
+  for (const bool cancelled : {true, false}) {
+    RankSteps rank;
+    const RunHook move = rank.move(1);
+    auto effects = rank.receive(StopPhase{});
+    const auto stop = all_of<RunHook>(effects);
+    REQUIRE(stop.size() == 1);
+    CHECK(stop[0].hook == Hook::kAbandon);
+    CHECK(was_ignored(rank.receive(StopPhase{})));
+    CHECK(sent<PhaseStopped>(rank.done(stop[0])).empty());  // the write has not ended
+    effects = cancelled ? rank.step(HookDone{move.sequence, failure_on(1, "stopped", ErrorCode::kCancelled)}) : rank.done(move);
+    CHECK(sent<PhaseStopped>(effects).size() == 1);
+    CHECK(sent<PhaseFailed>(effects).empty());
+    CHECK(sent<Written>(effects).empty());
+    // It has let go of what it wrote already.
+    Outcome outcome{1, {}, Committed::kNo, "id"};
+    outcome.failures.emplace(0, failure_on(0, "disk"));
+    CHECK(all_of<RunHook>(rank.receive(outcome)).at(0).hook == Hook::kRelease);
+  }
+}
+
+TEST_CASE("a rank that fails by itself while it is told to stop says so") {
+  RankSteps rank;
+  const RunHook move = rank.move(1);
+  const auto stop = all_of<RunHook>(rank.receive(StopPhase{}));
+  CHECK(sent<PhaseFailed>(rank.step(HookDone{move.sequence, failure_on(1, "disk too")})).empty());  // `abandon` is running
+  const auto reported = sent<PhaseFailed>(rank.done(stop.at(0)));
+  REQUIRE(reported.size() == 1);
+  CHECK(reported[0].second.failure.what == "disk too");
+}
+
+TEST_CASE("an outcome that does not wait for the write to stop ends the call when all its hooks have ended") {
+  RankSteps rank;
+  const RunHook move = rank.move(1);
+  const auto stop = all_of<RunHook>(rank.receive(StopPhase{}));
+  Outcome outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(1, failure_on(1, "busy"));
+  CHECK(all_of<Finished>(rank.receive(outcome)).empty());
+  CHECK(all_of<RunHook>(rank.done(move)).empty());
+  auto effects = rank.done(stop.at(0));
+  REQUIRE(all_of<RunHook>(effects).size() == 1);
+  effects = rank.done(all_of<RunHook>(effects)[0]);
+  CHECK(all_of<Finished>(effects).size() == 1);
+}
+
+TEST_CASE("told to stop between hooks, a rank begins no further one; Stateful hooks run all the same") {
+  RankSteps rank;
+  rank.step(call_of(1));
+  auto effects = rank.receive(0, Begin{1, {}}, 1);
+  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kReset);
+  CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());
+  effects = rank.done(all_of<RunHook>(effects)[0]);
+  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kBegin);
+  effects = rank.done(all_of<RunHook>(effects)[0]);
+  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(sent<PhaseStopped>(effects).size() == 1);
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,161 @@
+// One machine, one event at a time: what it answers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "machine_world.hpp"
+
+namespace cairn::test {
+
+// The messages of one type among the effects: to whom, and what.
+template <class T>
+std::vector<std::pair<int, T>> sent(const Effects& effects) {
+  std::vector<std::pair<int, T>> found;
+  for (const auto& effect : effects) {
+    const auto* send = std::get_if<Send>(&effect);
+    if (send == nullptr) continue;
+    if (const auto* body = std::get_if<T>(&send->body)) found.emplace_back(send->to, *body);
+  }
+  return found;
+}
+
+template <class T>
+std::vector<T> all_of(const Effects& effects) {
+  std::vector<T> found;
+  for (const auto& effect : effects)
+    if (const auto* it = std::get_if<T>(&effect)) found.push_back(*it);
+  return found;
+}
+
+inline bool was_ignored(const Effects& effects) {
+  const auto notes = all_of<Note>(effects);
+  return effects.size() == notes.size() && !notes.empty() && !notes.back().ok;
+}
+
+inline Join join_of(std::uint64_t ticket, Operation operation = Operation::kSave, int coordinator = 0, int world_size = 2) {
+  Join join;
+  join.ticket = join.ordinal = ticket;
+  join.operation = operation;
+  join.checkpoint_id = "step_1";
+  join.world_size = static_cast<std::uint32_t>(world_size);
+  join.coordinator_rank = coordinator;
+  return join;
+}
+
+inline Failure failure_on(int rank, std::string what, ErrorCode code = ErrorCode::kUnavailable) {
+  Failure failure;
+  failure.rank = rank;
+  failure.phase = Phase::kWrite;
+  failure.code = code;
+  failure.what = std::move(what);
+  failure.actor = "storage";
+  return failure;
+}
+
+// A coordinator of a world, event by event. Hooks are answered as a well-behaved planner and writer would.
+class CoordinatorSteps {
+ public:
+  explicit CoordinatorSteps(int world_size, int rank = 0, RuntimeOptions options = {})
+      : world_size_(world_size), rank_(rank), machine_(identity_of(rank, world_size), options) {}
+
+  Effects step(const Event& event) { return machine_.step(event); }
+  Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
+  Effects receive(int from, Message body) { return receive(from, std::move(body), machine_.counter()); }
+  // Answers the hook that the effects ask for, and those that follow from that.
+  Effects run_hooks(Effects effects) {
+    for (;;) {
+      const auto hooks = all_of<RunHook>(effects);
+      if (hooks.empty()) return effects;
+      effects = step(HookDone{hooks.back().sequence, answer_to(hooks.back(), rank_, world_size_)});
+    }
+  }
+  // All ranks join with this ticket.
+  Effects join(std::uint64_t ticket, Operation operation = Operation::kSave) {
+    Effects effects;
+    for (int rank = 0; rank < world_size_; ++rank) effects = receive(rank, join_of(ticket, operation, rank_, world_size_), 0);
+    return effects;
+  }
+  // And plan, so that data moves.
+  Effects plan(std::uint64_t ticket) {
+    join(ticket);
+    Effects effects;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const auto local = plan_of(rank);
+      effects = receive(rank, LocalSavePlan{local, plan_digest(*local)});
+    }
+    return run_hooks(std::move(effects));
+  }
+  Effects written(int rank) { return receive(rank, Written{std::make_shared<WriteResults>()}); }
+
+  CoordinatorMachine& machine() { return machine_; }
+
+ private:
+  const int world_size_;
+  const int rank_;
+  CoordinatorMachine machine_;
+};
+
+// A rank that does not coordinate, event by event.
+class RankSteps {
+ public:
+  explicit RankSteps(int rank = 1, int world_size = 2, RuntimeOptions options = {})
+      : rank_(rank), world_size_(world_size), machine_(identity_of(rank, world_size), options) {}
+
+  Effects step(const Event& event) { return machine_.step(event); }
+  Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
+  Effects receive(Message body) { return receive(0, std::move(body), machine_.counter()); }
+  // Answers hooks until one of this kind is asked for.
+  Effects run_hooks(Effects effects, std::optional<Hook> until = std::nullopt) {
+    for (;;) {
+      const auto hooks = all_of<RunHook>(effects);
+      if (hooks.empty() || hooks.back().hook == until) return effects;
+      effects = done(hooks.back());
+    }
+  }
+  Effects done(const RunHook& hook) { return step(HookDone{hook.sequence, answer_to(hook, rank_, world_size_)}); }
+  // Up to the local plan.
+  Effects plan(std::uint64_t ticket, std::uint64_t counter = 1) {
+    step(call_of(ticket));
+    return run_hooks(receive(0, Begin{ticket, {}}, counter));
+  }
+  // Up to the hook that moves data, which is running then.
+  RunHook move(std::uint64_t ticket, std::uint64_t counter = 1) {
+    plan(ticket, counter);
+    const auto global = plan_of(rank_);
+    const auto effects = run_hooks(receive(protocol::GlobalSavePlan{global, plan_digest(*global), true}), Hook::kMoveData);
+    return all_of<RunHook>(effects).back();
+  }
+
+  RankMachine& machine() { return machine_; }
+
+ private:
+  const int rank_;
+  const int world_size_;
+  RankMachine machine_;
+};
+
+inline PeerDown lost(int rank, std::string why = "gone") {
+  PeerDown down;
+  down.rank = rank;
+  down.why = std::move(why);
+  return down;
+}
+
+inline PeerDown unreadable(int rank) {
+  PeerDown down = lost(rank, "it sent a message that cannot be read");
+  down.reachable = true;
+  down.code = ErrorCode::kCorrupt;
+  return down;
+}
+
+inline std::set<int> ranks_in(const FailureMap& failures) {
+  std::set<int> ranks;
+  for (const auto& [rank, failure] : failures) ranks.insert(rank);
+  return ranks;
+}
+
+}  // namespace cairn::test
