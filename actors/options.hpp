@@ -25,6 +25,9 @@ struct RuntimeOptions {
   // A link without a sign of life for this long is down; beats are sent every quarter of it.
   std::chrono::milliseconds silence{std::chrono::seconds(5)};
 
+  // How many ranks next to a lost coordinator are asked to end its call, before a rank tries itself.
+  unsigned successors_asked = 3;
+
   std::size_t frame_bytes_max = 4u << 20;                // larger messages travel in sections of this size
   std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link: beyond it the peer counts as lost

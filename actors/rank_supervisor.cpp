@@ -307,6 +307,8 @@ class Supervisor : public SupervisorActor::base {
     const bool of_every_call =
         std::holds_alternative<protocol::CoordinatorDown>(body) || std::holds_alternative<protocol::Unreadable>(body);
     if (of_every_call) return step_all(protocol::Received{from, counter, body});
+    // Also a rank that has made no call answers how it stands to it.
+    if (std::holds_alternative<protocol::AskStanding>(body)) slot_of(checkpointer);
     step(checkpointer, protocol::Received{from, counter, body});
     stop_if_idle();
   }
@@ -327,6 +329,7 @@ class Supervisor : public SupervisorActor::base {
   void on_link_up(const LinkUp& up) {
     tap_.record(EventKind::kHandled, "LinkUp", 0, true, up.rank);
     if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{protocol::PeerUp{up.rank}}));
+    step_all(protocol::PeerUp{up.rank});
   }
 
   void on_link_down(const LinkDown& down) {
@@ -425,8 +428,7 @@ class Supervisor : public SupervisorActor::base {
     failure.rank = config_.rank;
     failure.kind = FailureKind::kInternal;
     failure.code = ErrorCode::kInternal;
-    failure.what = "the coordinator actor of rank " + std::to_string(config_.rank) +
-                   " died; whether a save that it was finishing exists is unknown";
+    failure.what = "the coordinator actor of rank " + std::to_string(config_.rank) + " died";
     failure.actor = "supervisor";
     protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure)}};
     if (rank == config_.rank)

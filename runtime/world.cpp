@@ -191,6 +191,7 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
   links.transform = make_transform(secret, assembly.incarnation, rank);
+  links.all_listen = true;  // before they published where
   World world(std::make_shared<Implementation>(
       ActorSystem::create(options.actor_threads), configure(rank, world_size, assembly.incarnation, false, options),
       world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, world_size == 1 || !secret.empty(), options));

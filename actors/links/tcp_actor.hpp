@@ -72,6 +72,7 @@ struct Setup {
   std::vector<std::string> addresses;
   std::vector<Endpoint> endpoints;
   LinkIdentity identity;
+  bool all_listen = false;
   TransformFactory transform;
   std::shared_ptr<LinkCounters> counters;
   RuntimeOptions options;
@@ -236,6 +237,7 @@ class TcpLinks {
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
   std::vector<bool> asked_back_;  // by rank: since something was last sent to it
+  std::vector<bool> listened_;    // ranks that are known to have listened
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
   std::map<std::uint64_t, Opening> openings_;
   caf::io::accept_handle door_;

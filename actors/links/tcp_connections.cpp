@@ -229,12 +229,12 @@ void TcpLinks::on_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
 void TcpLinks::on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
   const int from = connection->rank;
   auto& sender = peer(from);
-  if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {
-    if (!frame.has_beat()) misbehaved(connection, "something else than a beat on the heartbeat connection");
-    return;
-  }
   if (frame.has_goodbye()) {
     go_down(from, LinkDownCause::kClosed, "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
+    return;
+  }
+  if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {
+    if (!frame.has_beat()) misbehaved(connection, "something else than a beat on the heartbeat connection");
     return;
   }
   if (!frame.has_section()) {

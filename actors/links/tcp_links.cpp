@@ -52,6 +52,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   setup_ = std::move(setup);
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
   asked_back_.assign(peers_.size(), false);
+  listened_.assign(static_cast<std::size_t>(world_size()), setup_->all_listen);
   rlimit limit{};
   const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
   connections_max_ = std::max<std::size_t>(descriptors / 2, 16);
@@ -157,6 +158,7 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
   ++setup_->counters->established;
   connection->stage = Stage::kEstablished;
   connection->reader.set_frame_bytes_max(options().frame_bytes_max);
+  listened_[static_cast<std::size_t>(from)] = true;
   other.up = true;
   other.link = hello.link();
   other.frame_bytes_max = hello.frame_bytes_max();
@@ -235,9 +237,11 @@ void TcpLinks::on_tick() {
     if (!other.up) continue;
     if (stalled) other.heard = time;
     if (time - other.heard > options().silence) {
-      go_down(of, LinkDownCause::kSilent,
-              "nothing was heard of " + describe(of) + " for " +
-                  std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms");
+      const std::string why = "nothing was heard of " + describe(of) + " for " +
+                              std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
+      // Should it ever read on, it is to know, whichever connection it reads first.
+      if (other.beats) leave(std::exchange(other.beats, nullptr), make_goodbye(why));
+      go_down(of, LinkDownCause::kSilent, why, true);
     } else if (other.beats && other.beats->unsent == 0 && time - other.last_beat >= beat_interval_ - tick_interval_ / 2) {
       other.last_beat = time;
       v1::LinkFrame beat;
@@ -310,6 +314,7 @@ class TcpLinksFactory : public LinksFactory {
     setup->addresses = config_.addresses;
     setup->endpoints = endpoints_;
     setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
+    setup->all_listen = config_.all_listen;
     setup->transform = config_.transform;
     setup->counters = config_.counters;
     setup->options = options;

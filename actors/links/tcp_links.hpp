@@ -38,7 +38,9 @@ struct TcpLinksConfig {
   Socket listener;                     // see listen_on
   std::vector<std::string> addresses;  // "host:port" of every rank's listener; names are looked up once, now
   std::string incarnation;
-  TransformFactory transform;              // none: as plain_transform(), and all addresses must be loopback
+  TransformFactory transform;  // none: as plain_transform(), and all addresses must be loopback
+  // All ranks listen by now: who refuses a connection has ended. Otherwise that is only said of ranks that were linked before.
+  bool all_listen = false;
   std::shared_ptr<LinkCounters> counters;  // may be null
 };
 

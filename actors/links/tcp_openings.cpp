@@ -2,6 +2,7 @@
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -30,7 +31,11 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
     hand_shake(number);
   } else if (progress.state == ConnectState::kFailed) {
     opening.socket.reset();
-    try_again(number, std::strerror(progress.error_number));
+    if (progress.error_number == ECONNREFUSED && listened_[static_cast<std::size_t>(opening.rank)]) {
+      go_down(opening.rank, LinkDownCause::kUnreachable, describe(opening.rank) + " has ended: nobody listens there any more");
+    } else {
+      try_again(number, std::strerror(progress.error_number));
+    }
   } else if (now() >= opening.deadline) {
     opening.socket.reset();
     try_again(number, "no answer");

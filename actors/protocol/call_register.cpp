@@ -15,11 +15,11 @@ std::string describe_call(const Join& join) {
 }
 
 std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join& join) {
+  for (const auto& known : known_)
+    if (is_same_call(known.join, join)) return Disagreement{known.failures, {{from, join.ticket}}};
   const auto last = calls_.find(from);
   if (last != calls_.end() && last->second.ticket >= join.ticket) return std::nullopt;  // a duplicate, or late
   calls_.insert_or_assign(from, join);
-  for (const auto& known : known_)
-    if (is_same_call(known.join, join)) return Disagreement{known.failures, {{from, join.ticket}}};
 
   std::map<int, const Join*> callers;
   for (const auto& [rank, call] : calls_)

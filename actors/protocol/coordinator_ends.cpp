@@ -17,6 +17,12 @@ std::string seconds(Duration duration) {
 }  // namespace
 
 void CoordinatorMachine::on(const TimerFired& fired) {
+  if (fired.timer == Timer::kSuccession) return append(succession_.on(fired));
+  if (fired.timer == Timer::kProbe) {
+    if (state_ != State::kJoining || !probing_) return ignore("timer that was stopped");
+    suspects_.clear();
+    return join_if_complete();
+  }
   if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore("timer that was stopped");
   if (hurried_ && !stopping_) return tell_to_stop();
   const auto silent = [&](int rank, std::string what) {
@@ -62,6 +68,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
 
 void CoordinatorMachine::on(const PeerDown& down) {
   if (down.rank == identity_.rank) return;
+  append(succession_.on(down));
   const auto failure = [&] { return protocol::failure_of(down, phase()); };
   if (down.reachable) {
     if (is_attempt()) {
@@ -78,6 +85,7 @@ void CoordinatorMachine::on(const PeerDown& down) {
     return end(std::move(failures), Committed::kNo);
   }
   down_.insert_or_assign(down.rank, down);
+  suspects_.erase(down.rank);  // now it is certain
   next_joins_.erase(down.rank);
   if (state_ == State::kJoining) {
     forget_join(down.rank);
@@ -89,9 +97,13 @@ void CoordinatorMachine::on(const PeerDown& down) {
   fail(down.rank, failure());
 }
 
-void CoordinatorMachine::on(const PeerUp& up) { down_.erase(up.rank); }
+void CoordinatorMachine::on(const PeerUp& up) {
+  down_.erase(up.rank);
+  suspects_.erase(up.rank);
+}
 
 void CoordinatorMachine::on(const Cancelled& cancelled) {
+  append(succession_.on(cancelled));
   if (state_ == State::kIdle) return;
   FailureMap failures = std::exchange(failures_, {});
   failures.emplace(identity_.rank,
@@ -119,6 +131,7 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed) {
   const auto own = joins_.find(identity_.rank);
   if (own != joins_.end()) tell(own->first, own->second);
   effects_.push_back(StopTimer{Timer::kPhase});
+  stop_joining();
   remember(outcome);
   counter_ = 0;
   outstanding_ = 0;

@@ -1,15 +1,28 @@
 // How ranks come to take part in an attempt.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 
 namespace cairn::protocol {
+namespace {
+
+// Apart from those of successions.
+constexpr std::uint64_t kProbeInquiry = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
 
 void CoordinatorMachine::on(const Received& received) {
   const int from = received.from;
   if (from < 0 || from >= identity_.world_size) return ignore("message of a rank outside the world");
   down_.erase(from);
+  suspects_.erase(from);
+  if (const auto* standing = std::get_if<Standing>(&received.body)) {
+    const bool to_coordinator = standing->inquiry == 0 && standing->coordinator_rank == identity_.rank && from != identity_.rank;
+    if (to_coordinator) return answer_orphan(from, received.counter, *standing);
+    return append(succession_.receive(from, received.counter, *standing));
+  }
   // Join, Cancel and Withdraw name the call by its ticket; all others belong to the attempt.
   const bool names_call = std::holds_alternative<Join>(received.body) || std::holds_alternative<Cancel>(received.body) ||
                           std::holds_alternative<Withdraw>(received.body);
@@ -21,6 +34,20 @@ void CoordinatorMachine::on(const Received& received) {
     if (gone_.count(from) != 0) return ignore("message of a rank that no longer takes part");
   }
   std::visit([&](const auto& message) { receive(from, message); }, received.body);
+}
+
+// A rank has lost touch with this one, and found it again. In a running attempt it counts as lost, but it is to hear the outcome.
+void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const Standing& standing) {
+  const auto is_known = [&](const std::map<int, Join>& joins) {
+    const auto join = joins.find(from);
+    return join != joins.end() && join->second.ticket == standing.ticket;
+  };
+  if (counter == 0 ? is_known(joins_) || is_known(next_joins_) : is_attempt() && counter == counter_ && is_known(joins_)) {
+    effects_.push_back(
+        Send{from, counter, AskStanding{0, identity_.rank, standing.ordinal, standing.operation, standing.checkpoint_id}});
+  } else if (!send_outcome_again(from, counter, standing.ticket)) {
+    effects_.push_back(Send{from, counter, FollowOther{-1}});
+  }
 }
 
 // To a rank that still speaks of an attempt that has ended, named by its counter or, if that is 0, by the rank's ticket.
@@ -38,11 +65,11 @@ bool CoordinatorMachine::send_outcome_again(int from, std::uint64_t counter, std
 }
 
 void CoordinatorMachine::receive(int from, const Join& join) {
+  if (find_disagreement(from, join)) return;
   if (join.ticket <= kept_[from].ended_ticket) {
     send_outcome_again(from, 0, join.ticket);
     return ignore("Join of a call that has ended");
   }
-  if (find_disagreement(from, join)) return;
   if (join.coordinator_rank != identity_.rank) return;  // it came for the register
   if (answer_missed(from, join)) return;
   if (!is_attempt()) {
@@ -52,6 +79,8 @@ void CoordinatorMachine::receive(int from, const Join& join) {
     if (state_ == State::kIdle) {
       become(State::kJoining);
       start_timer(options_.join_deadline);
+      for (const auto& [rank, down] : down_)
+        if (!down.reachable) suspects_.insert(rank);
     }
     return join_if_complete();
   }
@@ -102,7 +131,13 @@ void CoordinatorMachine::forget_join(int rank) {
   joins_.erase(rank);
   if (!joins_.empty()) return;
   effects_.push_back(StopTimer{Timer::kPhase});
+  stop_joining();
   become(State::kIdle);
+}
+
+void CoordinatorMachine::stop_joining() {
+  suspects_.clear();
+  if (std::exchange(probing_, false)) effects_.push_back(StopTimer{Timer::kProbe});
 }
 
 void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
@@ -123,12 +158,24 @@ void CoordinatorMachine::join_if_complete() {
   if (joins_.count(identity_.rank) == 0) return;
   std::size_t lost = 0;
   for (const auto& [rank, down] : down_) lost += joins_.count(rank) == 0 ? 1 : 0;
-  if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size)) return;
+  if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
+  stop_joining();
   FailureMap failures = judge_joins();
   if (failures.empty())
     begin();
   else
     end(std::move(failures), Committed::kNo);
+}
+
+// A rank that was lost in an earlier call may be back, and about to join this one. What it is sent makes the links try, and it answers.
+bool CoordinatorMachine::probe_lost_ranks() {
+  if (suspects_.empty()) return false;
+  if (std::exchange(probing_, true)) return true;
+  const Join& own = own_join();
+  for (const int rank : suspects_)
+    effects_.push_back(Send{rank, 0, AskStanding{kProbeInquiry, identity_.rank, own.ordinal, own.operation, own.checkpoint_id}});
+  effects_.push_back(StartTimer{Timer::kProbe, 2 * options_.silence});
+  return true;
 }
 
 // Ranks that are not there, and ranks whose call differs from the coordinator's own.

@@ -32,7 +32,8 @@ CoordinatorMachine::CoordinatorMachine(Identity identity, const RuntimeOptions& 
     : identity_(std::move(identity)),
       options_(options),
       counter_seen_(identity_.counter_floor),
-      register_(identity_.world_size, options.outcomes_kept) {}
+      register_(identity_.world_size, options.outcomes_kept),
+      succession_(identity_, options) {}
 
 Effects CoordinatorMachine::step(const Event& event) {
   effects_.clear();
@@ -190,6 +191,7 @@ void CoordinatorMachine::plan_globally() {
 }
 
 void CoordinatorMachine::on(const HookDone& done) {
+  if (succession_.awaits(done)) return append(succession_.on(done));
   if (outstanding_ == 0 || done.sequence != outstanding_) return ignore("end of a hook that is not running");
   outstanding_ = 0;
   const auto* failure = std::get_if<Failure>(&done.result);
@@ -354,6 +356,10 @@ std::string CoordinatorMachine::list_of_ranks(const std::set<int>& ranks) const 
 void CoordinatorMachine::become(State state) {
   state_ = state;
   effects_.push_back(Note{to_string(state), true});
+}
+
+void CoordinatorMachine::append(Effects effects) {
+  for (auto& effect : effects) effects_.push_back(std::move(effect));
 }
 
 void CoordinatorMachine::send(int to, Message body) { effects_.push_back(Send{to, counter_, std::move(body)}); }

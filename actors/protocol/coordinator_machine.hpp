@@ -13,8 +13,9 @@
 // `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
 // lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
 // that fails nothing.
-// Waits:      every state but idle runs under Timer::kPhase.
-// Own death:  the supervisor tells all ranks (CoordinatorDown); a new machine starts idle.
+// Waits:      every state but idle runs under Timer::kPhase; joining, towards its end, under Timer::kProbe too.
+// Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
+// It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note; who still speaks of an attempt that has ended is
 // sent its Outcome again.
 #pragma once
@@ -32,6 +33,7 @@
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/protocol/plan_cache.hpp>
+#include <cairn/actors/protocol/succession.hpp>
 
 namespace cairn::protocol {
 
@@ -45,7 +47,7 @@ class CoordinatorMachine {
   Effects step(const Event& event);
 
   State state() const { return state_; }
-  bool is_idle() const { return state_ == State::kIdle; }
+  bool is_idle() const { return state_ == State::kIdle && succession_.is_idle(); }
   std::uint64_t counter() const { return counter_; }            // of the running attempt, 0 if there is none
   std::uint64_t counter_seen() const { return counter_seen_; }  // the largest that this machine knows of
 
@@ -96,10 +98,13 @@ class CoordinatorMachine {
   }
 
   bool find_disagreement(int from, const Join& join);
+  void answer_orphan(int from, std::uint64_t counter, const Standing& standing);
   bool answer_missed(int from, const Join& join);
   bool send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket);
   void join_if_complete();
+  bool probe_lost_ranks();
   void forget_join(int rank);
+  void stop_joining();
   FailureMap judge_joins() const;
   void begin();
   void take_local_plan(int from, std::shared_ptr<const SavePlan> plan);
@@ -121,6 +126,7 @@ class CoordinatorMachine {
 
   void run(Hook hook, Phase phase, HookValue argument);
   void become(State state);
+  void append(Effects effects);
   void send(int to, Message body);
   void ignore(const char* why);
   void start_timer(Duration after) { effects_.push_back(StartTimer{Timer::kPhase, after}); }
@@ -161,10 +167,13 @@ class CoordinatorMachine {
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // that arrived while an attempt was running
   std::map<int, PeerDown> down_;    // ranks without a connection
+  std::set<int> suspects_;          // of these, that were lost before the ranks began to join: they may be back
+  bool probing_ = false;            // and were sent something, to see whether they are
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
   CallRegister register_;  // of the registrar only
+  Succession succession_;
 };
 
 const char* to_string(CoordinatorMachine::State state) noexcept;

@@ -52,6 +52,8 @@ const char* actor_of(Hook hook) noexcept {
   }
 }
 
+bool is_of_coordinator(Timer timer) noexcept { return timer != Timer::kAnswer; }
+
 Failure failure_of(const PeerDown& down, Phase phase) {
   Failure failure;
   failure.rank = down.rank;

@@ -81,9 +81,13 @@ struct RunHook {
 };
 
 enum class Timer : std::uint8_t {
-  kAnswer = 1,  // rank: the coordinator's next message
+  kAnswer = 1,  // rank: the coordinator's next message, or its successor's
   kPhase,       // coordinator: the ranks' answers
+  kProbe,       // coordinator: a sign of life of ranks that were lost before the call
+  kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
 };
+// Whether it is the coordinator's machine that started it; otherwise the rank's.
+bool is_of_coordinator(Timer timer) noexcept;
 
 // Replaces the timer of the same name.
 struct StartTimer {

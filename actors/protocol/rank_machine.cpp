@@ -8,15 +8,6 @@
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
-namespace {
-
-// "save of "step_100"", for texts.
-std::string describe_call(const CallStarted& call, const Identity& identity) {
-  return std::string(to_string(call.operation)) + " of \"" + call.checkpoint_id + "\" by checkpointer \"" + identity.checkpointer +
-         "\"";
-}
-
-}  // namespace
 
 const char* to_string(RankMachine::State state) noexcept {
   switch (state) {
@@ -62,33 +53,45 @@ void RankMachine::on(const CallStarted& call) {
   outcome_.reset();
   metadata_save_id_.clear();
   local_plan_.reset();
+  report_.reset();
+  delivered_ = false;
+  lost_.reset();
+  candidate_ = leader_ = -1;
+  turns_ = 0;
+  askers_.clear();
 
-  Join join;
-  join.ticket = call.ticket;
-  join.ordinal = call.ordinal;
-  join.operation = call.operation;
-  join.checkpoint_id = call.checkpoint_id;
-  join.options_digest = call.options_digest;
-  join.stateful_keys = call.stateful_keys;
-  join.counter_seen = counter_seen_;
-  join.world_size = static_cast<std::uint32_t>(identity_.world_size);
-  join.coordinator_rank = call.coordinator_rank;
   become(State::kJoining);
-  if (call.coordinator_rank != kRegistrar) effects_.push_back(Send{kRegistrar, 0, join});
-  if (has_coordinator()) send(std::move(join));
+  join();
   wait_for_coordinator(options_.join_deadline);
 }
 
+void RankMachine::join() {
+  Join join;
+  join.ticket = call_.ticket;
+  join.ordinal = call_.ordinal;
+  join.operation = call_.operation;
+  join.checkpoint_id = call_.checkpoint_id;
+  join.options_digest = call_.options_digest;
+  join.stateful_keys = call_.stateful_keys;
+  join.counter_seen = counter_seen_;
+  join.world_size = static_cast<std::uint32_t>(identity_.world_size);
+  join.coordinator_rank = call_.coordinator_rank;
+  if (call_.coordinator_rank != kRegistrar) effects_.push_back(Send{kRegistrar, 0, join});
+  if (has_coordinator()) send(std::move(join));
+}
+
 void RankMachine::on(const Received& received) {
+  down_.erase(received.from);
+  if (const auto* ask = std::get_if<AskStanding>(&received.body)) return receive(received.from, received.counter, *ask);
   if (state_ == State::kIdle || state_ == State::kEnding) return ignore("message after the end of the call");
-  if (received.from != call_.coordinator_rank) {
-    // The registrar has found that the ranks do not agree on the coordinator.
-    const auto* outcome = std::get_if<Outcome>(&received.body);
-    if (received.from != kRegistrar || !outcome || state_ != State::kJoining || outcome->ticket != call_.ticket)
-      return ignore("message of a rank that does not coordinate this call");
-    withdraw();
-    return end(*outcome);
+  if (const auto* other = std::get_if<FollowOther>(&received.body)) return receive(received.from, *other);
+  if (!is_heard(received)) return ignore("message of a rank that this call does not listen to");
+  if (received.from != call_.coordinator_rank && !lost_) {
+    withdraw();  // the registrar has found that the ranks do not agree on the coordinator
+    return end(std::get<Outcome>(received.body));
   }
+  if (lost_ && std::holds_alternative<CoordinatorDown>(received.body)) return turn_to_next();  // its actor died there too
+  if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();          // it has heard the second Join
   // Begin and Outcome name the call by its ticket, CoordinatorDown and Unreadable concern every call; all others belong to the attempt.
   const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
                           std::holds_alternative<CoordinatorDown>(received.body) ||
@@ -99,9 +102,9 @@ void RankMachine::on(const Received& received) {
     counter_ = received.counter;
   }
   if (const auto* outcome = std::get_if<Outcome>(&received.body)) {
-    if (outcome->ticket != call_.ticket || (counter_ != 0 && received.counter != counter_))
+    if (outcome->ticket != call_.ticket || (!lost_ && counter_ != 0 && received.counter != counter_))
       return ignore("Outcome of another call");
-    counter_ = received.counter;
+    if (received.counter != 0) counter_ = received.counter;
   }
   counter_seen_ = std::max(counter_seen_, counter_);
   std::visit([this](const auto& message) { receive(message); }, received.body);
@@ -153,15 +156,10 @@ void RankMachine::receive(const GlobalLoadPlan& message) {
 
 void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 
-// All ranks hear this in the same words, so the map holds nothing else.
 void RankMachine::receive(const CoordinatorDown& down) {
-  withdraw();  // the Join may have reached the one that has taken its place
-  Outcome outcome;
-  outcome.ticket = call_.ticket;
-  outcome.failures.emplace(call_.coordinator_rank, down.failure);
-  outcome.committed = committed_unheard();
-  outcome.save_id = save_id_;
-  end(std::move(outcome));
+  // Nothing has begun: another actor has taken its place, or will say the same.
+  if (state_ == State::kJoining && ++turns_ <= kTurnsMax) return join();
+  lose_coordinator(down.failure);
 }
 
 // Which call the message was of is not known there, so that of an attempt is reported by the coordinator, in the attempt's outcome.
@@ -264,9 +262,24 @@ void RankMachine::send_local_plan(HookValue value) {
     return report(*own_failure_);
   }
   become(State::kPlanned);
-  send(std::move(message));
   // The slowest rank's local phase, then the coordinator's planning.
-  wait_for_coordinator(2 * options_.phase_deadline);
+  report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
+}
+
+// What a coordinator that is lost would have heard, its successor asks for.
+void RankMachine::report_end_of_phase(Message message, Duration deadline) {
+  report_ = std::move(message);
+  if (lost_) {
+    if (leader_ != -1) tell_standing(leader_);
+    return;
+  }
+  send_report();
+  wait_for_coordinator(deadline);
+}
+
+void RankMachine::send_report() {
+  send(*report_);
+  delivered_ = std::holds_alternative<Written>(*report_);
 }
 
 Message RankMachine::local_plan_message(HookValue value) {
@@ -287,24 +300,20 @@ Message RankMachine::local_plan_message(HookValue value) {
 
 void RankMachine::send_results(HookValue value) {
   become(State::kReported);
-  if (call_.operation == Operation::kLoad)
-    send(ReadDone{});
-  else
-    send(Written{std::get<std::shared_ptr<WriteResults>>(std::move(value))});
+  Message message = ReadDone{};
+  if (call_.operation == Operation::kSave) message = Written{std::get<std::shared_ptr<WriteResults>>(std::move(value))};
   // The slowest rank's data, then the coordinator's finish.
-  wait_for_coordinator(2 * options_.phase_deadline);
+  report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
 }
 
 void RankMachine::report(Failure failure) {
   become(State::kReported);
-  send(PhaseFailed{std::move(failure)});
-  wait_for_coordinator(2 * options_.phase_deadline);
+  report_end_of_phase(PhaseFailed{std::move(failure)}, 2 * options_.phase_deadline);
 }
 
 void RankMachine::report_stopped() {
   become(State::kReported);
-  send(PhaseStopped{});
-  wait_for_coordinator(options_.phase_deadline);
+  report_end_of_phase(PhaseStopped{}, options_.phase_deadline);
 }
 
 // Where a rank has failed, the coordinator waits for the others as long again as the graces say.
@@ -315,10 +324,17 @@ void RankMachine::wait_for_coordinator(Duration deadline) {
 // --- ends -------------------------------------------------------------------------------------------------------------------
 
 void RankMachine::on(const TimerFired& fired) {
-  if (fired.timer != Timer::kAnswer || !waits() || outcome_) return ignore("timer that was stopped");
+  if (fired.timer != Timer::kAnswer || outcome_ || !(lost_ ? runs() : waits())) return ignore("timer that was stopped");
+  if (lost_) {
+    if (leader_ != -1) {
+      askers_.erase(leader_);
+      tried_.insert(leader_);
+    }
+    return turn_to_next();
+  }
   if (!has_coordinator()) return end_alone(no_coordinator(), Committed::kNo);
   const int coordinator = call_.coordinator_rank;
-  std::string what = "rank " + std::to_string(coordinator) + ", which coordinates the " + describe_call(call_, identity_) +
+  std::string what = "rank " + std::to_string(coordinator) + ", which coordinates the " + describe_call() +
                      ", sent nothing before the deadline; see whether its process is alive and whether it made the same call";
   tell_coordinator_of_leaving("waited for the coordinator, rank " + std::to_string(coordinator) +
                               ", until the deadline and then gave up");
@@ -334,20 +350,9 @@ void RankMachine::tell_coordinator_of_leaving(std::string why) {
 // Nobody coordinates this call; the registrar would have told so all ranks, had it answered.
 Failure RankMachine::no_coordinator() const {
   return failure_of(identity_.rank, FailureKind::kRaised, ErrorCode::kInvalidArgument, "supervisor",
-                    "rank " + std::to_string(identity_.rank) + " called " + describe_call(call_, identity_) +
-                        " with coordinator_rank " + std::to_string(call_.coordinator_rank) + ", which is no rank of a world of " +
+                    "rank " + std::to_string(identity_.rank) + " called " + describe_call() + " with coordinator_rank " +
+                        std::to_string(call_.coordinator_rank) + ", which is no rank of a world of " +
                         std::to_string(identity_.world_size));
-}
-
-void RankMachine::on(const PeerDown& down) {
-  if (state_ == State::kIdle || state_ == State::kEnding || outcome_) return;
-  if (!has_coordinator() && down.rank == kRegistrar) return end_alone(no_coordinator(), Committed::kNo);
-  if (down.rank != call_.coordinator_rank) return;
-  if (down.reachable)
-    tell_coordinator_of_leaving("lost touch with the coordinator, rank " + std::to_string(down.rank) + ": " + down.why);
-  std::string what = "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " +
-                     describe_call(call_, identity_) + ": " + down.why;
-  end_alone(failure_of(down.rank, down.kind, down.code, "link", std::move(what)), committed_unheard());
 }
 
 void RankMachine::on(const ActorDied& died) {
@@ -368,6 +373,12 @@ void RankMachine::on(const Cancelled& cancelled) {
   end_alone(std::move(failure), delivered ? committed_unheard() : Committed::kNo);
 }
 
+// "save of "step_100" by checkpointer "main"", for texts.
+std::string RankMachine::describe_call() const {
+  return std::string(to_string(call_.operation)) + " of \"" + call_.checkpoint_id + "\" by checkpointer \"" +
+         identity_.checkpointer + "\"";
+}
+
 // This rank cannot hear what the others decide.
 void RankMachine::end_alone(Failure failure, Committed committed) {
   Outcome outcome;
@@ -376,7 +387,7 @@ void RankMachine::end_alone(Failure failure, Committed committed) {
   if (own_failure_) outcome.failures.emplace(identity_.rank, *own_failure_);
   outcome.committed = committed;
   outcome.save_id = save_id_;
-  end(std::move(outcome));
+  end(std::move(outcome), true);
 }
 
 Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const {
@@ -395,8 +406,9 @@ Committed RankMachine::committed_unheard() const {
   return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
 }
 
-void RankMachine::end(Outcome outcome) {
+void RankMachine::end(Outcome outcome, bool alone) {
   if (outcome_) return ignore("second outcome of one call");
+  keep(outcome, alone);
   // The exception object itself cannot travel: on its own rank it is put back.
   if (own_failure_) {
     const auto own = outcome.failures.find(identity_.rank);
@@ -422,6 +434,8 @@ void RankMachine::finish() {
   outcome_.reset();
   own_failure_.reset();
   local_plan_.reset();
+  report_.reset();
+  lost_.reset();
   become(State::kIdle);
   effects_.push_back(std::move(finished));
 }
@@ -451,7 +465,5 @@ void RankMachine::become(State state) {
 }
 
 void RankMachine::send(Message body) { effects_.push_back(Send{call_.coordinator_rank, counter_, std::move(body)}); }
-
-void RankMachine::ignore(const char* why) { effects_.push_back(Note{why, false}); }
 
 }  // namespace cairn::protocol

@@ -3,14 +3,16 @@
 //   idle --call--> joining --Begin--> preparing --own plan sent--> planned --global plan--> moving --results sent--> reported
 //                     |                   | failed                    |                       | failed                  |
 //                     |                   +---------> reported <------+-----------------------+                         |
-//                     +----------- Outcome, or an end of its own (coordinator lost or silent, cancelled) ---------------+
+//                     +----------- Outcome, or an end of its own (cancelled, nobody can be reached) ---------------------+
 //                                                                  |
 //                                                 ending (the last hook lets go) --> idle
 //
 // Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
 // Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
 //             while one runs takes effect when it has ended.
-// Peer death: only the coordinator's matters here; the coordinator judges the others.
+// Peer death: the coordinator judges the others'. When it is lost itself, the rank goes on with its phase, and turns to the coordinator
+//             once more and then to its successors (succession.hpp): the first that asks how it stands to the call is followed, and
+//             only its outcome counts. Nothing is delivered to a coordinator that was lost.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note.
 #pragma once
 
@@ -19,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <cairn/actors/options.hpp>
@@ -26,6 +29,10 @@
 #include <cairn/actors/protocol/plan_cache.hpp>
 
 namespace cairn::protocol {
+
+// A call that was sent from one rank to the next so often ends alone: links break faster than the ranks agree.
+inline constexpr int kTurnsMax = 16;  // within one round
+inline constexpr int kRoundsMax = 3;
 
 class RankMachine {
  public:
@@ -43,12 +50,24 @@ class RankMachine {
   int coordinator_rank() const { return call_.coordinator_rank; }  // as the caller gave it: may be no rank at all
 
  private:
+  struct Ended {
+    std::uint64_t counter = 0;
+    int coordinator_rank = 0;
+    std::uint64_t ticket = 0;
+    std::uint64_t ordinal = 0;
+    Operation operation = Operation::kSave;
+    std::string checkpoint_id;
+    Outcome outcome;
+  };
+  void keep(const Outcome& outcome, bool alone);
+  const Ended* find_ended(std::uint64_t counter, const AskStanding& ask) const;
+
   void on(const CallStarted& call);
   void on(const Received& received);
   void on(const HookDone& done);
   void on(const TimerFired& fired);
   void on(const PeerDown& down);
-  void on(const PeerUp&) {}
+  void on(const PeerUp& up) { down_.erase(up.rank); }
   void on(const ActorDied& died);
   void on(const Cancelled& cancelled);
 
@@ -60,6 +79,8 @@ class RankMachine {
   void receive(const Outcome& outcome);
   void receive(const CoordinatorDown& down);
   void receive(const StopPhase& stop);
+  void receive(int from, std::uint64_t counter, const AskStanding& ask);
+  void receive(int from, const FollowOther& other);
   void receive(const Unreadable& unreadable);
   template <class Other>
   void receive(const Other&) {
@@ -70,27 +91,43 @@ class RankMachine {
   RunHook hook_effect(Hook hook, std::uint64_t sequence) const;
   bool has_hook_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
   void stop_writing();
+  void join();
+  bool is_heard(const Received& received) const;
+  void lose_coordinator(Failure failure);
+  void turn_to_next();
+  void appeal_to(int rank);
+  void follow(int rank);
+  void return_to_coordinator();
+  Standing standing(StandingKind kind, std::uint64_t inquiry) const;
+  void tell_standing(int asker);
+  void tell_askers_of_end(const Outcome& outcome, bool alone);
   void withdraw();
   Failure no_coordinator() const;
+  std::string describe_call() const;
   void send_local_plan(HookValue plan);
   Message local_plan_message(HookValue plan);
   void send_results(HookValue results);
+  void report_end_of_phase(Message message, Duration deadline);
+  void send_report();
   void report(Failure failure);
   void report_stopped();
   void wait_for_coordinator(Duration deadline);
   void tell_coordinator_of_leaving(std::string why);
   void end_alone(Failure failure, Committed committed);
   Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const;
-  void end(Outcome outcome);
+  void end(Outcome outcome, bool alone = false);
   void let_go();
   void finish();
 
   void become(State state);
   void send(Message body);
-  void ignore(const char* why);
+  void ignore(const char* why) { note(why, false); }
+  void note(const char* what, bool ok = true) { effects_.push_back(Note{what, ok}); }
   Phase phase() const;
   Committed committed_unheard() const;
   bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
+  // A call runs, and has no outcome yet.
+  bool runs() const { return state_ != State::kIdle && state_ != State::kEnding && !outcome_; }
   bool waits() const { return state_ == State::kJoining || state_ == State::kPlanned || state_ == State::kReported; }
 
   const Identity identity_;
@@ -111,11 +148,24 @@ class RankMachine {
   bool began_ = false;                  // some hook has run: there is something to let go of
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
+  std::optional<Message> report_;  // what was said, or is to be said, at the end of the last phase
+  bool delivered_ = false;         // it was the results, and the coordinator was sent them
   std::string metadata_save_id_;
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};
 
+  // When the coordinator is lost.
+  std::optional<Failure> lost_;          // how
+  int candidate_ = -1;                   // was asked to succeed it, and has not answered
+  int leader_ = -1;                      // does
+  std::set<int> tried_;                  // were asked
+  int turns_ = 0;                        // how often another rank was turned to, in this round
+  int rounds_ = 0;                       // of trying them all
+  std::map<int, std::uint64_t> askers_;  // ranks that are to hear what changes here, with the number of their question
+
   // Across calls.
+  std::set<int> down_;  // ranks without a connection
+  std::deque<Ended> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator has said it keeps

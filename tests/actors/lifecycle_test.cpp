@@ -189,7 +189,7 @@ TEST_CASE("a rank that is busy while another has failed is told to stop; one tha
   RuntimeOptions options;
   options.phase_grace = milliseconds(0);
   for (const bool stops : {true, false}) {
-    options.cancel_grace = stops ? std::chrono::minutes(10) : milliseconds(100);
+    options.cancel_grace = stops ? std::chrono::minutes(10) : kDeadline;
     ActorWorld world(3, options);
     Gate gate;
     world.rank(1).script.on("writer.write_data", [] { throw std::runtime_error("disk"); });

@@ -150,8 +150,31 @@ TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   }
   const auto down = door.zero.log().wait_down(2);
   CHECK(down.cause == LinkDownCause::kSilent);
+  // Should it only have stood still, it learns why it is alone.
+  const auto last_words = data.hear();
+  REQUIRE(last_words);
+  CHECK(last_words->goodbye().why().find("nothing was heard of rank 2") == 0);
   CHECK(data.is_closed_on());
   door.check_members();
+}
+
+TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no second connection is waited for", Kind, TcpKind, TlsKind) {
+  LeakCheck leaks;
+  LinkSystem system;
+  Kind kind(2);
+  auto options = usual_options();
+  options.connect_deadline = std::chrono::hours(1);
+  LinkRank zero(*system, kind.of(0), 0, options);
+  {
+    LinkRank one(*system, kind.of(1), 1, options);
+    zero.send(1, "hello");
+    REQUIRE(one.log().wait_messages(0, 1));
+  }
+  CHECK(zero.log().wait_down(1).cause == LinkDownCause::kClosed);
+  zero.send(1, "are you there");
+  const auto down = zero.log().wait_down(1, 2);
+  CHECK(down.cause == LinkDownCause::kUnreachable);
+  CHECK(down.why.find("has ended") != std::string::npos);
 }
 
 TEST_CASE_TEMPLATE("a peer that loses one of its connections is down", Kind, TcpKind, TlsKind) {

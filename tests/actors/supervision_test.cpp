@@ -142,20 +142,39 @@ TEST_CASE("a coordinator actor that dies ends the attempt on all ranks alike, an
   for (const auto& outcome : world.save()) CHECK(outcome.ok());
 }
 
-TEST_CASE("a coordinator actor that dies while ranks join leaves nothing of their calls behind") {
+TEST_CASE("a coordinator actor that dies while ranks join: they join the next one") {
   SupervisedRanks world(2);
   auto waiting = world.start_save(1);
-  for (int round = 0; round < 3; ++round) {
-    world.kill_coordinator(0);
-    CHECK_FALSE(waiting.get().ok());
-    auto again = world.start_save(1);
-    if (round == 1) CHECK(world.start_save(0).get().ok());
-    if (round == 1) CHECK(again.get().ok());
-    if (round == 1) again = world.start_save(1);
-    waiting = again;
-  }
+  for (int round = 0; round < 3; ++round) world.kill_coordinator(0);
   CHECK(world.start_save(0).get().ok());
   CHECK(waiting.get().ok());
+}
+
+TEST_CASE("a coordinator that is lost while it publishes: the others agree, and their store says whether it has") {
+  for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
+    SupervisedRanks world(4);
+    Gate entered;
+    Gate gate;
+    world.rank(0).script.on("writer.finish", [&] {
+      entered.open();
+      gate.wait();
+    });
+    world.rank(1).script.committed = answer;
+    std::vector<Future<Outcome>> futures;
+    for (int rank = 0; rank < 4; ++rank) futures.push_back(world.start_save(rank));
+    entered.wait();
+    world.kill_links(0);
+    std::vector<Outcome> outcomes;
+    for (const int rank : {1, 2, 3}) outcomes.push_back(futures[static_cast<std::size_t>(rank)].get());
+    CHECK(all_equal(outcomes));
+    CHECK(ranks_of(outcomes[0].failures) == std::set<int>{0});
+    CHECK(outcomes[0].failures.at(0).kind == FailureKind::kLost);
+    CHECK(outcomes[0].committed == answer);
+    CHECK(world.rank(1).writer.asked_for == outcomes[0].save_id);
+    for (const int rank : {1, 2, 3}) CHECK(world.rank(rank).script.count("writer.abandon") == (answer == Committed::kYes ? 0 : 1));
+    gate.open();
+    futures[0].get();
+  }
 }
 
 TEST_CASE("a supervisor whose coordinator was replaced stops only when that one has ended its calls") {

@@ -75,6 +75,27 @@ TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever
   }
 }
 
+TEST_CASE("a rank that was lost before the call may be back: it is looked for before it counts as lost") {
+  for (const int ending : {0, 1, 2, 3}) {
+    CoordinatorSteps coordinator(2);
+    coordinator.step(lost(1, "gone since yesterday"));
+    const auto probe = coordinator.receive(0, join_of(1), 0);
+    REQUIRE(sent<AskStanding>(probe).size() == 1);
+    CHECK(sent<AskStanding>(probe)[0].first == 1);
+    CHECK(all_of<StartTimer>(probe).back().timer == Timer::kProbe);
+    Effects effects;
+    if (ending == 0) effects = coordinator.step(lost(1, "nobody listens"));
+    if (ending == 1) effects = coordinator.step(TimerFired{Timer::kProbe});
+    if (ending == 2) effects = coordinator.step(PeerUp{1});
+    if (ending == 3) effects = coordinator.receive(1, join_of(1), 0);
+    if (ending < 2) CHECK(sent<Outcome>(effects).at(0).second.failures.at(1).kind == FailureKind::kLost);
+    if (ending == 2) CHECK(was_ignored(coordinator.step(TimerFired{Timer::kProbe})) == false);
+    if (ending >= 2) CHECK(sent<Outcome>(effects).empty());
+    if (ending == 2) effects = coordinator.receive(1, join_of(1), 0);
+    if (ending >= 2) CHECK(sent<Begin>(effects).size() == 2);
+  }
+}
+
 TEST_CASE("counters go on where those of a machine before it ended") {
   Identity identity = identity_of(0, 1);
   identity.counter_floor = 41;

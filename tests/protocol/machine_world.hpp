@@ -1,5 +1,5 @@
 // Ranks and coordinators as bare machines, and a seeded scheduler that decides what happens next: a message arrives, arrives twice or out
-// of turn, a hook ends, a link breaks, and, when nothing else can happen, a deadline passes.
+// of turn, a hook ends, a link breaks, a rank dies, freezes or thaws, and, when nothing else can happen, a deadline passes.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -86,9 +86,13 @@ inline HookValue answer_to(const RunHook& hook, int rank, int world_size, int ve
 // What may go wrong, each with a chance in a hundred per step.
 struct Trouble {
   int duplicate = 0;
-  int reorder = 0;  // a message overtakes others of its link
-  int cut = 0;      // a link breaks: what is under way is lost, both ends hear of it
-  int cancel = 0;   // a rank's runtime is shut down
+  int reorder = 0;      // a message overtakes others of its link
+  int cut = 0;          // a link breaks: what is under way is lost, both ends hear of it
+  int cancel = 0;       // a rank's runtime is shut down
+  int kill = 0;         // a rank's process ends; who speaks to it is told so
+  int freeze = 0;       // a rank's process stands still; its links fall silent
+  int thaw = 0;         // and goes on, to find its links closed
+  int victims_max = 1;  // killed or frozen, all together
   int actor_dies = 0;
 };
 
@@ -126,9 +130,63 @@ class MachineWorld {
     return false;
   }
 
+  // From now on nothing goes wrong any more.
+  void calm() { trouble_ = {}; }
+
+  bool run_some(int steps) {
+    for (int step = 0; step < steps; ++step) happen();
+    return true;
+  }
+
   const std::vector<Finished>& finished(int index) const { return finished_[at(index)]; }
   bool was_cut() const { return was_cut_; }
   bool deadline_passed() const { return deadline_passed_; }
+  bool is_alive(int index) const { return dead_.count(index) == 0; }
+  bool was_frozen(int index) const { return was_frozen_.count(index) != 0; }
+  bool had_victims() const { return !dead_.empty() || !was_frozen_.empty(); }
+  // Whether the checkpoint of this save exists: of publication and fence, one wins.
+  bool has_published() const { return !published_.empty(); }
+  bool is_published(const std::string& save_id) const { return published_.count(save_id) != 0; }
+
+  void kill(int index) {
+    dead_.insert(index);
+    forget(index);
+    links_[{index, index}].clear();
+    timers_.erase({index, Timer::kAnswer});
+    timers_.erase({index, Timer::kPhase});
+    timers_.erase({index, Timer::kSuccession});
+    for (std::size_t i = pending_.size(); i-- > 0;)
+      if (pending_[i].rank == index) pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+    for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kLost, "the connection was closed");
+  }
+  void freeze(int index) {
+    frozen_.insert(index);
+    was_frozen_.insert(index);
+    forget(index);
+    for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kSilent, "nothing was heard");
+  }
+  void thaw(int index) {
+    // The others have closed their links before it can open new ones.
+    for (std::size_t i = 0; i < news_.size();) {
+      if (news_[i].second.rank != index || frozen_.count(news_[i].first) != 0)
+        ++i;
+      else
+        hear_news(i);
+    }
+    frozen_.erase(index);
+    forget(index);
+    for (int other = 0; other < size(); ++other)
+      tell_down(index, other, FailureKind::kLost, "it closed the link: nothing was heard");
+  }
+  // Nothing passes between them any more, in both directions.
+  void separate(int a, int b) {
+    was_cut_ = true;
+    severed_.insert(std::minmax(a, b));
+    links_[{a, b}].clear();
+    links_[{b, a}].clear();
+    tell_down(a, b, FailureKind::kSilent, "nothing was heard");
+    tell_down(b, a, FailureKind::kSilent, "nothing was heard");
+  }
   const std::set<int>& cancelled() const { return cancelled_; }
 
  private:
@@ -149,17 +207,57 @@ class MachineWorld {
     if (chance(trouble_.cancel) && cancelled_.empty()) cancel(static_cast<int>(random_() % at(size())));
     if (chance(trouble_.actor_dies)) step_rank(static_cast<int>(random_() % at(size())), ActorDied{"storage", "a test"});
 
+    if (static_cast<int>(dead_.size() + was_frozen_.size()) < trouble_.victims_max) {
+      const int victim = static_cast<int>(random_() % at(size()));
+      if (chance(trouble_.kill) && is_alive(victim)) kill(victim);
+      if (chance(trouble_.freeze) && is_alive(victim) && frozen_.count(victim) == 0) freeze(victim);
+    }
+    if (!frozen_.empty() && chance(trouble_.thaw)) thaw(*frozen_.begin());
+
     std::vector<std::pair<int, int>> links;
     for (const auto& [link, parcels] : links_)
-      if (!parcels.empty()) links.push_back(link);
-    const std::size_t choices = links.size() + pending_.size();
+      if (!parcels.empty() && frozen_.count(link.second) == 0) links.push_back(link);
+    std::vector<std::size_t> hooks;
+    for (std::size_t i = 0; i < pending_.size(); ++i)
+      if (frozen_.count(pending_[i].rank) == 0) hooks.push_back(i);
+    std::vector<std::size_t> news;
+    for (std::size_t i = 0; i < news_.size(); ++i)
+      if (frozen_.count(news_[i].first) == 0) news.push_back(i);
+    const std::size_t choices = links.size() + hooks.size() + news.size();
     if (choices == 0) return pass_deadline();
     const std::size_t choice = random_() % choices;
     if (choice < links.size())
       deliver(links[choice]);
+    else if (choice < links.size() + hooks.size())
+      end_hook(hooks[choice - links.size()]);
     else
-      end_hook(choice - links.size());
+      hear_news(news[choice - links.size() - hooks.size()]);
     return true;
+  }
+
+  // What was under way between it and others, and what it was going to hear.
+  void forget(int index) {
+    for (auto& [link, parcels] : links_)
+      if (link.first != link.second && (link.first == index || link.second == index)) parcels.clear();
+    for (std::size_t i = news_.size(); i-- > 0;)
+      if (news_[i].first == index) news_.erase(news_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  // What was sent before arrives no more.
+  void tell_down(int here, int there, FailureKind kind, const std::string& why) {
+    if (here == there || !is_alive(here)) return;
+    PeerDown down;
+    down.rank = there;
+    down.kind = kind;
+    down.why = why;
+    news_.emplace_back(here, down);
+  }
+
+  void hear_news(std::size_t which) {
+    const auto [index, down] = news_[which];
+    news_.erase(news_.begin() + static_cast<std::ptrdiff_t>(which));
+    step_coordinator(index, down);
+    step_rank(index, down);
   }
 
   void deliver(std::pair<int, int> link) {
@@ -186,7 +284,17 @@ class MachineWorld {
       failure.phase = pending.hook.phase;
       failure.what = name_of(pending.hook.hook, pending.hook.operation);
       done.result = failure;
+    } else if (pending.hook.hook == Hook::kFinish && fenced_.count(pending.hook.save_id) != 0) {
+      Failure failure;
+      failure.rank = pending.rank;
+      failure.phase = pending.hook.phase;
+      failure.code = ErrorCode::kFenced;
+      done.result = failure;
+    } else if (pending.hook.hook == Hook::kAskCommitted) {
+      fenced_.insert(pending.hook.save_id);
+      done.result = is_published(pending.hook.save_id) ? Committed::kYes : Committed::kNo;
     } else {
+      if (pending.hook.hook == Hook::kFinish) published_.insert(pending.hook.save_id);
       done.result = answer_to(pending.hook, pending.rank, size(), version, content);
     }
     if (pending.for_coordinator)
@@ -196,14 +304,19 @@ class MachineWorld {
   }
 
   bool pass_deadline() {
-    if (timers_.empty()) return false;
-    const auto next =
-        std::min_element(timers_.begin(), timers_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    auto next = timers_.end();
+    for (auto it = timers_.begin(); it != timers_.end(); ++it)
+      if (frozen_.count(it->first.first) == 0 && (next == timers_.end() || it->second < next->second)) next = it;
+    if (next == timers_.end()) {
+      if (frozen_.empty()) return false;
+      thaw(*frozen_.begin());
+      return true;
+    }
     const auto [rank, timer] = next->first;
-    now_ = next->second;
+    now_ = std::max(now_, next->second);
     timers_.erase(next);
     deadline_passed_ = true;
-    if (timer == Timer::kPhase)
+    if (is_of_coordinator(timer))
       step_coordinator(rank, TimerFired{timer});
     else
       step_rank(rank, TimerFired{timer});
@@ -232,6 +345,12 @@ class MachineWorld {
     if (rank(index).coordinator_rank() != index) step_rank(index, Cancelled{"a test"});
   }
 
+  void transmit(int from, const Send& send) {
+    if (!is_alive(send.to)) return tell_down(from, send.to, FailureKind::kLost, "nobody listens there any more");
+    if (frozen_.count(send.to) != 0 || severed_.count(std::minmax(from, send.to)) != 0) return;
+    links_[{from, send.to}].push_back({send.counter, send.body});
+  }
+
   void step_rank(int index, const Event& event) { perform(index, false, rank(index).step(event)); }
   void step_coordinator(int index, const Event& event) { perform(index, true, coordinator(index).step(event)); }
 
@@ -239,7 +358,7 @@ class MachineWorld {
     for (auto& effect : effects) {
       if (auto* send = std::get_if<Send>(&effect)) {
         sent.push_back(name_of(send->body));
-        links_[{index, send->to}].push_back({send->counter, send->body});
+        transmit(index, *send);
       } else if (auto* hook = std::get_if<RunHook>(&effect)) {
         hooks_run.push_back(std::to_string(index) + " " + name_of(hook->hook, hook->operation));
         // As the supervisor does: the call whose objects the coordinator's hook needs has ended.
@@ -268,7 +387,7 @@ class MachineWorld {
   }
 
   RuntimeOptions options_;
-  const Trouble trouble_;
+  Trouble trouble_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<RankMachine>> ranks_;
   std::vector<std::unique_ptr<CoordinatorMachine>> coordinators_;
@@ -278,6 +397,13 @@ class MachineWorld {
   std::map<std::pair<int, Timer>, Duration> timers_;
   Duration now_{0};
   std::vector<std::vector<Finished>> finished_;
+  std::vector<std::pair<int, PeerDown>> news_;  // who is to hear it
+  std::set<int> dead_;
+  std::set<int> frozen_;
+  std::set<int> was_frozen_;
+  std::set<std::pair<int, int>> severed_;  // smaller rank first
+  std::set<std::string> published_;
+  std::set<std::string> fenced_;
   bool was_cut_ = false;
   bool deadline_passed_ = false;
   std::set<int> cancelled_;

@@ -1,0 +1,215 @@
+// A rank whose coordinator is lost: whom it turns to, and what it tells those who ask.
+#include <utility>
+
+#include <cairn/actors/protocol/call_register.hpp>
+#include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/protocol/succession.hpp>
+
+namespace cairn::protocol {
+
+// --- whom to listen to --------------------------------------------------------------------------------------------------------
+
+// The coordinator; when it is lost, who succeeds it; and the registrar, of a call that has not begun.
+bool RankMachine::is_heard(const Received& received) const {
+  const auto* outcome = std::get_if<Outcome>(&received.body);
+  if (!lost_) {
+    if (received.from == call_.coordinator_rank) return true;
+    return received.from == kRegistrar && outcome && state_ == State::kJoining && outcome->ticket == call_.ticket;
+  }
+  if (leader_ != -1) return received.from == leader_;
+  // Nothing is promised to anybody: an outcome that is known already counts, also the coordinator's own.
+  if (received.from == candidate_)
+    return outcome || std::holds_alternative<CoordinatorDown>(received.body) || std::holds_alternative<Begin>(received.body);
+  return received.from == call_.coordinator_rank && outcome;
+}
+
+void RankMachine::on(const PeerDown& down) {
+  if (!down.reachable) {
+    down_.insert(down.rank);
+    askers_.erase(down.rank);
+  }
+  if (!runs()) return;
+  if (lost_) {
+    if (down.rank == leader_ || down.rank == candidate_) turn_to_next();
+    return;
+  }
+  if (!has_coordinator() && down.rank == kRegistrar) return end_alone(no_coordinator(), Committed::kNo);
+  if (down.rank != call_.coordinator_rank) return;
+  std::string what =
+      "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " + describe_call() + ": " + down.why;
+  Failure failure = failure_of(down.rank, down.kind, down.code, "link", std::move(what));
+  if (!down.reachable) return lose_coordinator(std::move(failure));
+  tell_coordinator_of_leaving("lost touch with the coordinator, rank " + std::to_string(down.rank) + ": " + down.why);
+  end_alone(std::move(failure), committed_unheard());
+}
+
+// --- whom to turn to --------------------------------------------------------------------------------------------------------
+
+void RankMachine::lose_coordinator(Failure failure) {
+  lost_ = std::move(failure);
+  candidate_ = leader_ = -1;
+  tried_.clear();
+  turns_ = rounds_ = 0;
+  note("rank: coordinator lost");
+  turn_to_next();
+}
+
+// A rank that has asked succeeds the coordinator already. Otherwise the coordinator itself, if only the connection to it broke, then the
+// next ranks in order, and, when these do not answer, this one. Then all of it again, a few times.
+void RankMachine::turn_to_next() {
+  const int coordinator = call_.coordinator_rank;
+  const int world_size = identity_.world_size;
+  candidate_ = leader_ = -1;
+  if (++turns_ > kTurnsMax) return end_alone(*lost_, committed_unheard());
+  for (int distance = 1; distance < world_size; ++distance) {
+    const int rank = (coordinator + distance) % world_size;
+    if (askers_.count(rank) != 0) return follow(rank);
+  }
+  if (lost_->kind == FailureKind::kLost && tried_.empty() && coordinator != identity_.rank) return appeal_to(coordinator);
+  int asked = 0;
+  for (int distance = 1; distance < world_size; ++distance) {
+    const int rank = (coordinator + distance) % world_size;
+    if (rank == identity_.rank) break;
+    if (tried_.count(rank) != 0) ++asked;
+    if (asked >= static_cast<int>(options_.successors_asked)) break;
+    if (down_.count(rank) == 0 && tried_.count(rank) == 0) return appeal_to(rank);
+  }
+  if (tried_.count(identity_.rank) == 0) return appeal_to(identity_.rank);
+  // Everybody names somebody else: what they know of each other is about to change.
+  if (++rounds_ > kRoundsMax) return end_alone(*lost_, committed_unheard());
+  tried_.clear();
+  turns_ = 0;
+  effects_.push_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+}
+
+void RankMachine::appeal_to(int rank) {
+  candidate_ = rank;
+  tried_.insert(rank);
+  if (rank == call_.coordinator_rank && counter_ == 0) join();
+  effects_.push_back(Send{rank, counter_, standing(StandingKind::kOrphaned, 0)});
+  effects_.push_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+}
+
+// From now on only this rank's outcome counts.
+void RankMachine::follow(int rank) {
+  leader_ = rank;
+  candidate_ = -1;
+  for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
+  // It asks again and again while it waits, so this covers what comes after: the graces, and the store.
+  effects_.push_back(
+      StartTimer{Timer::kAnswer, 4 * options_.silence + options_.phase_grace + 2 * options_.cancel_grace + options_.outcome_grace});
+}
+
+// The coordinator is there: it holds this rank for lost, but will tell it the outcome.
+void RankMachine::return_to_coordinator() {
+  lost_.reset();
+  candidate_ = -1;
+  note("rank: coordinator found");
+  for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
+  if (report_) send_report();
+  wait_for_coordinator(options_.join_deadline + 2 * options_.phase_deadline);
+}
+
+// --- what a successor says --------------------------------------------------------------------------------------------------
+
+void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& ask) {
+  if (ask.inquiry == 0) {
+    if (!runs() || !lost_ || candidate_ != from || from != call_.coordinator_rank) return ignore("answer to no appeal");
+    return return_to_coordinator();
+  }
+  const bool same_attempt = counter_ == 0 || counter == 0 || counter_ == counter;
+  const Ended* ended = find_ended(counter, ask);
+  if (runs() && call_.coordinator_rank == ask.coordinator_rank && same_attempt && !(ended && counter_ == 0 && counter != 0)) {
+    // A coordinator that asks whether the rank is there has heard enough.
+    if (!lost_ && from == call_.coordinator_rank) {
+      effects_.push_back(Send{from, counter_, standing(StandingKind::kAttached, ask.inquiry)});
+      return;
+    }
+    askers_.insert_or_assign(from, ask.inquiry);
+    if (lost_ && (leader_ == -1 || leader_ == from)) return follow(from);
+    return tell_standing(from);
+  }
+  Standing answer;
+  answer.inquiry = ask.inquiry;
+  answer.coordinator_rank = ask.coordinator_rank;
+  if (ended) {
+    answer.kind = StandingKind::kEnded;
+    answer.ticket = ended->ticket;
+    answer.outcome = ended->outcome;
+  }
+  effects_.push_back(Send{from, ended ? ended->counter : 0, std::move(answer)});
+}
+
+void RankMachine::receive(int from, const FollowOther& other) {
+  if (!lost_ || (from != leader_ && from != candidate_)) return ignore("FollowOther of a rank that nobody follows");
+  askers_.erase(from);
+  if (other.leader == call_.coordinator_rank && ++turns_ <= kTurnsMax) return appeal_to(other.leader);
+  const bool other_is_new = other.leader >= 0 && other.leader < identity_.world_size && other.leader != from &&
+                            other.leader != call_.coordinator_rank && tried_.count(other.leader) == 0 &&
+                            askers_.count(other.leader) == 0 && down_.count(other.leader) == 0;
+  if (other_is_new && ++turns_ <= kTurnsMax) {
+    leader_ = -1;
+    return appeal_to(other.leader);
+  }
+  turn_to_next();
+}
+
+// --- what this rank says ----------------------------------------------------------------------------------------------------
+
+Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
+  Standing standing;
+  standing.inquiry = inquiry;
+  standing.kind = kind;
+  standing.coordinator_rank = call_.coordinator_rank;
+  standing.ticket = call_.ticket;
+  standing.ordinal = call_.ordinal;
+  standing.operation = call_.operation;
+  standing.checkpoint_id = call_.checkpoint_id;
+  standing.busy = has_hook_running();
+  standing.delivered = delivered_;
+  standing.leader = leader_;
+  if (kind == StandingKind::kOrphaned) standing.lost = lost_;
+  standing.failure = own_failure_;
+  return standing;
+}
+
+void RankMachine::tell_standing(int asker) {
+  StandingKind kind = StandingKind::kAttached;
+  if (lost_ && leader_ != -1) kind = asker == leader_ ? StandingKind::kOrphaned : StandingKind::kPromised;
+  effects_.push_back(Send{asker, counter_, standing(kind, askers_.at(asker))});
+}
+
+// Those who wait for what this rank learns. An outcome that it gave itself says nothing about the others.
+void RankMachine::tell_askers_of_end(const Outcome& outcome, bool alone) {
+  for (const auto& [asker, inquiry] : askers_) {
+    Standing answer = standing(alone ? StandingKind::kAbsent : StandingKind::kEnded, inquiry);
+    if (!alone) answer.outcome = outcome;
+    if (alone) {
+      const auto own = outcome.failures.find(identity_.rank);
+      if (own != outcome.failures.end()) answer.failure = own->second;
+    }
+    effects_.push_back(Send{asker, counter_, std::move(answer)});
+  }
+  askers_.clear();
+}
+
+void RankMachine::keep(const Outcome& outcome, bool alone) {
+  Ended ended{counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, outcome};
+  for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;  // what is kept keeps no user objects alive
+  tell_askers_of_end(ended.outcome, alone);
+  if (alone) return;
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
+}
+
+const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const AskStanding& ask) const {
+  for (const auto& ended : ended_) {
+    if (ended.coordinator_rank != ask.coordinator_rank) continue;
+    const bool same_call =
+        ended.operation == ask.operation && ended.checkpoint_id == ask.checkpoint_id && ended.ordinal == ask.ordinal;
+    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : same_call) return &ended;
+  }
+  return nullptr;
+}
+
+}  // namespace cairn::protocol

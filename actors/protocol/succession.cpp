@@ -1,0 +1,326 @@
+#include <cairn/actors/protocol/succession.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <cairn/base/save_id.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+// Numbers of hooks apart from those of the coordinator's machine, which runs hooks through the same hands.
+constexpr std::uint64_t kHooksFrom = std::uint64_t{1} << 63;
+// After so many broken links a rank counts as gone.
+constexpr int kLossesMax = 4;
+// After so many rounds of waiting for the followers of an earlier successor, this one yields even if it cannot reach that itself.
+constexpr int kRoundsMax = 3;
+
+int distance(int rank, int coordinator, int world_size) { return (rank - coordinator + world_size) % world_size; }
+
+}  // namespace
+
+bool succeeds_before(int rank, int other, int coordinator, int world_size) {
+  return distance(rank, coordinator, world_size) < distance(other, coordinator, world_size);
+}
+
+// --- what comes -------------------------------------------------------------------------------------------------------------
+
+Effects Succession::receive(int from, std::uint64_t counter, const Standing& standing) {
+  effects_.clear();
+  if (standing.inquiry == 0)
+    take_appeal(from, counter, standing);
+  else
+    take_answer(from, counter, standing);
+  return std::exchange(effects_, {});
+}
+
+// An orphan wants this rank to succeed its coordinator.
+void Succession::take_appeal(int from, std::uint64_t counter, const Standing& standing) {
+  if (const Ended* ended = find_ended(counter, standing)) return answer(from, *ended, standing.ticket);
+  if (stage_ == Stage::kIdle) return start(counter, standing);
+  const bool is_this = standing.coordinator_rank == coordinator_ && (counter == 0 || counter_ == 0 || counter == counter_);
+  if (!is_this) {
+    appeals_.insert_or_assign(from, Appeal{counter, standing});
+  } else if (members_[from].state != Member::State::kAsked && stage_ != Stage::kAskingStore) {
+    ask(from);  // it has lost the answer, or this rank its
+  }
+}
+
+void Succession::take_answer(int from, std::uint64_t counter, const Standing& standing) {
+  if (stage_ == Stage::kIdle || standing.inquiry != inquiry_) {
+    // It follows this rank, which is done with that call.
+    if (standing.kind != StandingKind::kOrphaned) return note("answer to a question of another succession", false);
+    const Ended* ended = find_ended(counter, standing);
+    if (ended) return answer(from, *ended, standing.ticket);
+    effects_.push_back(Send{from, counter, FollowOther{-1}});
+    return;
+  }
+  Member& member = members_[from];
+  member.state = Member::State::kHeard;
+  member.standing = standing;
+  if (stage_ == Stage::kAskingStore) return;  // it is told with the others
+  if (counter_ == 0 && standing.kind != StandingKind::kAbsent) counter_ = counter;
+  evaluate();
+}
+
+Effects Succession::on(const PeerDown& down) {
+  effects_.clear();
+  appeals_.erase(down.rank);
+  const bool asks = stage_ != Stage::kIdle && stage_ != Stage::kAskingStore;
+  if (!asks || down.reachable || down.rank == identity_.rank) return {};
+  Member& member = members_[down.rank];
+  if (!member.down) member.down = down;
+  // A broken link is not a dead rank: it may be there again at once, and have turned to somebody else meanwhile.
+  if (++member.losses < kLossesMax) {
+    ask(down.rank);
+  } else {
+    member.state = Member::State::kGone;
+  }
+  evaluate();
+  return std::exchange(effects_, {});
+}
+
+Effects Succession::on(const TimerFired&) {
+  effects_.clear();
+  if (stage_ == Stage::kIdle) return {};
+  if (stage_ == Stage::kAskingStore) {
+    outstanding_ = 0;
+    Outcome outcome;
+    outcome.failures = std::move(failures_);
+    outcome.committed = proven_unpublished_ ? Committed::kNo : Committed::kUnknown;
+    conclude(std::move(outcome));
+    return std::exchange(effects_, {});
+  }
+  for (auto& [rank, member] : members_)
+    if (member.state == Member::State::kAsked) member.state = Member::State::kGone;
+  if (stage_ == Stage::kGrace) {
+    stage_ = Stage::kStopping;
+    for (const auto& [rank, member] : members_)
+      if (follows(member) && member.standing.busy) send(rank, StopPhase{});
+    start_timer(options_.cancel_grace);
+  } else if (stage_ == Stage::kStopping) {
+    stage_ = Stage::kOver;
+  }
+  if (stage_ == Stage::kGathering) ++rounds_;
+  evaluate();
+  // Still waiting for what others learn: the followers are to know that this rank is there, and all may have lost a message.
+  if (stage_ == Stage::kGathering) {
+    for (auto& [rank, member] : members_)
+      if (member.state == Member::State::kHeard && member.standing.kind != StandingKind::kAbsent) ask(rank);
+    start_timer(answer_deadline());
+  }
+  return std::exchange(effects_, {});
+}
+
+Effects Succession::on(const HookDone& done) {
+  effects_.clear();
+  outstanding_ = 0;
+  const auto* value = std::get_if<HookValue>(&done.result);
+  const auto* answer = value ? std::get_if<Committed>(value) : nullptr;
+  Outcome outcome;
+  outcome.failures = std::move(failures_);
+  outcome.committed = answer ? *answer : Committed::kUnknown;
+  if (outcome.committed == Committed::kUnknown && proven_unpublished_) outcome.committed = Committed::kNo;
+  conclude(std::move(outcome));
+  return std::exchange(effects_, {});
+}
+
+Effects Succession::on(const Cancelled&) {
+  effects_.clear();
+  if (stage_ != Stage::kIdle) hand_over(-1);
+  appeals_.clear();
+  return std::exchange(effects_, {});
+}
+
+// --- gathering --------------------------------------------------------------------------------------------------------------
+
+void Succession::start(std::uint64_t counter, const Standing& standing) {
+  coordinator_ = standing.coordinator_rank;
+  counter_ = counter;
+  call_ = standing;
+  members_.clear();
+  failures_.clear();
+  proven_unpublished_ = false;
+  rounds_ = 0;
+  ++inquiry_;
+  stage_ = Stage::kGathering;
+  note("succession: gathering");
+  for (int rank = 0; rank < identity_.world_size; ++rank) ask(rank);
+  start_timer(answer_deadline());
+}
+
+void Succession::ask(int rank) {
+  members_[rank].state = Member::State::kAsked;
+  send(rank, AskStanding{inquiry_, coordinator_, call_.ordinal, call_.operation, call_.checkpoint_id});
+}
+
+void Succession::evaluate() {
+  for (const auto& [rank, member] : members_)
+    if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
+      return conclude(*member.standing.outcome);
+  // The coordinator is there, and has not called yet: nothing has begun. Its followers are to join it again.
+  const Member& coordinator = members_[coordinator_];
+  if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
+    return hand_over(coordinator_);
+  if (find_earlier_successor()) return;
+  for (const auto& [rank, member] : members_) {
+    if (member.state == Member::State::kAsked) return;
+    const bool waits = member.state == Member::State::kHeard &&
+                       (member.standing.kind == StandingKind::kAttached || member.standing.kind == StandingKind::kPromised);
+    if (waits && stage_ != Stage::kOver) return;
+  }
+  if (!has_busy_followers() || stage_ == Stage::kOver) return decide();
+  if (stage_ != Stage::kGathering) return;
+  stage_ = Stage::kGrace;
+  start_timer(options_.phase_grace);
+}
+
+// If both waited for the other's followers, neither would ever end.
+bool Succession::find_earlier_successor() {
+  for (auto& [rank, member] : members_) {
+    if (member.state != Member::State::kHeard || member.standing.kind != StandingKind::kPromised) continue;
+    const int leader = member.standing.leader;
+    if (leader == identity_.rank || !succeeds_before(leader, identity_.rank, coordinator_, identity_.world_size)) continue;
+    // Whoever follows one that is gone will learn it.
+    if (members_[leader].state != Member::State::kHeard && rounds_ < kRoundsMax) continue;
+    hand_over(leader);
+    return true;
+  }
+  return false;
+}
+
+bool Succession::has_busy_followers() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [this](const auto& entry) { return follows(entry.second) && entry.second.standing.busy; });
+}
+
+void Succession::hand_over(int leader) {
+  for (const auto& [rank, member] : members_)
+    if (follows(member)) send(rank, FollowOther{leader});
+  go_idle();
+}
+
+// --- the outcome ------------------------------------------------------------------------------------------------------------
+
+void Succession::decide() {
+  failures_ = judge();
+  proven_unpublished_ = std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
+    return follows(entry.second) && !entry.second.standing.delivered;
+  });
+  const Member& own = members_[identity_.rank];
+  const bool may_exist = call_.operation == Operation::kSave && counter_ != 0;
+  if (may_exist && follows(own) && own.standing.delivered && !own.standing.busy) {
+    stage_ = Stage::kAskingStore;
+    note("succession: asking the store");
+    start_timer(options_.cancel_grace);
+    RunHook hook;
+    hook.hook = Hook::kAskCommitted;
+    hook.operation = Operation::kSave;
+    hook.phase = Phase::kFinish;
+    hook.sequence = outstanding_ = kHooksFrom + ++hooks_run_;
+    hook.counter = counter_;
+    hook.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+    effects_.push_back(std::move(hook));
+    return;
+  }
+  Outcome outcome;
+  outcome.failures = std::move(failures_);
+  outcome.committed = may_exist && !proven_unpublished_ ? Committed::kUnknown : Committed::kNo;
+  conclude(std::move(outcome));
+}
+
+FailureMap Succession::judge() const {
+  FailureMap failures;
+  failures.emplace(coordinator_, coordinators_failure());
+  const Phase phase = failures.begin()->second.phase;
+  for (const auto& [rank, member] : members_) {
+    if (rank == coordinator_) continue;
+    if (member.state == Member::State::kGone) {
+      PeerDown down;
+      down.rank = rank;
+      down.kind = FailureKind::kSilent;
+      down.code = ErrorCode::kDeadline;
+      down.why = "it did not answer rank " + std::to_string(identity_.rank) + ", which ends the call in place of rank " +
+                 std::to_string(coordinator_);
+      failures.emplace(rank, failure_of(member.down ? *member.down : down, phase));
+    } else if (member.state == Member::State::kHeard && member.standing.failure) {
+      failures.emplace(rank, *member.standing.failure).first->second.rank = rank;
+    } else if (follows(member) && member.standing.busy) {
+      Failure busy;
+      busy.rank = rank;
+      busy.phase = phase;
+      busy.kind = FailureKind::kBusy;
+      busy.code = ErrorCode::kDeadline;
+      busy.what = "rank " + std::to_string(rank) + " was told to stop after the loss of rank " + std::to_string(coordinator_) +
+                  ", and had not when its time was over; its call returns when its hook does";
+      busy.actor = "coordinator";
+      failures.emplace(rank, std::move(busy));
+    }
+  }
+  return failures;
+}
+
+// As this rank saw it, or else the first of those that did.
+Failure Succession::coordinators_failure() const {
+  const auto seen_by = [this](int rank) -> const Failure* {
+    const auto found = members_.find(rank);
+    if (found == members_.end() || !follows(found->second)) return nullptr;
+    return &*found->second.standing.lost;
+  };
+  const Failure* failure = seen_by(identity_.rank);
+  for (int rank = 0; failure == nullptr && rank < identity_.world_size; ++rank) failure = seen_by(rank);
+  if (failure == nullptr) failure = &*call_.lost;
+  Failure copy = *failure;
+  copy.rank = coordinator_;
+  return copy;
+}
+
+// Final. To all who follow, the own rank last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on
+// their way.
+void Succession::conclude(Outcome outcome) {
+  if (outcome.save_id.empty() && counter_ != 0)
+    outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+  Ended ended{coordinator_, counter_, call_.operation, call_.checkpoint_id, {call_.ordinal}, outcome};
+  const auto tell = [&](int rank) {
+    const Member& member = members_[rank];
+    if (!follows(member)) return;
+    ended.ordinals.insert(member.standing.ordinal);
+    answer(rank, ended, member.standing.ticket);
+  };
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (rank != identity_.rank) tell(rank);
+  tell(identity_.rank);
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
+  go_idle();
+}
+
+void Succession::go_idle() {
+  stage_ = Stage::kIdle;
+  outstanding_ = 0;
+  counter_ = 0;
+  members_.clear();
+  failures_.clear();
+  effects_.push_back(StopTimer{Timer::kSuccession});
+  note("succession: idle");
+  for (const auto& [from, appeal] : std::exchange(appeals_, {})) take_appeal(from, appeal.counter, appeal.standing);
+}
+
+// An attempt is known by its counter. A rank that never heard of one knows the call only.
+const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Standing& standing) const {
+  for (const auto& ended : ended_) {
+    if (ended.coordinator != standing.coordinator_rank) continue;
+    const bool same_call = ended.operation == standing.operation && ended.checkpoint_id == standing.checkpoint_id &&
+                           ended.ordinals.count(standing.ordinal) != 0;
+    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : same_call) return &ended;
+  }
+  return nullptr;
+}
+
+void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {
+  Outcome outcome = ended.outcome;
+  outcome.ticket = ticket;
+  effects_.push_back(Send{to, ended.counter, std::move(outcome)});
+}
+
+}  // namespace cairn::protocol
