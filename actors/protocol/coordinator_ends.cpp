@@ -75,6 +75,7 @@ void CoordinatorMachine::on(const PeerDown& down) {
       if (gone_.count(down.rank) == 0) fail(down.rank, failure());
       return;
     }
+    if (down.code != ErrorCode::kCorrupt) return;  // what could not be sent was of a call that has ended
     // What could not be read may have been its Join.
     if (state_ == State::kIdle) {
       down_.insert_or_assign(down.rank, down);
@@ -113,7 +114,8 @@ void CoordinatorMachine::on(const Cancelled& cancelled) {
 }
 
 void CoordinatorMachine::end(FailureMap failures, Committed committed) {
-  // What could not be read has failed this call, and no other.
+  // What could not be sent or read has failed this call, and no other.
+  refused_.clear();
   for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
   Outcome outcome;
   outcome.failures = std::move(failures);

@@ -71,6 +71,7 @@ void CoordinatorMachine::receive(int from, const Join& join) {
     return ignore("Join of a call that has ended");
   }
   if (join.coordinator_rank != identity_.rank) return;  // it came for the register
+  refused_.erase(from);
   if (answer_missed(from, join)) return;
   if (!is_attempt()) {
     const auto known = joins_.find(from);
@@ -157,7 +158,8 @@ void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
 void CoordinatorMachine::join_if_complete() {
   if (joins_.count(identity_.rank) == 0) return;
   std::size_t lost = 0;
-  for (const auto& [rank, down] : down_) lost += joins_.count(rank) == 0 ? 1 : 0;
+  for (const auto& [rank, down] : down_) lost += joins_.count(rank) == 0 && refused_.count(rank) == 0 ? 1 : 0;
+  lost += refused_.size();
   if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
   stop_joining();
   FailureMap failures = judge_joins();
@@ -180,7 +182,7 @@ bool CoordinatorMachine::probe_lost_ranks() {
 
 // Ranks that are not there, and ranks whose call differs from the coordinator's own.
 FailureMap CoordinatorMachine::judge_joins() const {
-  FailureMap failures;
+  FailureMap failures(refused_);
   for (const auto& [rank, down] : down_) {
     if (joins_.count(rank) != 0) continue;
     failures.emplace(rank, failure_of(rank, down.kind, down.code, "link",

@@ -108,19 +108,29 @@ void CoordinatorMachine::receive(int from, const PhaseStopped&) {
 }
 
 void CoordinatorMachine::receive(int from, const Cancel& message) {
+  const bool has_ended = message.ticket <= kept_[from].ended_ticket;
   kept_[from].ended_ticket = std::max(kept_[from].ended_ticket, message.ticket);
-  const auto next = next_joins_.find(from);
-  if (next != next_joins_.end() && next->second.ticket <= message.ticket) next_joins_.erase(next);
-  const auto member = joins_.find(from);
-  if (member == joins_.end() || member->second.ticket != message.ticket) return ignore("Cancel of another call");
   Failure failure = message.failure;
   failure.rank = from;
+  FailureMap failures;
+  failures.emplace(from, failure);
+  const auto next = next_joins_.find(from);
+  if (next != next_joins_.end() && next->second.ticket <= message.ticket) {
+    next_joins_.erase(next);
+    return;
+  }
+  const auto member = joins_.find(from);
+  if (member == joins_.end() || member->second.ticket != message.ticket) {
+    if (has_ended || is_attempt() || member != joins_.end()) return ignore("Cancel of another call");
+    // Its Join never came: it could not be sent. The others would wait in vain, as they would for one that leaves.
+    if (state_ == State::kJoining) return end(std::move(failures), Committed::kNo);
+    refused_.insert_or_assign(from, std::move(failure));
+    return;
+  }
   gone_.insert(from);
   left_.insert(from);
   if (is_attempt()) return fail(from, std::move(failure));
-  FailureMap failures;
-  failures.emplace(from, std::move(failure));
-  end(std::move(failures), Committed::kNo);  // the others would wait in vain
+  end(std::move(failures), Committed::kNo);
 }
 
 // --- phases -----------------------------------------------------------------------------------------------------------------

@@ -166,6 +166,7 @@ class CoordinatorMachine {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // that arrived while an attempt was running
+  std::map<int, Failure> refused_;  // ranks that cannot make the call that the others make
   std::map<int, PeerDown> down_;    // ranks without a connection
   std::set<int> suspects_;          // of these, that were lost before the ranks began to join: they may be back
   bool probing_ = false;            // and were sent something, to see whether they are

@@ -94,6 +94,7 @@ class RankMachine {
   void join();
   bool is_heard(const Received& received) const;
   void lose_coordinator(Failure failure);
+  void fail_to_talk(const PeerDown& down);
   void turn_to_next();
   void appeal_to(int rank);
   void follow(int rank);

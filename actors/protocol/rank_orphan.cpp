@@ -35,12 +35,24 @@ void RankMachine::on(const PeerDown& down) {
   }
   if (!has_coordinator() && down.rank == kRegistrar) return end_alone(no_coordinator(), Committed::kNo);
   if (down.rank != call_.coordinator_rank) return;
-  std::string what =
-      "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " + describe_call() + ": " + down.why;
-  Failure failure = failure_of(down.rank, down.kind, down.code, "link", std::move(what));
-  if (!down.reachable) return lose_coordinator(std::move(failure));
-  tell_coordinator_of_leaving("lost touch with the coordinator, rank " + std::to_string(down.rank) + ": " + down.why);
-  end_alone(std::move(failure), committed_unheard());
+  if (down.reachable) return fail_to_talk(down);
+  lose_coordinator(failure_of(
+      down.rank, down.kind, down.code, "link",
+      "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " + describe_call() + ": " + down.why));
+}
+
+// A message to the coordinator could not be sent, or one of it could not be read: a failure of this rank, that all are to hear of.
+void RankMachine::fail_to_talk(const PeerDown& down) {
+  const FailureKind kind = down.code == ErrorCode::kCorrupt ? FailureKind::kLost : FailureKind::kRaised;
+  Failure failure = failure_of(identity_.rank, kind, down.code, "link",
+                               "rank " + std::to_string(identity_.rank) + " and rank " + std::to_string(down.rank) +
+                                   ", which coordinates the " + describe_call() + ", cannot talk: " + down.why);
+  if (state_ == State::kJoining || own_failure_) {
+    send(Cancel{call_.ticket, failure});
+    return end_alone(std::move(failure), committed_unheard());
+  }
+  own_failure_ = failure;
+  if (!has_hook_running()) report(std::move(failure));
 }
 
 // --- whom to turn to --------------------------------------------------------------------------------------------------------

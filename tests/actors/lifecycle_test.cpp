@@ -79,14 +79,15 @@ TEST_CASE("ranks that name different coordinators, or one that is none, hear of 
   }
 }
 
-TEST_CASE("a call whose Join the coordinator cannot read fails on the rank that made it, and on the others") {
+TEST_CASE("a call whose Join cannot be sent fails on the rank that made it, and on the others") {
   ActorWorld world(2);
   CallSettings settings;
   settings.checkpoint_id = std::string(100 * 1024, 'x');
   const auto outcomes = ActorWorld::collect({world.start_save(0), world.start_save(1, settings)});
   CHECK(all_equal(outcomes));
   REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{1});
-  CHECK(outcomes[0].failures.at(1).code == ErrorCode::kCorrupt);
+  CHECK(outcomes[0].failures.at(1).code == ErrorCode::kInvalidArgument);
+  CHECK(outcomes[0].failures.at(1).what.find("Join cannot be sent") != std::string::npos);
   for (const auto& later : world.save()) CHECK(later.ok());
 }
 

@@ -75,6 +75,22 @@ TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever
   }
 }
 
+TEST_CASE("a rank that leaves before its Join has come is a failure of the call, whoever came first") {
+  for (const bool before : {true, false}) {
+    CoordinatorSteps coordinator(2);
+    const Cancel cancel{1, failure_on(1, "the Join is too long", ErrorCode::kInvalidArgument)};
+    if (before) CHECK(coordinator.receive(1, cancel, 0).empty());
+    auto effects = coordinator.receive(0, join_of(1), 0);
+    if (!before) effects = coordinator.receive(1, cancel, 0);
+    const auto told = sent<Outcome>(effects);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 0);
+    CHECK(told[0].second.failures.at(1) == cancel.failure);
+    CHECK(was_ignored(coordinator.receive(1, cancel, 0)));  // a duplicate
+    CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
+  }
+}
+
 TEST_CASE("a rank that was lost before the call may be back: it is looked for before it counts as lost") {
   for (const int ending : {0, 1, 2, 3}) {
     CoordinatorSteps coordinator(2);

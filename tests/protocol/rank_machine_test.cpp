@@ -51,6 +51,27 @@ TEST_CASE("a rank whose message could not be read is told, if it waits for the o
   CHECK(was_ignored(member.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0)));
 }
 
+TEST_CASE("what cannot be sent or read is a failure of the rank, in the words in which all hear it") {
+  PeerDown unsent = lost(0, "Join cannot be sent: too long");
+  unsent.reachable = true;
+  unsent.code = ErrorCode::kInvalidArgument;
+  RankSteps rank;
+  rank.step(call_of(1));
+  auto effects = rank.step(unsent);
+  REQUIRE(sent<Cancel>(effects).size() == 1);
+  CHECK(all_of<Finished>(effects).at(0).failures.at(1) == sent<Cancel>(effects)[0].second.failure);
+  CHECK(sent<Cancel>(effects)[0].second.failure.kind == FailureKind::kRaised);
+  // In an attempt it hears the outcome with the others.
+  RankSteps member;
+  member.plan(1);
+  effects = member.step(unreadable(0));
+  REQUIRE(sent<PhaseFailed>(effects).size() == 1);
+  CHECK(sent<PhaseFailed>(effects)[0].second.failure.code == ErrorCode::kCorrupt);
+  CHECK(all_of<Finished>(effects).empty());
+  // Once, that is: it may be the outcome that cannot be read.
+  CHECK(sent<Cancel>(member.step(unreadable(0))).size() == 1);
+}
+
 // --- plans that were kept -----------------------------------------------------------------------------------------------------
 
 TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole when it asks") {
