@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include <cairn/actors/options.hpp>
 #include <cairn/actors/protocol/events.hpp>
 
 namespace cairn {
