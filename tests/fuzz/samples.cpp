@@ -135,6 +135,24 @@ WriteResults sample_write_results() {
   return results;
 }
 
+namespace {
+
+Standing sample_standing(const Failure& failure) {
+  Standing standing;
+  standing.inquiry = 7;
+  standing.kind = StandingKind::kOrphaned;
+  standing.coordinator_rank = 2;
+  standing.ticket = 4;
+  standing.ordinal = 2;
+  standing.checkpoint_id = "/run/step_1";
+  standing.delivered = true;
+  standing.lost = failure;
+  standing.failure = failure;
+  return standing;
+}
+
+}  // namespace
+
 std::vector<Envelope> sample_envelopes() {
   Digest digest{};
   digest.fill(0x5a);
@@ -149,7 +167,7 @@ std::vector<Envelope> sample_envelopes() {
   const auto save_plan = std::make_shared<const SavePlan>(sample_save_plan());
   const auto load_plan = std::make_shared<const LoadPlan>(sample_load_plan());
   const std::vector<Message> bodies{
-      Join{4, 2, Operation::kSave, "/run/step_1", digest, {"model", "optimizer"}, 9, 4},
+      Join{4, 2, Operation::kSave, "/run/step_1", digest, {"model", "optimizer"}, 9, 4, 0},
       Begin{4, {"model", "optimizer"}},
       LocalSavePlan{save_plan, digest},
       SameSavePlan{digest, {1, 2}, {3, 4}},
@@ -165,8 +183,15 @@ std::vector<Envelope> sample_envelopes() {
       Outcome{4, {{2, failure}}, Committed::kUnknown, "an id"},
       Cancel{4, failure},
       CoordinatorDown{failure},
+      StopPhase{},
+      PhaseStopped{},
+      Withdraw{4},
+      Unreadable{failure},
+      sample_standing(failure),
+      AskStanding{7, 2, 2, Operation::kSave, "/run/step_1"},
+      FollowOther{3},
   };
-  static_assert(std::variant_size_v<Message> == 16, "a new message wants a sample");
+  static_assert(std::variant_size_v<Message> == 23, "a new message wants a sample");
   std::vector<Envelope> envelopes;
   for (const Message& body : bodies) envelopes.push_back({{"00112233445566778899aabbccddeeff", "checkpointer", 3}, 1, 5, 6, body});
   return envelopes;

@@ -57,20 +57,53 @@ std::vector<std::string> random_texts(Random& random, std::size_t most) {
 
 std::uint64_t random_ticket(Random& random) { return 1 + random.next() / 2; }
 
+Outcome random_outcome(Random& random) {
+  Outcome outcome;
+  outcome.ticket = random_ticket(random);
+  for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+    const int rank = static_cast<int>(random.next() % kRanksMax);
+    outcome.failures.emplace(rank, random_failure(random, rank));
+  }
+  outcome.committed = static_cast<Committed>(1 + random.next() % 3);
+  outcome.save_id = "cairn-" + std::to_string(random.next());
+  return outcome;
+}
+
+Operation random_operation(Random& random) { return random.next() % 2 == 0 ? Operation::kSave : Operation::kLoad; }
+
+Standing random_standing(Random& random) {
+  Standing standing;
+  standing.inquiry = random.next();
+  standing.kind = static_cast<StandingKind>(1 + random.next() % 5);
+  standing.coordinator_rank = static_cast<int>(random.next() % kRanksMax);
+  standing.ticket = random_ticket(random);
+  standing.ordinal = random.next();
+  standing.operation = random_operation(random);
+  standing.checkpoint_id = random_text(random, 60);
+  standing.busy = random.next() % 2 == 0;
+  standing.delivered = random.next() % 2 == 0;
+  standing.leader = static_cast<int>(random.next() % kRanksMax) - 1;
+  if (random.next() % 2 == 0) standing.failure = random_failure(random, 3);
+  if (standing.kind == StandingKind::kOrphaned) standing.lost = random_failure(random, 0);
+  if (standing.kind == StandingKind::kEnded) standing.outcome = random_outcome(random);
+  return standing;
+}
+
 // A message of the kind at `index` of the variant.
 Message random_body(Random& random, std::size_t index) {
-  static_assert(kKinds == 16, "a new message is made here, compared below, and has its round trip");
+  static_assert(kKinds == 23, "a new message is made here, compared below, and has its round trip");
   switch (index) {
     case 0: {
       Join join;
       join.ticket = random_ticket(random);
       join.ordinal = random.next();
-      join.operation = random.next() % 2 == 0 ? Operation::kSave : Operation::kLoad;
+      join.operation = random_operation(random);
       join.checkpoint_id = random_text(random, 100);
       join.options_digest = random_digest(random);
       join.stateful_keys = random_texts(random, 4);
       join.counter_seen = random.next() / 2;
       join.world_size = static_cast<std::uint32_t>(1 + random.next() % kRanksMax);
+      join.coordinator_rank = static_cast<int>(random.next() % 1000) - 500;  // any number that a caller may give
       return join;
     }
     case 1:
@@ -104,21 +137,27 @@ Message random_body(Random& random, std::size_t index) {
       return ReadDone{};
     case 12:
       return PhaseFailed{random_failure(random, static_cast<int>(random.next() % kRanksMax))};
-    case 13: {
-      Outcome outcome;
-      outcome.ticket = random_ticket(random);
-      for (std::uint64_t i = random.next() % 5; i > 0; --i) {
-        const int rank = static_cast<int>(random.next() % kRanksMax);
-        outcome.failures.emplace(rank, random_failure(random, rank));
-      }
-      outcome.committed = static_cast<Committed>(1 + random.next() % 3);
-      outcome.save_id = "cairn-" + std::to_string(random.next());
-      return outcome;
-    }
+    case 13:
+      return random_outcome(random);
     case 14:
       return Cancel{random_ticket(random), random_failure(random, 3)};
-    default:
+    case 15:
       return CoordinatorDown{random_failure(random, 0)};
+    case 16:
+      return StopPhase{};
+    case 17:
+      return PhaseStopped{};
+    case 18:
+      return Withdraw{random_ticket(random)};
+    case 19:
+      return Unreadable{random_failure(random, 5)};
+    case 20:
+      return random_standing(random);
+    case 21:
+      return AskStanding{random.next(), static_cast<int>(random.next() % kRanksMax), random.next(), random_operation(random),
+                         random_text(random, 60)};
+    default:
+      return FollowOther{static_cast<int>(random.next() % kRanksMax) - 1};
   }
 }
 
@@ -138,7 +177,7 @@ struct SameBody {
   bool operator()(const Join& a, const Join& b) const {
     return a.ticket == b.ticket && a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id &&
            a.options_digest == b.options_digest && a.stateful_keys == b.stateful_keys && a.counter_seen == b.counter_seen &&
-           a.world_size == b.world_size;
+           a.world_size == b.world_size && a.coordinator_rank == b.coordinator_rank;
   }
   bool operator()(const Begin& a, const Begin& b) const { return a.ticket == b.ticket && a.key_order == b.key_order; }
   bool operator()(const LocalSavePlan& a, const LocalSavePlan& b) const {
@@ -176,6 +215,21 @@ struct SameBody {
   }
   bool operator()(const Cancel& a, const Cancel& b) const { return a.ticket == b.ticket && a.failure == b.failure; }
   bool operator()(const CoordinatorDown& a, const CoordinatorDown& b) const { return a.failure == b.failure; }
+  bool operator()(const StopPhase&, const StopPhase&) const { return true; }
+  bool operator()(const PhaseStopped&, const PhaseStopped&) const { return true; }
+  bool operator()(const Withdraw& a, const Withdraw& b) const { return a.ticket == b.ticket; }
+  bool operator()(const Unreadable& a, const Unreadable& b) const { return a.failure == b.failure; }
+  bool operator()(const Standing& a, const Standing& b) const {
+    return a.inquiry == b.inquiry && a.kind == b.kind && a.coordinator_rank == b.coordinator_rank && a.ticket == b.ticket &&
+           a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.busy == b.busy &&
+           a.delivered == b.delivered && a.leader == b.leader && a.lost == b.lost && a.failure == b.failure &&
+           a.outcome.has_value() == b.outcome.has_value() && (!a.outcome || (*this)(*a.outcome, *b.outcome));
+  }
+  bool operator()(const AskStanding& a, const AskStanding& b) const {
+    return a.inquiry == b.inquiry && a.coordinator_rank == b.coordinator_rank && a.ordinal == b.ordinal &&
+           a.operation == b.operation && a.checkpoint_id == b.checkpoint_id;
+  }
+  bool operator()(const FollowOther& a, const FollowOther& b) const { return a.leader == b.leader; }
   template <class A, class B>
   bool operator()(const A&, const B&) const {
     return false;
@@ -296,7 +350,8 @@ TEST_CASE("lengths and counts that promise more than there is cost nothing") {
 TEST_CASE("a field that is out of its bounds is refused, and the error says which") {
   using Encoded = v1::Envelope;
   const auto random = seeded_random(74);
-  constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kFailed = 12, kOutcome = 13, kCancel = 14;
+  constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kFailed = 12, kOutcome = 13, kCancel = 14, kWithdraw = 18,
+                        kStanding = 20, kAsk = 21, kFollow = 22;
   struct Case {
     const char* reason;
     std::size_t kind;
@@ -341,6 +396,31 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
        }},
       {"unknown value", kOutcome, [](Encoded& m) { m.mutable_outcome()->clear_committed(); }},
       {"ticket is 0", kCancel, [](Encoded& m) { m.mutable_cancel()->clear_ticket(); }},
+      {"ticket is 0", kWithdraw, [](Encoded& m) { m.mutable_withdraw()->clear_ticket(); }},
+      {"unknown value", kStanding, [](Encoded& m) { m.mutable_standing()->clear_kind(); }},
+      {"rank is out of bounds", kStanding, [](Encoded& m) { m.mutable_standing()->set_leader(-2); }},
+      {"rank is out of bounds", kStanding, [](Encoded& m) { m.mutable_standing()->set_coordinator_rank(kRanksMax); }},
+      {"name is too long", kStanding, [&](Encoded& m) { m.mutable_standing()->set_checkpoint_id(long_name); }},
+      {"does not say how", kStanding,
+       [](Encoded& m) {
+         m.mutable_standing()->set_kind(v1::STANDING_KIND_ORPHANED);
+         m.mutable_standing()->clear_lost();
+       }},
+      {"without an outcome", kStanding,
+       [](Encoded& m) {
+         m.mutable_standing()->set_kind(v1::STANDING_KIND_ENDED);
+         m.mutable_standing()->clear_lost();
+         m.mutable_standing()->clear_outcome();
+       }},
+      {"has no ticket", kStanding,
+       [](Encoded& m) {
+         m.mutable_standing()->set_kind(v1::STANDING_KIND_ATTACHED);
+         m.mutable_standing()->clear_lost();
+         m.mutable_standing()->clear_outcome();
+         m.mutable_standing()->clear_ticket();
+       }},
+      {"unknown value", kAsk, [](Encoded& m) { m.mutable_ask_standing()->clear_operation(); }},
+      {"rank is out of bounds", kFollow, [](Encoded& m) { m.mutable_follow_other()->set_leader(-2); }},
   };
   for (const auto& [reason, kind, spoil] : cases) {
     CAPTURE(reason);
