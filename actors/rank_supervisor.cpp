@@ -12,6 +12,7 @@
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/hook_ticket.hpp>
 #include <cairn/actors/machine_table.hpp>
+#include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/messages/codec.hpp>
@@ -35,30 +36,6 @@ protocol::Identity world_of(const RankConfig& config) {
   world.world_size = config.world_size;
   world.incarnation = config.incarnation;
   return world;
-}
-
-protocol::PeerDown to_event(const LinkDown& down) {
-  protocol::PeerDown event;
-  event.rank = down.rank;
-  event.why = down.why;
-  switch (down.cause) {
-    case LinkDownCause::kSilent:
-      event.kind = FailureKind::kSilent;
-      event.code = ErrorCode::kDeadline;
-      break;
-    case LinkDownCause::kProtocol:
-      event.code = ErrorCode::kCorrupt;
-      break;
-    case LinkDownCause::kForbidden:
-      event.code = ErrorCode::kPermission;
-      break;
-    case LinkDownCause::kClosed:
-    case LinkDownCause::kUnreachable:
-    case LinkDownCause::kOverflow:
-      event.code = ErrorCode::kUnavailable;
-      break;
-  }
-  return event;
 }
 
 class Supervisor : public SupervisorActor::base {
@@ -334,7 +311,7 @@ class Supervisor : public SupervisorActor::base {
 
   void on_link_down(const LinkDown& down) {
     tap_.record(EventKind::kHandled, "LinkDown", 0, false, down.rank);
-    peer_down(to_event(down));
+    peer_down(peer_down_of(down));
   }
 
   void peer_down(const protocol::PeerDown& event) {

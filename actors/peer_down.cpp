@@ -1,0 +1,29 @@
+#include <cairn/actors/peer_down.hpp>
+
+namespace cairn {
+
+protocol::PeerDown peer_down_of(const LinkDown& down) {
+  protocol::PeerDown event;
+  event.rank = down.rank;
+  event.why = down.why;
+  switch (down.cause) {
+    case LinkDownCause::kSilent:
+      event.kind = FailureKind::kSilent;
+      event.code = ErrorCode::kDeadline;
+      break;
+    case LinkDownCause::kProtocol:
+      event.code = ErrorCode::kCorrupt;
+      break;
+    case LinkDownCause::kForbidden:
+      event.code = ErrorCode::kPermission;
+      break;
+    case LinkDownCause::kClosed:
+    case LinkDownCause::kUnreachable:
+    case LinkDownCause::kOverflow:
+      event.code = ErrorCode::kUnavailable;
+      break;
+  }
+  return event;
+}
+
+}  // namespace cairn

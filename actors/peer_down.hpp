@@ -1,0 +1,11 @@
+// What the loss of a link is to the state machines.
+#pragma once
+
+#include <cairn/actors/links/links.hpp>
+#include <cairn/actors/protocol/events.hpp>
+
+namespace cairn {
+
+protocol::PeerDown peer_down_of(const LinkDown& down);
+
+}  // namespace cairn
