@@ -301,10 +301,24 @@ class LauncherTest(unittest.TestCase):
 
     # -- signals --------------------------------------------------------------------------------------------------------------
 
+    # A rank in Python: bash may lose a SIGINT that comes while it starts a command.
+    TOLD = ("import os, signal, sys, time\n"
+            "directory, number, ends = sys.argv[1], int(sys.argv[2]), sys.argv[3] == 'ends'\n"
+            "name = os.path.join(directory, os.environ['RANK'])\n"
+            "def told(*_):\n"
+            "    open(name + '.told', 'w').close()\n"
+            "    if ends:\n"
+            "        print('saw it', flush=True)\n"
+            "        os._exit(0)\n"
+            "signal.signal(number, told)\n"
+            "open(name + '.pid', 'w').write('%d\\n' % os.getpid())\n"
+            "while True: signal.pause()\n")
+
+    def start_told(self, number, then, *options):
+        return self.start("-n", "2", *options, "--", sys.executable, "-c", self.TOLD, self.directory.name, str(int(number)), then)
+
     def interrupt(self, number):
-        script = 'trap "echo saw it; exit 0" %s; echo $$ > "%s/$RANK.pid"; while true; do sleep 0.01; done' % (
-            signal.Signals(number).name[3:], self.directory.name)
-        process = self.start("-n", "2", *shell(script))
+        process = self.start_told(number, "ends")
         pids = self.pids(2)
         process.send_signal(number)
         out, _ = process.communicate(timeout=PATIENCE)
@@ -325,8 +339,7 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGTERM)
 
     def test_a_second_signal_ends_the_patience(self):
-        script = 'trap "touch %s/$RANK.told" INT; echo $$ > "%s/$RANK.pid"; while true; do sleep 0.01; done' % ((self.directory.name,) * 2)
-        process = self.start("-n", "2", "--grace", "1000", *shell(script))
+        process = self.start_told(signal.SIGINT, "stays", "--grace", "1000")
         pids = self.pids(2)
         process.send_signal(signal.SIGINT)
         self.assertTrue(wait_until(lambda: all(os.path.exists(self.path("%d.told" % rank)) for rank in range(2))))
