@@ -145,6 +145,36 @@ TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", K
   CHECK(zero.log().wait_down(1, 2).cause == LinkDownCause::kUnreachable);
 }
 
+TEST_CASE_TEMPLATE("a link that is dropped on purpose is down on both sides, and comes up again when it is needed", Kind,
+                   MemoryKind, TcpKind, TlsKind) {
+  LeakCheck leaks;
+  LinkSystem system;
+  Kind kind(3);
+  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkRank one(*system, kind.of(1), 1, usual_options());
+  LinkRank two(*system, kind.of(2), 2, usual_options());
+  zero.send(1, "before");
+  zero.send(2, "before");
+  REQUIRE(one.log().wait_messages(0, 1));
+  REQUIRE(two.log().wait_messages(0, 1));
+  int dropped_of_two = 0;
+  SUBCASE("one link") { zero.drop(1); }
+  SUBCASE("all links") {
+    zero.drop(-1);
+    dropped_of_two = 1;
+    CHECK(two.log().wait_down(0).cause == LinkDownCause::kClosed);
+  }
+  CHECK(zero.log().wait_down(1).cause == LinkDownCause::kClosed);
+  CHECK(one.log().wait_down(0).cause == LinkDownCause::kClosed);
+  one.send(0, "after");
+  two.send(0, "after");
+  REQUIRE(zero.log().wait_messages(1, 1));
+  REQUIRE(zero.log().wait_messages(2, 1));
+  CHECK(zero.log().messages(1) == std::vector<std::string>{"after"});
+  CHECK(zero.log().count(LinkEvent::kUp, 1) == 2);
+  CHECK(zero.log().count(LinkEvent::kDown, 2) == static_cast<std::size_t>(dropped_of_two));
+}
+
 TEST_CASE_TEMPLATE("links whose owner is gone before they begin end as well", Kind, MemoryKind, TcpKind, TlsKind) {
   LeakCheck leaks;
   LinkSystem system;

@@ -21,6 +21,10 @@ RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:3])
 PATIENCE = 120  # seconds of one launch; only a hang meets it
 SIGKILLED = 128 + 9
 WORLD = 4
+# Under sanitizers a launch costs much: only some of the cases.
+SLOW = os.environ.get("CAIRN_TEST_SLOW") == "1"
+# For what ends when a rank has been silent; short, but longer than a machine that is busy with the test itself may be.
+IMPATIENT = ["--env", "CAIRN_TEST_SILENCE_MS=%d" % (2000 if SLOW else 500)]
 # Injected where a program is to have an injector, and nothing is to happen yet.
 NEVER = "kill@hook:begin,nth=999999"
 
@@ -126,8 +130,7 @@ class FaultTest(unittest.TestCase):
 
     @staticmethod
     def fewer(cases, every):
-        """Under sanitizers, where a launch costs much, only some of the cases."""
-        return cases[::every] if os.environ.get("CAIRN_TEST_FEWER") == "1" else cases
+        return cases[::every] if SLOW else cases
 
     # -- killed: one launch each, as whoever dies does not come back ------------------------------------------------------------
 
@@ -136,7 +139,9 @@ class FaultTest(unittest.TestCase):
         for number, case in enumerate(cases):
             with self.subTest(str(case)):
                 directory = self.directory(str(number))
-                result = self.launch("attempt", directory, operation, str(case.coordinator), options=["--inject", case.rule])
+                patience = IMPATIENT if case.rank == case.coordinator else []
+                result = self.launch("attempt", directory, operation, str(case.coordinator),
+                                     options=["--inject", case.rule, *patience])
                 self.assertEqual(result.returncode, SIGKILLED, result.stdout)
                 self.assertRegex(result.stdout, r"rank %d ended by SIGKILL" % case.rank)
                 self.assertRegex(result.stdout, r"ranks %s exited with 0" % ", ".join(str(r) for r in range(WORLD) if r != case.rank))
@@ -155,7 +160,7 @@ class FaultTest(unittest.TestCase):
     def freeze(self, operation, cases):
         directory = self.directory("frozen")
         result = self.launch("freeze", directory, operation, str(cases[0].coordinator), *(case.rule for case in cases),
-                             options=["--inject", NEVER])
+                             options=["--inject", NEVER, *IMPATIENT])
         self.assertEqual(result.returncode, 0, result.stdout)
         for number, case in enumerate(cases):
             with self.subTest(str(case)):

@@ -39,8 +39,7 @@ using std::chrono::seconds;
 // Short where a test waits for it to pass; long where only a hang would meet it.
 WorldOptions world_options() {
   WorldOptions options;
-  const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS");
-  options.runtime.silence = milliseconds(silence == nullptr ? 500 : std::atoi(silence));
+  if (const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS")) options.runtime.silence = milliseconds(std::atoi(silence));
   options.runtime.connect_deadline = seconds(2);
   options.runtime.join_deadline = seconds(30);
   options.runtime.phase_deadline = seconds(30);

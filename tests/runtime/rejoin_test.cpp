@@ -1,0 +1,192 @@
+// Survivors that go on in a smaller world, without a restart.
+#include <exception>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/support/torch.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Each of these ranks on a thread of its own; what the lowest one throws is thrown again.
+void on_ranks(const std::vector<int>& ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::exception_ptr> thrown(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    threads.emplace_back([&, i] {
+      try {
+        body(ranks[i]);
+      } catch (...) {
+        thrown[i] = std::current_exception();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& exception : thrown)
+    if (exception) std::rethrow_exception(exception);
+}
+
+WorldOptions short_of_patience() {
+  WorldOptions options;
+  options.runtime.connect_deadline = milliseconds(500);
+  options.assemble_deadline = seconds(60);
+  return options;
+}
+
+struct InMemory {
+  static std::vector<World> make(int size) { return World::in_process(size, short_of_patience()); }
+};
+struct OverTcp {
+  static std::vector<World> make(int size) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    std::vector<std::optional<World>> made(static_cast<std::size_t>(size));
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+    on_ranks(ranks,
+             [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, size, short_of_patience()); });
+    std::vector<World> worlds;
+    for (auto& world : made) worlds.push_back(*world);
+    return worlds;
+  }
+};
+
+// As `common_state`, told apart by generation.
+StateDict state_of(int generation, const World& world) {
+  return {
+      {"sharded", ShardedTensor::distribute(counting({20, 20}, 1000.0 * generation), over_all_ranks(world.size()), world.rank())},
+      {"replicated", counting({10, 10}, generation)},
+      {"bytes", c10::IValue(c10::List<std::int64_t>({1, 2, 3, 4}))}};
+}
+
+void check_holds(int generation, Checkpointer& checkpointer, const std::string& id) {
+  StateDict loaded = state_of(0, checkpointer.world());
+  checkpointer.load(loaded, id);
+  CHECK(same_values(loaded, state_of(generation, checkpointer.world())));
+}
+
+World& world_at(std::vector<World>& worlds, int rank) { return worlds[static_cast<std::size_t>(rank)]; }
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves and loads in ever smaller worlds", Kind, InMemory,
+                   OverTcp) {
+  LeakCheck leaks;
+  TemporaryDirectory directory;
+  const std::string id = directory.path() + "/checkpoint";
+  std::vector<World> worlds = Kind::make(4);
+  std::set<std::string> incarnations{world_at(worlds, 0).incarnation()};
+  int generation = 1;
+  on_ranks({0, 1, 2, 3}, [&](int rank) { Checkpointer(world_at(worlds, rank)).save(state_of(1, world_at(worlds, rank)), id); });
+  for (const int leaves : {2, 0, 1}) {
+    const int size = static_cast<int>(worlds.size());
+    CAPTURE(size);
+    std::vector<int> others;
+    for (int rank = 0; rank < size; ++rank)
+      if (rank != leaves) others.push_back(rank);
+    world_at(worlds, leaves).shutdown(seconds(60));
+    std::vector<std::optional<World>> smaller(others.size());
+    on_ranks(others, [&](int rank) {
+      World& world = world_at(worlds, rank);
+      Checkpointer checkpointer(world);
+      SaveOptions options;
+      options.coordinator_rank = others.front();
+      FailureMap failures;
+      try {
+        checkpointer.save(state_of(generation + 1, world), id, options);
+      } catch (const CheckpointException& exception) {
+        failures = exception.failures();
+      }
+      const auto survivors = world.survivors(failures);
+      CHECK(survivors == others);
+      const World next = world.rejoin(survivors);
+      CHECK(next.size() == size - 1);
+      CHECK(survivors[static_cast<std::size_t>(next.rank())] == rank);
+      CHECK(next.one_process() == (world.one_process() || size == 2));
+      smaller[static_cast<std::size_t>(next.rank())] = next;
+      // What it was made for is over.
+      CHECK_THROWS_AS(checkpointer.save(state_of(0, world), id), Error);
+      Checkpointer again(next);
+      check_holds(generation, again, id);
+      again.save(state_of(generation + 1, next), id);
+      check_holds(generation + 1, again, id);
+    });
+    ++generation;
+    worlds.clear();
+    for (auto& world : smaller) worlds.push_back(*world);
+    for (const auto& world : worlds) CHECK(world.incarnation() == worlds.front().incarnation());
+    CHECK(incarnations.insert(worlds.front().incarnation()).second);
+  }
+}
+
+TEST_CASE("survivors may take other ranks than their order has it") {
+  std::vector<World> worlds = World::in_process(3);
+  on_ranks({0, 2}, [&](int rank) {
+    const World next = world_at(worlds, rank).rejoin({2, 0});
+    CHECK(next.rank() == (rank == 2 ? 0 : 1));
+  });
+}
+
+TEST_CASE("who is named as lost or silent does not survive; who failed otherwise does") {
+  const World world = World::in_process(5).front();
+  FailureMap failures;
+  failures[0].kind = FailureKind::kRaised;
+  failures[1].kind = FailureKind::kLost;
+  failures[2].kind = FailureKind::kBusy;
+  failures[4].kind = FailureKind::kSilent;
+  CHECK(world.survivors(failures) == std::vector<int>{0, 2, 3});
+  CHECK(world.survivors({}) == std::vector<int>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("survivors that do not come are named") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::optional<World>> worlds(3);
+  on_ranks({0, 1, 2}, [&](int rank) {
+    WorldOptions own = short_of_patience();
+    if (rank == 0) own.assemble_deadline = milliseconds(300);
+    worlds[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 3, own);
+  });
+  const Thrown thrown = thrown_by([&] { worlds[0]->rejoin({0, 2}); });
+  CHECK(thrown.code == ErrorCode::kDeadline);
+  CHECK_MESSAGE(thrown.says("rank 1 did not come"), thrown.what);  // as it would be called
+}
+
+TEST_CASE("lists that are none are refused, and the world is left as it is") {
+  TemporaryDirectory directory;
+  std::vector<World> worlds = World::in_process(2);
+  for (const auto& [list, part] : std::vector<std::pair<std::vector<int>, std::string>>{{{}, "not among the survivors"},
+                                                                                        {{1}, "not among the survivors"},
+                                                                                        {{0, 0}, "twice"},
+                                                                                        {{0, 2}, "rank 2"},
+                                                                                        {{0, -1}, "rank -1"}}) {
+    const Thrown thrown = thrown_by([&, wanted = list] { worlds[0].rejoin(wanted); });
+    CHECK(thrown.code == ErrorCode::kInvalidArgument);
+    CHECK_MESSAGE(thrown.says(part), thrown.what);
+  }
+  on_ranks({0, 1}, [&](int rank) {
+    CHECK_NOTHROW(Checkpointer(world_at(worlds, rank)).save(state_of(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
+  });
+
+  std::string address;
+  {
+    const Socket holder = listen_on("127.0.0.1", 0);
+    address = to_string(local_endpoint(holder));
+  }
+  const World from_addresses = World::from_addresses(0, {address}, "a job");
+  CHECK(thrown_by([&] { from_addresses.rejoin({0}); }).code == ErrorCode::kUnsupported);
+}
