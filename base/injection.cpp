@@ -266,7 +266,8 @@ std::vector<InjectionRule> parse_injection(std::string_view spec, const Injectio
 
 InjectorHands system_hands() {
   InjectorHands hands;
-  hands.raise = [](int signal) { ::kill(::getpid(), signal); };
+  // To this very thread: sent to the process, a stop may reach another thread first, and this one goes on past the place meanwhile.
+  hands.raise = [](int signal) { ::raise(signal); };
   hands.sleep = [](std::chrono::milliseconds time) { std::this_thread::sleep_for(time); };
   // In one piece, and past every buffer: what follows may be the end of the process.
   hands.announce = [](const std::string& line) {

@@ -167,7 +167,8 @@ class FaultTest(unittest.TestCase):
                 told = self.reports(directory, "case_%d" % number, range(WORLD), result.stdout)
                 own = told.pop(case.rank)
                 self.judge(case, told, operation == "save", result.stdout)
-                if not case.delivered:
+                # A coordinator may have told itself how it ended before it stopped, or hears it from whoever took its place.
+                if not case.delivered and case.rank != case.coordinator:
                     self.assertTrue(own.startswith("failed\n"), own)
         # The save that followed the last case.
         self.assertEqual(self.loaded([directory]), {directory: 1 + 2 * len(cases)})
