@@ -1,5 +1,6 @@
 #include <cairn/actors/protocol/call_register.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -44,6 +45,7 @@ FailureMap CallRegister::judge(const std::map<int, const Join*>& callers) const 
     failure.code = code;
     failure.what = "rank " + std::to_string(rank) + " called " + describe_call(join) + " with coordinator_rank " +
                    std::to_string(join.coordinator_rank) + ", " + why + "; pass the same rank of the world on every rank";
+    failure.what.resize(std::min(failure.what.size(), kFailureTextMax));  // as others will hear it
     failure.actor = "coordinator";
     failures.emplace(rank, std::move(failure));
   };

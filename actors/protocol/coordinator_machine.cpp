@@ -311,7 +311,7 @@ Failure CoordinatorMachine::failure_of(int rank, FailureKind kind, ErrorCode cod
   failure.phase = phase();
   failure.kind = kind;
   failure.code = code;
-  failure.what = std::move(what);
+  failure.what = what.substr(0, kFailureTextMax);  // as others will hear it
   failure.actor = actor;
   return failure;
 }

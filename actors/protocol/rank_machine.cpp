@@ -396,7 +396,7 @@ Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, cons
   failure.phase = phase();
   failure.kind = kind;
   failure.code = code;
-  failure.what = std::move(what);
+  failure.what = what.substr(0, kFailureTextMax);  // as others will hear it
   failure.actor = actor;
   return failure;
 }

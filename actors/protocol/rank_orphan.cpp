@@ -44,9 +44,10 @@ void RankMachine::on(const PeerDown& down) {
 // A message to the coordinator could not be sent, or one of it could not be read: a failure of this rank, that all are to hear of.
 void RankMachine::fail_to_talk(const PeerDown& down) {
   const FailureKind kind = down.code == ErrorCode::kCorrupt ? FailureKind::kLost : FailureKind::kRaised;
+  // Without the checkpoint id, which may be what is too long.
   Failure failure = failure_of(identity_.rank, kind, down.code, "link",
-                               "rank " + std::to_string(identity_.rank) + " and rank " + std::to_string(down.rank) +
-                                   ", which coordinates the " + describe_call() + ", cannot talk: " + down.why);
+                               "rank " + std::to_string(identity_.rank) + " and its coordinator, rank " +
+                                   std::to_string(down.rank) + ", cannot talk: " + down.why);
   if (state_ == State::kJoining || own_failure_) {
     send(Cancel{call_.ticket, failure});
     return end_alone(std::move(failure), committed_unheard());
