@@ -10,9 +10,16 @@ bool is_same_call(const Join& a, const Join& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
 
+std::string quoted_id(const std::string& checkpoint_id) {
+  constexpr std::size_t kShownAtEitherEnd = 256;
+  if (checkpoint_id.size() <= 2 * kShownAtEitherEnd) return "\"" + checkpoint_id + "\"";
+  return "\"" + checkpoint_id.substr(0, kShownAtEitherEnd) + "[...]" +
+         checkpoint_id.substr(checkpoint_id.size() - kShownAtEitherEnd) + "\"";
+}
+
 std::string describe_call(const Join& join) {
-  return std::string(to_string(join.operation)) + " of \"" + join.checkpoint_id + "\" (its call " + std::to_string(join.ordinal) +
-         ")";
+  return std::string(to_string(join.operation)) + " of " + quoted_id(join.checkpoint_id) + " (its call " +
+         std::to_string(join.ordinal) + ")";
 }
 
 std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join& join) {

@@ -44,6 +44,8 @@ class CallRegister {
 
 bool is_same_call(const Join& a, const Join& b);
 // "save of "step_1" (its call 3)", for texts.
+// For texts: a huge id is cut in the middle, so that what follows it stays within kFailureTextMax.
+std::string quoted_id(const std::string& checkpoint_id);
 std::string describe_call(const Join& join);
 
 }  // namespace cairn::protocol

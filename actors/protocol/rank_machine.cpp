@@ -375,7 +375,7 @@ void RankMachine::on(const Cancelled& cancelled) {
 
 // "save of "step_100" by checkpointer "main"", for texts.
 std::string RankMachine::describe_call() const {
-  return std::string(to_string(call_.operation)) + " of \"" + call_.checkpoint_id + "\" by checkpointer \"" +
+  return std::string(to_string(call_.operation)) + " of " + quoted_id(call_.checkpoint_id) + " by checkpointer \"" +
          identity_.checkpointer + "\"";
 }
 
