@@ -32,7 +32,7 @@ class SignalsBlocked {
 
 }  // namespace
 
-WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(std::max(1u, threads)), name_(name.substr(0, 15)) {}
+WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(threads), name_(name.substr(0, 15)) {}
 
 WorkerPool::~WorkerPool() {
   std::vector<std::shared_ptr<PoolWork>> works;  // held here: a thread may be done with one at this moment
@@ -47,6 +47,11 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::start(std::shared_ptr<PoolWork> work) {
+  if (threads_wanted_ == 0) {
+    work->run();
+    work->finish();
+    return;
+  }
   auto entry = std::make_shared<Entry>();
   entry->work = std::move(work);
   {

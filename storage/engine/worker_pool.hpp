@@ -29,6 +29,7 @@ class PoolWork {
 // Must not be destroyed by one of its own threads, that is, not in `finish`.
 class WorkerPool {
  public:
+  // `threads`: 0 for none; then `start` does the whole work on its caller's thread, and a work must not wait for another.
   // `name`: of the threads, at most 15 characters, as debuggers show them.
   WorkerPool(unsigned threads, std::string name);
   // Cancels what is under way, and waits for it: every work that was started gets its `finish`.
@@ -36,7 +37,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  unsigned threads() const { return threads_wanted_; }
+  // That take part in one work: at least 1.
+  unsigned threads() const { return threads_wanted_ == 0 ? 1 : threads_wanted_; }
   // Throws kUnavailable if the system gives no thread at all; fewer than wanted will do.
   void start(std::shared_ptr<PoolWork> work);
 

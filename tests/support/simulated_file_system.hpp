@@ -3,8 +3,8 @@
 //
 // What survives a power loss, as little as journalling file systems promise: the content of a file as of its last `sync_data`; the
 // names in a directory as of its last `sync_directory`. Changes of names that were not synced may survive, in the order in which
-// they were made within each directory; a rename between two directories happens in both or in neither. Content that was not synced
-// may survive in part. `Survival` chooses.
+// they were made within each directory (kAny: in no order); a rename between two directories happens in both or in neither. Content
+// that was not synced may survive in part. `Survival` chooses.
 //
 // Operations that change something are counted from 0, and closing what was written, which may still report a failure; reading is
 // not counted. Links to directories do not exist here. Thread-safe.
@@ -31,7 +31,8 @@ namespace cairn::testing {
 class SimulatedFileSystem : public FileSystem {
  public:
   struct Survival {
-    enum Kind { kSynced, kEverything, kRandom } kind = kSynced;  // of what was not synced: nothing, all, or any of it
+    // Of what was not synced: nothing, all, a random part as journals keep it, or any part, as POSIX allows.
+    enum Kind { kSynced, kEverything, kRandom, kAny } kind = kSynced;
     std::uint64_t seed = 0;
   };
   struct Features {
@@ -54,6 +55,8 @@ class SimulatedFileSystem : public FileSystem {
   // The same, between an operation's lookup of the directories that its paths name and what it does in them: it goes on in the
   // directories that it found, whatever they are called by then. For creating, renaming and linking.
   BeforeOperation after_lookup;
+  // The same moment, for whoever holds operations up there while others go on. False: this one goes no further.
+  std::function<bool()> held_after_lookup;
   // Operation `index` fails with `error_number` and does nothing.
   void fail_operation(std::uint64_t index, int error_number) { failures_[index] = error_number; }
   // Operation `index` and all after it fail with EIO and do nothing, until `restart`.
@@ -66,6 +69,10 @@ class SimulatedFileSystem : public FileSystem {
     for (auto& [id, node] : nodes_) {
       if (survival.kind == Survival::kSynced) break;
       if (node.kind == FileKind::kDirectory && !node.pending.empty()) {
+        if (survival.kind == Survival::kAny) {
+          persist_any_names(node, survival.seed);
+          continue;
+        }
         const std::size_t kept =
             survival.kind == Survival::kEverything ? node.pending.size() : random() % (node.pending.size() + 1);
         if (kept > 0) persist_names(id, node.pending[kept - 1].operation);
@@ -83,6 +90,14 @@ class SimulatedFileSystem : public FileSystem {
     created_.clear();
     power_loss_.reset();
     failures_.clear();
+  }
+  // The machine that had `file` open is gone, and what it had not synced of it with it; names are the server's.
+  void lose_unsynced(int file, Survival survival) {
+    std::lock_guard lock(mutex_);
+    std::mt19937_64 random(survival.seed);
+    Node* node = of_handle(file);
+    if (node == nullptr || survival.kind == Survival::kEverything) return;
+    node->live = survival.kind == Survival::kSynced ? node->durable : mixed(node->durable, node->live, random);
   }
   // Everything that is there now is durable.
   void settle() {
@@ -318,6 +333,7 @@ class SimulatedFileSystem : public FileSystem {
       if (const int problem = locate(to, target); problem < 0) return problem;
     }
     announce(after_lookup, index, what);
+    if (held_after_lookup && !held_after_lookup()) return -EIO;
     std::lock_guard lock(mutex_);
     if (const int problem = problem_of(index); problem < 0) return problem;
     for (Place* place : {&source, &target}) {
@@ -426,12 +442,22 @@ class SimulatedFileSystem : public FileSystem {
       if (node.pending.empty() || node.pending.front().operation > operation) return;
       const NameChange first = node.pending.front();
       node.pending.erase(node.pending.begin());
-      if (first.node == 0)
-        node.durable_entries.erase(first.name);
-      else
-        node.durable_entries[first.name] = first.node;
+      make_durable(node, first);
       if (first.other_directory != 0) persist_names(first.other_directory, first.operation);
     }
+  }
+
+  static void make_durable(Node& directory, const NameChange& change) {
+    if (change.node == 0)
+      directory.durable_entries.erase(change.name);
+    else
+      directory.durable_entries[change.name] = change.node;
+  }
+
+  // Each operation for itself; both halves of a rename ask the same question.
+  static void persist_any_names(Node& directory, std::uint64_t seed) {
+    for (const NameChange& change : directory.pending)
+      if (std::mt19937_64(seed ^ (change.operation * 0x9e3779b97f4a7c15u))() % 2 != 0) make_durable(directory, change);
   }
 
   // Any state that a disk may have between two contents: a length of one of them, and blocks of either.
