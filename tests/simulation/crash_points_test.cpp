@@ -1,0 +1,25 @@
+// A save is all or nothing, wherever the power goes. tests/storage does the same with the store alone.
+#include <cairn/tests/support/torch.hpp>
+// torch first
+#include <cairn/tests/simulation/crash_points.hpp>
+
+namespace cairn::simulation {
+namespace {
+
+TEST_CASE("a power loss at any operation of a save leaves the old or the new checkpoint, whole, and the next saves clean up") {
+  Coverage coverage;
+  std::uint64_t old_ones = 0, new_ones = 0;
+  const std::uint64_t points = visit_crash_points(coverage, [&](const CrashPoint& point, const CrashOutcome& outcome) {
+    INFO(to_string(point));
+    for (const auto& violation : outcome.violations) FAIL_CHECK(violation);
+    if (!outcome.reached) CHECK(point.operation > 15);  // it went through a whole save
+    ++(outcome.is_new ? new_ones : old_ones);
+    return true;
+  });
+  CHECK(old_ones > 100);
+  CHECK(new_ones > 50);
+  MESSAGE(points, " crash points: ", old_ones, " times the old checkpoint, ", new_ones, " times the new one");
+}
+
+}  // namespace
+}  // namespace cairn::simulation

@@ -1,0 +1,23 @@
+// What the command line of the simulation's tests says:
+//
+//   cairn_simulation_tests --seeds=0..1999      the seeds to run; one number for one of them
+//   cairn_simulation_tests --seeds=17 --trace   everything that happens in the worlds of these seeds, to stdout
+//   --no-coverage                               these seeds need not reach every rare branch
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cairn::simulation {
+
+struct Options {
+  std::string program;
+  std::uint64_t first_seed = 0;
+  std::uint64_t last_seed = 199;
+  bool trace = false;
+  bool coverage = true;
+};
+
+Options& options();
+
+}  // namespace cairn::simulation

@@ -1,0 +1,177 @@
+#include <cairn/tests/simulation/scenario.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace cairn::simulation {
+namespace {
+
+using protocol::Hook;
+using protocol::Operation;
+using State = protocol::CoordinatorMachine::State;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kPlaces[] = {"/runs/run/step", "/runs/run/other"};
+
+// Small worlds are quick, and find most; large ones are needed now and then.
+int world_size(Dice& dice) {
+  const int kind = dice.below(20);
+  if (kind == 0) return 1;
+  if (kind < 17) return 2 + dice.below(4);
+  return 6 + dice.below(11);
+}
+
+std::vector<CallSpec> program(Dice& dice, int size, std::uint64_t& last_content) {
+  std::vector<CallSpec> calls;
+  const int count = 2 + dice.below(3);
+  int layout = dice.below(2);
+  for (int i = 0; i < count; ++i) {
+    CallSpec call;
+    call.place = kPlaces[dice.chance(15) ? 1 : 0];
+    const bool was_saved = std::any_of(calls.begin(), calls.end(), [&](const CallSpec& before) {
+      return before.operation == Operation::kSave && before.place == call.place;
+    });
+    if (was_saved && dice.chance(25)) call.operation = Operation::kLoad;
+    call.coordinator = dice.chance(60) ? 0 : dice.below(size);
+    if (dice.chance(15)) layout = 1 - layout;
+    call.version = {++last_content, layout};
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+Duration short_or_long(Dice& dice) {
+  switch (dice.below(4)) {
+    case 0:
+      return dice.between(milliseconds(1), milliseconds(900));  // nobody notices
+    case 1:
+      return dice.between(seconds(1), seconds(3));
+    case 2:
+      return dice.between(seconds(2), seconds(25));
+    default:
+      return dice.between(seconds(20), seconds(120));
+  }
+}
+
+Trouble trouble_of(Dice& dice, int size, std::size_t calls) {
+  using What = Trouble::What;
+  static constexpr What kWhats[] = {
+      What::kKillProcess, What::kKillMachine, What::kKillMachine,     What::kFreeze,    What::kFreeze,       What::kFreeze,
+      What::kReset,       What::kBlock,       What::kBlock,           What::kPartition, What::kPlannerDies,  What::kStorageDies,
+      What::kShutDown,    What::kReset,       What::kCoordinatorDies, What::kPowerLoss, What::kStopsCalling, What::kPowerLoss};
+  static constexpr State kStates[] = {State::kJoining,   State::kLocalPlans, State::kGlobalPlan, State::kMoving,
+                                      State::kFinishing, State::kIdle,       State::kSettling};
+  Trouble trouble;
+  trouble.what = kWhats[dice.below(static_cast<int>(std::size(kWhats)))];
+  trouble.rank = dice.chance(50) ? -1 : dice.below(size);
+  trouble.peer = dice.below(size);
+  trouble.length = short_or_long(dice);
+  switch (dice.below(3)) {
+    case 0:
+      trouble.when = Trouble::When::kTime;
+      trouble.time = dice.between(Duration(0), milliseconds(80) * static_cast<int>(calls));
+      break;
+    case 1:
+      trouble.when = Trouble::When::kOperation;
+      trouble.operation = dice.below(static_cast<std::uint64_t>(size) * 10 * calls + 20 * calls);
+      break;
+    default:
+      trouble.when = Trouble::When::kState;
+      trouble.state = kStates[dice.below(static_cast<int>(std::size(kStates)))];
+      trouble.occurrence = dice.below(static_cast<std::uint64_t>(calls));
+      trouble.time = dice.between(Duration(0), milliseconds(trouble.state == State::kFinishing ? 8 : 4));
+      break;
+  }
+  return trouble;
+}
+
+void plan_hook_faults(Dice& dice, JobSpec& job) {
+  static constexpr Hook kHooks[] = {Hook::kReset,
+                                    Hook::kBegin,
+                                    Hook::kReadMetadata,
+                                    Hook::kSetUpPlanner,
+                                    Hook::kSetUpStorage,
+                                    Hook::kCreateLocalPlan,
+                                    Hook::kPrepareLocalPlan,
+                                    Hook::kCreateGlobalPlan,
+                                    Hook::kPrepareGlobalPlan,
+                                    Hook::kFinishPlan,
+                                    Hook::kMoveData,
+                                    Hook::kFinish,
+                                    Hook::kMoveData,
+                                    Hook::kFinish};
+  static constexpr HookFault kFaults[] = {
+      HookFault::kThrows, HookFault::kThrows, HookFault::kFutureFails, HookFault::kThrowsStrangely,
+      HookFault::kKilled, HookFault::kSlow,   HookFault::kSlow};
+  const std::uint64_t call = 1 + dice.below(job.program.size());
+  Hook hook = kHooks[dice.below(static_cast<int>(std::size(kHooks)))];
+  int rank = dice.below(job.size);
+  if (hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish)
+    rank = job.program[call - 1].coordinator;
+  job.ranks[static_cast<std::size_t>(rank)].hooks[{call, hook}] = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
+}
+
+void plan_disk_troubles(Dice& dice, JobSpec& job) {
+  RankTroubles& troubles = job.ranks[static_cast<std::size_t>(dice.below(job.size))];
+  switch (dice.below(3)) {
+    case 0:
+      troubles.disk_fails = 1 + dice.below(8);
+      break;
+    case 1:
+      troubles.disk_lies = 1 + dice.below(8);
+      break;
+    default:
+      troubles.disk_slow = 1 + dice.below(4);
+      break;
+  }
+}
+
+}  // namespace
+
+JobSpec troubled_job(Dice& dice, std::uint64_t& last_content) {
+  JobSpec job;
+  job.size = world_size(dice);
+  job.program = program(dice, job.size, last_content);
+  job.ranks.resize(static_cast<std::size_t>(job.size));
+  job.zombies = dice.chance(30);
+  job.lockstep = dice.chance(70);
+  const int troubles = dice.chance(10) ? 0 : 1 + dice.below(3);
+  for (int i = 0; i < troubles; ++i) {
+    job.quiet = false;
+    const int kind = dice.below(100);
+    if (kind < 60) {
+      job.troubles.push_back(trouble_of(dice, job.size, job.program.size()));
+    } else if (kind < 85) {
+      plan_hook_faults(dice, job);
+      if (dice.chance(30)) plan_hook_faults(dice, job);
+    } else {
+      plan_disk_troubles(dice, job);
+    }
+  }
+  return job;
+}
+
+JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger) {
+  JobSpec job;
+  job.size = size;
+  std::set<std::string> places = ledger.places();
+  if (places.empty()) places.insert(CallSpec{}.place);
+  for (const std::string& place : places) {
+    CallSpec call;
+    call.place = place;
+    call.coordinator = dice.below(size);
+    call.operation = Operation::kLoad;
+    if (ledger.current(place)) job.program.push_back(call);
+    call.operation = Operation::kSave;
+    for (int i = 0; i < 2; ++i) {
+      call.version = {++last_content, dice.below(2)};
+      job.program.push_back(call);
+    }
+    call.operation = Operation::kLoad;
+    job.program.push_back(call);
+  }
+  return job;
+}
+
+}  // namespace cairn::simulation

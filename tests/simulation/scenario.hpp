@@ -1,0 +1,13 @@
+// What a seed does with a world: how many ranks, which calls, and what goes wrong when.
+#pragma once
+
+#include <cairn/tests/simulation/world.hpp>
+
+namespace cairn::simulation {
+
+// A job with troubles.
+JobSpec troubled_job(Dice& dice, std::uint64_t& last_content);
+// One in which nothing goes wrong: for each place a load where there is something to load, two saves, a load.
+JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);
+
+}  // namespace cairn::simulation
