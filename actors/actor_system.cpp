@@ -7,6 +7,8 @@
 #include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
 
+#include <cairn/base/signals_blocked.hpp>
+
 namespace cairn {
 namespace {
 
@@ -38,6 +40,7 @@ class CafActorSystem : public ActorSystem {
 
 std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 2u, 4u);
+  const SignalsBlocked blocked;  // in the threads that it starts
   return std::make_shared<CafActorSystem>(threads);
 }
 

@@ -23,14 +23,11 @@ HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer
 
 HookTicket::~HookTicket() {
   if (reported_) return;
-  Failure failure;
-  failure.rank = rank_;
-  failure.phase = phase_;
-  failure.kind = FailureKind::kInternal;
-  failure.code = ErrorCode::kInternal;
-  failure.actor = protocol::actor_of(hook_);
-  failure.what = std::string(protocol::name_of(hook_, operation_)) + " never ran: the " + failure.actor + " actor of rank " +
-                 std::to_string(rank_) + " or the executor of the call dropped it";
+  const char* const actor = protocol::actor_of(hook_);
+  Failure failure =
+      protocol::make_failure(rank_, phase_, FailureKind::kInternal, ErrorCode::kInternal, actor,
+                             std::string(protocol::name_of(hook_, operation_)) + " never ran: the " + actor + " actor of rank " +
+                                 std::to_string(rank_) + " or the executor of the call dropped it");
   failure.trace_position = record(false);
   report(std::move(failure));
 }

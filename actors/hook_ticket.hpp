@@ -5,6 +5,8 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/local_messages.hpp>
@@ -12,6 +14,12 @@
 #include <cairn/base/injection.hpp>
 
 namespace cairn {
+
+// The plan, plans or results that a hook was given: it may change or empty them.
+template <class T>
+T take(protocol::HookValue& argument) {
+  return std::move(*std::get<std::shared_ptr<T>>(argument));
+}
 
 // Posts exactly one HookReport to the supervisor: by `succeed` or `fail`, or, when the last holder drops it, a failure that says
 // so. Not thread-safe: handed from one thread to the next.

@@ -21,6 +21,12 @@ struct StartCall {
   std::shared_ptr<CallContext> context;
 };
 
+// runtime -> supervisor: the caller wants this call to end.
+struct CancelCall {
+  std::string checkpointer;
+  protocol::CancelRequested request;
+};
+
 // supervisor -> planner, storage: run this hook on the call's executor.
 struct HookRequest {
   protocol::RunHook hook;
@@ -88,6 +94,7 @@ struct StopNow {};
 struct WakeUp {};
 
 inline const char* trace_name(const StartCall&) { return "StartCall"; }
+inline const char* trace_name(const CancelCall&) { return "CancelCall"; }
 inline const char* trace_name(const HookRequest& request) { return protocol::name_of(request.hook.hook, request.hook.operation); }
 inline const char* trace_name(const HookReport&) { return "HookDone"; }
 inline const char* trace_name(const CoordinatorEvent& event) {
@@ -104,6 +111,7 @@ inline const char* trace_name(const Unsent&) { return "Unsent"; }
 inline const char* trace_name(const Stop&) { return "Stop"; }
 
 inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
+inline std::uint64_t trace_attempt(const CancelCall&) { return 0; }
 inline std::uint64_t trace_attempt(const HookRequest& request) { return request.hook.counter; }
 inline std::uint64_t trace_attempt(const HookReport& report) { return report.counter; }
 inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {

@@ -6,7 +6,7 @@
 
 namespace cairn {
 
-struct RuntimeOptions {
+struct RuntimeOptions {  // times: from 0 to a year; silence more than 0
   // From the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
   // For one phase, from its start on the coordinator until every rank has answered.
@@ -22,6 +22,8 @@ struct RuntimeOptions {
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
   // From the opening of a connection until both sides know each other, and that both know the job's secret.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
+  // For what was said last on a connection, until the peer has taken it and the connection is closed.
+  std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
   // A link without a sign of life for this long is down; beats are sent every quarter of it.
   std::chrono::milliseconds silence{std::chrono::seconds(5)};
 
@@ -35,9 +37,9 @@ struct RuntimeOptions {
   // Connections accepted whose other side has not said who it is, and with a secret proven that it may: beyond these, and beyond an
   // eighth of the descriptors that the process may have, the oldest goes.
   std::size_t strangers_max = 256;
-  unsigned outcomes_kept = 16;                           // per checkpointer
-  unsigned child_restarts_max = 8;                       // per supervised child, over the life of a world
-  std::size_t trace_ring_bytes = 4u << 20;               // per rank
+  unsigned outcomes_kept = 16;              // per checkpointer
+  unsigned child_restarts_max = 8;          // per supervised child, over the life of a world
+  std::size_t trace_ring_bytes = 4u << 20;  // per rank
 };
 
 }  // namespace cairn

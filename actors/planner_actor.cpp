@@ -14,12 +14,7 @@ namespace {
 using protocol::Hook;
 using protocol::HookValue;
 
-template <class T>
-T take(HookValue& value) {
-  return std::move(*std::get<std::shared_ptr<T>>(value));
-}
-
-HookValue run_for_save(protocol::RunHook& hook, CallContext& context) {
+HookValue run_save_planner(protocol::RunHook& hook, CallContext& context) {
   const SaveCall& call = context.save();
   switch (hook.hook) {
     case Hook::kSetUpPlanner:
@@ -36,7 +31,7 @@ HookValue run_for_save(protocol::RunHook& hook, CallContext& context) {
   }
 }
 
-HookValue run_for_load(protocol::RunHook& hook, CallContext& context) {
+HookValue run_load_planner(protocol::RunHook& hook, CallContext& context) {
   const LoadCall& call = context.load();
   switch (hook.hook) {
     case Hook::kSetUpPlanner:
@@ -58,7 +53,7 @@ HookValue run(protocol::RunHook& hook, CallContext& context) {
     if (context.call().begin) context.call().begin(std::get<std::vector<std::string>>(hook.argument));
     return {};
   }
-  return hook.operation == protocol::Operation::kSave ? run_for_save(hook, context) : run_for_load(hook, context);
+  return hook.operation == protocol::Operation::kSave ? run_save_planner(hook, context) : run_load_planner(hook, context);
 }
 
 }  // namespace

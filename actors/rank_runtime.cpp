@@ -11,6 +11,7 @@
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/wait.hpp>
 
 namespace cairn {
 namespace {
@@ -41,7 +42,19 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
   if (options.frame_bytes_max < kFrameBytesMin || options.frame_bytes_max > kFrameBytesLimit)
     refuse("frame_bytes_max " + std::to_string(options.frame_bytes_max) + " is not between " + std::to_string(kFrameBytesMin) +
            " bytes and 1 GiB");
+  if (options.message_bytes_max < options.frame_bytes_max)
+    refuse("message_bytes_max " + std::to_string(options.message_bytes_max) + " is less than frame_bytes_max " +
+           std::to_string(options.frame_bytes_max));
   if (options.silence.count() <= 0) refuse("silence must be more than 0 ms");
+}
+
+// What the actors add to the time of day, and to each other.
+RankConfig with_bounded_waits(RankConfig config) {
+  RuntimeOptions& options = config.options;
+  for (auto* const wait : {&options.join_deadline, &options.phase_deadline, &options.outcome_grace, &options.phase_grace,
+                           &options.cancel_grace, &options.connect_deadline, &options.handshake_deadline, &options.silence})
+    *wait = bounded_wait(*wait);
+  return config;
 }
 
 void check_call(const Call& call, int world_size, bool has_state, bool has_planner, bool has_storage) {
@@ -71,14 +84,23 @@ struct RankRuntime::Implementation {
 
   Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
       : system(std::move(actor_system)),
-        config(std::move(rank_config)),
+        config(with_bounded_waits(std::move(rank_config))),
         tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, config.observer)),
         tap(tracer, "runtime"),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 
-  void start(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+  // Null once it was told to stop.
+  SupervisorActor current_supervisor() {
+    std::lock_guard lock(running->mutex);
+    return supervisor;
+  }
+
+  std::uint64_t start(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+    auto context = admit(std::move(call), std::move(done));
+    const std::uint64_t ticket = context->ticket();
     // A supervisor that has died lets go of the context at once, and so calls `done`: not under the lock.
-    caf::anon_send(supervisor, tap.wrap(StartCall{admit(std::move(call), std::move(done))}));
+    if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}));
+    return ticket;
   }
 
   std::shared_ptr<CallContext> admit(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
@@ -118,14 +140,19 @@ RankRuntime::~RankRuntime() {
   }
 }
 
-void RankRuntime::save(SaveCall call, std::function<void(Outcome)> done) {
+std::uint64_t RankRuntime::save(SaveCall call, std::function<void(Outcome)> done) {
   check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.writer != nullptr);
-  implementation_->start(std::move(call), std::move(done));
+  return implementation_->start(std::move(call), std::move(done));
 }
 
-void RankRuntime::load(LoadCall call, std::function<void(Outcome)> done) {
+std::uint64_t RankRuntime::load(LoadCall call, std::function<void(Outcome)> done) {
   check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.reader != nullptr);
-  implementation_->start(std::move(call), std::move(done));
+  return implementation_->start(std::move(call), std::move(done));
+}
+
+void RankRuntime::cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why) {
+  const auto receiver = implementation_->current_supervisor();
+  if (receiver) caf::anon_send(receiver, implementation_->tap.wrap(CancelCall{checkpointer, {ticket, why}}));
 }
 
 bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
@@ -141,12 +168,16 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
   caf::anon_send(self.supervisor, self.tap.wrap(Stop{std::move(sent)}));
   std::unique_lock lock(latch->mutex);
-  const bool in_time = latch->changed.wait_for(lock, deadline, [&] { return latch->stopped; });
+  const bool in_time = latch->changed.wait_for(lock, bounded_wait(deadline), [&] { return latch->stopped; });
   lock.unlock();
   if (!in_time) caf::anon_send(self.supervisor, StopNow{});
-  self.supervisor = SupervisorActor();
+  SupervisorActor stopped;  // let go of without the lock: see `start`
+  std::lock_guard lock_of_it(self.running->mutex);
+  std::swap(stopped, self.supervisor);
   return in_time;
 }
+
+void RankRuntime::note(std::string_view what) { implementation_->tap.record(EventKind::kState, what, 0, true); }
 
 std::string RankRuntime::dump_trace() const { return implementation_->tracer->dump(); }
 

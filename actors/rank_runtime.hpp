@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/actors/options.hpp>
@@ -51,6 +52,7 @@ struct Call {
   std::vector<std::string> stateful_keys;  // this rank's Stateful objects by key; the hooks run in the order of the sorted union
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
+  std::optional<Duration> deadline;     // for the outcome; then the call is cancelled, by this rank for all. Not above 0: at once
   TrainerExecutor* executor = nullptr;  // runs every hook
   // Runs once on the executor, after all ranks have joined, with the agreed order of keys: the Stateful hooks. May throw.
   std::function<void(const std::vector<std::string>& key_order)> begin;
@@ -98,12 +100,19 @@ class RankRuntime {
 
   // Starts an attempt; `done` is called exactly once, after the last hook has let go of what `call` points to, on the thread that let
   // go last: an actor's, the executor's or a writer's.
-  // One attempt per checkpointer at a time; different checkpointers run side by side. Thread-safe.
-  void save(SaveCall call, std::function<void(Outcome)> done);
-  void load(LoadCall call, std::function<void(Outcome)> done);
+  // One attempt per checkpointer at a time; different checkpointers run side by side. Returns the call's ticket. Thread-safe.
+  std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
+  std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
+
+  // The caller wants that call to end: on all ranks, with a failure of this one, unless its checkpoint is being published already. Its
+  // `done` is called as ever. Returns at once; nothing happens if the call has ended. Thread-safe.
+  void cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why);
 
   // Ends all attempts as cancelled, stops the actors, closes the links. Returns false if something had not ended by the deadline.
   bool shutdown(std::chrono::milliseconds deadline);
+
+  // Puts a line of its own into the trace. `what`: a name, as in ObservedEvent. Thread-safe.
+  void note(std::string_view what);
 
   // Writes the trace ring as text, oldest event first.
   std::string dump_trace() const;

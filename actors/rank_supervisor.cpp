@@ -62,6 +62,9 @@ class Supervisor : public SupervisorActor::base {
     start_coordinator();
     return {
         [this](const Traced<StartCall>& message) { tap_.handle(message, [&] { start(message.value.context); }); },
+        [this](const Traced<CancelCall>& message) {
+          tap_.handle(message, [&] { step(message.value.checkpointer, message.value.request); });
+        },
         [this](const Traced<HookReport>& message) { tap_.handle(message, [&] { on_hook_report(message.value); }); },
         [this](const Traced<CoordinatorSend>& message) {
           tap_.handle(message, [&] { send(message.value.checkpointer, message.value.send); });
@@ -111,24 +114,20 @@ class Supervisor : public SupervisorActor::base {
     storage_ = StorageActor();
     coordinator_ = CoordinatorActor();
     slots_.clear();
-    if (latch_) {
-      std::lock_guard lock(latch_->mutex);
-      latch_->stopped = true;
-      latch_->changed.notify_all();
-    }
+    if (latch_) latch_->set();
   }
 
  private:
   // --- calls ----------------------------------------------------------------------------------------------------------------
 
+  Failure own_failure(FailureKind kind, ErrorCode code, const std::string& what, Phase phase = Phase::kJoin) const {
+    return protocol::make_failure(config_.rank, phase, kind, code, "supervisor", what);
+  }
+
   void start(const std::shared_ptr<CallContext>& context) {
     if (stopping_) {
-      Failure failure;
-      failure.rank = config_.rank;
-      failure.kind = FailureKind::kCancelled;
-      failure.code = ErrorCode::kCancelled;
-      failure.what = "the runtime of rank " + std::to_string(config_.rank) + " is being shut down";
-      failure.actor = "supervisor";
+      Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
+                                    "the runtime of rank " + std::to_string(config_.rank) + " is being shut down");
       Outcome outcome;
       outcome.failures.emplace(config_.rank, std::move(failure));
       context->finish(std::move(outcome));
@@ -144,6 +143,7 @@ class Supervisor : public SupervisorActor::base {
     started.coordinator_rank = context->call().coordinator_rank;
     started.options_digest = context->call().options_digest;
     started.stateful_keys = context->call().stateful_keys;
+    started.deadline = context->call().deadline;
     step(checkpointer, started);
   }
 
@@ -187,13 +187,11 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void abort_call(const std::string& checkpointer, Slot& slot, const std::string& why) {
-    Failure failure;
-    failure.rank = config_.rank;
-    failure.kind = FailureKind::kInternal;
-    failure.code = ErrorCode::kInternal;
-    failure.what = "the protocol of rank " + std::to_string(config_.rank) + " broke an invariant of its own: " + why;
-    failure.actor = "supervisor";
+    Failure failure =
+        own_failure(FailureKind::kInternal, ErrorCode::kInternal,
+                    "the protocol of rank " + std::to_string(config_.rank) + " broke an invariant of its own: " + why);
     timers_.stop({checkpointer, protocol::Timer::kAnswer});
+    timers_.stop({checkpointer, protocol::Timer::kCall});
     if (slot.context) {
       slot.context->set_last_resort(failure);
       const int coordinator = slot.machine.coordinator_rank();
@@ -223,14 +221,10 @@ class Supervisor : public SupervisorActor::base {
     const bool runs = slot && slot->context && slot->machine.counter() == message.hook.counter &&
                       slot->machine.state() != protocol::RankMachine::State::kEnding;
     if (runs) return run(message.checkpointer, *slot, message.hook, message.coordinator);
-    Failure failure;
-    failure.rank = config_.rank;
-    failure.phase = message.hook.phase;
-    failure.kind = FailureKind::kCancelled;
-    failure.code = ErrorCode::kCancelled;
-    failure.what = std::string(protocol::name_of(message.hook.hook, message.hook.operation)) + " could not run: the call of rank " +
-                   std::to_string(config_.rank) + " has ended";
-    failure.actor = "supervisor";
+    Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
+                                  std::string(protocol::name_of(message.hook.hook, message.hook.operation)) +
+                                      " could not run: the call of rank " + std::to_string(config_.rank) + " has ended",
+                                  message.hook.phase);
     tell_coordinator(message.checkpointer, protocol::HookDone{message.hook.sequence, std::move(failure)});
   }
 
@@ -401,12 +395,8 @@ class Supervisor : public SupervisorActor::base {
 
   // Tells a rank that every call which this rank coordinates has failed.
   void refuse(int rank, const std::string& checkpointer) {
-    Failure failure;
-    failure.rank = config_.rank;
-    failure.kind = FailureKind::kInternal;
-    failure.code = ErrorCode::kInternal;
-    failure.what = "the coordinator actor of rank " + std::to_string(config_.rank) + " died";
-    failure.actor = "supervisor";
+    Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal,
+                                  "the coordinator actor of rank " + std::to_string(config_.rank) + " died");
     protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure)}};
     if (rank == config_.rank)
       inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // later: no machine is stepped within a step
@@ -442,12 +432,9 @@ class Supervisor : public SupervisorActor::base {
   void stop_now() {
     for (auto& [name, slot] : slots_) {
       if (!slot.context) continue;
-      Failure failure;
-      failure.rank = config_.rank;
-      failure.kind = FailureKind::kBusy;
-      failure.code = ErrorCode::kDeadline;
-      failure.what = "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down";
-      failure.actor = "supervisor";
+      Failure failure =
+          own_failure(FailureKind::kBusy, ErrorCode::kDeadline,
+                      "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down");
       slot.context->set_last_resort(std::move(failure));
     }
     quit();

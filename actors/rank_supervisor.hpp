@@ -1,7 +1,7 @@
 // One rank: its children, its links, and its side of every call.
 //
 //                    runtime
-//                       | StartCall, Stop
+//                       | StartCall, CancelCall, Stop
 //                       v                     HookRequest
 //   links <--------> supervisor ------------------------------> planner, storage ...> executor ...> HookReport back
 //        LinkSend    |        ^
@@ -12,7 +12,7 @@
 //   talks to    those, other ranks through links; messages of this rank to itself take no links and are not encoded. LinkDrop
 //               comes from hooks that an injector has chosen
 //   states      running -> stopping (all calls are cancelled, waiting for their last hooks) -> stopped
-//   deadlines   Timer::kAnswer of each machine
+//   deadlines   Timer::kAnswer and Timer::kCall of each machine
 //   on death    of a child: the running attempts get a failure, and it is replaced, at most `child_restarts_max` times.
 //               Of the links: as if all other ranks were lost. Its own: the children go along, running calls end as internal
 //               failures
@@ -41,11 +41,12 @@ struct Children {
 struct GetChildren {};
 
 using SupervisorActor =
-    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<HookReport>>, caf::reacts_to<Traced<CoordinatorSend>>,
-                     caf::reacts_to<Traced<CoordinatorHook>>, caf::reacts_to<Traced<CoordinatorStopped>>,
-                     caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>,
-                     caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>, caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>,
-                     caf::reacts_to<LinkRefused>, caf::replies_to<GetChildren>::with<Children>>;
+    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<HookReport>>,
+                     caf::reacts_to<Traced<CoordinatorSend>>, caf::reacts_to<Traced<CoordinatorHook>>,
+                     caf::reacts_to<Traced<CoordinatorStopped>>, caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>,
+                     caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>, caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>,
+                     caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
+                     caf::replies_to<GetChildren>::with<Children>>;
 
 // `links` may be null in a world of one.
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,

@@ -14,11 +14,6 @@ namespace {
 using protocol::Hook;
 using protocol::HookValue;
 
-template <class T>
-T take(HookValue& value) {
-  return std::move(*std::get<std::shared_ptr<T>>(value));
-}
-
 // An empty id is the writer's own business: user-defined ones may need none.
 template <class Storage>
 void reset(Storage& storage, const std::string& checkpoint_id) {
@@ -60,7 +55,7 @@ void move_data(HookRequest& request) {
   }
 }
 
-HookValue run_for_save(protocol::RunHook& hook, CallContext& context) {
+HookValue run_writer(protocol::RunHook& hook, CallContext& context) {
   StorageWriter& writer = *context.save().writer;
   switch (hook.hook) {
     case Hook::kReset:
@@ -88,7 +83,7 @@ HookValue run_for_save(protocol::RunHook& hook, CallContext& context) {
   }
 }
 
-HookValue run_for_load(protocol::RunHook& hook, CallContext& context) {
+HookValue run_reader(protocol::RunHook& hook, CallContext& context) {
   StorageReader& reader = *context.load().reader;
   switch (hook.hook) {
     case Hook::kReset:
@@ -114,8 +109,8 @@ void run(HookRequest& request) {
     request.ticket->start();
     if (request.hook.hook == Hook::kMoveData) return move_data(request);
     if (request.hook.hook == Hook::kRelease) return request.ticket->succeed({});
-    auto value = request.hook.operation == protocol::Operation::kSave ? run_for_save(request.hook, *request.context)
-                                                                      : run_for_load(request.hook, *request.context);
+    auto value = request.hook.operation == protocol::Operation::kSave ? run_writer(request.hook, *request.context)
+                                                                      : run_reader(request.hook, *request.context);
     request.ticket->succeed(std::move(value));
   } catch (...) {
     request.ticket->fail(std::current_exception());

@@ -11,6 +11,7 @@
 #include <cxxabi.h>
 
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/utf8.hpp>
 
 namespace cairn {
 
@@ -71,23 +72,6 @@ namespace {
 
 constexpr int kNestedMax = 8;
 
-// Length of the well-formed UTF-8 character that `text` starts with, 0 if it does not start with one.
-std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 && lead <= 0xF4  ? 4
-                             : lead >= 0xE0 && lead < 0xF0 ? 3
-                             : lead >= 0xC2 && lead < 0xE0 ? 2
-                                                           : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool beyond = (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);  // surrogates, above U+10FFFF
-  return overlong || beyond ? 0 : length;
-}
-
 // Failures travel in messages and end in JSON: their texts are UTF-8, never cut within a character, and bounded.
 std::string clean_text(std::string_view text, std::size_t max_bytes) {
   static constexpr std::string_view kCut = " [...]";
@@ -96,7 +80,7 @@ std::string clean_text(std::string_view text, std::size_t max_bytes) {
   const std::size_t room = max_bytes - kCut.size();
   std::size_t cut = 0;  // where to cut if the text turns out too long
   while (!text.empty()) {
-    const std::size_t length = character_length(text);
+    const std::size_t length = utf8_character_bytes(text);
     const std::size_t used = std::max<std::size_t>(length, 1);
     if (result.size() + used > max_bytes) {
       result.resize(cut);

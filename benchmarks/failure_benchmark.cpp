@@ -123,7 +123,10 @@ int be_rank(int rank, int victim, const std::string& addresses, const std::strin
   } catch (const CheckpointException& error) {
     const std::int64_t heard = now_ns();
     tell("map " + std::to_string(heard) + " " + std::to_string(std::hash<std::string>()(describe(error.failures()))) + "\n");
-    std::_Exit(0);  // the victim may be frozen: nobody waits for a farewell
+    // Others may still ask this rank what it was told. Then no farewell: the victim may be frozen.
+    pollfd ended{STDIN_FILENO, POLLIN, 0};
+    ::poll(&ended, 1, kPatienceMs);
+    std::_Exit(0);
   }
   return 3;
 }

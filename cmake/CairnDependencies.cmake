@@ -14,6 +14,9 @@ target_include_directories(cairn_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # otherwise be taken for it.
 target_link_libraries(cairn_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
 target_compile_definitions(cairn_torch INTERFACE USE_C10D_GLOO)
+if(TARGET c10_cuda)
+  target_compile_definitions(cairn_torch INTERFACE CAIRN_HAS_CUDA)
+endif()
 
 # CAF and isa-l ship no CMake package.
 find_path(CAF_INCLUDE_DIR caf/actor.hpp REQUIRED)

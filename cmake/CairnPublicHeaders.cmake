@@ -21,12 +21,16 @@ set(CAIRN_PUBLIC_HEADERS
     state/planner.hpp
     state/sharded_tensor.hpp
     state/state_dict.hpp
+    state/staging.hpp
     state/stateful.hpp
     storage/checkpoint_writer.hpp
     storage/storage.hpp
     storage/store.hpp
     actors/options.hpp
+    runtime/async_save.hpp
     runtime/cairn.hpp
+    runtime/cancellation.hpp
+    runtime/checkpoint_manager.hpp
     runtime/checkpointer.hpp
     runtime/injection.hpp
     runtime/testing.hpp

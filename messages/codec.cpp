@@ -158,6 +158,7 @@ struct Encoder {
     auto& message = *envelope.mutable_cancel();
     message.set_ticket(record.ticket);
     to_proto(record.failure, *message.mutable_failure());
+    message.set_awaits_outcome(record.awaits_outcome);
   }
   void operator()(const CoordinatorDown& record) const {
     to_proto(record.failure, *envelope.mutable_coordinator_down()->mutable_failure());
@@ -317,7 +318,8 @@ Message body_of(const v1::Envelope& envelope) {
     case v1::Envelope::kOutcome:
       return outcome_of(envelope.outcome());
     case v1::Envelope::kCancel:
-      return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure())};
+      return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure()),
+                    envelope.cancel().awaits_outcome()};
     case v1::Envelope::kCoordinatorDown:
       return CoordinatorDown{from_proto(envelope.coordinator_down().failure())};
     case v1::Envelope::kStopPhase:

@@ -116,9 +116,11 @@ struct Outcome {
   std::string save_id;
 };
 
+// The sender has ended the call by itself; or, where it awaits the outcome, it is to end on all ranks, unless publication has begun.
 struct Cancel {
   std::uint64_t ticket = 0;
   Failure failure;
+  bool awaits_outcome = false;
 };
 
 // The call has ended without the receiver: its Join is to be forgotten.

@@ -1,5 +1,6 @@
 #include <cairn/runtime/cairn.hpp>
 
+#include <memory>
 #include <utility>
 
 namespace cairn {
@@ -14,6 +15,16 @@ World world_of(const Options& options) {
 
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   Checkpointer(world_of(options), "default").save(state_dict, checkpoint_id, options);
+}
+
+AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options,
+                             const AsyncSaveOptions& async_options) {
+  const auto checkpointer = std::make_shared<Checkpointer>(world_of(options), "default");
+  SaveOptions decided = options;
+  decided.no_dist = false;  // the world says it all
+  AsyncSaveResponse response = checkpointer->async_save(state_dict, checkpoint_id, decided, async_options);
+  response.checkpointer_ = checkpointer;
+  return response;
 }
 
 void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {

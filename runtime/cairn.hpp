@@ -2,8 +2,9 @@
 //
 //   cairn::World world = cairn::World::from_environment();        // torchrun, cairn-launch
 //   cairn::Checkpointer checkpointer(world);
-//   cairn::StateDict state{{"model", model.ptr()}, {"step", step}};
+//   cairn::StateDict state{{"model", cairn::stateful(model)}, {"step", step}};   // a std::shared_ptr; model.ptr() of a Linear
 //   checkpointer.save(state, "run/step_100");
+//   auto saving = checkpointer.async_save(state, "run/step_200");  // goes on while the trainer does; saving.result() says how it went
 //   checkpointer.load(state, "run/step_100");                     // any world size, any layout
 //
 // The functions below do the same without an object to keep, after DCP's functions of the same names.
@@ -16,6 +17,7 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/planning/metadata.hpp>
+#include <cairn/runtime/async_save.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/world.hpp>
 #include <cairn/state/adapters.hpp>
@@ -31,6 +33,11 @@ void save(const StateDict& state_dict, const std::string& checkpoint_id, const S
 void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
+
+// As Checkpointer::async_save. The handle keeps the checkpointer "default": dropping its last copy waits for the save, as
+// ~Checkpointer does, and a second save in that world before that throws kAlreadyExists.
+AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
+                             const AsyncSaveOptions& async_options = {});
 
 // What a checkpoint holds, Cairn's or PyTorch's, without loading it. No world is needed. kNotFound, kCorrupt, kUnsupported.
 Metadata read_metadata(const std::string& checkpoint_id);

@@ -17,17 +17,29 @@ void CallerExecutor::finish(Outcome outcome) {
   changed_.notify_one();
 }
 
+// Waits for a task and runs it; false: there will be none.
+bool CallerExecutor::run_one(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [this] { return !tasks_.empty() || outcome_.has_value(); });
+  if (tasks_.empty()) return false;
+  auto task = std::move(tasks_.front());
+  tasks_.pop_front();
+  lock.unlock();
+  task();
+  task = nullptr;  // what it captured goes before the next one runs
+  lock.lock();
+  return true;
+}
+
 Outcome CallerExecutor::run() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return !tasks_.empty() || outcome_.has_value(); });
-    if (tasks_.empty()) return std::move(*outcome_);
-    auto task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    task();
-    task = nullptr;  // what it captured goes before the next one runs
-    lock.lock();
+  while (run_one(lock)) {
+  }
+  return std::move(*outcome_);
+}
+
+void CallerExecutor::run_until(const std::function<bool()>& reached) {
+  std::unique_lock lock(mutex_);
+  while (run_one(lock) && !reached()) {
   }
 }
 

@@ -1,51 +1,25 @@
 #include <cairn/runtime/checkpointer.hpp>
 
+#include <unistd.h>
+
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <cairn/actors/rank_runtime.hpp>
-#include <cairn/base/digest.hpp>
+#include <cairn/base/clock.hpp>
+#include <cairn/runtime/async_saves.hpp>
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/call_failure.hpp>
+#include <cairn/runtime/call_options.hpp>
 #include <cairn/runtime/caller_executor.hpp>
 #include <cairn/runtime/stateful_objects.hpp>
 
 namespace cairn {
 namespace {
-
-// Options that all ranks must share, in one digest: a disagreement is found before anything is planned.
-void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
-  digest.add(std::uint64_t{options.single_file_per_rank})
-      .add(std::uint64_t{options.sync_files})
-      .add(std::uint64_t{options.overwrite});
-  digest.add(ByteSpan(options.run_url)).add(std::uint64_t{options.retired_keep});
-}
-
-Digest digest_of(const SaveOptions& options) {
-  DigestBuilder digest;
-  digest.add(ByteSpan("save"));
-  digest.add(std::uint64_t{options.planning.flatten_state_dict});
-  digest.add(static_cast<std::uint64_t>(options.planning.global.dedup));
-  digest.add(static_cast<std::uint64_t>(options.planning.global.rank_values));
-  digest.add(options.planning.global.split_above_bytes);
-  add(digest, options.writer);
-  digest.add(std::uint64_t{options.step.has_value()}).add(options.step.value_or(0));
-  for (const auto& [key, value] : options.user_metadata) digest.add(ByteSpan(key)).add(ByteSpan(value));
-  digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_writer != nullptr});
-  return digest.finish();
-}
-
-Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes) {
-  DigestBuilder digest;
-  digest.add(ByteSpan("load"));
-  digest.add(std::uint64_t{options.planning.flatten_state_dict});
-  digest.add(std::uint64_t{options.planning.allow_partial_load}).add(std::uint64_t{options.planning.allow_dtype_cast});
-  digest.add(std::uint64_t{options.reader.verify}).add(std::uint64_t{options.reader.verify_first});
-  digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_reader != nullptr});
-  for (const auto& prefix : prefixes) digest.add(ByteSpan(prefix));
-  return digest.finish();
-}
 
 bool changed_while_loading(const FailureMap& failures) {
   for (const auto& [rank, failure] : failures)
@@ -55,41 +29,63 @@ bool changed_while_loading(const FailureMap& failures) {
 
 }  // namespace
 
-// Cairn's own planner and writer are kept between calls, for their memory of the last plan, their threads and staging blocks.
 struct Checkpointer::Implementation {
   Implementation(World of, std::string with_name) : world(std::move(of)), name(std::move(with_name)) {}
 
-  void fill(Call& call, const std::string& checkpoint_id, int coordinator_rank, CallerExecutor& executor) {
-    call.id.checkpointer = name;
-    call.id.ordinal = ++calls;
+  // `slot`: the name by which the actors know it.
+  void fill(Call& call, const std::string& slot, const std::string& checkpoint_id, int coordinator_rank) {
+    call.id.checkpointer = slot;
+    call.id.ordinal = ++calls[slot];
     call.checkpoint_id = checkpoint_id;
     call.coordinator_rank = coordinator_rank;
-    call.executor = &executor;
+  }
+
+  void fill(SaveCall& call, const SaveOptions& options) const {
+    call.options_digest = digest_of(options);
+    call.step = options.step;
+    call.user_metadata = options.user_metadata;
+    call.deadline = options.deadline;
+  }
+
+  // Actors make one call at a time under one name; so saves that may overtake each other on some rank need several. Which one is next
+  // depends on nothing but the calls before, so it is the same on all ranks.
+  std::string slot_for(WhileInFlight policy) {
+    if (policy == WhileInFlight::kWait) return name;
+    const std::string slot = name + "~" + std::to_string(slots_taken++ % kSlots);
+    if (slots.count(slot) == 0) world.claim_checkpointer(slot);
+    slots.insert(slot);
+    return slot;
+  }
+
+  void check_process() const {
+    if (::getpid() != process)
+      throw Error(ErrorCode::kPrecondition,
+                  "checkpointer '" + name + "' belongs to the process that this one was forked off: its threads and connections " +
+                      "are not here; make a world and a checkpointer of this process");
+  }
+
+  std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
+    if (options.stager) return options.stager;
+    const StagingOptions& wanted = options.staging;
+    const bool fits = stager && stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
+                      stager_options.use_pinned_memory == wanted.use_pinned_memory && stager_options.bytes_max == wanted.bytes_max;
+    if (!fits)
+      stager = std::make_shared<DefaultStager>(wanted, [&actors = world.runtime()] { actors.note("staging memory is made anew"); });
+    stager_options = wanted;
+    return stager;
+  }
+
+  // While the result lives, the caller can end the call.
+  std::shared_ptr<void> heed(const std::optional<Cancellation>& cancellation, std::uint64_t ticket) {
+    if (!cancellation) return nullptr;
+    return cancellation->watch([this, ticket](const std::string& why) { world.runtime().cancel(name, ticket, why); });
   }
 
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
-    if (options.planner) return options.planner;
-    DigestBuilder digest;
-    digest.add(std::uint64_t{options.planning.flatten_state_dict});
-    digest.add(static_cast<std::uint64_t>(options.planning.global.dedup));
-    digest.add(static_cast<std::uint64_t>(options.planning.global.rank_values));
-    digest.add(options.planning.global.split_above_bytes);
-    const Digest wanted = digest.finish();
-    if (!planner || planner_options != wanted) planner = std::make_shared<DefaultSavePlanner>(options.planning);
-    planner_options = wanted;
-    return planner;
+    return options.planner ? options.planner : own.planner_for(options.planning);
   }
-
-  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
-    if (options.storage_writer) return options.storage_writer;
-    DigestBuilder digest;
-    add(digest, options.writer);
-    digest.add(std::uint64_t{options.writer.threads}).add(options.writer.bytes_in_flight_max).add(options.writer.block_bytes);
-    digest.add(std::uint64_t{options.writer.direct_io});
-    const Digest wanted = digest.finish();
-    if (!writer || writer_options != wanted) writer = std::make_shared<CheckpointWriter>(options.writer);
-    writer_options = wanted;
-    return writer;
+  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options, bool low_priority = false) {
+    return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, low_priority);
   }
 
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
@@ -109,12 +105,17 @@ struct Checkpointer::Implementation {
 
   World world;
   std::string name;
+  const pid_t process = ::getpid();
   std::mutex running;
-  std::uint64_t calls = 0;
-  std::shared_ptr<SavePlanner> planner;
-  Digest planner_options{};
-  std::shared_ptr<StorageWriter> writer;
-  Digest writer_options{};
+  std::map<std::string, std::uint64_t> calls;  // by slot
+  std::set<std::string> slots;                 // beside the one of its own name
+  std::uint64_t slots_taken = 0;
+  static constexpr std::uint64_t kSlots = 16;
+  OwnSaveParts own;
+  std::shared_ptr<AsyncStager> stager;
+  StagingOptions stager_options;
+  std::uint64_t async_saves = 0;
+  AsyncSaves saves;
 };
 
 namespace {
@@ -131,8 +132,8 @@ std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& na
 // In larger worlds the ranks find out together, so that none waits for one that never came.
 void check_coordinator(int coordinator_rank, const World& world) {
   if (world.size() == 1 && coordinator_rank != 0)
-    throw Error(ErrorCode::kInvalidArgument, "coordinator_rank " + std::to_string(coordinator_rank) +
-                                                 " is not a rank of a world of 1");
+    throw Error(ErrorCode::kInvalidArgument,
+                "coordinator_rank " + std::to_string(coordinator_rank) + " is not a rank of a world of 1");
 }
 
 // What is wrong with one rank's own arguments is reported after the ranks have joined, so that all of them fail alike and none
@@ -170,7 +171,18 @@ Checkpointer::Checkpointer(World world, std::string name) {
 }
 
 Checkpointer::~Checkpointer() {
-  if (implementation_) implementation_->world.release_checkpointer(implementation_->name);
+  if (!implementation_) return;
+  if (::getpid() != implementation_->process) {
+    implementation_.release();  // NOLINT: the threads that it would wait for are not in this process
+    return;
+  }
+  const std::shared_ptr<Implementation> self = std::move(implementation_);
+  try {
+    self->saves.close(self->world.shutdown_deadline(), self);
+  } catch (...) {  // out of memory: nothing can be logged
+  }
+  for (const auto& slot : self->slots) self->world.release_checkpointer(slot);
+  self->world.release_checkpointer(self->name);
 }
 
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
@@ -185,8 +197,10 @@ const World& Checkpointer::world() const { return implementation_->world; }
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return cairn::save(state_dict, checkpoint_id, options);
   auto& self = *implementation_;
+  self.check_process();
   const auto lock = only_one(self.running, self.name);
   check_coordinator(options.coordinator_rank, self.world);
+  self.saves.wait(std::nullopt);
 
   const auto planner = self.planner_for(options);
   const auto writer = self.writer_for(options);
@@ -195,11 +209,10 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   CallerExecutor executor;
 
   SaveCall call;
-  self.fill(call, checkpoint_id, options.coordinator_rank, executor);
-  call.options_digest = digest_of(options);
+  self.fill(call, self.name, checkpoint_id, options.coordinator_rank);
+  self.fill(call, options);
+  call.executor = &executor;
   call.stateful_keys = objects.keys();
-  call.step = options.step;
-  call.user_metadata = options.user_metadata;
   call.begin = [&](const std::vector<std::string>& key_order) {
     check_checkpoint_id(*writer, checkpoint_id);
     objects.get().describe(key_order, working);
@@ -207,29 +220,115 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.state_dict = &working;
   call.planner = planner.get();
   call.writer = writer.get();
-  self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  const auto ticket =
+      self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  const auto heeding = self.heed(options.cancellation, ticket);
   Outcome outcome = executor.run();
-  if (!outcome.ok())
-    throw CheckpointException("saving '" + checkpoint_id + "'", std::move(outcome.failures), outcome.committed, outcome.save_id);
+  if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
+  if (const auto unread = self.saves.take_unread(saving(checkpoint_id) + " has succeeded, but")) std::rethrow_exception(unread);
+}
+
+AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const std::string& checkpoint_id,
+                                           const SaveOptions& options, const AsyncSaveOptions& async_options) {
+  if (options.no_dist && implementation_->world.size() > 1)
+    return cairn::async_save(state_dict, checkpoint_id, options, async_options);
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  check_coordinator(options.coordinator_rank, self.world);
+  if (!self.world.has_backend_for("cpu"))
+    throw Error(ErrorCode::kPrecondition,
+                "A CPU backend must be enabled for async save; the staged state is on the CPU: initialize the process group with "
+                "'cpu:gloo,cuda:nccl', and say so in WorldOptions::backends");
+
+  const WhileInFlight policy = async_options.while_in_flight;
+  AsyncSave::Parts parts;
+  parts.runtime = &self.world.runtime();
+  parts.rank = self.world.rank();
+  parts.order = self.saves.order();
+  parts.slot = self.slot_for(policy);
+  const bool refused = policy == WhileInFlight::kRefuse && self.saves.any_in_flight();
+  if (policy == WhileInFlight::kReplace) self.saves.replace("'" + checkpoint_id + "' is saved in its place");
+  self.saves.wait(std::nullopt, policy == WhileInFlight::kWait ? nullptr : &parts.slot);
+
+  parts.number = ++self.async_saves;
+  parts.checkpoint_id = checkpoint_id;
+  parts.planner = self.planner_for(options);
+  parts.planner_is_users = options.planner != nullptr;
+  parts.writer = self.writer_for(options, async_options.low_priority);
+  parts.stager = self.stager_for(async_options);
+  parts.cancellation = options.cancellation;
+  parts.options = async_options;
+
+  const FoundObjects objects(state_dict);
+  SaveCall call;
+  self.fill(call, parts.slot, checkpoint_id, options.coordinator_rank);
+  self.fill(call, options);
+  call.stateful_keys = objects.keys();
+  const auto writer = parts.writer;
+  const auto save = std::make_shared<AsyncSave>(std::move(parts));
+  save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
+    check_checkpoint_id(*writer, checkpoint_id);
+    StateDict working = state_dict;
+    objects.get().describe(key_order, working);
+    // Only now: where Stateful hooks hold collectives, they run on every rank or on none.
+    if (refused)
+      throw Error(ErrorCode::kPrecondition,
+                  "rank " + std::to_string(self.world.rank()) +
+                      " has an asynchronous save in flight: wait for it, or choose another WhileInFlight");
+    return working;
+  });
+  const auto unread = self.saves.take_unread(saving(checkpoint_id) + " goes on in the background, but");
+  self.saves.add(save);
+  if (unread) std::rethrow_exception(unread);
+  return AsyncSaveResponse(save);
+}
+
+void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options) {
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  const StatefulObjects objects(state_dict);
+  StateDict working = state_dict;
+  objects.describe(objects.keys(), working);
+  self.stager_for(async_options)->prepare(working);
+}
+
+void Checkpointer::release() {
+  auto& self = *implementation_;
+  const auto lock = only_one(self.running, self.name);
+  if (self.stager) self.stager->release();
+}
+
+bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  if (!self.saves.wait(deadline)) return false;
+  if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
+  return true;
 }
 
 void Checkpointer::Implementation::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
                                         const std::vector<std::string>& prefixes,
                                         const std::shared_ptr<LoadPlanner>& planner_of_call) {
+  check_process();
   const auto lock = only_one(running, name);
   check_coordinator(options.coordinator_rank, world);
-  const std::shared_ptr<StorageReader> reader =
-      options.storage_reader ? options.storage_reader : std::make_shared<CheckpointReader>(options.reader);
+  saves.wait(std::nullopt);
+  const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
   const FoundObjects objects(state_dict);
 
   // A checkpoint that is replaced while it is read is read again, once: every rank sees the same outcome, so all of them decide
   // alike.
+  const MonotonicTime start = system_clock().now();
   for (bool again : {true, false}) {
     StateDict working = state_dict;
     std::vector<std::string> agreed_order;
     CallerExecutor executor;
     LoadCall call;
-    fill(call, checkpoint_id, options.coordinator_rank, executor);
+    fill(call, name, checkpoint_id, options.coordinator_rank);
+    call.executor = &executor;
     call.options_digest = digest_of(options, prefixes);
     call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {
@@ -237,18 +336,20 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       agreed_order = key_order;
       objects.get().describe(key_order, working);
     };
+    if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
     call.planner = planner_of_call.get();
     call.reader = reader.get();
-    world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+    const auto ticket =
+        world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+    const auto heeding = heed(options.cancellation, ticket);
     Outcome outcome = executor.run();
     if (outcome.ok()) {
       adopt_leaves(state_dict, working);
       restore(objects.get(), agreed_order, working, checkpoint_id);
       return;
     }
-    if (!again || !changed_while_loading(outcome.failures))
-      throw CheckpointException("loading '" + checkpoint_id + "'", std::move(outcome.failures), outcome.committed, outcome.save_id);
+    if (!again || !changed_while_loading(outcome.failures)) throw exception_of(loading(checkpoint_id), std::move(outcome));
   }
 }
 

@@ -1,7 +1,6 @@
 #include <cairn/runtime/log.hpp>
 
 #include <memory>
-#include <mutex>
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -9,11 +8,14 @@
 namespace cairn {
 namespace {
 
+constexpr const char* kName = "cairn";
+
 std::shared_ptr<spdlog::logger> logger() {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (auto registered = spdlog::get("cairn")) return registered;
-  return spdlog::stderr_logger_mt("cairn");
+  if (auto registered = spdlog::get(kName)) return registered;
+  // Not registered: the name stays free for the program, which may take it later. Never destroyed, as whoever warns may be a static.
+  static const auto& own = *new std::shared_ptr<spdlog::logger>(
+      std::make_shared<spdlog::logger>(kName, std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  return own;
 }
 
 }  // namespace

@@ -19,11 +19,12 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/wait.hpp>
 
 namespace cairn {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPollMax{50};
 // How long rank 0 stays for ranks that have not yet read its verdict.
@@ -31,7 +32,7 @@ constexpr std::chrono::milliseconds kFarewell{2000};
 // For one connect that only asks whether somebody is there.
 constexpr std::chrono::milliseconds kProbe{1000};
 
-std::string variable(const char* name) {
+std::string required_variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0')
     throw Error(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name +
@@ -50,14 +51,18 @@ int number(const char* name, const std::string& text, long least, long most) {
   return static_cast<int>(value);
 }
 
-// This machine, for ranks that publish an address that only this machine reaches.
+// This machine, for ranks that publish an address that only this machine reaches. Containers have a loopback of their own each.
 std::string machine_name() {
   std::string name;
   std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
-  if (std::getline(boot_id, name) && !name.empty()) return name;
-  char host[256] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  return host;
+  if (!std::getline(boot_id, name) || name.empty()) {
+    char host[256] = "";
+    ::gethostname(host, sizeof(host) - 1);
+    name = host;
+  }
+  char network[64] = "";
+  if (::readlink("/proc/thread-self/ns/net", network, sizeof(network) - 1) > 0) name += std::string("/") + network;
+  return name;
 }
 
 bool only_local(const std::string& address) { return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0; }
@@ -120,14 +125,14 @@ std::string seconds(std::chrono::milliseconds time) {
 // Whether somebody listens at `address`, or begins to before the deadline; at least one attempt. "" is yes, else what the trouble
 // is. TCPStore's own attempts come with complaints in the log.
 std::string try_connect(const std::string& address, std::chrono::milliseconds deadline) {
-  const auto end = Clock::now() + deadline;
+  const auto end = steady_clock::now() + deadline;
   std::string trouble;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
     try {
       Socket socket;
       auto progress = start_connect(resolve_endpoint(address), socket);
-      const auto attempt_end = std::max(end, Clock::now() + kProbe);
-      while (progress.state == ConnectState::kPending && Clock::now() < attempt_end) {
+      const auto attempt_end = std::max(end, steady_clock::now() + kProbe);
+      while (progress.state == ConnectState::kPending && steady_clock::now() < attempt_end) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         progress = check_connect(socket);
       }
@@ -136,7 +141,7 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
     } catch (const Error& error) {
       trouble = error.what();
     }
-    if (Clock::now() >= end) return trouble;
+    if (steady_clock::now() >= end) return trouble;
     std::this_thread::sleep_for(pause);
   }
 }
@@ -146,7 +151,12 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
 class Meeting {
  public:
   Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret)
-      : store_(store), rank_(rank), world_size_(world_size), limit_(deadline), secret_(secret), end_(Clock::now() + deadline) {
+      : store_(store),
+        rank_(rank),
+        world_size_(world_size),
+        limit_(bounded_wait(deadline)),
+        secret_(secret),
+        end_(steady_clock::now() + limit_) {
     prefix_ = "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/";
   }
 
@@ -202,7 +212,7 @@ class Meeting {
   bool poll(Condition condition) {
     auto pause = std::chrono::milliseconds(1);
     while (!condition()) {
-      if (Clock::now() >= end_) return false;
+      if (steady_clock::now() >= end_) return false;
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kPollMax);
     }
@@ -240,10 +250,9 @@ class Meeting {
       const auto& card = *cards[static_cast<std::size_t>(rank)];
       for (const auto& other : cards) {
         if (only_local(card.address) && other->machine != card.machine) {
-          throw Error(
-              ErrorCode::kInvalidArgument,
-              "rank " + std::to_string(rank) + " listens at " + card.address +
-                  ", which ranks on other machines cannot reach: set WorldOptions::bind_address to an address of its network");
+          throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " listens at " + card.address +
+                                                       ", which ranks on other machines or in other containers cannot reach: set "
+                                                       "WorldOptions::bind_address to an address of its network");
         }
       }
       assembly.addresses.push_back(card.address);
@@ -253,7 +262,7 @@ class Meeting {
 
   // Until `count` ranks have read the verdict: the store may be ours, and end with what we do next.
   void await_readers(int count) {
-    end_ = Clock::now() + kFarewell;
+    end_ = steady_clock::now() + kFarewell;
     poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
   }
 
@@ -288,7 +297,7 @@ class Meeting {
   const int world_size_;
   const std::chrono::milliseconds limit_;
   const Secret& secret_;
-  Clock::time_point end_;
+  steady_clock::time_point end_;
   std::string prefix_;
 };
 
@@ -296,12 +305,12 @@ class Meeting {
 
 Place place_in_environment() {
   Place place;
-  place.world_size = number("WORLD_SIZE", variable("WORLD_SIZE"), 1, 1 << 20);
-  place.rank = number("RANK", variable("RANK"), 0, place.world_size - 1);
+  place.world_size = number("WORLD_SIZE", required_variable("WORLD_SIZE"), 1, 1 << 20);
+  place.rank = number("RANK", required_variable("RANK"), 0, place.world_size - 1);
   const char* const local_rank = std::getenv("LOCAL_RANK");
   place.local_rank = local_rank == nullptr ? place.rank : number("LOCAL_RANK", local_rank, 0, place.world_size - 1);
-  place.master_host = variable("MASTER_ADDR");
-  place.master_port = number("MASTER_PORT", variable("MASTER_PORT"), 1, 65535);
+  place.master_host = required_variable("MASTER_ADDR");
+  place.master_port = number("MASTER_PORT", required_variable("MASTER_PORT"), 1, 65535);
   const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   place.agent_hosts = agent != nullptr && std::string(agent) == "True";
   return place;
@@ -309,35 +318,46 @@ Place place_in_environment() {
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
   const std::string address = join_address(place.master_host, place.master_port);
+  deadline = bounded_wait(deadline);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.master_port);
   options.waitWorkers = false;
   options.multiTenant = true;
-  options.timeout = std::max(deadline, std::chrono::milliseconds(1000));  // TCPStore counts connecting in seconds
+  const auto timeout = std::max(deadline, kProbe);  // TCPStore counts connecting in seconds
   const bool may_host = place.rank == 0 && !place.agent_hosts;
-  if (may_host && !try_connect(address, std::chrono::milliseconds(0)).empty()) {
-    options.isServer = true;
-    try {
-      return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
-    } catch (const std::exception&) {
-      options.isServer = false;  // the trainer was faster; or the next lines tell
+  const auto end = steady_clock::now() + deadline;
+  std::string trouble;
+  do {
+    if (may_host && !try_connect(address, std::chrono::milliseconds(0)).empty()) {
+      options.isServer = true;
+      options.timeout = timeout;
+      try {
+        return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+      } catch (const std::exception&) {  // the trainer was faster; or the next lines tell
+      }
     }
-  }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
+    // Whoever listens may be about to end, as a rank that was killed: then it is this one's turn to host after all.
+    const auto patience = may_host ? std::min(left, kProbe) : left;
+    trouble = try_connect(address, patience);
+    if (!trouble.empty()) continue;
+    options.isServer = false;
+    options.timeout = std::max(patience, kProbe);
+    try {
+      auto store = c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+      store->setTimeout(timeout);
+      return store;
+    } catch (const std::exception& error) {
+      trouble = error.what();
+    }
+  } while (steady_clock::now() < end);
   const std::string who =
       "rank " + std::to_string(place.rank) + " cannot reach the store at " + address + " (MASTER_ADDR, MASTER_PORT)";
-  const std::string trouble = try_connect(address, deadline);
-  if (!trouble.empty()) {
-    if (may_host) throw Error(ErrorCode::kUnavailable, who + ", and cannot host it there: " + trouble);
-    throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline) + ": " +
-                                          (place.agent_hosts ? "the launcher's agent, which hosts it, is not there: "
-                                                             : "rank 0, which hosts it, did not come: ") +
-                                          trouble);
-  }
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kUnavailable, who + ": " + error.what());
-  }
+  if (may_host) throw Error(ErrorCode::kUnavailable, who + ", and cannot host it there: " + trouble);
+  throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline) + ": " +
+                                        (place.agent_hosts ? "the launcher's agent, which hosts it, is not there: "
+                                                           : "rank 0, which hosts it, did not come: ") +
+                                        trouble);
 }
 
 Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline,

@@ -52,8 +52,9 @@ const std::string& shared_directory();
 // Returns once all ranks have called it equally often. Throws kDeadline after a minute.
 void barrier();
 
-// Allows injection (see <cairn/runtime/injection.hpp>), joins the world, calls `run`, and leaves. `run` is given the rank, -1 without ranks, and returns an exit code. Ranks that succeed
-// wait for each other before they leave; a rank that fails leaves at once, and cairn-launch ends the others.
+// Allows injection (see <cairn/runtime/injection.hpp>), joins the world, calls `run`, and leaves. `run` is given the rank, -1 without
+// ranks, and returns an exit code. Ranks that succeed wait for each other before they leave; a rank that fails leaves at once, and
+// cairn-launch ends the others.
 int run_joined(const std::function<int(int rank)>& run);
 
 namespace detail {

@@ -5,12 +5,14 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/actors/links/links.hpp>
+#include <cairn/actors/links/secret.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
@@ -19,6 +21,8 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/backends.hpp>
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
 #include <cairn/runtime/log.hpp>
@@ -53,6 +57,14 @@ std::string listed(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
   return text;
+}
+
+// To be kept for as long as a world lives: the secret itself is kept in a Secret only, which wipes it.
+WorldOptions without_secret(const WorldOptions& options) {
+  WorldOptions copy = options;
+  wipe(copy.secret.data(), copy.secret.size());
+  copy.secret.clear();
+  return copy;
 }
 
 // What the ranks of one process share: how those of them that go on find each other.
@@ -98,10 +110,17 @@ struct World::Implementation {
         incarnation(config.incarnation),
         one_process(in_one_process),
         secured(is_secured),
-        options(world_options),
+        options(without_secret(world_options)),
         runtime(std::move(system), std::move(config), std::move(links)) {}
-  ~Implementation() { runtime.shutdown(options.shutdown_deadline); }
+  ~Implementation() {
+    try {
+      runtime.shutdown(options.shutdown_deadline);
+    } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
+    }
+  }
 
+  // Of ranks that are linked over TCP, as `links` says but for its transform.
+  static World connect(TcpLinksConfig links, int rank, const Secret& secret, const WorldOptions& options);
   // Of ranks that meet through `store`, and of those in this process.
   static World meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
@@ -127,6 +146,7 @@ namespace {
 
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection();
+  if (!options.backends.empty()) parse_backends(options.backends);  // refuses what it cannot read
   RankConfig config;
   config.rank = rank;
   config.world_size = world_size;
@@ -150,8 +170,19 @@ void check_unsecured(int rank, const Socket& listener) {
   });
 }
 
-TransformFactory make_transform(const Secret& secret, const std::string& incarnation, int rank) {
-  return secret.empty() ? TransformFactory() : tls_transform(secret, incarnation, rank);
+// The coordinator, which is rank 0 unless a call says otherwise, is linked to every rank.
+void check_descriptors(int rank, int world_size) {
+  const std::size_t others = static_cast<std::size_t>(world_size) - 1;
+  if (rank != 0 || others <= tcp_peers_max()) return;
+  log_warning("this process may open so few files that its rank can be linked to " + std::to_string(tcp_peers_max()) + " of the " +
+              std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
+}
+
+Socket listen_as(int rank, int world_size, const std::string& host, int port, const Secret& secret) {
+  Socket listener = listen_on(host, port);
+  if (world_size > 1 && secret.empty()) check_unsecured(rank, listener);
+  check_descriptors(rank, world_size);
+  return listener;
 }
 
 }  // namespace
@@ -177,8 +208,7 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
     throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
                                                  " names no address that other ranks could connect to: give one of this machine's");
   TcpLinksConfig links;
-  links.listener = listen_on(options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0);
-  if (world_size > 1 && secret.empty()) check_unsecured(rank, links.listener);
+  links.listener = listen_as(rank, world_size, options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0, secret);
   Assembly assembly;
   try {
     assembly = assemble(store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline, secret);
@@ -190,38 +220,39 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
   }
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
-  links.transform = make_transform(secret, assembly.incarnation, rank);
   links.all_listen = true;  // before they published where
-  World world(std::make_shared<Implementation>(
-      ActorSystem::create(options.actor_threads), configure(rank, world_size, assembly.incarnation, false, options),
-      world_size == 1 ? nullptr : make_tcp_links(std::move(links)), world_size == 1, world_size == 1 || !secret.empty(), options));
+  World world = connect(std::move(links), rank, secret, options);
   world.implementation_->secret = secret;
   return world;
 }
 
+World World::Implementation::connect(TcpLinksConfig links, int rank, const Secret& secret, const WorldOptions& options) {
+  const int world_size = static_cast<int>(links.addresses.size());
+  const bool alone = world_size == 1;
+  if (!secret.empty()) links.transform = tls_transform(secret, links.incarnation, rank);
+  RankConfig config = configure(rank, world_size, links.incarnation, false, options);
+  return World(std::make_shared<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
+                                                alone ? nullptr : make_tcp_links(std::move(links)), alone, alone || !secret.empty(),
+                                                options));
+}
+
 World World::from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                             const WorldOptions& options) {
-  check_place(rank, static_cast<int>(addresses.size()));
+  const int size = static_cast<int>(addresses.size());
+  check_place(rank, size);
   if (job_id.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "World::from_addresses needs a job id that is never used again: what is saved is named by it");
   DigestBuilder digest;
   digest.add(ByteSpan(job_id));
   for (const auto& address : addresses) digest.add(ByteSpan(address));
-  const std::string incarnation = to_hex(digest.finish()).substr(0, 32);
-
+  const Secret secret = size == 1 ? Secret() : find_secret(options);
   const auto own = split_address(addresses[static_cast<std::size_t>(rank)]);
   TcpLinksConfig links;
-  links.listener = listen_on(options.bind_address.empty() ? own.host : options.bind_address, own.port);
+  links.listener = listen_as(rank, size, options.bind_address.empty() ? own.host : options.bind_address, own.port, secret);
   links.addresses = addresses;
-  links.incarnation = incarnation;
-  const int size = static_cast<int>(addresses.size());
-  const Secret secret = size == 1 ? Secret() : find_secret(options);
-  if (size > 1 && secret.empty()) check_unsecured(rank, links.listener);
-  links.transform = make_transform(secret, incarnation, rank);
-  return World(std::make_shared<Implementation>(
-      ActorSystem::create(options.actor_threads), configure(rank, size, incarnation, false, options),
-      size == 1 ? nullptr : make_tcp_links(std::move(links)), size == 1, size == 1 || !secret.empty(), options));
+  links.incarnation = to_hex(digest.finish()).substr(0, 32);
+  return Implementation::connect(std::move(links), rank, secret, options);
 }
 
 std::vector<World> World::in_process(int world_size, const WorldOptions& options) {
@@ -270,25 +301,44 @@ World World::rejoin(const std::vector<int>& survivors) const {
   implementation_->runtime.shutdown(self.options.shutdown_deadline);
   if (self.process) return Implementation::meet(self.process->next(survivors), new_rank, new_size, self.options);
 
-  auto stores = self.stores;
-  if (self.place) {
-    // Opened anew: the rank that hosted it may be among the lost ones, which is for the new rank 0 to find out.
-    Place place = *self.place;
-    place.rank = new_rank;
-    place.world_size = new_size;
-    stores.push_back(open_store(place, self.options.assemble_deadline));
+  const auto meet_at = [&](const c10::intrusive_ptr<c10d::Store>& store) {
+    // Survivors of other worlds, and others of this one, meet elsewhere.
+    const auto meeting =
+        c10::make_intrusive<c10d::PrefixStore>("cairn/rejoin/" + self.incarnation + "/" + listed(survivors), store);
+    World world = Implementation::meet(*meeting, new_rank, new_size, self.secret, self.options);
+    world.implementation_->local_rank = self.local_rank;
+    world.implementation_->place = self.place;
+    world.implementation_->stores = self.stores;
+    if (store != self.stores.back()) world.implementation_->stores.push_back(store);
+    return world;
+  };
+  if (!self.place) return meet_at(self.stores.back());
+  // Opened anew: the rank that hosted it may be among the lost ones, which is for the new rank 0 to find out.
+  Place place = *self.place;
+  place.rank = new_rank;
+  place.world_size = new_size;
+  const auto end = std::chrono::steady_clock::now() + bounded_wait(self.options.assemble_deadline);
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    const auto store = open_store(place, std::max(left, std::chrono::milliseconds(0)));
+    try {
+      return meet_at(store);
+    } catch (const Error& error) {
+      // It may have been the lost rank's, whose process was still ending.
+      if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  // Survivors of other worlds, and others of this one, meet elsewhere.
-  const auto meeting =
-      c10::make_intrusive<c10d::PrefixStore>("cairn/rejoin/" + self.incarnation + "/" + listed(survivors), stores.back());
-  World world = Implementation::meet(*meeting, new_rank, new_size, self.secret, self.options);
-  world.implementation_->local_rank = self.local_rank;
-  world.implementation_->place = self.place;
-  world.implementation_->stores = std::move(stores);
-  return world;
 }
 
 bool World::shutdown(std::chrono::milliseconds deadline) const { return implementation_->runtime.shutdown(deadline); }
+
+bool World::has_backend_for(const std::string& device_type) const {
+  const std::string& backends = implementation_->options.backends;
+  return backends.empty() || parse_backends(backends).count(device_type) != 0;
+}
+
+std::chrono::milliseconds World::shutdown_deadline() const { return implementation_->options.shutdown_deadline; }
 
 std::string World::dump_trace() const { return implementation_->runtime.dump_trace(); }
 

@@ -23,6 +23,7 @@ namespace cairn {
 
 class RankRuntime;
 
+// Waits, those of `runtime` included, that are longer than a year count as a year.
 struct WorldOptions {
   RuntimeOptions runtime;
   // The address that this rank listens at, and is reached at by the others. Empty: loopback; with `from_addresses` the host of this
@@ -38,7 +39,11 @@ struct WorldOptions {
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank of the world has come
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown that the last handle does
   unsigned actor_threads = 0;                                             // 0: as many as useful
-  std::shared_ptr<Observer> observer;                                     // sees every message; may be null
+  // What the trainer's own ranks communicate by, as PyTorch's init_process_group takes it: "cpu:gloo,cuda:nccl", "gloo", "nccl" (for
+  // "cuda" alone). Cairn uses none of it; it is for what depends on it: an asynchronous save needs one for "cpu". Empty: not known,
+  // and nothing is refused.
+  std::string backends;
+  std::shared_ptr<Observer> observer;  // sees every message; may be null
 };
 
 class World {
@@ -90,6 +95,10 @@ class World {
   // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
   // Idempotent; later saves and loads throw kPrecondition.
   bool shutdown(std::chrono::milliseconds deadline) const;
+
+  // Whether WorldOptions::backends has one for this type of device ("cpu", "cuda"), or is empty.
+  bool has_backend_for(const std::string& device_type) const;
+  std::chrono::milliseconds shutdown_deadline() const;  // of the options
 
   // The last messages between the actors of this rank, as text, oldest first.
   std::string dump_trace() const;

@@ -24,14 +24,6 @@ const std::vector<PickleGlobal>& leaf_globals() {
   return globals;
 }
 
-[[noreturn]] void unsupported(const PickleValue& value, const std::string& why) {
-  throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
-}
-
-[[noreturn]] void corrupt(const PickleValue& value, const std::string& why) {
-  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
-}
-
 // The content of bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2 spells bytes as a call of _codecs.encode.
 std::optional<Bytes> bytes_in(const PickleValue& value) {
   if (value.is(PickleKind::kBytes)) return Bytes(value.as_bytes());

@@ -1,7 +1,7 @@
 // Planners bind tensors to plans. After DCP's SavePlanner and LoadPlanner: every hook, in DCP's order; all may be replaced.
 //
 // One planner object serves one save or load at a time and may be used again. Hooks run on the thread that called `save` or `load`
-// (for an asynchronous save: on the checkpointer's own thread), one after the other; `resolve_data`, `load_bytes`, `resolve_tensor`
+// (for an asynchronous save: on a thread of its own), one after the other; `resolve_data`, `load_bytes`, `resolve_tensor`
 // and `commit_tensor` may be called from several of the writer's or reader's threads at once, unless it says otherwise. A hook that
 // throws fails the attempt on all ranks, with this rank and the exception's type and text in the failure map.
 #pragma once

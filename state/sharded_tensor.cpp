@@ -150,4 +150,17 @@ ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size
   return made;
 }
 
+ShardedTensor ShardedTensor::with_local_tensors(std::vector<torch::Tensor> tensors) const {
+  if (tensors.size() != local_shards_.size())
+    refuse(std::to_string(tensors.size()) + " tensors were given for " + std::to_string(local_shards_.size()) + " parts");
+  ShardedTensor made = *this;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    torch::Tensor& part = made.local_shards_[i].tensor;
+    if (tensors[i].sizes() != part.sizes() || storable_dtype(tensors[i]) != dtype_)
+      refuse("the tensor for part " + std::to_string(i) + " has another size or type than the part");
+    part = std::move(tensors[i]);
+  }
+  return made;
+}
+
 }  // namespace cairn

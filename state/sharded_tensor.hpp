@@ -46,6 +46,10 @@ class ShardedTensor {
   static ShardedTensor from_local(torch::Tensor local, const Extents& size, const DeviceMesh& mesh,
                                   const std::vector<Placement>& placements, int rank);
 
+  // The same tensor with its parts elsewhere: `tensors[i]` takes the place of the tensor of local shard i. Throws kInvalidArgument if
+  // their number, sizes or dtypes differ.
+  ShardedTensor with_local_tensors(std::vector<torch::Tensor> tensors) const;
+
   const Extents& size() const { return size_; }
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }

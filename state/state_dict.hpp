@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -67,6 +68,26 @@ struct Blob {
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
 };
 
+// As what a state dict keeps an object of a class derived from Stateful, Module or Optimizer; no type for any other class.
+template <class Object, class = void>
+struct KnownBaseOf {};
+template <class Object>
+struct KnownBaseOf<Object, std::enable_if_t<std::is_convertible_v<Object*, Stateful*>>> {
+  using type = Stateful;
+};
+template <class Object>
+struct KnownBaseOf<
+    Object, std::enable_if_t<std::is_convertible_v<Object*, torch::nn::Module*> && !std::is_convertible_v<Object*, Stateful*>>> {
+  using type = torch::nn::Module;
+};
+template <class Object>
+struct KnownBaseOf<Object, std::enable_if_t<std::is_convertible_v<Object*, torch::optim::Optimizer*> &&
+                                            !std::is_convertible_v<Object*, Stateful*>>> {
+  using type = torch::optim::Optimizer;
+};
+template <class Object>
+using KnownBase = typename KnownBaseOf<Object>::type;
+
 // One value of a state dict.
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
@@ -88,6 +109,13 @@ class Value {
   Value(std::shared_ptr<Stateful> object);                    // NOLINT: must not be null
   Value(std::shared_ptr<torch::nn::Module> module);           // NOLINT: see adapters.hpp
   Value(std::shared_ptr<torch::optim::Optimizer> optimizer);  // NOLINT: see adapters.hpp
+  // The same for classes derived from these: `std::make_shared<MyModel>()`, `std::make_shared<torch::optim::Adam>(…)`. A class that
+  // is both a Stateful and a module is asked as a Stateful.
+  template <class Object, class = KnownBase<Object>>
+  Value(std::shared_ptr<Object> object);  // NOLINT
+  // And for what TORCH_MODULE makes, as torch::nn::Linear and torch::nn::Sequential are.
+  template <class Holder, class = KnownBase<typename Holder::ContainedType>>
+  Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
   // A tensor becomes a Tensor; a dict becomes a Dict (keys as text, as Python's str() writes them), and so does a list that holds
   // tensors or dicts become a List: those are what flattening takes apart. All else stays an IValue. Throws kUnsupported for a list
   // or dict that contains itself, or whose shared parts unfold to millions of values; kInvalidArgument beyond kNestingMax levels.
@@ -182,6 +210,9 @@ void set_at(StateDict& state_dict, const Path& path, Value value);
 const Value* find_at(const StateDict& state_dict, const Path& path);
 // For error texts: `["model"]["net1.weight"][0]`. Other than to_string(Path), it tells keys with dots from nested ones.
 std::string describe_path(const Path& path);
+
+template <class Object, class>
+Value::Value(std::shared_ptr<Object> object) : Value(std::shared_ptr<KnownBase<Object>>(std::move(object))) {}
 
 inline std::size_t Dict::size() const { return items_.size(); }
 inline bool Dict::empty() const { return items_.empty(); }

@@ -31,7 +31,7 @@ std::string why_none(Store& store) {
   const std::vector<ObjectName> places = store.children();
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
     if (has_checkpoint(store, places[i]))
-      return "but there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";
+      return "there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";
   const std::vector<ObjectInfo> data = store.list("__");
   const bool any_data =
       std::any_of(data.begin(), data.end(), [](const ObjectInfo& object) { return ends_with(object.name, ".distcp"); });

@@ -1,7 +1,7 @@
 // How items reach a store and come back: the writer and reader of one save or load. After DCP's StorageWriter and StorageReader:
 // every phase, in DCP's order; both may be replaced.
 //
-// Threads: hooks run on the thread that called `save` or `load` (asynchronous saves: the checkpointer's own thread), one after the
+// Threads: hooks run on the thread that called `save` or `load` (asynchronous saves: a thread of the save's own), one after the
 // other. Throwing from any hook, or failing the returned future, fails the attempt on all ranks, with this rank, the exception's
 // type and its text in every rank's failure map. An object serves one attempt at a time and may be used again.
 #pragma once
@@ -28,8 +28,8 @@ struct StorageContext {
   int rank = 0;
   int world_size = 1;
   bool is_coordinator = true;
-  bool one_process = false;  // all ranks live in this process: then they share even a store that other processes cannot see
-  std::optional<std::int64_t> step;                  // the trainer's iteration, if given
+  bool one_process = false;          // all ranks live in this process: then they share even a store that other processes cannot see
+  std::optional<std::int64_t> step;  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
 };
 
@@ -53,7 +53,10 @@ class StorageWriter {
 
   // On any rank, after a failure: whether the checkpoint of `save_id` exists.
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
-  // On every rank, when the attempt ended without being committed: stop and let go of what was written. Must not throw.
+  // On every rank, once at most, when the attempt ends without being committed: stop and let go of what was written. Must not throw.
+  // May run while the future of `write_data` is pending, after `write_data` itself has returned: another rank has failed, or the call
+  // was cancelled. That future must become ready all the same, and soon, with results or with an exception: of these, kCancelled says
+  // that it was told to stop, and is no failure of this rank. Nothing else is called before it is ready.
   virtual void abandon() noexcept {}
   // Whether `checkpoint_id` is one that this writer can handle; asked before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

@@ -69,4 +69,8 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
+void Store::retract() { remove(kCommitRecordName); }
+
+void Store::remove_root() {}
+
 }  // namespace cairn

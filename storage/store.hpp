@@ -98,6 +98,16 @@ class Store {
   virtual std::vector<std::string> fenced_attempts() = 0;
   // Forgets a fenced attempt: what the store keeps of it is removed. Never called for one that was not fenced.
   virtual void clear_attempt(const std::string& save_id) = 0;
+
+  // --- taking a checkpoint away: storage/run_directory.hpp says how its steps combine ---
+
+  // Removes ".metadata", durably: once it returns the checkpoint does not exist, whatever becomes of its other objects. Idempotent.
+  // kPermission, also for a root that only leads to a place elsewhere, as a link does; kUnavailable. The default calls `remove`: enough
+  // where that is durable.
+  virtual void retract();
+  // Removes the root itself if nothing is left in it; otherwise, and where there is nothing to remove, it does nothing. kPermission,
+  // kUnavailable. The default does nothing: for stores whose places are but names.
+  virtual void remove_root();
 };
 
 inline constexpr const char* kCommitRecordName = ".metadata";

@@ -134,9 +134,9 @@ class Verification {
     try {
       file.length = store_.size_bytes(info.name);
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInternal) throw;
       file.readable = false;
-      if (error.code() != ErrorCode::kNotFound) throw;
-      add(info.name, 0, first, "the file is missing");
+      add(info.name, 0, first, error.code() == ErrorCode::kNotFound ? "the file is missing, or is no file" : error.what());
       return;
     }
     if (info.length && file.length != *info.length) {
@@ -157,7 +157,9 @@ class Verification {
       store_.read(info.name, {{file.length - bytes.size(), {bytes.data(), bytes.size()}}});
       file.trailer = decode_trailer(bytes, file.length, child_url(store_.url(), info.name));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+      if (error.code() == ErrorCode::kInternal) throw;
+      // Where the trailer is damaged the rest can be checked all the same; where it cannot be read, the rest neither.
+      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) file.readable = false;
       add(info.name, file.length - *info.trailer_length, "", error.what());
     }
   }
@@ -199,7 +201,14 @@ class Verification {
     File& file = *task.file;
     const auto length = static_cast<std::size_t>(task.end - task.begin);
     Bytes bytes(length, '\0');
-    store_.read(file.info->name, {{task.begin, {bytes.data(), length}}});
+    try {
+      store_.read(file.info->name, {{task.begin, {bytes.data(), length}}});
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInternal) throw;
+      add(file.info->name, task.begin, name_at(file, task.begin, task.end), error.what());
+      report(length);
+      return;
+    }
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
     if (file.trailer) {
       // Pieces begin at multiples of every checksum block.
@@ -292,7 +301,7 @@ class Verification {
           add(name, task.begin, item.fqn, "it is a tensor of another size or dtype than the metadata say");
       }
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+      if (error.code() == ErrorCode::kInternal) throw;
       add(name, task.begin, item.fqn, error.what());
     }
     report(task.end - task.begin);

@@ -33,8 +33,6 @@ using std::chrono::milliseconds;
 // Encoded ahead of the socket, per connection; one frame more may come on top.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
 inline constexpr std::size_t kReadBytes = 64u << 10;
-// For the last words of a connection: a refusal, a goodbye, at the end also what was still waiting.
-inline constexpr milliseconds kDrain{1000};
 // Between two attempts of one opening.
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};

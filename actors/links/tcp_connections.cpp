@@ -64,7 +64,7 @@ void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_
 // Nothing more will be said or heard, but what was said is still to be taken.
 void TcpLinks::linger(Connection& connection) {
   connection.stage = Stage::kLeaving;
-  connection.deadline = now() + kDrain;
+  connection.deadline = now() + options().drain_deadline;
   if (connection.unsent == 0) half_close(connection);
 }
 

@@ -2,8 +2,9 @@
 //
 //   owns        the listening socket, its connections, and per peer what waits to be sent
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
-//   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one connection; silence; kDrain at the
-//   end on death    of a peer: LinkDown; of the owner: as LinkClose
+//   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one connection; silence;
+//               drain_deadline for last words: a refusal, a goodbye, at the end also what was still waiting
+//   on death    of a peer: LinkDown; of the owner: as LinkClose
 //
 // A link is a data connection and a heartbeat connection, both opened by the same side. It is up from the exchange of hellos on the
 // data connection until either ends:
@@ -32,6 +33,17 @@
 
 namespace cairn {
 namespace tcp {
+namespace {
+
+std::size_t descriptors_max() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
+}
+
+// Of one rank: the rest of the process needs descriptors, too.
+std::size_t connections_max() { return std::max<std::size_t>(descriptors_max() / 2, 16); }
+
+}  // namespace
 
 void release(Unread& unread, std::size_t bytes) {
   const auto left = unread.bytes.fetch_sub(bytes) - bytes;
@@ -53,10 +65,8 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
   asked_back_.assign(peers_.size(), false);
   listened_.assign(static_cast<std::size_t>(world_size()), setup_->all_listen);
-  rlimit limit{};
-  const std::size_t descriptors = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
-  connections_max_ = std::max<std::size_t>(descriptors / 2, 16);
-  strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors / 8, 8));
+  connections_max_ = connections_max();
+  strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
   beat_interval_ = std::max(options().silence / 4, milliseconds(1));
   tick_interval_ = std::clamp(options().silence / 8, milliseconds(1), milliseconds(250));
   last_tick_ = now();
@@ -260,7 +270,7 @@ void TcpLinks::on_tick() {
 void TcpLinks::begin_close(const std::string& why) {
   if (std::exchange(closing_, true)) return;
   closing_why_ = why;
-  closing_deadline_ = now() + kDrain;
+  closing_deadline_ = now() + options().drain_deadline;
   close_door();
   while (!openings_.empty()) cancel_opening(openings_.begin()->first);
   std::vector<ConnectionPtr> strangers;
@@ -337,6 +347,8 @@ void check_loopback(const Endpoint& endpoint) {
                   " is none: start them with cairn-launch, or give all ranks the same secret in a file of mode 0600, named by " +
                   "WorldOptions::secret_file or CAIRN_SECRET_FILE");
 }
+
+std::size_t tcp_peers_max() { return tcp::connections_max() / 2; }  // a data and a heartbeat connection each
 
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config) {
   return std::make_shared<tcp::TcpLinksFactory>(std::move(config));

@@ -47,6 +47,10 @@ struct TcpLinksConfig {
 // Throws kPrecondition, saying what to do, for an address where bytes must not pass as they are.
 void check_loopback(const Endpoint& endpoint);
 
+// To how many other ranks one rank can be linked at once, as the limit of the process's descriptors is now. Those beyond find its door
+// shut.
+std::size_t tcp_peers_max();
+
 // Serves one rank; spawns once. Throws kInvalidArgument and kUnavailable for addresses that cannot be understood or found, and as
 // check_loopback.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);

@@ -1,14 +1,12 @@
 #include <cairn/actors/protocol/call_register.hpp>
 
+#include <cairn/actors/protocol/events.hpp>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
 namespace cairn::protocol {
-
-bool is_same_call(const Join& a, const Join& b) {
-  return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
-}
 
 std::string quoted_id(const std::string& checkpoint_id) {
   constexpr std::size_t kShownAtEitherEnd = 256;
@@ -45,16 +43,10 @@ std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join
 FailureMap CallRegister::judge(const std::map<int, const Join*>& callers) const {
   FailureMap failures;
   const auto add = [&](int rank, ErrorCode code, const Join& join, const std::string& why) {
-    Failure failure;
-    failure.rank = rank;
-    failure.phase = Phase::kJoin;
-    failure.kind = FailureKind::kRaised;
-    failure.code = code;
-    failure.what = "rank " + std::to_string(rank) + " called " + describe_call(join) + " with coordinator_rank " +
-                   std::to_string(join.coordinator_rank) + ", " + why + "; pass the same rank of the world on every rank";
-    failure.what.resize(std::min(failure.what.size(), kFailureTextMax));  // as others will hear it
-    failure.actor = "coordinator";
-    failures.emplace(rank, std::move(failure));
+    failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kRaised, code, "coordinator",
+                                        "rank " + std::to_string(rank) + " called " + describe_call(join) +
+                                            " with coordinator_rank " + std::to_string(join.coordinator_rank) + ", " + why +
+                                            "; pass the same rank of the world on every rank"));
   };
   const auto& [lowest, reference] = *callers.begin();
   for (const auto& [rank, join] : callers) {

@@ -42,10 +42,14 @@ class CallRegister {
   std::deque<Known> known_;
 };
 
-bool is_same_call(const Join& a, const Join& b);
-// "save of "step_1" (its call 3)", for texts.
+// Of a Join, or of whatever else names a call.
+template <class A, class B>
+bool is_same_call(const A& a, const B& b) {
+  return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
+}
 // For texts: a huge id is cut in the middle, so that what follows it stays within kFailureTextMax.
 std::string quoted_id(const std::string& checkpoint_id);
+// "save of "step_1" (its call 3)", for texts.
 std::string describe_call(const Join& join);
 
 }  // namespace cairn::protocol

@@ -2,24 +2,18 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
-namespace {
-
-std::string seconds(Duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
-
-}  // namespace
 
 void CoordinatorMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kSuccession) return append(succession_.on(fired));
   if (fired.timer == Timer::kProbe) {
-    if (state_ != State::kJoining || !probing_) return ignore("timer that was stopped");
+    if (state_ != State::kJoining || probed_.empty()) return ignore("timer that was stopped");
     suspects_.clear();
     return join_if_complete();
   }
@@ -30,38 +24,39 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   };
   FailureMap failures = std::exchange(failures_, {});
   if (state_ == State::kJoining) {
-    std::set<int> present;
-    for (const auto& [rank, join] : joins_) present.insert(rank);
+    std::vector<int> present;
+    for (const auto& [rank, join] : joins_) present.push_back(rank);
     const std::string call = describe_call(joins_.begin()->second);
     for (int rank = 0; rank < identity_.world_size; ++rank)
       if (joins_.count(rank) == 0)
         failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not join the " + call + " by checkpointer \"" +
-                                                identity_.checkpointer + "\" within " + seconds(options_.join_deadline) + "; " +
-                                                list_of_ranks(present) + " did"));
+                                                identity_.checkpointer + "\" within " + in_seconds(options_.join_deadline) + "; " +
+                                                name_ranks(present) + " did"));
     return end(std::move(failures), Committed::kNo);
   }
   if (stopping_) {
-    std::set<int> failed;
-    for (const auto& [rank, failure] : failures) failed.insert(rank);
+    std::vector<int> failed;
+    for (const auto& [rank, failure] : failures) failed.push_back(rank);
     for (const auto& [rank, join] : joins_)
       if (answered_.count(rank) == 0)
         failures.emplace(rank, failure_of(rank, FailureKind::kBusy, ErrorCode::kDeadline, "coordinator",
                                           "rank " + std::to_string(rank) + " was told to stop its " + to_string(phase()) +
-                                              " phase after the failure of " + list_of_ranks(failed) + ", and had not after " +
-                                              seconds(options_.cancel_grace) + "; its call returns when its hook does"));
+                                              " phase after the failure of " + name_ranks(failed) + ", and had not after " +
+                                              in_seconds(options_.cancel_grace) + "; its call returns when its hook does"));
     return end(std::move(failures), Committed::kNo);
   }
   if (collects()) {
     for (const auto& [rank, join] : joins_)
       if (answered_.count(rank) == 0)
         failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not end its " + to_string(phase()) +
-                                                " phase within " + seconds(options_.phase_deadline)));
+                                                " phase within " + in_seconds(options_.phase_deadline)));
     return end(std::move(failures), Committed::kNo);
   }
+  if (settled_) return end(std::move(failures), *settled_);
   // A hook of this rank's own: user code that cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
-  failures.emplace(identity_.rank,
-                   silent(identity_.rank, std::string(name_of(hook_, operation())) + " had not ended within " + seconds(waited)));
+  failures.emplace(identity_.rank, silent(identity_.rank, std::string(name_of(hook_, operation())) + " had not ended within " +
+                                                              in_seconds(waited)));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
 }
@@ -86,15 +81,23 @@ void CoordinatorMachine::on(const PeerDown& down) {
     return end(std::move(failures), Committed::kNo);
   }
   down_.insert_or_assign(down.rank, down);
-  suspects_.erase(down.rank);  // now it is certain
+  suspects_.erase(down.rank);
   next_joins_.erase(down.rank);
   if (state_ == State::kJoining) {
+    // If it has ended the link, it may have done so in an earlier call, and be back. Found silent, or lost once more, it is lost.
+    if (down.kind == FailureKind::kLost && probed_.count(down.rank) == 0) suspects_.insert(down.rank);
     forget_join(down.rank);
     if (state_ == State::kJoining) join_if_complete();
     return;
   }
-  if (!is_attempt() || gone_.count(down.rank) != 0) return;
-  gone_.insert(down.rank);
+  if (!is_attempt()) return;
+  const auto asked = asked_.find(down.rank);
+  if (asked != asked_.end()) {
+    if (asked->second == 1) return ask_for_end(down.rank);  // the link may have been broken long ago, when this rank was away
+    asked_.erase(asked);
+    return end_settling_if_complete();
+  }
+  if (!gone_.insert(down.rank).second) return;
   fail(down.rank, failure());
 }
 
@@ -113,14 +116,74 @@ void CoordinatorMachine::on(const Cancelled& cancelled) {
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
 }
 
-void CoordinatorMachine::end(FailureMap failures, Committed committed) {
+// The caller of one rank wants the call to end. The rank stays, and hears the outcome as all others do.
+void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
+  Failure failure = message.failure;
+  failure.rank = from;
+  const auto next = next_joins_.find(from);
+  if (next != next_joins_.end() && next->second.ticket == message.ticket) return end_next_call(from, std::move(failure));
+  const auto member = joins_.find(from);
+  if (member == joins_.end() || member->second.ticket != message.ticket || gone_.count(from) != 0)
+    return ignore("Cancel of another call");
+  // With the results of all ranks, what happens in the store is beyond recall.
+  if (state_ == State::kFinishing || state_ == State::kSettling) return ignore("Cancel of a save that is being published");
+  if (failure.code == ErrorCode::kDeadline)
+    failure = make_failure(
+        from, failure.phase, failure.kind, failure.code, failure.actor.c_str(),
+        failure.what + "; rank " + std::to_string(identity_.rank) + ", which coordinates, was waiting for " + awaited());
+  if (state_ == State::kJoining) {
+    FailureMap failures;
+    failures.emplace(from, std::move(failure));
+    return end(std::move(failures), Committed::kNo);
+  }
+  failures_.emplace(from, std::move(failure));
+  if (state_ == State::kGlobalPlan && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
+  if (!stopping_) tell_to_stop();
+  end_phase_if_complete();
+}
+
+// Whom the running phase waits for, for texts.
+std::string CoordinatorMachine::awaited() const {
+  if (state_ == State::kGlobalPlan) return std::string("its own ") + name_of(hook_, operation());
+  std::vector<int> missing;
+  const bool joining = state_ == State::kJoining;
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joining ? joins_.count(rank) == 0 : answered_.count(rank) == 0) missing.push_back(rank);
+  return name_ranks(missing) + (joining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
+}
+
+// Of a call that waits for another one to end. Those that have joined it are told now, those that join it later then.
+void CoordinatorMachine::end_next_call(int from, Failure failure) {
+  const Join call = next_joins_.at(from);
+  Missed missed{call, {}, {}, {}};
+  missed.outcome.failures.emplace(from, std::move(failure));
+  for (int rank = 0; rank < identity_.world_size; ++rank) {
+    const auto next = next_joins_.find(rank);
+    if (next == next_joins_.end() || !is_same_call(next->second, call)) {
+      missed.absent.insert(rank);
+      continue;
+    }
+    kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, next->second.ticket);
+    missed.outcome.ticket = next->second.ticket;
+    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, missed.outcome});
+    next_joins_.erase(next);
+  }
+  missed.ordinals.insert(call.ordinal);
+  missed_.push_back(std::move(missed));
+  if (missed_.size() > options_.outcomes_kept) missed_.pop_front();
+}
+
+// `save_id`: of an outcome that others have given the call; else it is the attempt's.
+void CoordinatorMachine::end(FailureMap failures, Committed committed, std::string save_id) {
   // What could not be sent or read has failed this call, and no other.
   refused_.clear();
   for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
   Outcome outcome;
   outcome.failures = std::move(failures);
   outcome.committed = committed;
-  if (counter_ != 0) outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+  outcome.save_id = std::move(save_id);
+  if (outcome.save_id.empty() && counter_ != 0)
+    outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
   const auto tell = [&](int rank, const Join& join) {
     kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
     if (left_.count(rank) != 0 || down_.count(rank) != 0) return;
@@ -132,7 +195,7 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed) {
     if (rank != identity_.rank) tell(rank, join);
   const auto own = joins_.find(identity_.rank);
   if (own != joins_.end()) tell(own->first, own->second);
-  effects_.push_back(StopTimer{Timer::kPhase});
+  effects_.emplace_back(StopTimer{Timer::kPhase});
   stop_joining();
   remember(outcome);
   counter_ = 0;
@@ -151,20 +214,20 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed) {
   global_digests_.clear();
   metadata_.reset();
   results_.clear();
+  asked_.clear();
+  settled_.reset();
   become(State::kIdle);
   restart_joins();
 }
 
 // For those who still speak of this attempt, and for those who have not joined this call yet.
 void CoordinatorMachine::remember(const Outcome& outcome) {
-  if (counter_ != 0) {
-    Ended ended{counter_, {}, outcome};
-    for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;
-    for (const auto& [rank, join] : joins_) ended.tickets.emplace(rank, join.ticket);
-    ended_.push_back(std::move(ended));
-    if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
-    return;
-  }
+  Ended ended{counter_, {}, outcome};
+  for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;
+  for (const auto& [rank, join] : joins_) ended.tickets.emplace(rank, join.ticket);
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
+  if (counter_ != 0) return;
   Missed missed{joins_.begin()->second, {}, {}, outcome};
   for (const auto& [rank, join] : joins_) missed.ordinals.insert(join.ordinal);
   for (int rank = 0; rank < identity_.world_size; ++rank)

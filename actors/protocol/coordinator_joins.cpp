@@ -1,17 +1,10 @@
 // How ranks come to take part in an attempt.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 
 namespace cairn::protocol {
-namespace {
-
-// Apart from those of successions.
-constexpr std::uint64_t kProbeInquiry = std::numeric_limits<std::uint64_t>::max();
-
-}  // namespace
 
 void CoordinatorMachine::on(const Received& received) {
   const int from = received.from;
@@ -21,6 +14,7 @@ void CoordinatorMachine::on(const Received& received) {
   if (const auto* standing = std::get_if<Standing>(&received.body)) {
     const bool to_coordinator = standing->inquiry == 0 && standing->coordinator_rank == identity_.rank && from != identity_.rank;
     if (to_coordinator) return answer_orphan(from, received.counter, *standing);
+    if (standing->inquiry >= kProbesFrom) return take_probe_answer(from, *standing);
     return append(succession_.receive(from, received.counter, *standing));
   }
   // Join, Cancel and Withdraw name the call by its ticket; all others belong to the attempt.
@@ -43,10 +37,10 @@ void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const St
     return join != joins.end() && join->second.ticket == standing.ticket;
   };
   if (counter == 0 ? is_known(joins_) || is_known(next_joins_) : is_attempt() && counter == counter_ && is_known(joins_)) {
-    effects_.push_back(
+    effects_.emplace_back(
         Send{from, counter, AskStanding{0, identity_.rank, standing.ordinal, standing.operation, standing.checkpoint_id}});
   } else if (!send_outcome_again(from, counter, standing.ticket)) {
-    effects_.push_back(Send{from, counter, FollowOther{-1}});
+    effects_.emplace_back(Send{from, counter, FollowOther{-1}});
   }
 }
 
@@ -58,7 +52,7 @@ bool CoordinatorMachine::send_outcome_again(int from, std::uint64_t counter, std
     if (counter != 0 ? ended.counter != counter : member->second != ticket) continue;
     Outcome outcome = ended.outcome;
     outcome.ticket = member->second;
-    effects_.push_back(Send{from, ended.counter, std::move(outcome)});
+    effects_.emplace_back(Send{from, ended.counter, std::move(outcome)});
     return true;
   }
   return false;
@@ -108,7 +102,7 @@ bool CoordinatorMachine::find_disagreement(int from, const Join& join) {
     Outcome outcome;
     outcome.ticket = ticket;
     outcome.failures = found->failures;
-    if (down_.count(rank) == 0) effects_.push_back(Send{rank, 0, std::move(outcome)});
+    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, std::move(outcome)});
   }
   return true;
 }
@@ -121,7 +115,7 @@ bool CoordinatorMachine::answer_missed(int from, const Join& join) {
     Outcome outcome = missed.outcome;
     outcome.ticket = join.ticket;
     kept_[from].ended_ticket = join.ticket;
-    effects_.push_back(Send{from, 0, std::move(outcome)});
+    effects_.emplace_back(Send{from, 0, std::move(outcome)});
     return true;
   }
   return false;
@@ -131,14 +125,14 @@ bool CoordinatorMachine::answer_missed(int from, const Join& join) {
 void CoordinatorMachine::forget_join(int rank) {
   joins_.erase(rank);
   if (!joins_.empty()) return;
-  effects_.push_back(StopTimer{Timer::kPhase});
+  effects_.emplace_back(StopTimer{Timer::kPhase});
   stop_joining();
   become(State::kIdle);
 }
 
 void CoordinatorMachine::stop_joining() {
   suspects_.clear();
-  if (std::exchange(probing_, false)) effects_.push_back(StopTimer{Timer::kProbe});
+  if (!std::exchange(probed_, {}).empty()) effects_.emplace_back(StopTimer{Timer::kProbe});
 }
 
 void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
@@ -169,15 +163,47 @@ void CoordinatorMachine::join_if_complete() {
     end(std::move(failures), Committed::kNo);
 }
 
-// A rank that was lost in an earlier call may be back, and about to join this one. What it is sent makes the links try, and it answers.
+// A rank that was lost may be back, and about to join this call. What it is sent makes the links try, and it answers.
 bool CoordinatorMachine::probe_lost_ranks() {
   if (suspects_.empty()) return false;
-  if (std::exchange(probing_, true)) return true;
-  const Join& own = own_join();
-  for (const int rank : suspects_)
-    effects_.push_back(Send{rank, 0, AskStanding{kProbeInquiry, identity_.rank, own.ordinal, own.operation, own.checkpoint_id}});
-  effects_.push_back(StartTimer{Timer::kProbe, 2 * options_.silence});
+  bool asked = false;
+  for (const int rank : suspects_) {
+    if (!probed_.insert(rank).second) continue;
+    asked = true;
+    ask_standing(rank);
+  }
+  if (asked) effects_.emplace_back(StartTimer{Timer::kProbe, 2 * options_.silence});
   return true;
+}
+
+// Of this call. The answer comes to `take_probe_answer`.
+void CoordinatorMachine::ask_standing(int rank) {
+  const Join& own = own_join();
+  send(rank, AskStanding{kProbesFrom + own.ordinal, identity_.rank, own.ordinal, own.operation, own.checkpoint_id});
+}
+
+// A coordinator that was given up: who had to do with the call may have ended it without it.
+void CoordinatorMachine::take_probe_answer(int from, const Standing& standing) {
+  const bool waits = state_ == State::kJoining || state_ == State::kSettling;
+  if (!waits || joins_.count(identity_.rank) == 0 || standing.inquiry != kProbesFrom + own_join().ordinal) return;
+  const bool knows_nothing = standing.kind == StandingKind::kAbsent || standing.kind == StandingKind::kAttached;
+  if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
+  if (standing.kind != StandingKind::kEnded) return;
+  if (state_ == State::kJoining) put_off_other_calls();
+  end(standing.outcome->failures, standing.outcome->committed, standing.outcome->save_id);
+}
+
+// While the ranks join: some of them may be at the next call already.
+void CoordinatorMachine::put_off_other_calls() {
+  const Join own = own_join();
+  for (auto join = joins_.begin(); join != joins_.end();) {
+    if (is_same_call(join->second, own)) {
+      ++join;
+      continue;
+    }
+    next_joins_.insert_or_assign(join->first, join->second);
+    join = joins_.erase(join);
+  }
 }
 
 // Ranks that are not there, and ranks whose call differs from the coordinator's own.

@@ -108,6 +108,7 @@ void CoordinatorMachine::receive(int from, const PhaseStopped&) {
 }
 
 void CoordinatorMachine::receive(int from, const Cancel& message) {
+  if (message.awaits_outcome) return cancel_call(from, message);
   const bool has_ended = message.ticket <= kept_[from].ended_ticket;
   kept_[from].ended_ticket = std::max(kept_[from].ended_ticket, message.ticket);
   Failure failure = message.failure;
@@ -156,11 +157,13 @@ void CoordinatorMachine::hurry() {
   start_timer(options_.phase_grace);
 }
 
+// Those that do not know yet that it has failed.
 void CoordinatorMachine::tell_to_stop() {
-  stopping_ = true;
+  hurried_ = stopping_ = true;
   start_timer(options_.cancel_grace);
+  if (!collects()) return;
   for (const auto& [rank, join] : joins_)
-    if (answered_.count(rank) == 0) send(rank, StopPhase{});
+    if (answered_.count(rank) == 0 && failures_.count(rank) == 0) send(rank, StopPhase{});
 }
 
 void CoordinatorMachine::end_phase_if_complete() {
@@ -208,14 +211,13 @@ void CoordinatorMachine::on(const HookDone& done) {
 
   if (hook_ == Hook::kAskCommitted) {
     const auto* answer = failure ? nullptr : std::get_if<Committed>(&std::get<HookValue>(done.result));
-    return end(std::exchange(failures_, {}), answer ? *answer : Committed::kUnknown);
+    settled_ = answer ? *answer : Committed::kUnknown;
+    return end_settling_if_complete();
   }
   if (failure) failures_.insert_or_assign(identity_.rank, *failure);
   if (hook_ == Hook::kFinish) {
     if (failures_.empty()) return end({}, Committed::kYes);
-    become(State::kSettling);
-    start_timer(options_.cancel_grace);
-    return run(Hook::kAskCommitted, Phase::kFinish, {});
+    return settle(failure->code == ErrorCode::kFenced);
   }
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
 
@@ -297,6 +299,25 @@ void CoordinatorMachine::finish() {
   run(Hook::kFinish, Phase::kFinish, FinishArguments{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }
 
+// Whether the checkpoint exists. `fenced`: it may be that other ranks have taken this one for lost, and end the attempt, or have
+// ended it: then their outcome is this one's too.
+void CoordinatorMachine::settle(bool fenced) {
+  become(State::kSettling);
+  start_timer(options_.cancel_grace);
+  for (const auto& [rank, join] : joins_)
+    if (fenced && rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
+  run(Hook::kAskCommitted, Phase::kFinish, {});
+}
+
+void CoordinatorMachine::ask_for_end(int rank) {
+  ++asked_[rank];
+  ask_standing(rank);
+}
+
+void CoordinatorMachine::end_settling_if_complete() {
+  if (state_ == State::kSettling && settled_ && asked_.empty()) end(std::exchange(failures_, {}), *settled_);
+}
+
 // --- small ones -------------------------------------------------------------------------------------------------------------
 
 const Join& CoordinatorMachine::own_join() const {
@@ -305,15 +326,9 @@ const Join& CoordinatorMachine::own_join() const {
   return own->second;
 }
 
-Failure CoordinatorMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const {
-  Failure failure;
-  failure.rank = rank;
-  failure.phase = phase();
-  failure.kind = kind;
-  failure.code = code;
-  failure.what = what.substr(0, kFailureTextMax);  // as others will hear it
-  failure.actor = actor;
-  return failure;
+Failure CoordinatorMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor,
+                                       const std::string& what) const {
+  return make_failure(rank, phase(), kind, code, actor, what);
 }
 
 Phase CoordinatorMachine::phase() const {
@@ -346,34 +361,20 @@ void CoordinatorMachine::run(Hook hook, Phase phase, HookValue argument) {
   effect.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
   effect.is_coordinator = true;
   effect.argument = std::move(argument);
-  effects_.push_back(std::move(effect));
-}
-
-std::string CoordinatorMachine::list_of_ranks(const std::set<int>& ranks) const {
-  if (ranks.empty()) return "no rank";
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  bool first = true;
-  for (auto it = ranks.begin(); it != ranks.end();) {
-    const int from = *it;
-    int to = from;
-    for (++it; it != ranks.end() && *it == to + 1; ++it) to = *it;
-    text += (first ? "" : ", ") + std::to_string(from) + (to > from ? "-" + std::to_string(to) : "");
-    first = false;
-  }
-  return text;
+  effects_.emplace_back(std::move(effect));
 }
 
 void CoordinatorMachine::become(State state) {
   state_ = state;
-  effects_.push_back(Note{to_string(state), true});
+  effects_.emplace_back(Note{to_string(state), true});
 }
 
 void CoordinatorMachine::append(Effects effects) {
-  for (auto& effect : effects) effects_.push_back(std::move(effect));
+  for (auto& effect : effects) effects_.emplace_back(std::move(effect));
 }
 
-void CoordinatorMachine::send(int to, Message body) { effects_.push_back(Send{to, counter_, std::move(body)}); }
+void CoordinatorMachine::send(int to, Message body) { effects_.emplace_back(Send{to, counter_, std::move(body)}); }
 
-void CoordinatorMachine::ignore(const char* why) { effects_.push_back(Note{why, false}); }
+void CoordinatorMachine::ignore(const char* why) { effects_.emplace_back(Note{why, false}); }
 
 }  // namespace cairn::protocol

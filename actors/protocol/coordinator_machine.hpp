@@ -12,7 +12,8 @@
 // A phase that has begun runs to its end on all ranks: its failures are in the map together. After the first one the others have
 // `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
 // lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
-// that fails nothing.
+// that fails nothing. When the caller of one rank cancels the call, the others are told to stop without that grace; once publication
+// has begun it is too late.
 // Waits:      every state but idle runs under Timer::kPhase; joining, towards its end, under Timer::kProbe too.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
 // It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
@@ -59,7 +60,7 @@ class CoordinatorMachine {
     std::uint64_t ended_ticket = 0;  // calls up to this one have ended
   };
   struct Ended {
-    std::uint64_t counter = 0;
+    std::uint64_t counter = 0;             // 0: it failed while the ranks joined
     std::map<int, std::uint64_t> tickets;  // of the members
     Outcome outcome;
   };
@@ -73,6 +74,7 @@ class CoordinatorMachine {
   };
 
   void on(const CallStarted&) { ignore("call for a rank's machine"); }
+  void on(const CancelRequested&) { ignore("cancellation for a rank's machine"); }
   void on(const Received& received);
   void on(const HookDone& done);
   void on(const TimerFired& fired);
@@ -103,6 +105,9 @@ class CoordinatorMachine {
   bool send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket);
   void join_if_complete();
   bool probe_lost_ranks();
+  void ask_standing(int rank);
+  void put_off_other_calls();
+  void take_probe_answer(int from, const Standing& standing);
   void forget_join(int rank);
   void stop_joining();
   FailureMap judge_joins() const;
@@ -112,6 +117,9 @@ class CoordinatorMachine {
   void fail(int rank, Failure failure);
   void hurry();
   void tell_to_stop();
+  void cancel_call(int from, const Cancel& message);
+  void end_next_call(int from, Failure failure);
+  std::string awaited() const;
   void end_phase_if_complete();
   void plan_globally();
   void take_global_plan(const HookValue& value);
@@ -120,7 +128,10 @@ class CoordinatorMachine {
   void spread_save_plans(std::vector<SavePlan>& plans);
   void send_global_plan(int rank);
   void finish();
-  void end(FailureMap failures, Committed committed);
+  void settle(bool fenced);
+  void ask_for_end(int rank);
+  void end_settling_if_complete();
+  void end(FailureMap failures, Committed committed, std::string save_id = {});
   void remember(const Outcome& outcome);
   void restart_joins();
 
@@ -129,14 +140,13 @@ class CoordinatorMachine {
   void append(Effects effects);
   void send(int to, Message body);
   void ignore(const char* why);
-  void start_timer(Duration after) { effects_.push_back(StartTimer{Timer::kPhase, after}); }
-  Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const;
+  void start_timer(Duration after) { effects_.emplace_back(StartTimer{Timer::kPhase, after}); }
+  Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
-  std::string list_of_ranks(const std::set<int>& ranks) const;
 
   const Identity identity_;
   const RuntimeOptions options_;
@@ -159,6 +169,8 @@ class CoordinatorMachine {
   std::vector<Digest> global_digests_;
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
+  std::map<int, int> asked_;          // ranks that may know how the attempt has ended, and how often they were asked
+  std::optional<Committed> settled_;  // what the own writer says of the checkpoint
   Hook hook_ = Hook::kFinish;
   std::uint64_t outstanding_ = 0;
 
@@ -168,8 +180,8 @@ class CoordinatorMachine {
   std::map<int, Join> next_joins_;  // that arrived while an attempt was running
   std::map<int, Failure> refused_;  // ranks that cannot make the call that the others make
   std::map<int, PeerDown> down_;    // ranks without a connection
-  std::set<int> suspects_;          // of these, that were lost before the ranks began to join: they may be back
-  bool probing_ = false;            // and were sent something, to see whether they are
+  std::set<int> suspects_;          // of these, those of whom it is not certain: they may be back
+  std::set<int> probed_;            // that were sent something while the ranks join, to see whether they are
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;

@@ -52,17 +52,27 @@ const char* actor_of(Hook hook) noexcept {
   }
 }
 
-bool is_of_coordinator(Timer timer) noexcept { return timer != Timer::kAnswer; }
+bool is_of_coordinator(Timer timer) noexcept { return timer != Timer::kAnswer && timer != Timer::kCall; }
+
+std::string in_seconds(Duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) {
+  Failure failure;
+  failure.rank = rank;
+  failure.phase = phase;
+  failure.kind = kind;
+  failure.code = code;
+  failure.what = what.substr(0, kFailureTextMax);
+  failure.actor = actor;
+  return failure;
+}
 
 Failure failure_of(const PeerDown& down, Phase phase) {
-  Failure failure;
-  failure.rank = down.rank;
-  failure.phase = phase;
-  failure.kind = down.kind;
-  failure.code = down.code;
-  failure.what = "lost touch with rank " + std::to_string(down.rank) + ": " + down.why;
-  failure.actor = "link";
-  return failure;
+  return make_failure(down.rank, phase, down.kind, down.code, "link",
+                      "lost touch with rank " + std::to_string(down.rank) + ": " + down.why);
 }
 
 }  // namespace cairn::protocol

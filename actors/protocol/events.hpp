@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -85,6 +86,7 @@ enum class Timer : std::uint8_t {
   kPhase,       // coordinator: the ranks' answers
   kProbe,       // coordinator: a sign of life of ranks that were lost before the call
   kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
+  kCall,        // rank: the deadline that its caller has set
 };
 // Whether it is the coordinator's machine that started it; otherwise the rank's.
 bool is_of_coordinator(Timer timer) noexcept;
@@ -111,6 +113,9 @@ struct Note {
   bool ok = true;
 };
 
+// A failure that nobody threw. Its text is cut as it will be when it travels, so that all ranks hold the same map.
+Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
+
 using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, Note>;
 using Effects = std::vector<Effect>;
 
@@ -125,6 +130,12 @@ struct CallStarted {
   int coordinator_rank = 0;
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
+  std::optional<Duration> deadline;  // for the outcome, as the caller has set it; negative: passed already
+};
+// The caller wants the running call to end, on all ranks.
+struct CancelRequested {
+  std::uint64_t ticket = 0;
+  std::string why;  // in the caller's words; may be empty
 };
 // A message of this world and this checkpointer.
 struct Received {
@@ -162,7 +173,10 @@ struct Cancelled {
   std::string why;
 };
 
-using Event = std::variant<CallStarted, Received, HookDone, TimerFired, PeerDown, PeerUp, ActorDied, Cancelled>;
+using Event = std::variant<CallStarted, CancelRequested, Received, HookDone, TimerFired, PeerDown, PeerUp, ActorDied, Cancelled>;
+
+// "1.5 s", for texts.
+std::string in_seconds(Duration duration);
 
 // Who a machine is.
 struct Identity {

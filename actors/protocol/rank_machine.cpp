@@ -61,8 +61,10 @@ void RankMachine::on(const CallStarted& call) {
   askers_.clear();
 
   become(State::kJoining);
+  tell_early_askers();
   join();
   wait_for_coordinator(options_.join_deadline);
+  if (call.deadline) effects_.emplace_back(StartTimer{Timer::kCall, std::max(*call.deadline, Duration(0))});
 }
 
 void RankMachine::join() {
@@ -76,8 +78,10 @@ void RankMachine::join() {
   join.counter_seen = counter_seen_;
   join.world_size = static_cast<std::uint32_t>(identity_.world_size);
   join.coordinator_rank = call_.coordinator_rank;
-  if (call_.coordinator_rank != kRegistrar) effects_.push_back(Send{kRegistrar, 0, join});
-  if (has_coordinator()) send(std::move(join));
+  if (call_.coordinator_rank != kRegistrar) effects_.emplace_back(Send{kRegistrar, 0, join});
+  if (!has_coordinator()) return;
+  send(std::move(join));
+  if (own_failure_) send(Cancel{call_.ticket, *own_failure_, true});  // cancelled before the Join got there
 }
 
 void RankMachine::on(const Received& received) {
@@ -111,7 +115,7 @@ void RankMachine::on(const Received& received) {
 }
 
 void RankMachine::receive(const Begin& begin) {
-  effects_.push_back(StopTimer{Timer::kAnswer});
+  effects_.emplace_back(StopTimer{Timer::kAnswer});
   save_id_ = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
   key_order_ = begin.key_order;
   began_ = true;
@@ -130,7 +134,7 @@ void RankMachine::receive(const GlobalSavePlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("GlobalSavePlan out of turn");
   if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank].add(local_digest_);
   global_plans_.add(message.digest, message.plan);
-  effects_.push_back(StopTimer{Timer::kAnswer});
+  effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
   run(Hook::kFinishPlan, std::make_shared<SavePlan>(*message.plan));
 }
@@ -149,7 +153,7 @@ void RankMachine::receive(const UseCachedPlan& message) {
 
 void RankMachine::receive(const GlobalLoadPlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kLoad) return ignore("GlobalLoadPlan out of turn");
-  effects_.push_back(StopTimer{Timer::kAnswer});
+  effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
   run(Hook::kFinishPlan, std::make_shared<LoadPlan>(*message.plan));
 }
@@ -180,14 +184,17 @@ void RankMachine::withdraw() {
 void RankMachine::receive(const StopPhase&) {
   if (state_ != State::kPreparing && state_ != State::kPlanned && state_ != State::kMoving) return ignore("StopPhase out of turn");
   if (outcome_ || std::exchange(stopping_, true)) return ignore("second StopPhase");
-  if (outstanding_ == 0) return report_stopped();
-  if (state_ == State::kMoving && hook_ == Hook::kMoveData && call_.operation == Operation::kSave) stop_writing();
+  if (!has_hook_running()) return report_stopped();
+  stop_writing();
 }
 
 void RankMachine::stop_writing() {
+  const bool writes =
+      state_ == State::kMoving && outstanding_ != 0 && hook_ == Hook::kMoveData && call_.operation == Operation::kSave;
+  if (!writes || abandoned_) return;
   abandoned_ = true;
   stop_outstanding_ = ++sequence_;
-  effects_.push_back(hook_effect(Hook::kAbandon, stop_outstanding_));
+  effects_.emplace_back(hook_effect(Hook::kAbandon, stop_outstanding_));
 }
 
 // --- hooks ------------------------------------------------------------------------------------------------------------------
@@ -199,7 +206,7 @@ void RankMachine::on(const HookDone& done) {
   if (state_ == State::kEnding) return finish();
   const auto* failure = is_stop ? nullptr : std::get_if<Failure>(&done.result);
   // What failed because it was told to stop has not failed.
-  const bool was_stopped = abandoned_ && failure && failure->code == ErrorCode::kCancelled;
+  const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
   if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
   if (has_hook_running()) return;
   if (outcome_) return let_go();
@@ -238,7 +245,7 @@ void RankMachine::run(Hook hook, HookValue argument) {
   outstanding_ = ++sequence_;
   RunHook effect = hook_effect(hook, outstanding_);
   effect.argument = std::move(argument);
-  effects_.push_back(std::move(effect));
+  effects_.emplace_back(std::move(effect));
 }
 
 RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
@@ -279,7 +286,8 @@ void RankMachine::report_end_of_phase(Message message, Duration deadline) {
 
 void RankMachine::send_report() {
   send(*report_);
-  delivered_ = std::holds_alternative<Written>(*report_);
+  // For good: what fails here after that does not take the results back.
+  if (std::holds_alternative<Written>(*report_)) delivered_ = true;
 }
 
 Message RankMachine::local_plan_message(HookValue value) {
@@ -318,12 +326,14 @@ void RankMachine::report_stopped() {
 
 // Where a rank has failed, the coordinator waits for the others as long again as the graces say.
 void RankMachine::wait_for_coordinator(Duration deadline) {
-  effects_.push_back(StartTimer{Timer::kAnswer, deadline + options_.phase_grace + options_.cancel_grace + options_.outcome_grace});
+  effects_.emplace_back(
+      StartTimer{Timer::kAnswer, deadline + options_.phase_grace + options_.cancel_grace + options_.outcome_grace});
 }
 
 // --- ends -------------------------------------------------------------------------------------------------------------------
 
 void RankMachine::on(const TimerFired& fired) {
+  if (fired.timer == Timer::kCall) return pass_deadline();
   if (fired.timer != Timer::kAnswer || outcome_ || !(lost_ ? runs() : waits())) return ignore("timer that was stopped");
   if (lost_) {
     if (leader_ != -1) {
@@ -369,8 +379,7 @@ void RankMachine::on(const Cancelled& cancelled) {
   Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why);
   if (has_coordinator()) send(Cancel{call_.ticket, failure});
   // Nobody publishes without this rank's results.
-  const bool delivered = state_ == State::kReported && !own_failure_;
-  end_alone(std::move(failure), delivered ? committed_unheard() : Committed::kNo);
+  end_alone(std::move(failure), delivered_ ? committed_unheard() : Committed::kNo);
 }
 
 // "save of "step_100" by checkpointer "main"", for texts.
@@ -390,15 +399,8 @@ void RankMachine::end_alone(Failure failure, Committed committed) {
   end(std::move(outcome), true);
 }
 
-Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const {
-  Failure failure;
-  failure.rank = rank;
-  failure.phase = phase();
-  failure.kind = kind;
-  failure.code = code;
-  failure.what = what.substr(0, kFailureTextMax);  // as others will hear it
-  failure.actor = actor;
-  return failure;
+Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const {
+  return make_failure(rank, phase(), kind, code, actor, what);
 }
 
 // Whether the checkpoint exists, as far as a rank can tell that has not heard the coordinator's outcome.
@@ -415,7 +417,8 @@ void RankMachine::end(Outcome outcome, bool alone) {
     if (own != outcome.failures.end() && own->second == *own_failure_) own->second.exception = own_failure_->exception;
   }
   outcome_ = std::move(outcome);
-  effects_.push_back(StopTimer{Timer::kAnswer});
+  effects_.emplace_back(StopTimer{Timer::kAnswer});
+  if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
   if (!has_hook_running()) let_go();
 }
 
@@ -437,7 +440,7 @@ void RankMachine::finish() {
   report_.reset();
   lost_.reset();
   become(State::kIdle);
-  effects_.push_back(std::move(finished));
+  effects_.emplace_back(std::move(finished));
 }
 
 // --- small ones -------------------------------------------------------------------------------------------------------------
@@ -461,9 +464,9 @@ Phase RankMachine::phase() const {
 
 void RankMachine::become(State state) {
   state_ = state;
-  effects_.push_back(Note{to_string(state), true});
+  effects_.emplace_back(Note{to_string(state), true});
 }
 
-void RankMachine::send(Message body) { effects_.push_back(Send{call_.coordinator_rank, counter_, std::move(body)}); }
+void RankMachine::send(Message body) { effects_.emplace_back(Send{call_.coordinator_rank, counter_, std::move(body)}); }
 
 }  // namespace cairn::protocol

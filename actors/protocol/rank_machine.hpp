@@ -10,6 +10,8 @@
 // Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
 // Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
 //             while one runs takes effect when it has ended.
+// Cancelled:  by its caller, or at the deadline that this has set, the rank stops, tells the coordinator, and waits for the outcome as
+//             in any failed call: rank_cancel.cpp.
 // Peer death: the coordinator judges the others'. When it is lost itself, the rank goes on with its phase, and turns to the coordinator
 //             once more and then to its successors (succession.hpp): the first that asks how it stands to the call is followed, and
 //             only its outcome counts. Nothing is delivered to a coordinator that was lost.
@@ -61,8 +63,10 @@ class RankMachine {
   };
   void keep(const Outcome& outcome, bool alone);
   const Ended* find_ended(std::uint64_t counter, const AskStanding& ask) const;
+  bool is_in(std::uint64_t counter, const AskStanding& ask) const;
 
   void on(const CallStarted& call);
+  void on(const CancelRequested& request);
   void on(const Received& received);
   void on(const HookDone& done);
   void on(const TimerFired& fired);
@@ -101,6 +105,7 @@ class RankMachine {
   void return_to_coordinator();
   Standing standing(StandingKind kind, std::uint64_t inquiry) const;
   void tell_standing(int asker);
+  void tell_early_askers();
   void tell_askers_of_end(const Outcome& outcome, bool alone);
   void withdraw();
   Failure no_coordinator() const;
@@ -114,8 +119,10 @@ class RankMachine {
   void report_stopped();
   void wait_for_coordinator(Duration deadline);
   void tell_coordinator_of_leaving(std::string why);
+  void pass_deadline();
+  void cancel_call(ErrorCode code, const std::string& why);
   void end_alone(Failure failure, Committed committed);
-  Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, std::string what) const;
+  Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
   void end(Outcome outcome, bool alone = false);
   void let_go();
   void finish();
@@ -123,7 +130,7 @@ class RankMachine {
   void become(State state);
   void send(Message body);
   void ignore(const char* why) { note(why, false); }
-  void note(const char* what, bool ok = true) { effects_.push_back(Note{what, ok}); }
+  void note(const char* what, bool ok = true) { effects_.emplace_back(Note{what, ok}); }
   Phase phase() const;
   Committed committed_unheard() const;
   bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
@@ -150,7 +157,7 @@ class RankMachine {
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
   std::optional<Message> report_;  // what was said, or is to be said, at the end of the last phase
-  bool delivered_ = false;         // it was the results, and the coordinator was sent them
+  bool delivered_ = false;         // the coordinator was sent the results
   std::string metadata_save_id_;
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};
@@ -163,6 +170,9 @@ class RankMachine {
   int turns_ = 0;                        // how often another rank was turned to, in this round
   int rounds_ = 0;                       // of trying them all
   std::map<int, std::uint64_t> askers_;  // ranks that are to hear what changes here, with the number of their question
+
+  // Successors that have asked about a call that has not begun, before this rank made it.
+  std::map<int, AskStanding> early_askers_;
 
   // Across calls.
   std::set<int> down_;  // ranks without a connection

@@ -17,16 +17,17 @@ bool RankMachine::is_heard(const Received& received) const {
     return received.from == kRegistrar && outcome && state_ == State::kJoining && outcome->ticket == call_.ticket;
   }
   if (leader_ != -1) return received.from == leader_;
-  // Nothing is promised to anybody: an outcome that is known already counts, also the coordinator's own.
-  if (received.from == candidate_)
-    return outcome || std::holds_alternative<CoordinatorDown>(received.body) || std::holds_alternative<Begin>(received.body);
-  return received.from == call_.coordinator_rank && outcome;
+  // Nothing is promised to anybody: an outcome that is known already counts, the coordinator's own or that of any successor.
+  if (outcome) return true;
+  return received.from == candidate_ &&
+         (std::holds_alternative<CoordinatorDown>(received.body) || std::holds_alternative<Begin>(received.body));
 }
 
 void RankMachine::on(const PeerDown& down) {
   if (!down.reachable) {
     down_.insert(down.rank);
     askers_.erase(down.rank);
+    early_askers_.erase(down.rank);
   }
   if (!runs()) return;
   if (lost_) {
@@ -92,15 +93,16 @@ void RankMachine::turn_to_next() {
   if (++rounds_ > kRoundsMax) return end_alone(*lost_, committed_unheard());
   tried_.clear();
   turns_ = 0;
-  effects_.push_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
 }
 
 void RankMachine::appeal_to(int rank) {
   candidate_ = rank;
+  leader_ = -1;
   tried_.insert(rank);
   if (rank == call_.coordinator_rank && counter_ == 0) join();
-  effects_.push_back(Send{rank, counter_, standing(StandingKind::kOrphaned, 0)});
-  effects_.push_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+  effects_.emplace_back(Send{rank, counter_, standing(StandingKind::kOrphaned, 0)});
+  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
 }
 
 // From now on only this rank's outcome counts.
@@ -109,7 +111,7 @@ void RankMachine::follow(int rank) {
   candidate_ = -1;
   for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
   // It asks again and again while it waits, so this covers what comes after: the graces, and the store.
-  effects_.push_back(
+  effects_.emplace_back(
       StartTimer{Timer::kAnswer, 4 * options_.silence + options_.phase_grace + 2 * options_.cancel_grace + options_.outcome_grace});
 }
 
@@ -125,20 +127,32 @@ void RankMachine::return_to_coordinator() {
 
 // --- what a successor says --------------------------------------------------------------------------------------------------
 
+// Whether the running call is the one that is asked about. One rank may have gone on to the next call while another waits for the
+// outcome of the last, so where a counter is missing the call itself tells.
+bool RankMachine::is_in(std::uint64_t counter, const AskStanding& ask) const {
+  if (call_.coordinator_rank != ask.coordinator_rank) return false;
+  if (counter_ != 0 && counter != 0) return counter_ == counter;
+  return is_same_call(call_, ask);
+}
+
 void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& ask) {
   if (ask.inquiry == 0) {
     if (!runs() || !lost_ || candidate_ != from || from != call_.coordinator_rank) return ignore("answer to no appeal");
     return return_to_coordinator();
   }
-  const bool same_attempt = counter_ == 0 || counter == 0 || counter_ == counter;
   const Ended* ended = find_ended(counter, ask);
-  if (runs() && call_.coordinator_rank == ask.coordinator_rank && same_attempt && !(ended && counter_ == 0 && counter != 0)) {
+  if (runs() && is_in(counter, ask) && !(ended && counter_ == 0 && counter != 0)) {
     // A coordinator that asks whether the rank is there has heard enough.
     if (!lost_ && from == call_.coordinator_rank) {
-      effects_.push_back(Send{from, counter_, standing(StandingKind::kAttached, ask.inquiry)});
+      effects_.emplace_back(Send{from, counter_, standing(StandingKind::kAttached, ask.inquiry)});
       return;
     }
     askers_.insert_or_assign(from, ask.inquiry);
+    // One that has been fenced waits for what this rank learns; it ends nothing any more.
+    if (lost_ && counter_ != 0 && ask.inquiry >= kProbesFrom) {
+      effects_.emplace_back(Send{from, counter_, standing(StandingKind::kOrphaned, ask.inquiry)});
+      return;
+    }
     if (lost_ && (leader_ == -1 || leader_ == from)) return follow(from);
     return tell_standing(from);
   }
@@ -149,8 +163,10 @@ void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& as
     answer.kind = StandingKind::kEnded;
     answer.ticket = ended->ticket;
     answer.outcome = ended->outcome;
+  } else if (counter == 0 && from != ask.coordinator_rank) {
+    early_askers_.insert_or_assign(from, ask);
   }
-  effects_.push_back(Send{from, ended ? ended->counter : 0, std::move(answer)});
+  effects_.emplace_back(Send{from, ended ? ended->counter : 0, std::move(answer)});
 }
 
 void RankMachine::receive(int from, const FollowOther& other) {
@@ -160,10 +176,7 @@ void RankMachine::receive(int from, const FollowOther& other) {
   const bool other_is_new = other.leader >= 0 && other.leader < identity_.world_size && other.leader != from &&
                             other.leader != call_.coordinator_rank && tried_.count(other.leader) == 0 &&
                             askers_.count(other.leader) == 0 && down_.count(other.leader) == 0;
-  if (other_is_new && ++turns_ <= kTurnsMax) {
-    leader_ = -1;
-    return appeal_to(other.leader);
-  }
+  if (other_is_new && ++turns_ <= kTurnsMax) return appeal_to(other.leader);
   turn_to_next();
 }
 
@@ -189,7 +202,21 @@ Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
 void RankMachine::tell_standing(int asker) {
   StandingKind kind = StandingKind::kAttached;
   if (lost_ && leader_ != -1) kind = asker == leader_ ? StandingKind::kOrphaned : StandingKind::kPromised;
-  effects_.push_back(Send{asker, counter_, standing(kind, askers_.at(asker))});
+  effects_.emplace_back(Send{asker, counter_, standing(kind, askers_.at(asker))});
+}
+
+// Who has heard that this rank is absent is not to end the call without it.
+void RankMachine::tell_early_askers() {
+  for (auto asker = early_askers_.begin(); asker != early_askers_.end();) {
+    const auto [rank, ask] = *asker;
+    if (!is_in(0, ask)) {
+      ++asker;
+      continue;
+    }
+    askers_.insert_or_assign(rank, ask.inquiry);
+    tell_standing(rank);
+    asker = early_askers_.erase(asker);
+  }
 }
 
 // Those who wait for what this rank learns. An outcome that it gave itself says nothing about the others.
@@ -201,7 +228,7 @@ void RankMachine::tell_askers_of_end(const Outcome& outcome, bool alone) {
       const auto own = outcome.failures.find(identity_.rank);
       if (own != outcome.failures.end()) answer.failure = own->second;
     }
-    effects_.push_back(Send{asker, counter_, std::move(answer)});
+    effects_.emplace_back(Send{asker, counter_, std::move(answer)});
   }
   askers_.clear();
 }
@@ -218,9 +245,7 @@ void RankMachine::keep(const Outcome& outcome, bool alone) {
 const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const AskStanding& ask) const {
   for (const auto& ended : ended_) {
     if (ended.coordinator_rank != ask.coordinator_rank) continue;
-    const bool same_call =
-        ended.operation == ask.operation && ended.checkpoint_id == ask.checkpoint_id && ended.ordinal == ask.ordinal;
-    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : same_call) return &ended;
+    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : is_same_call(ended, ask)) return &ended;
   }
   return nullptr;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
@@ -13,9 +14,12 @@ constexpr std::uint64_t kHooksFrom = std::uint64_t{1} << 63;
 // After so many broken links a rank counts as gone.
 constexpr int kLossesMax = 4;
 // After so many rounds of waiting for the followers of an earlier successor, this one yields even if it cannot reach that itself.
-constexpr int kRoundsMax = 3;
+constexpr int kYieldRoundsMax = 3;
 
-int distance(int rank, int coordinator, int world_size) { return (rank - coordinator + world_size) % world_size; }
+// The coordinator's own rank, whose coordinator actor has died, comes last: as it turns to all others first.
+int distance(int rank, int coordinator, int world_size) {
+  return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
+}
 
 }  // namespace
 
@@ -34,12 +38,18 @@ Effects Succession::receive(int from, std::uint64_t counter, const Standing& sta
   return std::exchange(effects_, {});
 }
 
+// As RankMachine::is_in.
+bool Succession::is_of_this_call(std::uint64_t counter, const Standing& standing) const {
+  if (standing.coordinator_rank != coordinator_) return false;
+  if (counter != 0 && counter_ != 0) return counter == counter_;
+  return is_same_call(call_, standing);
+}
+
 // An orphan wants this rank to succeed its coordinator.
 void Succession::take_appeal(int from, std::uint64_t counter, const Standing& standing) {
   if (const Ended* ended = find_ended(counter, standing)) return answer(from, *ended, standing.ticket);
   if (stage_ == Stage::kIdle) return start(counter, standing);
-  const bool is_this = standing.coordinator_rank == coordinator_ && (counter == 0 || counter_ == 0 || counter == counter_);
-  if (!is_this) {
+  if (!is_of_this_call(counter, standing)) {
     appeals_.insert_or_assign(from, Appeal{counter, standing});
   } else if (members_[from].state != Member::State::kAsked && stage_ != Stage::kAskingStore) {
     ask(from);  // it has lost the answer, or this rank its
@@ -48,15 +58,18 @@ void Succession::take_appeal(int from, std::uint64_t counter, const Standing& st
 
 void Succession::take_answer(int from, std::uint64_t counter, const Standing& standing) {
   if (stage_ == Stage::kIdle || standing.inquiry != inquiry_) {
+    const Ended* ended = find_ended(counter, standing);
+    if (ended && from == ended->coordinator && counter == 0 && standing.kind == StandingKind::kAttached)
+      return tell_coordinator(*ended, standing);
     // It follows this rank, which is done with that call.
     if (standing.kind != StandingKind::kOrphaned) return note("answer to a question of another succession", false);
-    const Ended* ended = find_ended(counter, standing);
     if (ended) return answer(from, *ended, standing.ticket);
-    effects_.push_back(Send{from, counter, FollowOther{-1}});
+    effects_.emplace_back(Send{from, counter, FollowOther{-1}});
     return;
   }
   Member& member = members_[from];
   member.state = Member::State::kHeard;
+  member.was_heard = true;
   member.standing = standing;
   if (stage_ == Stage::kAskingStore) return;  // it is told with the others
   if (counter_ == 0 && standing.kind != StandingKind::kAbsent) counter_ = counter;
@@ -164,7 +177,10 @@ void Succession::evaluate() {
     return hand_over(coordinator_);
   if (find_earlier_successor()) return;
   for (const auto& [rank, member] : members_) {
-    if (member.state == Member::State::kAsked) return;
+    if (member.state == Member::State::kAsked) {
+      if (rank == coordinator_ && !member.was_heard && is_silent_to_followers()) continue;
+      return;
+    }
     const bool waits = member.state == Member::State::kHeard &&
                        (member.standing.kind == StandingKind::kAttached || member.standing.kind == StandingKind::kPromised);
     if (waits && stage_ != Stage::kOver) return;
@@ -182,11 +198,23 @@ bool Succession::find_earlier_successor() {
     const int leader = member.standing.leader;
     if (leader == identity_.rank || !succeeds_before(leader, identity_.rank, coordinator_, identity_.world_size)) continue;
     // Whoever follows one that is gone will learn it.
-    if (members_[leader].state != Member::State::kHeard && rounds_ < kRoundsMax) continue;
+    if (members_[leader].state != Member::State::kHeard && rounds_ < kYieldRoundsMax) continue;
     hand_over(leader);
     return true;
   }
   return false;
+}
+
+// All who follow have watched the coordinator for as long as a rank may be silent. To ask it as well brings nothing new, unless it has
+// answered before; should its first answer come before the outcome, that counts like any other.
+bool Succession::is_silent_to_followers() const {
+  int followers = 0;
+  for (const auto& [rank, member] : members_) {
+    if (!follows(member)) continue;
+    if (member.standing.lost->kind != FailureKind::kSilent) return false;
+    ++followers;
+  }
+  return followers != 0;
 }
 
 bool Succession::has_busy_followers() const {
@@ -220,7 +248,7 @@ void Succession::decide() {
     hook.sequence = outstanding_ = kHooksFrom + ++hooks_run_;
     hook.counter = counter_;
     hook.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
-    effects_.push_back(std::move(hook));
+    effects_.emplace_back(std::move(hook));
     return;
   }
   Outcome outcome;
@@ -246,15 +274,10 @@ FailureMap Succession::judge() const {
     } else if (member.state == Member::State::kHeard && member.standing.failure) {
       failures.emplace(rank, *member.standing.failure).first->second.rank = rank;
     } else if (follows(member) && member.standing.busy) {
-      Failure busy;
-      busy.rank = rank;
-      busy.phase = phase;
-      busy.kind = FailureKind::kBusy;
-      busy.code = ErrorCode::kDeadline;
-      busy.what = "rank " + std::to_string(rank) + " was told to stop after the loss of rank " + std::to_string(coordinator_) +
-                  ", and had not when its time was over; its call returns when its hook does";
-      busy.actor = "coordinator";
-      failures.emplace(rank, std::move(busy));
+      failures.emplace(rank, make_failure(rank, phase, FailureKind::kBusy, ErrorCode::kDeadline, "coordinator",
+                                          "rank " + std::to_string(rank) + " was told to stop after the loss of rank " +
+                                              std::to_string(coordinator_) +
+                                              ", and had not when its time was over; its call returns when its hook does"));
     }
   }
   return failures;
@@ -301,7 +324,7 @@ void Succession::go_idle() {
   counter_ = 0;
   members_.clear();
   failures_.clear();
-  effects_.push_back(StopTimer{Timer::kSuccession});
+  effects_.emplace_back(StopTimer{Timer::kSuccession});
   note("succession: idle");
   for (const auto& [from, appeal] : std::exchange(appeals_, {})) take_appeal(from, appeal.counter, appeal.standing);
 }
@@ -317,10 +340,22 @@ const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Sta
   return nullptr;
 }
 
+// It was away while the call that its ranks had begun to join was ended, and waits for them.
+void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
+  Standing told;
+  told.inquiry = kProbesFrom + its.ordinal;
+  told.kind = StandingKind::kEnded;
+  told.coordinator_rank = ended.coordinator;
+  told.ticket = its.ticket;
+  told.outcome = ended.outcome;
+  told.outcome->ticket = its.ticket;
+  effects_.emplace_back(Send{ended.coordinator, ended.counter, std::move(told)});
+}
+
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {
   Outcome outcome = ended.outcome;
   outcome.ticket = ticket;
-  effects_.push_back(Send{to, ended.counter, std::move(outcome)});
+  effects_.emplace_back(Send{to, ended.counter, std::move(outcome)});
 }
 
 }  // namespace cairn::protocol

@@ -13,7 +13,8 @@
 // What the store is asked: a checkpoint can be published only with the results of every rank. If one orphan has not delivered, it
 // never was and never will be. Otherwise the writer's `committed` fences the attempt and says whether it was published; of the
 // coordinator's publication and the fence, one wins.
-// Waits:      twice `silence` for answers, then the graces of a failed phase, then `cancel_grace` for the store: Timer::kSuccession.
+// Waits:      twice `silence` for answers, though not for that of a coordinator whom all followers have found silent; then the graces
+//             of a failed phase, then `cancel_grace` for the store: Timer::kSuccession.
 // Own death:  the followers lose this rank, and turn to the next.
 #pragma once
 
@@ -28,6 +29,9 @@
 #include <cairn/actors/protocol/events.hpp>
 
 namespace cairn::protocol {
+
+// Inquiries from here on are not a successor's, but a coordinator's about its call of that ordinal, while ranks join it.
+inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
 // Of two ranks, which comes first to succeed `coordinator`.
 bool succeeds_before(int rank, int other, int coordinator, int world_size);
@@ -51,6 +55,7 @@ class Succession {
   struct Member {
     enum class State : std::uint8_t { kAsked, kHeard, kGone };
     State state = State::kAsked;
+    bool was_heard = false;
     int losses = 0;     // links to it that broke since it was first asked
     Standing standing;  // the latest, once it was heard
     std::optional<PeerDown> down;
@@ -68,12 +73,14 @@ class Succession {
     Outcome outcome;
   };
 
+  bool is_of_this_call(std::uint64_t counter, const Standing& standing) const;
   void take_appeal(int from, std::uint64_t counter, const Standing& standing);
   void take_answer(int from, std::uint64_t counter, const Standing& standing);
   void start(std::uint64_t counter, const Standing& standing);
   void ask(int rank);
   void evaluate();
   bool find_earlier_successor();
+  bool is_silent_to_followers() const;
   bool has_busy_followers() const;
   void decide();
   FailureMap judge() const;
@@ -83,13 +90,14 @@ class Succession {
   void go_idle();
   const Ended* find_ended(std::uint64_t counter, const Standing& standing) const;
   void answer(int to, const Ended& ended, std::uint64_t ticket);
+  void tell_coordinator(const Ended& ended, const Standing& its);
   bool follows(const Member& member) const {
     return member.state == Member::State::kHeard && member.standing.kind == StandingKind::kOrphaned;
   }
 
-  void send(int to, Message body) { effects_.push_back(Send{to, counter_, std::move(body)}); }
-  void start_timer(Duration after) { effects_.push_back(StartTimer{Timer::kSuccession, after}); }
-  void note(const char* what, bool ok = true) { effects_.push_back(Note{what, ok}); }
+  void send(int to, Message body) { effects_.emplace_back(Send{to, counter_, std::move(body)}); }
+  void start_timer(Duration after) { effects_.emplace_back(StartTimer{Timer::kSuccession, after}); }
+  void note(const char* what, bool ok = true) { effects_.emplace_back(Note{what, ok}); }
   Duration answer_deadline() const { return 2 * options_.silence; }
 
   const Identity identity_;

@@ -1,5 +1,7 @@
 #include "checkpoints.hpp"
 
+#include <csignal>
+
 namespace char_lm {
 namespace {
 
@@ -19,45 +21,43 @@ cairn::Value shard_rows(const cairn::Value& value, const cairn::World& world) {
                                           world.rank());
 }
 
-// The name of the complete checkpoint that was committed last; by commit sequence, for clocks and step counts may go back.
-std::string newest_checkpoint(const std::string& directory) {
-  std::string newest;
-  std::uint64_t newest_sequence = 0;
-  const std::string record = std::string("/") + cairn::kCommitRecordName;
-  for (const auto& object : cairn::open_store(directory)->list("step_")) {
-    const auto end = object.name.find(record);
-    if (end == std::string::npos || end + record.size() != object.name.size()) continue;
-    const std::string name = object.name.substr(0, end);
-    const auto metadata = cairn::read_metadata(cairn::child_url(directory, name));
-    if (metadata.commit && metadata.commit->sequence > newest_sequence) {
-      newest = name;
-      newest_sequence = metadata.commit->sequence;
-    }
-  }
-  return newest;
+cairn::StateDict state_of(const Training& training, const cairn::World& world) {
+  return {{"model", shard_rows(cairn::module_state_dict(*training.model), world)},
+          {"optimizer", shard_rows(cairn::optimizer_state_dict(*training.optimizer, training.model.get()), world)},
+          {"step", training.step}};
 }
 
 }  // namespace
 
-void save_checkpoint(const Training& training, cairn::Checkpointer& checkpointer, const std::string& directory) {
-  const cairn::World& world = checkpointer.world();
-  cairn::StateDict state{{"model", shard_rows(cairn::module_state_dict(*training.model), world)},
-                         {"optimizer", shard_rows(cairn::optimizer_state_dict(*training.optimizer, training.model.get()), world)},
-                         {"step", training.step}};
-  cairn::SaveOptions options;
-  options.step = training.step;
-  checkpointer.save(state, cairn::child_url(directory, "step_" + std::to_string(training.step)), options);
+cairn::CheckpointManagerOptions keeping(std::int64_t save_every, std::uint32_t keep) {
+  cairn::CheckpointManagerOptions options;
+  options.save_every_steps = save_every;
+  options.save_on_signal = {SIGTERM, SIGUSR1};  // what schedulers send a while before they end a job
+  if (keep > 0) options.retention.keep_last = keep;
+  return options;
 }
 
-std::string resume(Training& training, cairn::Checkpointer& checkpointer, const std::string& directory) {
-  const std::string name = newest_checkpoint(directory);
-  if (name.empty()) return name;
+void save_if_due(const Training& training, float loss, cairn::CheckpointManager& manager, bool in_background) {
+  if (!manager.should_save(training.step)) return;
+  const cairn::StateDict state = state_of(training, manager.world());
+  cairn::Annotations annotations;
+  annotations.metrics["loss"] = loss;
+  if (!in_background || manager.signal() != 0) {  // after a signal there is nothing left to do beside
+    manager.save(training.step, state, annotations);
+    return;
+  }
+  cairn::AsyncSaveOptions options;
+  options.staging.cache_staged_state_dict = true;
+  manager.async_save(training.step, state, annotations, options);
+}
+
+std::optional<cairn::ValidCheckpoint> resume(Training& training, cairn::CheckpointManager& manager) {
   // Whole tensors this time: a load may ask for any layout.
   cairn::StateDict state{
       {"model", training.model}, {"optimizer", cairn::stateful(training.optimizer, training.model)}, {"step", training.step}};
-  checkpointer.load(state, cairn::child_url(directory, name));
-  training.step = state["step"].to_int();
-  return name;
+  auto restored = manager.restore_latest(state);
+  if (restored) training.step = state["step"].to_int();
+  return restored;
 }
 
 }  // namespace char_lm

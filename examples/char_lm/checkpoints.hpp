@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <optional>
 
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/checkpoint_manager.hpp>
 
 namespace char_lm {
 
@@ -18,10 +19,14 @@ struct Training {
   std::int64_t step = 0;  // steps done
 };
 
-// Saves under DIR/step_<N>. Every rank holds the whole model and writes its rows of each tensor.
-void save_checkpoint(const Training& training, cairn::Checkpointer& checkpointer, const std::string& directory);
+// Saves every so many steps (0: never), and when a scheduler announces the end of the job; of checkpoints the last `keep` stay (0: all).
+cairn::CheckpointManagerOptions keeping(std::int64_t save_every, std::uint32_t keep);
 
-// Loads the newest complete checkpoint below `directory`, whatever number of ranks saved it. Returns its name, "" if there is none.
-std::string resume(Training& training, cairn::Checkpointer& checkpointer, const std::string& directory);
+// To be called after each step, with its loss. Every rank holds the whole model and writes its rows of each tensor. In the background:
+// returns once the state is copied.
+void save_if_due(const Training& training, float loss, cairn::CheckpointManager& manager, bool in_background);
+
+// Loads the latest checkpoint that is whole, whatever number of ranks saved it; nothing if there is none.
+std::optional<cairn::ValidCheckpoint> resume(Training& training, cairn::CheckpointManager& manager);
 
 }  // namespace char_lm

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 
 #include <torch/torch.h>
 #include <CLI/CLI.hpp>
@@ -29,6 +30,8 @@ struct Arguments {
   std::string text = "/usr/share/common-licenses/GPL-3";
   std::uint64_t seed = 0;
   bool resume = false;
+  bool async = false;
+  std::uint32_t keep = 0;
 };
 
 // One row: the gradients of one micro-batch, all parameters in one, and its loss at the end.
@@ -70,45 +73,59 @@ float train_step(CharModel& model, torch::optim::Adam& optimizer, const Text& te
   return loss;
 }
 
+void report(const std::optional<cairn::ValidCheckpoint>& restored, const std::string& directory, bool speaks) {
+  if (!speaks) return;
+  if (!restored) {
+    std::printf("no checkpoint in %s: starting anew\n", directory.c_str());
+    return;
+  }
+  std::printf("resumed from %s/%s\n", directory.c_str(), restored->checkpoint.name.c_str());
+  for (const auto& [name, why] : restored->passed_over)
+    std::fprintf(stderr, "char_lm: passed over %s: %s\n", name.c_str(), why.c_str());
+}
+
 void train(const Arguments& arguments) {
   torch::set_num_threads(1);
   torch::manual_seed(static_cast<std::uint64_t>(arguments.seed));
   DataParallel parallel = DataParallel::from_environment();
   const bool launched = std::getenv("WORLD_SIZE") != nullptr;
-  cairn::Checkpointer checkpointer(launched ? cairn::World::from_environment() : cairn::World::single());
+  cairn::CheckpointManager manager(launched ? cairn::World::from_environment() : cairn::World::single(), arguments.directory,
+                                   keeping(arguments.save_every, arguments.keep));
   const bool speaks = parallel.rank() == 0;
 
   const Text text(arguments.text);
   CharModel model(text.characters());
   Training training{model.ptr(),
                     std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate))};
-  if (arguments.resume) {
-    const std::string name = resume(training, checkpointer, arguments.directory);
-    if (speaks && name.empty()) std::printf("no checkpoint in %s: starting anew\n", arguments.directory.c_str());
-    if (speaks && !name.empty()) std::printf("resumed from %s/%s\n", arguments.directory.c_str(), name.c_str());
-  }
-  while (training.step < arguments.steps) {
+  if (arguments.resume) report(resume(training, manager), arguments.directory, speaks);
+  while (training.step < arguments.steps && manager.signal() == 0) {
     const float loss = train_step(model, *training.optimizer, text, arguments.seed, training.step, parallel);
     ++training.step;
     if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
     std::fflush(stdout);
-    if (arguments.save_every > 0 && training.step % arguments.save_every == 0) {
-      save_checkpoint(training, checkpointer, arguments.directory);
-    }
+    save_if_due(training, loss, manager, arguments.async);
   }
+  manager.wait_for_saves();
+  if (speaks && manager.signal() != 0)
+    std::printf("stopped by signal %d after step %lld, which is saved\n", manager.signal(), static_cast<long long>(training.step));
 }
 
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app{"Trains a small character model on a text, data-parallel over all ranks.", "char_lm"};
   app.add_option("--steps", arguments.steps, "Stop after this step")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--save-every", arguments.save_every, "Steps from one checkpoint to the next, 0 for none")
+  app.add_option("--save-every", arguments.save_every,
+                 "Steps from one checkpoint to the next, 0 for none but upon SIGTERM or SIGUSR1")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--dir", arguments.directory, "Checkpoints are DIR/step_<N>")->capture_default_str();
   app.add_option("--text", arguments.text, "The text to learn")->capture_default_str();
   app.add_option("--seed", arguments.seed, "Of the first weights and of the batches")->capture_default_str();
-  app.add_flag("--resume", arguments.resume, "Go on from the newest checkpoint in DIR");
+  app.add_option("--keep", arguments.keep, "Checkpoints to keep: the last ones; 0 for all")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_flag("--async", arguments.async, "Save in the background");
+  app.add_flag("--resume", arguments.resume, "Go on from the latest checkpoint in DIR that is whole");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

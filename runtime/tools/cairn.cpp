@@ -1,6 +1,5 @@
 // The command `cairn`: looks at checkpoints, checks and converts them. Exit codes: 0 fine, 1 found bad, 2 wrong use.
-#include <unistd.h>
-
+#include <csignal>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -81,6 +80,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace cairn::tools;
+  // A file that grows beyond `ulimit -f` is then an error like any other, and what was written of it is removed.
+  std::signal(SIGXFSZ, SIG_IGN);
   int code = kFoundBad;
   try {
     code = run(argc, argv);

@@ -1,8 +1,9 @@
 #include <array>
-#include <cstdio>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include <cairn/base/utf8.hpp>
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 
@@ -10,6 +11,8 @@ namespace cairn::tools {
 
 std::shared_ptr<Store> open_existing(const std::string& url) {
   auto store = open_store(url);
+  if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
+    throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
   if (store->exists(kCommitRecordName)) return store;
   const auto objects = store->list();
   if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
@@ -42,35 +45,11 @@ std::string human_bytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} {}", amount, kUnits[unit]);
 }
 
-namespace {
-
-// How many bytes the UTF-8 character at `at` takes; 0 if there is none.
-std::size_t character_length(const std::string& text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned lead = byte(at);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xC2 && lead < 0xE0   ? 2
-                             : lead >= 0xE0 && lead < 0xF0 ? 3
-                             : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                           : 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xC0) != 0x80) return 0;
-  }
-  // Too long an encoding, a surrogate, or beyond the last code point.
-  const unsigned second = byte(at + 1);
-  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second >= 0xA0) || (lead == 0xF0 && second < 0x90) ||
-      (lead == 0xF4 && second >= 0x90))
-    return 0;
-  return length;
-}
-
-}  // namespace
-
 std::string printable(const std::string& text) {
   std::string shown;
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
-    const std::size_t length = character_length(text, at);
+    const std::size_t length = utf8_character_bytes(std::string_view(text).substr(at));
     // C0 and C1 control characters (the latter are C2 80 .. C2 9F in UTF-8) and DEL.
     const bool control =
         byte < 0x20 || byte == 0x7F || (byte == 0xC2 && length == 2 && static_cast<unsigned char>(text[at + 1]) < 0xA0);

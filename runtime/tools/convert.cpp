@@ -98,6 +98,7 @@ int convert(const ConvertOptions& options) {
   if (options.destination.find("://") != std::string::npos) {
     throw WrongUse(fmt::format("{} is a URL: the destination must be a file's path", printable(options.destination)));
   }
+  if (options.destination.empty()) throw WrongUse("the name of the file to write is empty");
   const auto folder = std::filesystem::absolute(options.destination).parent_path();
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {

@@ -14,6 +14,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/runtime/tools/safetensors.hpp>
+#include <cairn/storage/stores/file_system.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -50,12 +51,7 @@ std::string parent_of(const std::string& path) {
 
 void sync_folder_of(const std::string& path) {
   const std::string folder = parent_of(path);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) throw system_error("open", folder, errno);
-  const int result = ::fsync(descriptor);
-  const int error = errno;
-  ::close(descriptor);
-  if (result != 0) throw system_error("sync", folder, error);
+  if (const int result = system_files().sync_directory(folder); result < 0) throw system_error("sync", folder, -result);
 }
 
 Error already_there(const std::string& path) {
@@ -140,8 +136,10 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsTe
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
     if (existing_ == Existing::kRefused) throw already_there(path_);
-    if (S_ISDIR(status.st_mode)) {
-      throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is a directory: name the file to write", path_));
+    // Renaming over a device or a pipe would replace it, for everybody who uses it.
+    if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+      throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", path_,
+                                                         S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
     }
   }
   partial_path_ = fmt::format("{}.partial-{}", path_, random_hex(*system_random(), 64));

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <limits>
 
-#include <cairn/base/error.hpp>
 #include <cairn/state/pickle/pickle_value.hpp>
 
 namespace cairn {
@@ -49,9 +48,7 @@ void PickleTree::check_nesting(std::uint32_t depth_max) const {
     std::uint32_t levels_below;
   };
   std::vector<Step> path;
-  const auto fail = [&](Id id, const std::string& why) {
-    throw Error(ErrorCode::kUnsupported, PickleValue(this, id).where() + ": " + why);
-  };
+  const auto fail = [&](Id id, const std::string& why) { unsupported(PickleValue(this, id), why); };
   const auto enter = [&](Id id) {
     levels[id] = kOpen;
     path.push_back({id, 0, 0});

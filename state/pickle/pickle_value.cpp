@@ -47,12 +47,18 @@ PickleKind PickleValue::kind() const { return tree_->nodes_[id_].kind; }
 std::uint64_t PickleValue::position() const { return tree_->nodes_[id_].position; }
 std::string PickleValue::where() const { return tree_->what() + ", at byte " + std::to_string(position()) + " of its pickle"; }
 
+void corrupt(const PickleValue& value, const std::string& why) { throw Error(ErrorCode::kCorrupt, value.where() + ": " + why); }
+
+void unsupported(const PickleValue& value, const std::string& why) {
+  throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
+}
+
 void PickleValue::expect(PickleKind kind_wanted) const {
   if (is(kind_wanted)) return;
   std::string found = to_string(kind());
   if (is(PickleKind::kObject)) found += " of " + to_string(callee().as_global());
   if (is(PickleKind::kGlobal)) found += " (" + to_string(as_global()) + ")";
-  throw Error(ErrorCode::kCorrupt, where() + ": expected " + to_string(kind_wanted) + ", found " + found);
+  corrupt(*this, std::string("expected ") + to_string(kind_wanted) + ", found " + found);
 }
 
 bool PickleValue::is_global(std::string_view module, std::string_view name) const {
@@ -109,8 +115,8 @@ PickleValue PickleValue::operator[](std::size_t index) const {
   const auto& node = tree_->nodes_[id_];
   if (node.kind != PickleKind::kTuple) expect(PickleKind::kList);
   if (index >= size())
-    throw Error(ErrorCode::kCorrupt, where() + ": " + to_string(kind()) + " of " + std::to_string(size()) +
-                                         " elements where more than " + std::to_string(index) + " are needed");
+    corrupt(*this, std::string(to_string(kind())) + " of " + std::to_string(size()) + " elements where more than " +
+                       std::to_string(index) + " are needed");
   if (node.kind == PickleKind::kTuple) return {tree_, tree_->children_[node.second + index]};
   return {tree_, tree_->container(node)[index]};
 }
@@ -139,7 +145,7 @@ std::optional<PickleValue> PickleValue::find(std::string_view wanted) const {
 
 PickleValue PickleValue::at(std::string_view wanted) const {
   if (auto found = find(wanted)) return *found;
-  throw Error(ErrorCode::kCorrupt, where() + ": the field \"" + std::string(wanted) + "\" is missing");
+  corrupt(*this, "the field \"" + std::string(wanted) + "\" is missing");
 }
 
 PickleValue PickleValue::callee() const {

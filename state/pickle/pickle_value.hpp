@@ -99,6 +99,10 @@ class PickleValue {
   std::uint32_t id_;
 };
 
+// Errors about a value, which say where the pickle made it: kCorrupt, and kUnsupported.
+[[noreturn]] void corrupt(const PickleValue& value, const std::string& why);
+[[noreturn]] void unsupported(const PickleValue& value, const std::string& why);
+
 class PickleTree {
  public:
   PickleTree(PickleTree&&) noexcept = default;

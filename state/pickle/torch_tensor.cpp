@@ -3,7 +3,6 @@
 #include <limits>
 #include <optional>
 
-#include <cairn/base/error.hpp>
 #include <cairn/state/pickle/tensor_pickle.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unicode.hpp>
@@ -25,10 +24,6 @@ std::optional<DType> typed_storage_dtype(const PickleGlobal& global) {
     if (storage.is_typed && storage.name == global.name && storage.module == global.module) return dtype;
   }
   return std::nullopt;
-}
-
-[[noreturn]] void corrupt(const PickleValue& value, const std::string& why) {
-  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
 }
 
 struct StorageReference {
@@ -65,7 +60,7 @@ void read_flags(const PickleValue& flags, TensorDescription& tensor) {
     } else if (name == "neg") {
       tensor.is_negated = flags.mapped(i).as_bool();
     } else {
-      throw Error(ErrorCode::kUnsupported, flags.where() + ": a tensor with the unknown property \"" + printable(name) + "\"");
+      unsupported(flags, "a tensor with the unknown property \"" + printable(name) + "\"");
     }
   }
 }

@@ -1,5 +1,7 @@
 #include <cairn/state/pickle/unicode.hpp>
 
+#include <cairn/base/utf8.hpp>
+
 namespace cairn {
 namespace {
 
@@ -8,22 +10,10 @@ bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc
 }  // namespace
 
 bool is_python_utf8(std::string_view text) noexcept {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < length) return false;
-    for (std::size_t k = 1; k < length; ++k)
-      if (!is_continuation(text[i + k])) return false;
-    const auto second = static_cast<unsigned char>(text[i + 1]);
-    if (lead == 0xe0 && second < 0xa0) return false;  // overlong
-    if (lead == 0xf0 && second < 0x90) return false;  // overlong
-    if (lead == 0xf4 && second > 0x8f) return false;  // above 0x10ffff
-    i += length;
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_character_bytes(text, Surrogates::kAllowed);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
   }
   return true;
 }

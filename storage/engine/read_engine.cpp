@@ -30,25 +30,15 @@ ReadEngine::ReadEngine(const ReadEngineOptions& options)
 ReadEngine::~ReadEngine() = default;
 
 Future<bool> ReadEngine::read(ReadRequest request) {
-  std::lock_guard lock(mutex_);
-  if (const auto job = current_.lock(); job && !job->ended())
-    throw Error(ErrorCode::kPrecondition, "a reader serves one load at a time: wait for the one under way, or use another reader");
   if (request.plan->items.empty()) return ready_future(true);
-  const auto job = std::make_shared<ReadJob>(std::move(request), ring_);
-  pool_.start(job);
-  current_ = job;
+  const auto job = current_.begin("a reader serves one load at a time: wait for the one under way, or use another reader", [&] {
+    auto made = std::make_shared<ReadJob>(std::move(request), ring_);
+    pool_.start(made);
+    return made;
+  });
   return job->future();
 }
 
-void ReadEngine::stop() noexcept {
-  std::shared_ptr<ReadJob> job;
-  {
-    std::lock_guard lock(mutex_);
-    job = current_.lock();
-  }
-  if (!job) return;
-  job->cancel();
-  job->wait_until_ended();
-}
+void ReadEngine::stop() noexcept { current_.stop(); }
 
 }  // namespace cairn

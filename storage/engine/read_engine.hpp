@@ -10,13 +10,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include <cairn/base/future.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/store.hpp>
@@ -58,8 +58,7 @@ class ReadEngine {
 
  private:
   StagingRing ring_;
-  std::mutex mutex_;
-  std::weak_ptr<ReadJob> current_;
+  CurrentJob<ReadJob> current_;
   WorkerPool pool_;  // last: its threads end before what they use
 };
 

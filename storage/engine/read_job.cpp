@@ -11,27 +11,12 @@
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
-namespace {
-
-struct Stopped {};  // leaves a task when another has failed; the error that counts is recorded already
-
-}  // namespace
 
 ReadJob::ReadJob(ReadRequest request, StagingRing& ring)
     : StagedWork(kStages, ring.blocks_max()), request_(std::move(request)), ring_(ring), streams_(CurrentStreams::capture()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
-}
-
-bool ReadJob::ended() const {
-  std::lock_guard lock(mutex_);
-  return ended_;
-}
-
-void ReadJob::wait_until_ended() const {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_; });
 }
 
 std::exception_ptr ReadJob::cancellation() const {
@@ -319,19 +304,7 @@ void ReadJob::finish() noexcept {
   items_.clear();
   tasks_.clear();
   files_.clear();
-  {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  changed_.notify_all();
-  try {
-    if (failure)
-      promise_.set_exception(failure);
-    else
-      promise_.set_value(true);
-  } catch (...) {
-    // Only a callback can have thrown: the future is fulfilled, and nobody is left to tell.
-  }
+  end_.reach(failure, true);
 }
 
 }  // namespace cairn

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/base/future.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/read_engine.hpp>
 #include <cairn/storage/engine/region.hpp>
 #include <cairn/storage/engine/staged_work.hpp>
@@ -26,9 +26,9 @@ class ReadJob : public StagedWork {
  public:
   ReadJob(ReadRequest request, StagingRing& ring);
 
-  const Future<bool>& future() const { return promise_.future(); }
-  bool ended() const;
-  void wait_until_ended() const;
+  const Future<bool>& future() const { return end_.future(); }
+  bool ended() const { return end_.reached(); }
+  void wait_until_ended() const { end_.wait(); }
   void finish() noexcept override;
 
  protected:
@@ -131,16 +131,15 @@ class ReadJob : public StagedWork {
   const ReadRequest request_;
   StagingRing& ring_;
   const CurrentStreams streams_;  // of the thread that asked for the read
-  Promise<bool> promise_;
+  JobEnd<bool> end_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // of the metadata's files
   std::vector<Task> tasks_;
 
   std::mutex strided_mutex_;  // one strided archive at a time is in memory as a whole
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  bool ended_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
 };
 
 }  // namespace cairn

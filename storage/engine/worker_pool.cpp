@@ -1,7 +1,6 @@
 #include <cairn/storage/engine/worker_pool.hpp>
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,29 +9,21 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/signals_blocked.hpp>
 
 namespace cairn {
 namespace {
 
-// Signals belong to the trainer's threads: what is started while this lives inherits a full mask.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
+// Of one pool: above it stands a number that nobody meant, such as a -1.
+constexpr unsigned kThreadsMax = 1024;
 
 }  // namespace
 
-WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(threads), name_(name.substr(0, 15)) {}
+WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(threads), name_(name.substr(0, 15)) {
+  if (threads > kThreadsMax)
+    throw Error(ErrorCode::kInvalidArgument,
+                "threads (" + std::to_string(threads) + ") must be at most " + std::to_string(kThreadsMax));
+}
 
 WorkerPool::~WorkerPool() {
   std::vector<std::shared_ptr<PoolWork>> works;  // held here: a thread may be done with one at this moment

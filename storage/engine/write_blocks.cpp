@@ -9,12 +9,6 @@
 #include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {
-namespace {
-
-// Thrown to leave a task when another has failed; the error that counts is recorded already.
-struct Stopped {};
-
-}  // namespace
 
 const std::string& WriteJob::name_of(std::uint32_t item) const { return request_.plan->names[request_.plan->items[item].name]; }
 

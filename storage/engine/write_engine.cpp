@@ -28,24 +28,14 @@ WriteEngine::~WriteEngine() = default;
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
-  std::lock_guard lock(mutex_);
-  if (const auto job = current_.lock(); job && !job->ended())
-    throw Error(ErrorCode::kPrecondition, "a writer serves one save at a time: wait for the one under way, or use another writer");
-  const auto job = std::make_shared<WriteJob>(std::move(request), ring_, pool_.threads());
-  pool_.start(job);
-  current_ = job;
+  const auto job = current_.begin("a writer serves one save at a time: wait for the one under way, or use another writer", [&] {
+    auto made = std::make_shared<WriteJob>(std::move(request), ring_, pool_.threads());
+    pool_.start(made);
+    return made;
+  });
   return job->future();
 }
 
-void WriteEngine::stop() noexcept {
-  std::shared_ptr<WriteJob> job;
-  {
-    std::lock_guard lock(mutex_);
-    job = current_.lock();
-  }
-  if (!job) return;
-  job->cancel();
-  job->wait_until_ended();
-}
+void WriteEngine::stop() noexcept { current_.stop(); }
 
 }  // namespace cairn

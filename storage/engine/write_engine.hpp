@@ -16,6 +16,7 @@
 #include <cairn/base/future.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/file_layout.hpp>
@@ -65,8 +66,7 @@ class WriteEngine {
 
  private:
   StagingRing ring_;
-  std::mutex mutex_;
-  std::weak_ptr<WriteJob> current_;
+  CurrentJob<WriteJob> current_;
   WorkerPool pool_;  // last: its threads end before what they use
 };
 

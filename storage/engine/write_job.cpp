@@ -30,16 +30,6 @@ WriteJob::WriteJob(WriteRequest request, StagingRing& ring, unsigned threads)
 
 WriteJob::~WriteJob() = default;
 
-bool WriteJob::ended() const {
-  std::lock_guard lock(mutex_);
-  return ended_;
-}
-
-void WriteJob::wait_until_ended() const {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_; });
-}
-
 void WriteJob::cancel() noexcept {
   fail(std::make_exception_ptr(
       Error(ErrorCode::kCancelled, "writing rank " + std::to_string(request_.rank) + "'s files was cancelled")));
@@ -221,19 +211,7 @@ void WriteJob::finish() noexcept {
     }
   }
   files.clear();
-  {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  changed_.notify_all();
-  try {
-    if (error)
-      promise_.set_exception(error);
-    else
-      promise_.set_value(std::move(results));
-  } catch (...) {
-    // Only a callback can have thrown: the future is fulfilled, and nobody is left to tell.
-  }
+  end_.reach(error, std::move(results));
 }
 
 }  // namespace cairn

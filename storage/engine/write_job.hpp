@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include <cairn/base/future.hpp>
 #include <cairn/storage/engine/checksums.hpp>
+#include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
@@ -32,9 +32,9 @@ class WriteJob : public PoolWork {
   WriteJob(WriteRequest request, StagingRing& ring, unsigned threads);
   ~WriteJob() override;
 
-  const Future<std::vector<FileResult>>& future() const { return promise_.future(); }
-  bool ended() const;
-  void wait_until_ended() const;
+  const Future<std::vector<FileResult>>& future() const { return end_.future(); }
+  bool ended() const { return end_.reached(); }
+  void wait_until_ended() const { end_.wait(); }
 
   void run() noexcept override;
   void cancel() noexcept override;
@@ -125,11 +125,11 @@ class WriteJob : public PoolWork {
   StagingRing& ring_;
   const unsigned files_open_max_;
   const CurrentStreams streams_;  // of the thread that asked for the write
-  Promise<std::vector<FileResult>> promise_;
+  JobEnd<std::vector<FileResult>> end_;
   std::atomic<bool> failed_{false};  // set under the lock; read anywhere to stop early
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::vector<File> files_;
   std::size_t first_open_ = 0;  // files before it are closed
   std::size_t next_to_open_ = 0;
@@ -137,7 +137,6 @@ class WriteJob : public PoolWork {
   std::vector<std::unique_ptr<Block>> blocks_;  // that are filled, parked or being written
   std::deque<Block*> completable_;              // parked before; nothing is missing now
   std::exception_ptr error_;                    // the first
-  bool ended_ = false;
 };
 
 }  // namespace cairn

@@ -114,6 +114,8 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name)
           v1::CommitInfo commit;
           if (!commit.ParseFromString(walk.bytes(length))) walk.damaged();
           head.sequence = commit.sequence();
+          if (commit.has_step()) head.step = commit.step();
+          for (const auto& entry : commit.user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
           has_commit = true;
         } else {
           walk.skip(length);

@@ -1,7 +1,8 @@
-// The two facts of a commit record that clean-up and numbering ask for, without reading the megabytes around them.
+// What clean-up, numbering and whoever keeps checkpoints ask of a commit record, without reading the megabytes around it.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,8 @@ namespace cairn {
 struct CommitHead {
   std::string save_id;
   std::uint64_t sequence = 0;
+  std::optional<std::int64_t> step;
+  std::map<std::string, std::string> user_metadata;
 };
 
 // The head of commit record `name`; nothing if there is none or if it is not Cairn's. Reads the footer, then hops from field to

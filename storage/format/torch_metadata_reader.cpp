@@ -50,14 +50,6 @@ const std::vector<PickleGlobal>& metadata_globals() {
   return globals;
 }
 
-[[noreturn]] void corrupt(const PickleValue& value, const std::string& why) {
-  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
-}
-
-[[noreturn]] void unsupported(const PickleValue& value, const std::string& why) {
-  throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
-}
-
 std::string in_quotes(std::string_view name) { return "\"" + printable(name) + "\""; }
 
 bool is_dcp_object(const PickleValue& value, std::string_view name) {

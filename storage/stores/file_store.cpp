@@ -20,7 +20,7 @@ std::string absolute_root(const std::string& path) {
   std::string root = path;
   if (root.empty() || root.front() != '/') {
     const std::unique_ptr<char, decltype(&std::free)> here(::getcwd(nullptr, 0), &std::free);
-    if (!here) throw system_error("find the working directory, to which is relative", path, errno);
+    if (!here) throw system_error("find the working directory, below which lies", path, errno);
     root = here.get() + ("/" + root);
   }
   while (root.size() > 1 && root.back() == '/') root.pop_back();
@@ -68,10 +68,12 @@ bool FileStore::is_directory(const std::string& path) {
 
 void FileStore::create_root() {
   std::vector<std::string> missing;
-  for (std::string path = root_; !is_directory(path); path = parent_of(path)) {
-    missing.push_back(path);
-    if (path == "/") break;
+  std::string existing = root_;
+  for (; !is_directory(existing); existing = parent_of(existing)) {
+    missing.push_back(existing);
+    if (existing == "/") break;
   }
+  sync_names_up_from(existing);
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
     const int result = files_.make_directory(*path);
     // Another rank may make the same directory at the same time.
@@ -79,12 +81,19 @@ void FileStore::create_root() {
     if (const int synced = files_.sync_directory(parent_of(*path)); synced < 0)
       throw system_error("sync directory", parent_of(*path), -synced);
   }
-  // A root that was there may have been made a moment ago, by a rank or by hand, and not synced. Whoever made it may have been
-  // allowed more than this process, so this one is a courtesy.
-  if (missing.empty() && root_ != "/") {
-    const int synced = files_.sync_directory(parent_of(root_));
+}
+
+// A directory that was there may have been made a moment ago, by a rank that has failed since or by hand, and not synced; so may
+// those that it is in, as far up as their file system goes. Whoever made them may have been allowed more than this process.
+void FileStore::sync_names_up_from(std::string directory) {
+  while (directory != "/") {
+    const std::string parent = parent_of(directory);
+    FileStatus here, above;
+    if (files_.status(directory, true, here) >= 0 && files_.status(parent, true, above) >= 0 && here.device != above.device) return;
+    const int synced = files_.sync_directory(parent);
     if (synced < 0 && synced != -EACCES && synced != -EPERM && synced != -EROFS)
-      throw system_error("sync directory", parent_of(root_), -synced);
+      throw system_error("sync directory", parent + ", above " + root_, -synced);
+    directory = parent;
   }
 }
 
@@ -211,6 +220,26 @@ void FileStore::remove(const ObjectName& name) {
   check_object_name(name);
   const int result = files_.remove_file(path_of(name));
   if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
+}
+
+void FileStore::retract() {
+  FileStatus found;
+  const int looked = files_.status(root_, false, found);
+  if (means_absent(looked)) return;
+  if (looked < 0) throw system_error("inspect", root_, -looked);
+  if (found.kind == FileKind::kLink)
+    throw Error(ErrorCode::kPermission,
+                "cannot remove the checkpoint at " + root_ +
+                    ": that is a link, and what it leads to may belong to another run; remove the link itself");
+  remove(kCommitRecordName);
+  // Before anything else goes: no power loss may bring the record back without its data.
+  if (const int synced = files_.sync_directory(root_); synced < 0) throw system_error("sync directory", root_, -synced);
+}
+
+void FileStore::remove_root() {
+  const int result = files_.remove_directory(root_);
+  const bool stays = result == -ENOTEMPTY || result == -EEXIST || means_absent(result);  // a link is no directory
+  if (result < 0 && !stays) throw system_error("remove directory", root_, -result);
 }
 
 std::shared_ptr<Store> open_file_store(const std::string& url) {

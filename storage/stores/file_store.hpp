@@ -46,10 +46,14 @@ class FileStore : public Store {
   std::vector<std::string> fenced_attempts() override;
   void clear_attempt(const std::string& save_id) override;
 
+  void retract() override;
+  void remove_root() override;
+
  private:
   std::string path_of(const ObjectName& name) const;
   void make_parents(const ObjectName& name);
   bool is_directory(const std::string& path);
+  void sync_names_up_from(std::string directory);
   void write_record(const std::string& path, ByteSpan record);
   void place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id);
   void set_aside(const std::string& save_id);

@@ -81,6 +81,8 @@ class InjectedStore : public Store {
   std::vector<std::string> open_attempts() override { return passed("open_attempts").open_attempts(); }
   std::vector<std::string> fenced_attempts() override { return passed("fenced_attempts").fenced_attempts(); }
   void clear_attempt(const std::string& save_id) override { passed("clear_attempt").clear_attempt(save_id); }
+  void retract() override { passed("retract").retract(); }
+  void remove_root() override { passed("remove_root").remove_root(); }
 
  private:
   Store& passed(const char* operation) {
@@ -114,8 +116,9 @@ std::shared_ptr<Store> inject_faults(std::shared_ptr<Store> store, std::shared_p
 
 const std::vector<std::string>& injectable_store_operations() {
   static const std::vector<std::string> names{
-      "create_root", "create", "write_at",      "sync",    "close", "read",          "size_bytes",      "exists",       "list",
-      "children",    "remove", "begin_attempt", "publish", "fence", "open_attempts", "fenced_attempts", "clear_attempt"};
+      "create_root",   "create",   "write_at",   "sync",          "close",   "read",  "size_bytes",    "exists",
+      "list",          "children", "remove",     "begin_attempt", "publish", "fence", "open_attempts", "fenced_attempts",
+      "clear_attempt", "retract",  "remove_root"};
   return names;
 }
 

@@ -1,6 +1,11 @@
 // Calls that do not fit together, deadlines, shutting down in the middle, and actors that die.
 #include "actor_world.hpp"
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
 #include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 
@@ -117,7 +122,7 @@ TEST_CASE("a rank that never calls is named when the join deadline has passed") 
   REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2});
   CHECK(outcomes[0].failures.at(2).kind == FailureKind::kSilent);
   CHECK(outcomes[0].failures.at(2).code == ErrorCode::kDeadline);
-  CHECK(outcomes[0].failures.at(2).what.find("ranks 0-1, 3 did") != std::string::npos);
+  CHECK(outcomes[0].failures.at(2).what.find("ranks 0, 1, 3 did") != std::string::npos);
 }
 
 TEST_CASE("a rank that comes after the others gave up hears what they heard, and the next call is in step") {
@@ -156,7 +161,7 @@ TEST_CASE("a rank whose hook does not end is named silent; its own call ends whe
   for (const std::string hook : {"planner.create_local_plan", "writer.write_data"}) {
     ActorWorld world(3, options);
     Gate gate;
-    world.rank(1).script.on(hook, [&gate] { gate.wait(); });
+    world.rank(1).script.on(hook, [&gate] { gate.pass(); });
     auto stuck = world.start_save(1);
     auto first = world.start_save(0);
     auto last = world.start_save(2);
@@ -176,7 +181,7 @@ TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
   options.phase_deadline = kDeadline;
   ActorWorld world(2, options);
   Gate gate;
-  world.rank(0).script.on("writer.finish", [&gate] { gate.wait(); });
+  world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
   auto stuck = world.start_save(0);
   const auto outcome = world.start_save(1).get();
   CHECK(outcome.failures.at(0).kind == FailureKind::kSilent);
@@ -196,7 +201,7 @@ TEST_CASE("a rank that is busy while another has failed is told to stop; one tha
     world.rank(1).script.on("writer.write_data", [] { throw std::runtime_error("disk"); });
     world.rank(2).script.asynchronous = true;
     world.rank(2).script.on("writer.write_data.future", [&gate] {
-      gate.wait();
+      gate.pass();
       throw Error(ErrorCode::kCancelled, "stopped");
     });
     if (stops) world.rank(2).script.on("writer.abandon", [&gate] { gate.open(); });
@@ -216,8 +221,7 @@ TEST_CASE("a rank that is busy while another has failed is told to stop; one tha
 
 TEST_CASE("bad configurations and calls are refused at once") {
   auto system = ActorSystem::create(1);
-  RankConfig config;
-  config.incarnation = "0123456789abcdef0123456789abcdef";
+  const RankConfig config = config_of(0, 1);
   const auto code_of = [&](const RankConfig& bad) {
     try {
       RankRuntime runtime(system, bad, nullptr);
@@ -235,6 +239,14 @@ TEST_CASE("bad configurations and calls are refused at once") {
   bad = config;
   bad.incarnation = "short";
   CHECK(code_of(bad) == ErrorCode::kInvalidArgument);
+  const auto refused = [&](const std::function<void(RuntimeOptions&)>& set) {
+    RankConfig odd = config;
+    set(odd.options);
+    return code_of(odd) == ErrorCode::kInvalidArgument;
+  };
+  CHECK(refused([](RuntimeOptions& options) { options.frame_bytes_max = 0; }));
+  CHECK(refused([](RuntimeOptions& options) { options.message_bytes_max = 0; }));
+  CHECK(refused([](RuntimeOptions& options) { options.silence = milliseconds(0); }));
 
   ActorWorld world(1);
   SaveCall call = world.save_call(0, {});
@@ -248,7 +260,7 @@ TEST_CASE("bad configurations and calls are refused at once") {
 TEST_CASE("one call per checkpointer at a time") {
   ActorWorld world(1);
   Gate gate;
-  world.rank(0).script.on("begin", [&gate] { gate.wait(); });
+  world.rank(0).script.on("begin", [&gate] { gate.pass(); });
   auto first = world.start_save(0);
   try {
     world.start_save(0);
@@ -266,15 +278,11 @@ TEST_CASE("one call per checkpointer at a time") {
 TEST_CASE("shutting down a rank in the middle ends the call on all ranks") {
   for (const int leaving : {0, 1}) {
     ActorWorld world(3);
-    Gate entered;
     Gate gate;
-    world.rank(2).script.on("planner.create_local_plan", [&] {
-      entered.open();
-      gate.wait();
-    });
+    world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
     std::vector<Future<Outcome>> futures;
     for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
-    entered.wait();
+    gate.wait_until_reached();
     CHECK(world.runtime(leaving).shutdown(std::chrono::minutes(1)));
     gate.open();
     for (const auto& outcome : ActorWorld::collect(futures)) {
@@ -301,14 +309,10 @@ TEST_CASE("shutting down while others wait to join") {
 
 TEST_CASE("a shutdown that does not wait for a hook says so; `done` is called when the hook has let go") {
   auto world = std::make_unique<ActorWorld>(1);
-  Gate entered;
   Gate gate;
-  world->rank(0).script.on("writer.write_data", [&] {
-    entered.open();
-    gate.wait();
-  });
+  world->rank(0).script.on("writer.write_data", [&gate] { gate.pass(); });
   auto outcome = world->start_save(0);
-  entered.wait();
+  gate.wait_until_reached();
   CHECK_FALSE(world->runtime(0).shutdown(milliseconds(0)));
   CHECK_FALSE(outcome.ready());
   gate.open();
@@ -321,20 +325,37 @@ TEST_CASE("runtimes come and go, with nothing left behind") {
   auto system = ActorSystem::create(2);
   auto& caf_system = caf_system_of(*system);
   const auto before = caf_system.registry().running();
+  RuntimeOptions options;
+  options.trace_ring_bytes = 1u << 16;
   for (int round = 0; round < 20; ++round) {
     const auto links = make_memory_links(3);
     std::vector<std::unique_ptr<RankRuntime>> runtimes;
-    for (int rank = 0; rank < 3; ++rank) {
-      RankConfig config;
-      config.rank = rank;
-      config.world_size = 3;
-      config.incarnation = "0123456789abcdef0123456789abcdef";
-      config.options.trace_ring_bytes = 1 << 16;
-      runtimes.push_back(std::make_unique<RankRuntime>(system, config, links));
-    }
+    for (int rank = 0; rank < 3; ++rank)
+      runtimes.push_back(std::make_unique<RankRuntime>(system, config_of(rank, 3, options), links));
     for (auto& runtime : runtimes) CHECK(runtime->shutdown(std::chrono::minutes(1)));
   }
   caf_system.registry().await_running_count_equal(before);
+}
+
+TEST_CASE("the actors' threads leave signals to the program's own") {
+  const auto tasks = [] {
+    std::set<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) paths.insert(entry.path());
+    return paths;
+  };
+  const auto before = tasks();
+  const auto system = ActorSystem::create(2);
+  std::size_t started = 0;
+  for (const auto& task : tasks()) {
+    if (before.count(task) != 0) continue;
+    ++started;
+    std::ifstream status(task + "/status");
+    std::string line;
+    while (std::getline(status, line) && line.rfind("SigBlk:", 0) != 0) continue;
+    const auto mask = std::stoull(line.substr(7), nullptr, 16);
+    CHECK((mask >> (SIGTERM - 1) & 1) == 1);
+  }
+  CHECK(started >= 3);  // two of the scheduler, one of the network
 }
 
 // --- actors that die --------------------------------------------------------------------------------------------------------

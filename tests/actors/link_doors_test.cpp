@@ -2,7 +2,6 @@
 #include <cairn/tests/support/torch.hpp>
 //
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,31 +9,12 @@
 #include <type_traits>
 
 #include <cairn/tests/actors/stranger.hpp>
+#include <cairn/tests/support/descriptor_limit.hpp>
 
 namespace cairn::testing {
 namespace {
 
 constexpr std::string_view kOtherSecret = "not the secret of these tests";
-
-// Raises what this process may open to at least `count`, and puts it back.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(rlim_t count) {
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
-    rlimit raised = before_;
-    raised.rlim_cur = std::max(before_.rlim_cur, std::min(count, before_.rlim_max));
-    enough_ = raised.rlim_cur >= count;
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &raised) == 0);
-  }
-  ~DescriptorLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-  bool enough() const { return enough_; }
-
- private:
-  rlimit before_{};
-  bool enough_ = false;
-};
 
 // Takes every descriptor that the process may still have.
 class Exhaustion {

@@ -11,6 +11,27 @@
 namespace cairn::testing {
 namespace {
 
+// Listens at the address of a rank that it is not.
+template <class Kind>
+class Impostor {
+ public:
+  Impostor(Kind& kind, int rank) : kind_(kind), listener_(vacated(kind, rank)) {}
+  // Whoever connects next.
+  Stranger accept() {
+    pollfd question{listener_.get(), POLLIN, 0};
+    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
+    return Stranger{Socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind_.transform()};
+  }
+
+ private:
+  static Socket vacated(Kind& kind, int rank) {
+    kind.abandon(rank);
+    return listen_on("127.0.0.1", split_address(kind.address(rank)).port);
+  }
+  Kind& kind_;
+  const Socket listener_;
+};
+
 TEST_CASE_TEMPLATE("random bytes are thrown out", Kind, TcpKind, TlsKind) {
   Door<Kind> door;
   std::mt19937 random(1);
@@ -158,15 +179,14 @@ TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no second connection is waited for", Kind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no second connection is waited for", Kind, TcpKind,
+                   TlsKind) {
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.connect_deadline = std::chrono::hours(1);
-  LinkRank zero(*system, kind.of(0), 0, options);
+  LinkRank zero = world.come(0, options);
   {
-    LinkRank one(*system, kind.of(1), 1, options);
+    LinkRank one = world.come(1, options);
     zero.send(1, "hello");
     REQUIRE(one.log().wait_messages(0, 1));
   }
@@ -224,13 +244,11 @@ TEST_CASE_TEMPLATE("beats are heard while a long message is on its way", Kind, T
 }
 
 TEST_CASE_TEMPLATE("64 MiB in each direction, with short silence", Kind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);
-  LinkRank zero(*system, kind.of(0), 0, options);
-  LinkRank one(*system, kind.of(1), 1, options);
+  LinkRank zero = world.come(0, options);
+  LinkRank one = world.come(1, options);
   std::string big(64u << 20, '\0');
   for (std::size_t i = 0; i < big.size(); i += 997) big[i] = static_cast<char>(i);
   const auto bytes = std::make_shared<const std::string>(std::move(big));
@@ -246,13 +264,11 @@ TEST_CASE_TEMPLATE("64 MiB in each direction, with short silence", Kind, TcpKind
 }
 
 TEST_CASE_TEMPLATE("a receiver that lets go slowly gets everything in the end", Kind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.unread_bytes_max = 1u << 20;
-  LinkRank zero(*system, kind.of(0), 0, options);
-  LinkRank one(*system, kind.of(1), 1, options);
+  LinkRank zero = world.come(0, options);
+  LinkRank one = world.come(1, options);
   const auto bytes = std::make_shared<const std::string>(300'000, 'b');
   std::size_t arrived = 0;
   for (int i = 0; i < 200; ++i) zero.send(1, bytes);
@@ -266,18 +282,11 @@ TEST_CASE_TEMPLATE("a receiver that lets go slowly gets everything in the end", 
 }
 
 TEST_CASE_TEMPLATE("an opener meets answers that are none", Kind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
-  kind.abandon(1);
-  // What listens at rank 1's address is not rank 1.
-  const auto address = kind.address(1);
-  const Socket listener = listen_on("127.0.0.1", split_address(address).port);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkWorld<Kind> world(2);
+  Impostor<Kind> rank_1(world.kind, 1);
+  LinkRank zero = world.come(0);
   zero.send(1, "hello");
-  pollfd question{listener.get(), POLLIN, 0};
-  REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
-  Stranger impostor{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind.transform()};
+  Stranger impostor = rank_1.accept();
   const auto hello = impostor.hear();
   REQUIRE(hello);
   CHECK(hello->hello().rank() == 0);
@@ -293,32 +302,24 @@ TEST_CASE_TEMPLATE("an opener meets answers that are none", Kind, TcpKind, TlsKi
   SUBCASE("a refusal for good") { impostor.say(make_refusal(v1::LINK_REFUSAL_REASON_INCARNATION, "who are you")); }
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == expected);
-  CHECK(down.why.find("rank 1 at " + address) != std::string::npos);
+  CHECK(down.why.find("rank 1 at " + world.kind.address(1)) != std::string::npos);
 }
 
 TEST_CASE_TEMPLATE("a refusal that may pass is tried again", Kind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
-  kind.abandon(1);
-  const Socket listener = listen_on("127.0.0.1", split_address(kind.address(1)).port);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkWorld<Kind> world(2);
+  Impostor<Kind> rank_1(world.kind, 1);
+  LinkRank zero = world.come(0);
   zero.send(1, "hello");
-  const auto accept = [&] {
-    pollfd question{listener.get(), POLLIN, 0};
-    REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
-    return Stranger{Socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind.transform()};
-  };
   {
-    auto first = accept();
+    auto first = rank_1.accept();
     REQUIRE(first.hear());
     first.say(make_refusal(v1::LINK_REFUSAL_REASON_DUPLICATE, "not yet"));
   }
   {
-    auto second = accept();  // says nothing at all
+    auto second = rank_1.accept();  // says nothing at all
     REQUIRE(second.hear());
   }
-  auto third = accept();
+  auto third = rank_1.accept();
   const auto hello = third.hear();
   REQUIRE(hello);
   third.say(Stranger::hello(1, 2, v1::LINK_PURPOSE_DATA, hello->hello().link()));

@@ -331,7 +331,7 @@ TEST_CASE("a handshake that ends early makes nobody ready") {
   }
 }
 
-TEST_CASE("changed bytes break the handshake, or change nothing") {
+TEST_CASE("changed bytes break the handshake, or the link after it, and never what is said") {
   std::mt19937 random(4);
   int broken = 0;
   constexpr int kTrials = 600;
@@ -359,12 +359,13 @@ TEST_CASE("changed bytes break the handshake, or change nothing") {
       CHECK(pair.opener.frames.empty());
       continue;
     }
-    // Bytes that nothing depends on, as the version that stands in front of a record.
+    // Bytes that nothing depends on, as the version that stands in front of a record: all is well. Or one more of the last byte's
+    // value: it begins the next record, which then is none.
     pair.opener.say("said");
     pair.acceptor.say("answered");
     pair.talk();
-    CHECK(pair.acceptor.frames == "said");
-    CHECK(pair.opener.frames == "answered");
+    CHECK((pair.acceptor.frames.empty() || pair.acceptor.frames == "said"));
+    CHECK((pair.opener.frames.empty() || pair.opener.frames == "answered"));
   }
   CHECK(broken > kTrials * 9 / 10);
 }

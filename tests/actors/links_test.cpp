@@ -27,12 +27,10 @@ std::string pattern(std::size_t size) {
 }
 
 TEST_CASE_TEMPLATE("messages arrive once each, in the order of each sender", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(3);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
-  LinkRank one(*system, kind.of(1), 1, usual_options());
-  LinkRank two(*system, kind.of(2), 2, usual_options());
+  LinkWorld<Kind> world(3);
+  LinkRank zero = world.come(0);
+  LinkRank one = world.come(1);
+  LinkRank two = world.come(2);
   const auto from_one = numbered("one ", 500);
   const auto from_two = numbered("two ", 500);
   const auto from_zero = numbered("zero ", 500);
@@ -78,14 +76,12 @@ TEST_CASE_TEMPLATE("two ranks that open at once have one link, and lose nothing"
 }
 
 TEST_CASE_TEMPLATE("messages of any size arrive whole", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.frame_bytes_max = 64u << 10;
-  LinkRank zero(*system, kind.of(0), 0, options);
+  LinkRank zero = world.come(0, options);
   options.frame_bytes_max = 4u << 20;  // the smaller limit counts
-  LinkRank one(*system, kind.of(1), 1, options);
+  LinkRank one = world.come(1, options);
   const std::vector<std::size_t> sizes = {0, 1, 65'471, 65'472, 65'473, 65'536, 200'000, 5u << 20, 0, 3};
   for (const auto size : sizes) {
     zero.send(1, pattern(size));
@@ -100,13 +96,11 @@ TEST_CASE_TEMPLATE("messages of any size arrive whole", Kind, MemoryKind, TcpKin
 }
 
 TEST_CASE_TEMPLATE("a message waits for a rank that comes later", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkWorld<Kind> world(2);
+  LinkRank zero = world.come(0);
   zero.send(1, "first");
   zero.send(1, "second");
-  LinkRank one(*system, kind.of(1), 1, usual_options());
+  LinkRank one = world.come(1);
   REQUIRE(one.log().wait_messages(0, 2));
   CHECK(one.log().messages(0) == std::vector<std::string>{"first", "second"});
   one.send(0, "answer");
@@ -114,11 +108,9 @@ TEST_CASE_TEMPLATE("a message waits for a rank that comes later", Kind, MemoryKi
 }
 
 TEST_CASE_TEMPLATE("a rank that does not come is unreachable", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
-  if constexpr (std::is_base_of_v<TcpKind, Kind>) kind.abandon(1);
-  LinkRank zero(*system, kind.of(0), 0, impatient_options());
+  LinkWorld<Kind> world(2);
+  if constexpr (std::is_base_of_v<TcpKind, Kind>) world.kind.abandon(1);
+  LinkRank zero = world.come(0, impatient_options());
   zero.send(1, "anyone?");
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == LinkDownCause::kUnreachable);
@@ -127,11 +119,9 @@ TEST_CASE_TEMPLATE("a rank that does not come is unreachable", Kind, MemoryKind,
 }
 
 TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
-  LinkRank zero(*system, kind.of(0), 0, impatient_options());
-  LinkRank one(*system, kind.of(1), 1, impatient_options());
+  LinkWorld<Kind> world(2);
+  LinkRank zero = world.come(0, impatient_options());
+  LinkRank one = world.come(1, impatient_options());
   zero.send(1, "hello");
   REQUIRE(one.log().wait_messages(0, 1));
   one.send(0, "last words");
@@ -147,12 +137,10 @@ TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", K
 
 TEST_CASE_TEMPLATE("a link that is dropped on purpose is down on both sides, and comes up again when it is needed", Kind,
                    MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(3);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
-  LinkRank one(*system, kind.of(1), 1, usual_options());
-  LinkRank two(*system, kind.of(2), 2, usual_options());
+  LinkWorld<Kind> world(3);
+  LinkRank zero = world.come(0);
+  LinkRank one = world.come(1);
+  LinkRank two = world.come(2);
   zero.send(1, "before");
   zero.send(2, "before");
   REQUIRE(one.log().wait_messages(0, 1));
@@ -192,14 +180,12 @@ TEST_CASE_TEMPLATE("links whose owner is gone before they begin end as well", Ki
 }
 
 TEST_CASE_TEMPLATE("what waits for a rank that does not take it is bounded", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.unsent_bytes_max = 16u << 20;
   options.unread_bytes_max = 1u << 20;
-  LinkRank zero(*system, kind.of(0), 0, options);
-  LinkRank one(*system, kind.of(1), 1, options);
+  LinkRank zero = world.come(0, options);
+  LinkRank one = world.come(1, options);
   const auto bytes = std::make_shared<const std::string>(pattern(1u << 20));
   zero.send(1, bytes);
   REQUIRE(one.log().wait_messages(0, 1));
@@ -221,12 +207,10 @@ TEST_CASE_TEMPLATE("what waits for a rank that does not take it is bounded", Kin
 }
 
 TEST_CASE_TEMPLATE("sends that cannot be meant are answered", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(2);
+  LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.message_bytes_max = 1000;
-  LinkRank zero(*system, kind.of(0), 0, options);
+  LinkRank zero = world.come(0, options);
   zero.send(2, "nobody");
   CHECK(zero.log().wait_down(2).cause == LinkDownCause::kUnreachable);
   zero.send(-1, "nobody");
@@ -236,10 +220,8 @@ TEST_CASE_TEMPLATE("sends that cannot be meant are answered", Kind, MemoryKind, 
 }
 
 TEST_CASE_TEMPLATE("a rank may speak to itself", Kind, MemoryKind, TcpKind, TlsKind) {
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind(1);
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
+  LinkWorld<Kind> world(1);
+  LinkRank zero = world.come(0);
   zero.send(0, "me");
   zero.send(0, "myself");
   REQUIRE(zero.log().wait_messages(0, 2));

@@ -24,6 +24,7 @@
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
+#include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/plain.hpp>
 
 namespace cairn::testing {
@@ -277,6 +278,17 @@ class LinkRank {
   std::shared_ptr<LinkLog> log_;
   caf::actor owner_;
   caf::actor links_;
+};
+
+// The ranks of one world, which come when a test wants them. Nothing of them may be left behind.
+template <class Kind>
+struct LinkWorld {
+  explicit LinkWorld(int world_size) : kind(world_size) {}
+  LinkRank come(int rank, const RuntimeOptions& options = usual_options()) { return {*system, kind.of(rank), rank, options}; }
+
+  LeakCheck leaks;
+  LinkSystem system;
+  Kind kind;
 };
 
 }  // namespace cairn::testing

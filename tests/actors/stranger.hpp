@@ -134,10 +134,9 @@ inline bool eventually(const std::function<bool()>& condition) {
 
 // Ranks 0 and 1 of three; rank 2 is played by the test.
 template <class Kind>
-struct Door {
-  Door() : Door(usual_options()) {}
-  explicit Door(const RuntimeOptions& options)
-      : kind(3), zero(*system, kind.of(0), 0, options), one(*system, kind.of(1), 1, options) {}
+struct Door : LinkWorld<Kind> {
+  explicit Door(const RuntimeOptions& options = usual_options())
+      : LinkWorld<Kind>(3), zero(this->come(0, options)), one(this->come(1, options)) {}
   // Ranks 0 and 1 talk as if nobody else were there.
   void check_members() {
     const std::string text = "still here " + std::to_string(++count_);
@@ -147,14 +146,11 @@ struct Door {
     CHECK(one.log().messages(0).back() == text);
     CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
   }
-  const std::string& address() { return kind.address(0); }
-  const LinkCounters& counters() { return kind.counters(0); }
+  const std::string& address() { return this->kind.address(0); }
+  const LinkCounters& counters() { return this->kind.counters(0); }
   // Somebody at rank 0's door who knows as much as a rank does.
-  Stranger knock() { return Stranger(address(), kind.transform()); }
+  Stranger knock() { return Stranger(address(), this->kind.transform()); }
 
-  LeakCheck leaks;
-  LinkSystem system;
-  Kind kind;
   LinkRank zero;
   LinkRank one;
 

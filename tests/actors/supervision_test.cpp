@@ -35,21 +35,30 @@ class WatchedLinks : public LinksFactory {
   std::vector<caf::actor_addr> spawned_;
 };
 
+// Opens a gate when a message of that name was sent, or another event has it.
+class Sighting : public Observer {
+ public:
+  explicit Sighting(std::string_view name) : name_(name) {}
+  void on_event(const ObservedEvent& event) noexcept override {
+    if (event.name == name_) gate.open();
+  }
+
+  Gate gate;
+
+ private:
+  const std::string_view name_;
+};
+
 // Supervisors without the runtime around them, so that a test reaches their children.
 class SupervisedRanks {
  public:
-  explicit SupervisedRanks(int size, RuntimeOptions options = {})
+  explicit SupervisedRanks(int size, RuntimeOptions options = {}, const std::shared_ptr<Observer>& observer = nullptr)
       : system_(ActorSystem::create(2)), links_(std::make_shared<WatchedLinks>(size)) {
+    options.trace_ring_bytes = 1u << 16;
     for (int rank = 0; rank < size; ++rank) {
-      RankConfig config;
-      config.rank = rank;
-      config.world_size = size;
-      config.incarnation = "0123456789abcdef0123456789abcdef";
-      config.options = options;
-      config.options.trace_ring_bytes = 1u << 16;
       ranks_.push_back(std::make_unique<Rank>());
-      tracers_.push_back(std::make_shared<Tracer>(rank, config.options.trace_ring_bytes, nullptr));
-      supervisors_.push_back(spawn_supervisor(caf_system_of(*system_), config, links_, tracers_.back()));
+      tracers_.push_back(std::make_shared<Tracer>(rank, options.trace_ring_bytes, observer));
+      supervisors_.push_back(spawn_supervisor(caf_system_of(*system_), config_of(rank, size, options), links_, tracers_.back()));
     }
   }
   ~SupervisedRanks() {
@@ -122,15 +131,11 @@ class SupervisedRanks {
 
 TEST_CASE("a coordinator actor that dies ends the attempt on all ranks alike, and is replaced") {
   SupervisedRanks world(3);
-  Gate entered;
   Gate gate;
-  world.rank(1).script.on("writer.write_data", [&] {
-    entered.open();
-    gate.wait();
-  });
+  world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
   std::vector<Future<Outcome>> futures;
   for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
-  entered.wait();
+  gate.wait_until_reached();
   world.kill_coordinator(0);
   gate.open();
   const auto outcomes = ActorWorld::collect(futures);
@@ -153,16 +158,12 @@ TEST_CASE("a coordinator actor that dies while ranks join: they join the next on
 TEST_CASE("a coordinator that is lost while it publishes: the others agree, and their store says whether it has") {
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
     SupervisedRanks world(4);
-    Gate entered;
     Gate gate;
-    world.rank(0).script.on("writer.finish", [&] {
-      entered.open();
-      gate.wait();
-    });
+    world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
     world.rank(1).script.committed = answer;
     std::vector<Future<Outcome>> futures;
     for (int rank = 0; rank < 4; ++rank) futures.push_back(world.start_save(rank));
-    entered.wait();
+    gate.wait_until_reached();
     world.kill_links(0);
     std::vector<Outcome> outcomes;
     for (const int rank : {1, 2, 3}) outcomes.push_back(futures[static_cast<std::size_t>(rank)].get());
@@ -178,19 +179,13 @@ TEST_CASE("a coordinator that is lost while it publishes: the others agree, and 
 }
 
 TEST_CASE("a supervisor whose coordinator was replaced stops only when that one has ended its calls") {
-  SupervisedRanks world(2);
+  const auto told = std::make_shared<Sighting>("CoordinatorStopped");
+  SupervisedRanks world(2, {}, told);
   world.kill_coordinator(0);
-  Gate entered;
-  Gate gate;
-  world.rank(0).script.on("planner.create_local_plan", [&] {
-    entered.open();
-    gate.wait();
-  });
+  world.rank(0).script.on("planner.create_local_plan", [&told] { told->gate.pass(); });
   const std::vector<Future<Outcome>> futures = {world.start_save(0), world.start_save(1)};
-  entered.wait();
-  std::thread stopping([&] { world.stop(0); });
-  gate.open();
-  stopping.join();
+  told->gate.wait_until_reached();
+  world.stop(0);
   const auto outcomes = ActorWorld::collect(futures);
   CHECK(all_equal(outcomes));
   CHECK(outcomes[0].failures.at(0).kind == FailureKind::kCancelled);
@@ -200,15 +195,11 @@ TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
   RuntimeOptions options;
   options.silence = milliseconds(100);
   SupervisedRanks world(3, options);
-  Gate entered;
   Gate gate;
-  world.rank(2).script.on("planner.create_local_plan", [&] {
-    entered.open();
-    gate.wait();
-  });
+  world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
   std::vector<Future<Outcome>> futures;
   for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
-  entered.wait();
+  gate.wait_until_reached();
   world.kill_links(1);
   const auto alone = futures[1].get();
   REQUIRE(alone.failures.count(0) == 1);

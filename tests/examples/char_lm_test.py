@@ -4,6 +4,7 @@
 usage: char_lm_test.py CHAR_LM CAIRN_LAUNCH
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -58,6 +59,16 @@ class CharLm(unittest.TestCase):
             resumed = self.train(ranks, copy, "--steps", STEPS, "--save-every", 0, "--resume")
             self.assertEqual(resumed, {step: loss for step, loss in self.reference().items() if int(step) > 2})
 
+    def test_saving_in_the_background_saves_what_was_trained_until_then(self):
+        trained = self.train(2, self.root / "run", "--steps", STEPS, "--save-every", 1, "--async")
+        self.assertEqual(trained, self.reference())
+        for step in range(1, STEPS):
+            alone = self.root / f"from_{step}"
+            alone.mkdir()
+            shutil.copytree(self.root / "run" / f"step_{step}", alone / f"step_{step}")
+            resumed = self.train(1, alone, "--steps", step + 1, "--save-every", 0, "--resume")
+            self.assertEqual(resumed, {str(step + 1): self.reference()[str(step + 1)]})
+
     def test_an_interrupted_run_loses_nothing_that_was_saved(self):
         directory = self.root / "run"
         with subprocess.Popen(command(4, directory, "--steps", 100_000, "--save-every", 1), stdout=subprocess.PIPE, text=True) as running:
@@ -75,6 +86,46 @@ class CharLm(unittest.TestCase):
         expected = subprocess.run([CHAR_LM, "--steps", str(saved + 2), "--save-every", "0"], check=True, capture_output=True, text=True)
         for step, loss in resumed.items():
             self.assertEqual(loss, losses(expected.stdout)[step])
+
+    def test_of_the_checkpoints_the_last_ones_stay(self):
+        for options in ([], ["--async"]):
+            directory = self.root / f"run{len(options)}"
+            self.train(2, directory, "--steps", STEPS, "--save-every", 1, "--keep", 2, *options)
+            self.assertEqual(sorted(path.name for path in directory.iterdir()), [f"step_{STEPS - 1}", f"step_{STEPS}"])
+
+    def stopped_by(self, directory, send, *options):
+        """Trains until `send` has sent a signal after step 3; returns the step of the only checkpoint, and what was printed."""
+        with subprocess.Popen(command(2, directory, "--steps", 100_000, "--save-every", 0, *options),
+                              stdout=subprocess.PIPE, text=True) as running:
+            for line in running.stdout:
+                if "step 3 loss" in line:
+                    break
+            send(running)
+            printed = running.stdout.read()
+        (checkpoint,) = directory.glob("step_*/.metadata")
+        return int(checkpoint.parent.name.split("_")[1]), printed
+
+    def test_a_signal_to_all_ranks_or_to_one_saves_the_step_that_they_are_at(self):
+        def to_one(running):
+            children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGUSR1)
+        for name, send, options in (("all", lambda running: running.send_signal(signal.SIGTERM), ["--async"]), ("one", to_one, [])):
+            directory = self.root / name
+            saved, printed = self.stopped_by(directory, send, *options)
+            self.assertRegex(printed, f"stopped by signal [0-9]+ after step {saved}, which is saved")
+            resumed = self.train(1, directory, "--steps", saved + 1, "--save-every", 0, "--resume")
+            expected = subprocess.run([CHAR_LM, "--steps", str(saved + 1), "--save-every", "0"], check=True, capture_output=True, text=True)
+            self.assertEqual(resumed, {str(saved + 1): losses(expected.stdout)[str(saved + 1)]})
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
+        directory = self.root / "run"
+        self.train(2, directory, "--steps", 2, "--save-every", 1)
+        record = directory / "step_2" / ".metadata"
+        record.write_bytes(record.read_bytes()[:-1])
+        done = subprocess.run(command(2, directory, "--steps", 3, "--save-every", 0, "--resume"), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("passed over step_2: ", done.stderr)
+        self.assertEqual(losses(done.stdout), {step: loss for step, loss in self.reference().items() if step in ("2", "3")})
 
     def test_resuming_without_a_checkpoint_starts_anew(self):
         self.assertEqual(self.train(1, self.root / "none", "--steps", STEPS, "--save-every", 0, "--resume"), self.reference())

@@ -140,7 +140,7 @@ class FaultTest(unittest.TestCase):
             with self.subTest(str(case)):
                 directory = self.directory(str(number))
                 patience = IMPATIENT if case.rank == case.coordinator else []
-                result = self.launch("attempt", directory, operation, str(case.coordinator),
+                result = self.launch("attempt", directory, operation, str(case.coordinator), str(case.rank),
                                      options=["--inject", case.rule, *patience])
                 self.assertEqual(result.returncode, SIGKILLED, result.stdout)
                 self.assertRegex(result.stdout, r"rank %d ended by SIGKILL" % case.rank)
@@ -190,7 +190,7 @@ class Allowed(FaultTest):
         self.assertIn("at character 27: expected one of reset, begin, ", result.stdout)
 
     def test_what_is_injected_is_announced(self):
-        result = self.launch("attempt", self.directory("announced"), "save", "0", ranks=2,
+        result = self.launch("attempt", self.directory("announced"), "save", "0", "-1", ranks=2,
                              options=["--inject", "delay=1ms@hook:finish,nth=2"])
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(result.stdout.count("[rank 0] cairn: injected into rank 0: delay=1ms@hook:finish,nth=2\n"), 1, result.stdout)

@@ -1,7 +1,8 @@
 // The ranks of the tests in this folder: they save and load, meet the faults that are injected into them, and write down what they
 // were told. Started by cairn-launch; faults_test.py says what must hold.
 //
-//   cairn_fault_ranks attempt DIRECTORY save|load COORDINATOR        two calls; the last one meets what CAIRN_INJECT holds for it
+//   cairn_fault_ranks attempt DIRECTORY save|load COORDINATOR VICTIM two calls; the last one meets what CAIRN_INJECT holds for it,
+//                                                                    which may end VICTIM (-1: no rank)
 //   cairn_fault_ranks freeze DIRECTORY save|load COORDINATOR RULE... one call per rule; whoever it stops is let go on afterwards
 //   cairn_fault_ranks rejoin DIRECTORY COORDINATOR                   as attempt save; then the survivors save and load without the rest
 //   cairn_fault_ranks save DIRECTORY GENERATION GATE                 one save that stands still between its data and its end
@@ -114,9 +115,16 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw Error(ErrorCode::kPrecondition, "this does not hold: " + what);
 }
 
+std::vector<int> all_but(int rank, int size) {
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other)
+    if (other != rank) ranks.push_back(other);
+  return ranks;
+}
+
 // --- attempt ----------------------------------------------------------------------------------------------------------------
 
-void attempt(const std::string& directory, bool saves, int coordinator) {
+void attempt(const std::string& directory, bool saves, int coordinator, int victim) {
   Member self(World::from_environment(world_options()), directory, coordinator);
   self.save(1);
   if (!saves) require(self.load() == 1, "the load before the fault");
@@ -126,16 +134,11 @@ void attempt(const std::string& directory, bool saves, int coordinator) {
                 else
                   self.load();
               }));
+  // Whoever leaves takes along what it was told, and those who have lost the coordinator may not have asked for it yet.
+  self.board.await_all("report", all_but(victim, self.world.size()));
 }
 
 // --- freeze -----------------------------------------------------------------------------------------------------------------
-
-std::vector<int> all_but(int rank, int size) {
-  std::vector<int> ranks;
-  for (int other = 0; other < size; ++other)
-    if (other != rank) ranks.push_back(other);
-  return ranks;
-}
 
 // Whoever is told to go on before it has stopped stops for ever.
 void await_stopped(const std::string& pid) {
@@ -174,7 +177,10 @@ void freeze(const std::string& directory, bool saves, int coordinator, const std
       const std::string pid = self.board.read("pid." + std::to_string(frozen));
       await_stopped(pid);
       ::kill(std::stoi(pid), SIGCONT);
+      self.board.post(name + ".thawed");
     }
+    // Also where its own call has ended before it stops: the rule must hold until then.
+    self.board.await(name + ".thawed");
     self.board.await_all(name, {frozen});
     active_injector()->replace({});
 
@@ -248,7 +254,7 @@ void check(const std::vector<std::string>& directories) {
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "attempt") {
-    attempt(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)));
+    attempt(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)), std::stoi(arguments.at(4)));
   } else if (what == "freeze") {
     freeze(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)), {arguments.begin() + 4, arguments.end()});
   } else if (what == "rejoin") {

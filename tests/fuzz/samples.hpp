@@ -1,16 +1,15 @@
-// One sound record of every kind, with every field set: what fuzzing begins with.
+// One sound record of every kind, with every field set: what fuzzing begins with. Metadata: see sample_metadata.
 #pragma once
 
 #include <vector>
 
 #include <cairn/messages/control.hpp>
-#include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/tests/support/sample_metadata.hpp>
 
 namespace cairn::testing {
 
-Metadata sample_metadata();
 Trailer sample_trailer();
 SavePlan sample_save_plan();
 LoadPlan sample_load_plan();

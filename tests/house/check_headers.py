@@ -20,12 +20,31 @@ import tempfile
 from layers import FOLDERS, ROOT, finish, relative, sources
 
 
+def is_foreign(build, path):
+    """Whether this folder of headers is somebody else's, whose warnings are none of ours."""
+    return path != "" and not any(pathlib.Path(path).is_relative_to(own) for own in (ROOT, build))
+
+
+def is_own(path):
+    return path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "build")
+
+
+def source_of(entry):
+    """What an entry compiles: of a unity build's file, which includes many of one folder, the first of them."""
+    path = pathlib.Path(entry["file"])
+    if path.name.startswith("unity_"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith('#include "') and is_own(pathlib.Path(line.split('"')[1])):
+                return pathlib.Path(line.split('"')[1])
+    return path
+
+
 def flags_by_folder(build):
     """Folder -> the compiler and its flags, without input, output and precompiled header."""
     flags = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = pathlib.Path(entry["file"])
-        if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "build"):
+        path = source_of(entry)
+        if not is_own(path):
             continue
         words = shlex.split(entry["command"])
         while "ccache" in pathlib.Path(words[0]).name or "=" in words[0] or words[0].endswith("cmake") or words[0] in ("-E", "env"):
@@ -36,6 +55,8 @@ def flags_by_folder(build):
                 skip = False
             elif word in ("-o", "-c", "-include"):
                 skip = True
+            elif word.startswith("-I") and is_foreign(build, word[2:]):
+                kept += ["-isystem", word[2:]]
             elif word not in ("-Winvalid-pch", "-fpch-preprocess"):
                 kept.append(word)
         name = relative(path)

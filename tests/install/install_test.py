@@ -53,6 +53,19 @@ class InstalledTree(unittest.TestCase):
             f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF")
         run("cmake", "--build", build)
         self.check_program(build / "embed", self.root / "from_cmake")
+        self.check_trainer(build / "trainer")
+
+    def check_trainer(self, program):
+        """The README's: it saves beside its training, and goes on from there at another number of ranks."""
+        run_directory = self.root / "run"
+
+        def trained(ranks, steps):
+            return run(self.prefix / "bin" / "cairn-launch", "-n", ranks, "--", program, run_directory, steps)
+
+        self.assertIn("[rank 1] from step 0\n", trained(2, 250))
+        self.assertEqual(sorted(path.parent.name for path in run_directory.glob("*/.metadata")), ["step_100", "step_200"])
+        self.assertIn("[rank 0] from step 200\n", trained(1, 500))
+        self.assertEqual(sorted(path.parent.name for path in run_directory.glob("*/.metadata")), ["step_300", "step_400", "step_500"])
 
     def test_pkg_config_gives_what_a_compiler_needs(self):
         libraries = next(self.prefix.rglob("pkgconfig"))

@@ -4,6 +4,7 @@ import array
 import fcntl
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -79,6 +80,16 @@ class LauncherTest(unittest.TestCase):
         self.assertTrue(wait_until(lambda: len(read()) == count), "the ranks have not started")
         return read()
 
+    def gate(self, name):
+        """A pipe at which ranks wait with `read < PATH`, until `open_gate`."""
+        os.mkfifo(self.path(name))
+        return self.path(name)
+
+    def open_gate(self, name):
+        gate = os.open(self.path(name), os.O_RDWR)  # kept open: whoever comes later finds the line, too
+        self.addCleanup(os.close, gate)
+        os.write(gate, b"\n")
+
     def assertAllGone(self, pids):
         self.assertTrue(wait_until(lambda: not any(alive(pid) for pid in pids)), "still running: %s" % [pid for pid in pids if alive(pid)])
 
@@ -122,7 +133,7 @@ class LauncherTest(unittest.TestCase):
         self.assertNotEqual(found[0][1], found[1][1])
 
     def test_the_secret_is_no_argument_and_no_variable(self):
-        launcher = self.start("-n", "1", *shell(self.SECRET + 'while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
+        launcher = self.start("-n", "1", *shell(self.SECRET + 'read < "%s"' % self.gate("go")))
         secret = self.secrets_of(launcher.stdout.readline() + launcher.stdout.readline())[0][1].encode()
         looked_at = 0
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -135,7 +146,7 @@ class LauncherTest(unittest.TestCase):
                 looked_at += 1
                 self.assertNotIn(secret, text, "%s of process %s" % (name, pid))
         self.assertGreater(looked_at, 3)
-        open(self.path("go"), "w").close()
+        self.open_gate("go")
         self.assertEqual(launcher.wait(PATIENCE), 0)
 
     def test_the_secret_ends_with_a_launcher_that_is_killed(self):
@@ -166,10 +177,10 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(self.launch("-n", "1", *shell('echo "${CAIRN_INJECT-unset}"')).stdout, "[rank 0] unset\n")
 
     def test_two_launches_get_different_ports(self):
-        first = self.start("-n", "1", *shell('echo $MASTER_PORT; while [ ! -e "%s" ]; do sleep 0.01; done' % self.path("go")))
+        first = self.start("-n", "1", *shell('echo $MASTER_PORT; read < "%s"' % self.gate("go")))
         port = first.stdout.readline()
         second = self.launch("-n", "1", *shell("echo $MASTER_PORT"))
-        open(self.path("go"), "w").close()
+        self.open_gate("go")
         self.assertEqual(first.wait(PATIENCE), 0)
         self.assertNotEqual(port.strip(), second.stdout.strip())
 
@@ -230,6 +241,27 @@ class LauncherTest(unittest.TestCase):
     def test_no_prefix(self):
         self.assertEqual(self.launch("-n", "1", "--no-prefix", *shell("echo plain")).stdout, "plain\n")
 
+    def test_output_that_cannot_be_written_ends_the_ranks(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([LAUNCHER, "-n", "2", *shell("echo hello; sleep 1000")], stdout=full, stderr=subprocess.PIPE, text=True,
+                                    timeout=PATIENCE)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("cannot write the output: No space left on device; ending all ranks", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_standard_streams_may_be_closed(self):
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            result = subprocess.run(["bash", "-c", 'exec "$0" -n 2 -- sh -c "echo out; echo err >&2; exit 3" %s' % closed, LAUNCHER],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+            self.assertEqual(result.returncode, 3, closed)
+            self.assertNotIn("Traceback", result.stderr)
+            if " >&-" not in " " + closed:
+                self.assertIn("[rank 0] out", result.stdout, closed)
+
+    def test_many_ranks_are_named_in_short(self):
+        result = self.launch("-n", "8", "--keep-going", *shell("exit $((RANK == 5))"))
+        self.assertIn("ranks 0-4, 6, 7 exited with 0", result.stderr)
+
     def test_a_reader_that_leaves_ends_the_ranks(self):
         process = self.start("-n", "2", *shell('echo $$ > "%s/$RANK.pid"; while true; do echo y; done' % self.directory.name))
         pids = self.pids(2)
@@ -242,8 +274,8 @@ class LauncherTest(unittest.TestCase):
     # -- ends -----------------------------------------------------------------------------------------------------------------
 
     def test_the_first_failure_ends_all_and_is_reported(self):
-        script = ('echo $$ > "%s/$RANK.pid"; if [ $RANK = 2 ]; then while [ $(ls "%s" | wc -l) -lt 3 ]; do sleep 0.01; done; '
-                  'echo last words; exit 7; fi; sleep 1000 & wait' % (self.directory.name, self.directory.name))
+        script = ('echo $$ > "%s/$RANK.pid"; if [ $RANK = 2 ]; then exec 3<> "%s"; read -u 3; read -u 3; echo last words; exit 7; fi; '
+                  'echo here > "%s"; sleep 1000 & wait' % (self.directory.name, self.gate("others"), self.path("others")))
         result = self.launch("-n", "3", *shell(script))
         self.assertEqual(result.returncode, 7)
         self.assertIn("rank 2 exited with 7", result.stderr)
@@ -253,12 +285,12 @@ class LauncherTest(unittest.TestCase):
 
     def test_the_others_go_on_when_asked_to(self):
         script = ('if [ $RANK = 2 ]; then kill -KILL $$; fi; '
-                  'if [ $RANK = 0 ]; then while [ ! -e "%s" ]; do sleep 0.01; done; exit 3; fi; echo done' % self.path("go"))
+                  'if [ $RANK = 0 ]; then read < "%s"; exit 3; fi; echo done' % self.gate("go"))
         process = self.start("-n", "3", "--keep-going", *shell(script))
         self.assertEqual(process.stdout.readline(), "[rank 1] done\n")
         while "rank 2 ended by SIGKILL; the others go on" not in process.stderr.readline():
             self.assertIsNone(process.poll())
-        open(self.path("go"), "w").close()
+        self.open_gate("go")
         _, err = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL)  # of the first that failed
         self.assertIn("rank 0 exited with 3", err)
@@ -284,17 +316,18 @@ class LauncherTest(unittest.TestCase):
 
     def test_a_stopped_rank_is_ended_too(self):
         process = self.start("-n", "2", "--grace", "0.3", *shell(
-            'echo $$ > "%s/$RANK.pid"; if [ $RANK = 0 ]; then kill -STOP $$; else while [ ! -e "%s" ]; do sleep 0.01; done; exit 3; fi'
-            % (self.directory.name, self.path("go"))))
+            'echo $$ > "%s/$RANK.pid"; if [ $RANK = 0 ]; then kill -STOP $$; else read < "%s"; exit 3; fi'
+            % (self.directory.name, self.gate("go"))))
         pids = self.pids(2)
-        open(self.path("go"), "w").close()
+        self.open_gate("go")
         self.assertEqual(process.wait(PATIENCE), 3)
         self.assertAllGone(pids)
 
     def test_what_ranks_started_ends_with_them(self):
-        script = ('(trap "" TERM HUP; echo $BASHPID > "%s/child.pid"; exec sleep 1000) & '
-                  'setsid bash -c \'echo $$ > "%s/own-session.pid"; exec sleep 1000\' & '
-                  'while [ $(cat "%s"/*.pid 2> /dev/null | wc -l) -lt 2 ]; do sleep 0.01; done; exit 0' % ((self.directory.name,) * 3))
+        here, gate = self.directory.name, self.gate("here")
+        script = ('(trap "" TERM HUP; echo $BASHPID > "%s/child.pid"; echo > "%s"; exec sleep 1000) & '
+                  'setsid bash -c \'echo $$ > "%s/own-session.pid"; echo > "%s"; exec sleep 1000\' & '
+                  'exec 3<> "%s"; read -u 3; read -u 3; exit 0' % (here, gate, here, gate, gate))
         result = self.launch("-n", "1", *shell(script))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertAllGone(self.pids(2))
@@ -349,7 +382,7 @@ class LauncherTest(unittest.TestCase):
 
     def test_no_rank_outlives_a_killed_launcher(self):
         script = ('trap "" TERM HUP INT; echo $$ > "%s/$RANK.pid"; (echo $BASHPID > "%s/$RANK.child.pid"; exec sleep 1000) & '
-                  'while true; do sleep 0.01; done' % ((self.directory.name,) * 2))
+                  'exec sleep 1000' % ((self.directory.name,) * 2))
         process = self.start("-n", "2", *shell(script))
         pids = self.pids(4)
         process.kill()
@@ -367,9 +400,17 @@ class LauncherTest(unittest.TestCase):
         open(self.path("text"), "w").close()
         self.assertEqual(self.launch("-n", "2", "--", self.path("text")).returncode, 126)
 
+    def test_too_few_descriptors_for_so_many_ranks(self):
+        result = subprocess.run([LAUNCHER, "-n", "40", "--", "sleep", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                timeout=PATIENCE, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+        self.assertEqual(result.returncode, 126)
+        self.assertRegex(result.stderr, r"^cairn-launch: cannot start rank \d+: .*raise ulimit -n\n$")
+
     def test_wrong_use(self):
         for arguments in ([], ["-n", "2"], ["-n", "0", "--", "true"], ["-n", "x", "--", "true"], ["-n", "1", "--env", "X", "--", "true"],
-                          ["-n", "1", "--timeout", "-1", "--", "true"], ["-n", "1", "--no-such-option", "--", "true"]):
+                          ["-n", "1", "--timeout", "-1", "--", "true"], ["-n", "1", "--timeout", "inf", "--", "true"],
+                          ["-n", "1", "--timeout", "1e300", "--", "true"], ["-n", "1", "--grace", "nan", "--", "true"], ["-n", "1", "--", ""],
+                          ["-n", "1", "--no-such-option", "--", "true"]):
             result = self.launch(*arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertIn("usage: cairn-launch", result.stderr)

@@ -140,7 +140,7 @@ Message random_body(Random& random, std::size_t index) {
     case 13:
       return random_outcome(random);
     case 14:
-      return Cancel{random_ticket(random), random_failure(random, 3)};
+      return Cancel{random_ticket(random), random_failure(random, 3), random.next() % 2 == 0};
     case 15:
       return CoordinatorDown{random_failure(random, 0)};
     case 16:
@@ -213,7 +213,9 @@ struct SameBody {
   bool operator()(const Outcome& a, const Outcome& b) const {
     return a.ticket == b.ticket && a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
   }
-  bool operator()(const Cancel& a, const Cancel& b) const { return a.ticket == b.ticket && a.failure == b.failure; }
+  bool operator()(const Cancel& a, const Cancel& b) const {
+    return a.ticket == b.ticket && a.failure == b.failure && a.awaits_outcome == b.awaits_outcome;
+  }
   bool operator()(const CoordinatorDown& a, const CoordinatorDown& b) const { return a.failure == b.failure; }
   bool operator()(const StopPhase&, const StopPhase&) const { return true; }
   bool operator()(const PhaseStopped&, const PhaseStopped&) const { return true; }

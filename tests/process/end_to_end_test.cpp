@@ -3,47 +3,14 @@
 #include <cairn/runtime/testing.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/torch.hpp>
+#include <cairn/tests/support/training.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
 
 namespace {
 
-struct Trained {
-  explicit Trained(std::uint64_t seed) {
-    torch::manual_seed(seed);
-    model = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 32),
-                                                        torch::nn::ReLU(), torch::nn::Linear(32, 8));
-    optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(0.1));
-  }
-  void train(int steps) {
-    torch::manual_seed(0);
-    for (int i = 0; i < steps; ++i) {
-      optimizer->zero_grad();
-      model->forward(torch::rand({8, 8})).sum().backward();
-      optimizer->step();
-    }
-  }
-  std::shared_ptr<torch::nn::SequentialImpl> model;
-  std::shared_ptr<torch::optim::Adam> optimizer;
-};
-
-// The same dict with every tensor cut on dim 0 over the ranks; the parts share memory with the whole.
-Value sharded_views(const Value& value) {
-  if (value.is_tensor() && value.tensor().dim() > 0) {
-    const torch::Tensor whole = value.tensor().detach();
-    const Extents size(whole.sizes().data(), whole.sizes().size());
-    const DeviceMesh mesh({world().size()});
-    const auto box = local_box(size, mesh, {Shard{0}}, world().rank());
-    return ShardedTensor::from_local(whole.narrow(0, box->offsets[0], box->sizes[0]), size, mesh, {Shard{0}}, world().rank());
-  }
-  if (value.is_dict()) {
-    Dict dict;
-    for (const auto& [key, item] : value.dict()) dict.insert(key, sharded_views(item));
-    return dict;
-  }
-  return value;
-}
+Value sharded_views(const Value& value) { return testing::sharded_views(value, world().rank(), world().size()); }
 
 std::string message_of_failed_save(Checkpointer& checkpointer, const StateDict& state, const std::string& id,
                                    const SaveOptions& options) {

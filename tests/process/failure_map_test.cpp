@@ -42,6 +42,18 @@ TEST_CASE("B1.4 every rank gets the map of exactly the ranks whose hook failed i
   });
 }
 
+TEST_CASE("B1.4 so does the handle of an asynchronous save") {
+  cold_and_warm([](Checkpointer& checkpointer) {
+    check_save(checkpointer, {{"set_up_storage_writer", {0}}}, 0, save_in_background);
+    check_save(checkpointer, {{"prepare_local_plan", {0}}}, 0, save_in_background);
+    check_save(checkpointer, {{"prepare_global_plan", {0}}}, 0, save_in_background);
+    check_save(checkpointer, {{"write_data", {2}}}, 0, save_in_background);
+    check_save(checkpointer, {{"write_data_async", {3}}}, 0, save_in_background);
+    check_save(checkpointer, {{"finish", {0}}}, 0, save_in_background);
+    check_save(checkpointer, {}, 0, save_in_background);
+  });
+}
+
 TEST_CASE("B1.5 the same with coordinator 1") {
   cold_and_warm([](Checkpointer& checkpointer) {
     check_save(checkpointer, {{"set_up_storage_writer", {1}}}, 1);

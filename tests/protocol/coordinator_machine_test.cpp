@@ -16,7 +16,7 @@ TEST_CASE("ranks that name different coordinators hear of it as soon as the seco
   CHECK(told[0].first == 1);
   CHECK(told[1].first == 2);
   CHECK(told[0].second.failures == told[1].second.failures);
-  REQUIRE(ranks_in(told[0].second.failures) == std::set<int>{2});
+  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{2});
   const Failure& failure = told[0].second.failures.at(2);
   CHECK(failure.code == ErrorCode::kMismatch);
   CHECK(failure.what.find("rank 2 called save of \"step_1\" (its call 5) with coordinator_rank 2") == 0);
@@ -37,7 +37,7 @@ TEST_CASE("a coordinator that is no rank is an error for all ranks, those that w
   CHECK(registrar.machine().state() == State::kJoining);
   const auto told = sent<Outcome>(registrar.receive(1, join_of(1, Operation::kSave, 7), 0));
   REQUIRE(told.size() == 2);
-  REQUIRE(ranks_in(told[0].second.failures) == std::set<int>{1});
+  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
   CHECK(told[0].second.failures.at(1).code == ErrorCode::kInvalidArgument);
   CHECK(told[0].second.failures.at(1).what.find("coordinator_rank 7, which is no rank of a world of 2") != std::string::npos);
   CHECK(registrar.machine().state() == State::kIdle);
@@ -110,6 +110,79 @@ TEST_CASE("a rank that was lost before the call may be back: it is looked for be
     if (ending == 2) effects = coordinator.receive(1, join_of(1), 0);
     if (ending >= 2) CHECK(sent<Begin>(effects).size() == 2);
   }
+}
+
+TEST_CASE("a rank that ends the link while others join may have done so in an earlier call: it is looked for, once") {
+  CoordinatorSteps coordinator(3);
+  coordinator.receive(0, join_of(1), 0);
+  coordinator.receive(2, join_of(1), 0);
+  const auto probe = coordinator.step(lost(1, "it closed the link: nothing was heard of rank 0"));
+  CHECK(sent<Outcome>(probe).empty());
+  REQUIRE(sent<AskStanding>(probe).size() == 1);
+  CHECK(sent<AskStanding>(probe)[0].first == 1);
+  SUBCASE("it is back, and joins") {
+    CHECK(coordinator.step(PeerUp{1}).empty());
+    CHECK(sent<Begin>(coordinator.receive(1, join_of(1), 0)).size() == 3);
+  }
+  SUBCASE("it is back, and lost again") {
+    CHECK(coordinator.step(PeerUp{1}).empty());
+    const auto told = sent<Outcome>(coordinator.step(lost(1, "killed")));
+    REQUIRE(told.size() == 2);
+    CHECK(told[0].second.failures.at(1).what.find("killed") != std::string::npos);
+  }
+  SUBCASE("so does another one meanwhile, which had joined: it has a probe of its own") {
+    const auto second = coordinator.step(lost(2));
+    CHECK(sent<Outcome>(second).empty());
+    REQUIRE(sent<AskStanding>(second).size() == 1);
+    CHECK(sent<AskStanding>(second)[0].first == 2);
+    const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kProbe}));
+    REQUIRE(told.size() == 1);
+    CHECK(ranks_of(told[0].second.failures) == std::set<int>{1, 2});
+  }
+}
+
+TEST_CASE("a rank that was lost has ended the call without its coordinator, that was away: so has everybody") {
+  CoordinatorSteps coordinator(3);
+  coordinator.step(lost(1));
+  coordinator.receive(2, join_of(1), 0);
+  const auto probe = sent<AskStanding>(coordinator.receive(0, join_of(1), 0));
+  REQUIRE(probe.size() == 1);
+  Standing answer;
+  answer.inquiry = probe[0].second.inquiry;
+  answer.kind = StandingKind::kEnded;
+  answer.outcome = Outcome{1, {}, Committed::kNo, "named"};
+  answer.outcome->failures.emplace(0, failure_on(0, "away"));
+  SUBCASE("of this call") {
+    const auto told = sent<Outcome>(coordinator.receive(1, answer, 0));
+    REQUIRE(told.size() == 2);
+    for (const auto& [rank, outcome] : told) {
+      CHECK(outcome.failures == answer.outcome->failures);
+      CHECK(outcome.save_id == "named");
+    }
+    CHECK(coordinator.machine().is_idle());
+  }
+  SUBCASE("of this call, and another one is at the next") {
+    coordinator.receive(2, Withdraw{1}, 0);
+    coordinator.receive(2, join_of(2), 0);
+    const auto told = sent<Outcome>(coordinator.receive(1, answer, 0));
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 0);
+    coordinator.receive(1, join_of(2), 0);
+    CHECK(sent<Begin>(coordinator.receive(0, join_of(2), 0)).size() == 3);
+  }
+  SUBCASE("of an earlier call") {
+    --answer.inquiry;
+    CHECK(sent<Outcome>(coordinator.receive(1, answer, 0)).empty());
+    CHECK(sent<Begin>(coordinator.receive(1, join_of(1), 0)).size() == 3);
+  }
+}
+
+TEST_CASE("a rank that falls silent while others join is lost at once") {
+  CoordinatorSteps coordinator(2);
+  coordinator.receive(0, join_of(1), 0);
+  const auto told = sent<Outcome>(coordinator.step(silent(1)));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].second.failures.at(1).kind == FailureKind::kSilent);
 }
 
 TEST_CASE("counters go on where those of a machine before it ended") {
@@ -204,7 +277,7 @@ TEST_CASE("a member that was lost and is heard again hears the outcome; one that
     const auto told = sent<Outcome>(coordinator.written(0));
     REQUIRE(told.size() == (comes_back ? 2 : 1));
     CHECK(told.front().first == (comes_back ? 1 : 0));
-    CHECK(ranks_in(told.front().second.failures) == std::set<int>{1, 2});
+    CHECK(ranks_of(told.front().second.failures) == std::set<int>{1, 2});
   }
 }
 
@@ -229,7 +302,7 @@ TEST_CASE("after a failure the others get time for their own, then are told to s
   const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
   REQUIRE(outcome.size() == 4);
   const auto& failures = outcome[0].second.failures;
-  CHECK(ranks_in(failures) == std::set<int>{1, 2, 3});  // 0 was merely told to stop
+  CHECK(ranks_of(failures) == std::set<int>{1, 2, 3});  // 0 was merely told to stop
   CHECK(failures.at(2).what == "disk too");
   CHECK(failures.at(3).kind == FailureKind::kBusy);
   CHECK(failures.at(3).phase == Phase::kWrite);
@@ -244,7 +317,7 @@ TEST_CASE("an attempt that has failed ends as soon as all have stopped") {
   coordinator.step(TimerFired{Timer::kPhase});
   const auto outcome = sent<Outcome>(coordinator.receive(0, PhaseStopped{}));
   REQUIRE(outcome.size() == 2);
-  CHECK(ranks_in(outcome[0].second.failures) == std::set<int>{1});
+  CHECK(ranks_of(outcome[0].second.failures) == std::set<int>{1});
   // The next attempt has its time again.
   const auto timers = all_of<StartTimer>(coordinator.join(2));
   CHECK(timers.back().after == RuntimeOptions().phase_deadline);
@@ -256,18 +329,59 @@ TEST_CASE("a rank that is slow, in a phase in which nobody has failed, has until
   CHECK(timers.back().after == RuntimeOptions().phase_deadline);
   CHECK(all_of<StartTimer>(coordinator.written(0)).empty());
   const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
-  CHECK(ranks_in(outcome.at(0).second.failures) == std::set<int>{1});
+  CHECK(ranks_of(outcome.at(0).second.failures) == std::set<int>{1});
   CHECK(outcome.at(0).second.failures.at(1).kind == FailureKind::kSilent);
   CHECK(outcome.at(0).second.failures.at(1).what.find("rank 1 did not end its write phase within 3600.0 s") == 0);
 }
 
+TEST_CASE("a coordinator that was fenced asks the others how the attempt has ended, and says the same") {
+  CoordinatorSteps coordinator(3);
+  const RunHook finish = coordinator.finish(1);
+  const std::uint64_t counter = coordinator.machine().counter();
+  const auto settling = coordinator.step(HookDone{finish.sequence, failure_on(0, "the attempt is not open", ErrorCode::kFenced)});
+  const auto asked = sent<AskStanding>(settling);
+  REQUIRE(asked.size() == 2);
+  Standing answer;
+  answer.inquiry = asked[0].second.inquiry;
+  SUBCASE("one of them knows") {
+    answer.kind = StandingKind::kEnded;
+    answer.outcome = Outcome{1, {}, Committed::kNo, "named"};
+    answer.outcome->failures.emplace(0, failure_on(0, "silent"));
+    const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
+    REQUIRE(told.size() == 3);
+    for (const auto& [rank, outcome] : told) CHECK(outcome.failures == answer.outcome->failures);
+  }
+  SUBCASE("nobody knows: its own failure stands") {
+    answer.kind = StandingKind::kAttached;
+    CHECK(coordinator.receive(1, answer, counter).empty());
+    const auto hook = all_of<RunHook>(settling).at(0);
+    CHECK(sent<Outcome>(coordinator.step(HookDone{hook.sequence, HookValue{Committed::kNo}})).empty());
+    Effects effects;
+    SUBCASE("one has ended the call alone") {
+      answer.kind = StandingKind::kAbsent;
+      effects = coordinator.receive(2, answer, counter);
+    }
+    SUBCASE("one cannot be reached: the link may have been broken long ago, so it is asked once more") {
+      CHECK(sent<AskStanding>(coordinator.step(lost(2))).size() == 1);
+      effects = coordinator.step(lost(2));
+    }
+    SUBCASE("one waits for a successor, and hears nothing in time") {
+      answer.kind = StandingKind::kOrphaned;
+      answer.lost = failure_on(0, "lost");
+      CHECK(coordinator.receive(2, answer, counter).empty());
+      effects = coordinator.step(TimerFired{Timer::kPhase});
+    }
+    const auto told = sent<Outcome>(effects);
+    REQUIRE_FALSE(told.empty());
+    CHECK(told[0].second.failures.at(0).code == ErrorCode::kFenced);
+    CHECK(told[0].second.committed == Committed::kNo);
+  }
+}
+
 TEST_CASE("a writer that does not say whether the checkpoint exists: unknown, and the failure of finish stays") {
   CoordinatorSteps coordinator(2);
-  coordinator.plan(1);
-  coordinator.written(0);
-  const auto finish = all_of<RunHook>(coordinator.written(1));
-  REQUIRE(finish.size() == 1);
-  const auto asked = coordinator.step(HookDone{finish[0].sequence, failure_on(0, "after the rename")});
+  const RunHook finish = coordinator.finish(1);
+  const auto asked = coordinator.step(HookDone{finish.sequence, failure_on(0, "after the rename")});
   CHECK(all_of<RunHook>(asked).at(0).hook == Hook::kAskCommitted);
   CHECK(all_of<StartTimer>(asked).at(0).after == RuntimeOptions().cancel_grace);
   const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));

@@ -89,6 +89,7 @@ struct Trouble {
   int reorder = 0;      // a message overtakes others of its link
   int cut = 0;          // a link breaks: what is under way is lost, both ends hear of it
   int cancel = 0;       // a rank's runtime is shut down
+  int cancel_call = 0;  // a rank's caller wants its call to end
   int kill = 0;         // a rank's process ends; who speaks to it is told so
   int freeze = 0;       // a rank's process stands still; its links fall silent
   int thaw = 0;         // and goes on, to find its links closed
@@ -121,7 +122,10 @@ class MachineWorld {
   void start(const CallStarted& call) {
     for (int index = 0; index < size(); ++index) start(index, call);
   }
-  void start(int index, const CallStarted& call) { step_rank(index, call); }
+  void start(int index, const CallStarted& call) {
+    ticket_ = call.ticket;
+    step_rank(index, call);
+  }
 
   // Until nothing can happen any more. Returns false when that takes suspiciously long.
   bool run(int steps_max = 200000) {
@@ -153,6 +157,7 @@ class MachineWorld {
     forget(index);
     links_[{index, index}].clear();
     timers_.erase({index, Timer::kAnswer});
+    timers_.erase({index, Timer::kCall});
     timers_.erase({index, Timer::kPhase});
     timers_.erase({index, Timer::kSuccession});
     for (std::size_t i = pending_.size(); i-- > 0;)
@@ -188,6 +193,7 @@ class MachineWorld {
     tell_down(b, a, FailureKind::kSilent, "nothing was heard");
   }
   const std::set<int>& cancelled() const { return cancelled_; }
+  const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // by which ranks
 
  private:
   struct Parcel {
@@ -205,6 +211,7 @@ class MachineWorld {
   bool happen() {
     if (chance(trouble_.cut)) cut();
     if (chance(trouble_.cancel) && cancelled_.empty()) cancel(static_cast<int>(random_() % at(size())));
+    if (chance(trouble_.cancel_call)) cancel_call(static_cast<int>(random_() % at(size())));
     if (chance(trouble_.actor_dies)) step_rank(static_cast<int>(random_() % at(size())), ActorDied{"storage", "a test"});
 
     if (static_cast<int>(dead_.size() + was_frozen_.size()) < trouble_.victims_max) {
@@ -339,6 +346,12 @@ class MachineWorld {
     }
   }
 
+  void cancel_call(int index) {
+    if (!is_alive(index) || frozen_.count(index) != 0 || rank(index).is_idle()) return;
+    cancelled_calls_.insert(index);
+    step_rank(index, CancelRequested{ticket_, "a test"});
+  }
+
   void cancel(int index) {
     cancelled_.insert(index);
     step_coordinator(index, Cancelled{"a test"});
@@ -407,10 +420,8 @@ class MachineWorld {
   bool was_cut_ = false;
   bool deadline_passed_ = false;
   std::set<int> cancelled_;
+  std::set<int> cancelled_calls_;
+  std::uint64_t ticket_ = 0;  // of the running call
 };
-
-inline bool same(const Finished& a, const Finished& b) {
-  return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
-}
 
 }  // namespace cairn::test

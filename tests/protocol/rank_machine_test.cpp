@@ -131,6 +131,19 @@ TEST_CASE("a rank that is told to stop stops its writer, and reports no failure 
   }
 }
 
+TEST_CASE("what fails as cancelled once the rank was told to stop has not failed; before that, it has") {
+  for (const bool told : {true, false}) {
+    RankSteps rank;
+    rank.step(call_of(1));
+    auto effects = rank.run_hooks(rank.receive(0, Begin{1, {}}, 1), Hook::kSetUpPlanner);
+    const RunHook hook = all_of<RunHook>(effects).at(0);
+    if (told) CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());
+    effects = rank.step(HookDone{hook.sequence, failure_on(1, "let go", ErrorCode::kCancelled)});
+    CHECK(sent<PhaseStopped>(effects).size() == (told ? 1 : 0));
+    CHECK(sent<PhaseFailed>(effects).size() == (told ? 0 : 1));
+  }
+}
+
 TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   RankSteps rank;
   const RunHook move = rank.move(1);

@@ -1,21 +1,8 @@
 // Many seeds, many kinds of trouble: whatever happens, every call ends exactly once, and ranks that can talk agree.
-#include "steps.hpp"
+#include "endings.hpp"
 
 namespace cairn::test {
 namespace {
-
-void check_all_ended_once(MachineWorld& world, std::size_t calls) {
-  for (int rank = 0; rank < world.size(); ++rank) {
-    CAPTURE(rank);
-    REQUIRE(world.finished(rank).size() == calls);
-    CHECK(world.rank(rank).is_idle());
-    CHECK(world.coordinator(rank).is_idle());
-  }
-}
-
-void check_all_agree(MachineWorld& world) {
-  for (int rank = 1; rank < world.size(); ++rank) CHECK(same(world.finished(rank).back(), world.finished(0).back()));
-}
 
 TEST_CASE("in any order of events, with duplicates, saves and loads succeed on all ranks") {
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -54,7 +41,7 @@ TEST_CASE("failures of one phase are all in every rank's map, in any order of ev
     REQUIRE(world.run());
     check_all_ended_once(world, 1);
     check_all_agree(world);
-    CHECK(ranks_in(world.finished(2).back().failures) == std::set<int>{1, 3});
+    CHECK(ranks_of(world.finished(2).back().failures) == std::set<int>{1, 3});
     CHECK(world.finished(2).back().committed == Committed::kNo);
     // And the next call is undisturbed.
     world.failing.clear();
@@ -74,7 +61,7 @@ TEST_CASE("the coordinator's own hooks may fail") {
       REQUIRE(world.run());
       check_all_ended_once(world, 1);
       check_all_agree(world);
-      CHECK(ranks_in(world.finished(0).back().failures) == std::set<int>{2});
+      CHECK(ranks_of(world.finished(0).back().failures) == std::set<int>{2});
     }
   }
 }
@@ -92,24 +79,6 @@ TEST_CASE("messages that overtake each other never break a machine, and every ca
       check_all_ended_once(world, call);
     }
   }
-}
-
-TEST_CASE("broken links: every call ends, exactly once; ranks with an outcome from the coordinator agree") {
-  int cut_worlds = 0;
-  for (unsigned seed = 0; seed < 600; ++seed) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cut = 1 + static_cast<int>(seed % 3);
-    trouble.duplicate = seed % 2 ? 10 : 0;
-    MachineWorld world(2 + static_cast<int>(seed % 4), seed, trouble);
-    for (std::uint64_t call = 1; call <= 3; ++call) {
-      world.start(call_of(call, seed % 3 ? Operation::kSave : Operation::kLoad, static_cast<int>(call) % world.size()));
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-    }
-    cut_worlds += world.was_cut() ? 1 : 0;
-  }
-  CHECK(cut_worlds > 300);
 }
 
 TEST_CASE("a rank that is shut down in the middle: the others agree") {
@@ -131,7 +100,7 @@ TEST_CASE("a rank that is shut down in the middle: the others agree") {
       if (reference) CHECK(same(world.finished(rank).back(), *reference));
       reference = &world.finished(rank).back();
     }
-    if (!reference->failures.empty()) CHECK(ranks_in(reference->failures) == std::set<int>{gone});
+    if (!reference->failures.empty()) CHECK(ranks_of(reference->failures) == std::set<int>{gone});
   }
   CHECK(cancelled_worlds > 200);
 }
@@ -184,7 +153,7 @@ TEST_CASE("a rank that never calls: the present ones end at the join deadline, w
     CHECK(world.finished(2).empty());
     for (const int rank : {0, 1, 3}) {
       REQUIRE(world.finished(rank).size() == 1);
-      CHECK(ranks_in(world.finished(rank).back().failures) == std::set<int>{2});
+      CHECK(ranks_of(world.finished(rank).back().failures) == std::set<int>{2});
       CHECK(world.finished(rank).back().failures.at(2).kind == FailureKind::kSilent);
     }
   }

@@ -7,9 +7,13 @@
 #include <variant>
 #include <vector>
 
+#include <cairn/tests/support/failure_maps.hpp>
+
 #include "machine_world.hpp"
 
 namespace cairn::test {
+
+using testing::ranks_of;
 
 // The messages of one type among the effects: to whom, and what.
 template <class T>
@@ -44,6 +48,10 @@ inline Join join_of(std::uint64_t ticket, Operation operation = Operation::kSave
   join.world_size = static_cast<std::uint32_t>(world_size);
   join.coordinator_rank = coordinator;
   return join;
+}
+
+inline AskStanding ask_of(std::uint64_t inquiry, std::uint64_t ordinal = 1) {
+  return {inquiry, 0, ordinal, Operation::kSave, "step_1"};
 }
 
 inline Failure failure_on(int rank, std::string what, ErrorCode code = ErrorCode::kUnavailable) {
@@ -88,6 +96,13 @@ class CoordinatorSteps {
       effects = receive(rank, LocalSavePlan{local, plan_digest(*local)});
     }
     return run_hooks(std::move(effects));
+  }
+  // And all data is written: the hook that publishes, which is running then.
+  RunHook finish(std::uint64_t ticket) {
+    plan(ticket);
+    Effects effects;
+    for (int rank = 0; rank < world_size_; ++rank) effects = written(rank);
+    return all_of<RunHook>(effects).at(0);
   }
   Effects written(int rank) { return receive(rank, Written{std::make_shared<WriteResults>()}); }
 
@@ -145,17 +160,18 @@ inline PeerDown lost(int rank, std::string why = "gone") {
   return down;
 }
 
+inline PeerDown silent(int rank) {
+  PeerDown down = lost(rank, "nothing was heard");
+  down.kind = FailureKind::kSilent;
+  down.code = ErrorCode::kDeadline;
+  return down;
+}
+
 inline PeerDown unreadable(int rank) {
   PeerDown down = lost(rank, "it sent a message that cannot be read");
   down.reachable = true;
   down.code = ErrorCode::kCorrupt;
   return down;
-}
-
-inline std::set<int> ranks_in(const FailureMap& failures) {
-  std::set<int> ranks;
-  for (const auto& [rank, failure] : failures) ranks.insert(rank);
-  return ranks;
 }
 
 }  // namespace cairn::test

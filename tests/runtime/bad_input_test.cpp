@@ -206,6 +206,25 @@ TEST_CASE("bad input: ranks that disagree on the id or the options") {
       ErrorCode::kMismatch, {"options"});
 }
 
+TEST_CASE("bad input: options of which no writer or reader can be made, on one rank") {
+  const SavedCheckpoint saved;
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        SaveOptions options;
+        if (rank == 1) options.writer.bytes_in_flight_max = 1;
+        c.save(simple_state(rank), saved.id, options);
+      },
+      ErrorCode::kInvalidArgument, {"rank 1 ", "bytes_in_flight_max (1)"});
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        StateDict state = simple_state(rank);
+        LoadOptions options;
+        if (rank == 1) options.reader.bytes_in_flight_max = 1;
+        c.load(state, saved.id, options);
+      },
+      ErrorCode::kInvalidArgument, {"rank 1 ", "bytes_in_flight_max (1)"});
+}
+
 TEST_CASE("bad input: values that differ between ranks under one key, unless they are meant to") {
   const TemporaryDirectory directory;
   expect_failure(

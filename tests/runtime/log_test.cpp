@@ -24,5 +24,15 @@ TEST_CASE("warnings go to the program's logger of that name") {
   CHECK(written.str().find("percent % and {braces}") != std::string::npos);
 }
 
+TEST_CASE("a warning before the program has a logger of that name leaves the name free") {
+  const auto before = spdlog::get("cairn");
+  spdlog::drop("cairn");
+  log_warning("the log test says this to nobody");
+  CHECK(spdlog::get("cairn") == nullptr);
+  CHECK_NOTHROW(spdlog::register_logger(std::make_shared<spdlog::logger>("cairn")));
+  spdlog::drop("cairn");
+  if (before) spdlog::register_logger(before);
+}
+
 }  // namespace
 }  // namespace cairn::testing

@@ -1,7 +1,6 @@
 // Worlds with a secret, without one, and with ranks that differ in it.
 #include <cairn/tests/support/torch.hpp>
 //
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -18,6 +17,7 @@
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/job_secret.hpp>
+#include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -244,45 +244,38 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
 }
 
 TEST_CASE("a save succeeds while a thousand strangers stand at each door") {
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit raised = before;
-  raised.rlim_cur = std::min<rlim_t>(before.rlim_max, 20'000);
-  if (raised.rlim_cur < 20'000) {
+  const DescriptorLimit limit(20'000);
+  if (!limit.enough()) {
     MESSAGE("skipped: this process may not open 20,000 descriptors");
     return;
   }
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &raised) == 0);
-  {
-    LeakCheck leaks;
-    const TemporaryDirectory directory;
-    const auto addresses = free_addresses(2);
-    std::vector<std::optional<World>> worlds(2);
-    for (int rank = 0; rank < 2; ++rank) {
-      auto options = with_secret(kOurs);
-      options.runtime.strangers_max = 2000;
-      options.runtime.handshake_deadline = std::chrono::hours(1);
-      worlds[static_cast<std::size_t>(rank)] = World::from_addresses(rank, addresses, "job", options);
-    }
-    std::vector<Socket> strangers;
-    for (const auto& address : addresses) {
-      for (int i = 0; i < 1000; ++i) {
-        Socket stranger;
-        REQUIRE(start_connect(resolve_endpoint(address), stranger).state != ConnectState::kFailed);
-        strangers.push_back(std::move(stranger));
-      }
-    }
-    for (int step = 0; step < 2; ++step) {
-      const std::string name = directory.path() + "/step_" + std::to_string(step);
-      for (const auto& thrown : on_threads(2, [&](int rank) {
-             Checkpointer checkpointer(*worlds[static_cast<std::size_t>(rank)]);
-             checkpointer.save(state_of(rank), name);
-           }))
-        CHECK_MESSAGE(!thrown.is_error, thrown.what);
-      CHECK(read_metadata(name).state_dict_metadata.size() == 2);
+  LeakCheck leaks;
+  const TemporaryDirectory directory;
+  const auto addresses = free_addresses(2);
+  std::vector<std::optional<World>> worlds(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto options = with_secret(kOurs);
+    options.runtime.strangers_max = 2000;
+    options.runtime.handshake_deadline = std::chrono::hours(1);
+    worlds[static_cast<std::size_t>(rank)] = World::from_addresses(rank, addresses, "job", options);
+  }
+  std::vector<Socket> strangers;
+  for (const auto& address : addresses) {
+    for (int i = 0; i < 1000; ++i) {
+      Socket stranger;
+      REQUIRE(start_connect(resolve_endpoint(address), stranger).state != ConnectState::kFailed);
+      strangers.push_back(std::move(stranger));
     }
   }
-  ::setrlimit(RLIMIT_NOFILE, &before);
+  for (int step = 0; step < 2; ++step) {
+    const std::string name = directory.path() + "/step_" + std::to_string(step);
+    for (const auto& thrown : on_threads(2, [&](int rank) {
+           Checkpointer checkpointer(*worlds[static_cast<std::size_t>(rank)]);
+           checkpointer.save(state_of(rank), name);
+         }))
+      CHECK_MESSAGE(!thrown.is_error, thrown.what);
+    CHECK(read_metadata(name).state_dict_metadata.size() == 2);
+  }
 }
 
 }  // namespace

@@ -1,27 +1,41 @@
 // How ranks become a world: from the environment, through a store, from addresses, within one process.
 #include <cairn/tests/support/torch.hpp>
 //
+#include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/world.hpp>
+#include <cairn/tests/runtime/store_leak_check.hpp>
+#include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
-#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/sample_state.hpp>
 
 namespace cairn::testing {
 namespace {
@@ -106,7 +120,7 @@ TEST_CASE("a variable that is missing or malformed is named") {
 }
 
 TEST_CASE("ranks assemble through a store, also several times") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const auto store = shared_store();
   std::set<std::string> incarnations;
   for (int round = 0; round < 3; ++round) {
@@ -125,7 +139,7 @@ TEST_CASE("ranks assemble through a store, also several times") {
 }
 
 TEST_CASE("two worlds live side by side on one store") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const auto store = shared_store();
   std::vector<std::vector<World>> worlds(2);
   CHECK(on_threads({0, 1}, [&](int rank) {
@@ -137,7 +151,7 @@ TEST_CASE("two worlds live side by side on one store") {
 }
 
 TEST_CASE("the trainer's own store serves, and stays usable") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
@@ -154,7 +168,7 @@ TEST_CASE("the trainer's own store serves, and stays usable") {
 }
 
 TEST_CASE("a world that does not assemble names who is missing, on every rank that is there") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   WorldOptions options;
   options.assemble_deadline = milliseconds(300);
   const auto store = shared_store();
@@ -173,7 +187,7 @@ TEST_CASE("a world that does not assemble names who is missing, on every rank th
 }
 
 TEST_CASE("rank 0 that does not even offer its store is named") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   WorldOptions options;
   options.assemble_deadline = milliseconds(500);
   const Environment environment({{"RANK", "1"},
@@ -188,8 +202,30 @@ TEST_CASE("rank 0 that does not even offer its store is named") {
   CHECK(contains(error, "MASTER_PORT"));
 }
 
+TEST_CASE("rank 0 hosts the store where it first found one that was about to end") {
+  StoreLeakCheck leaks;
+  Socket dying = listen_on("127.0.0.1", 0);
+  Place place;
+  place.master_host = "127.0.0.1";
+  place.master_port = split_address(to_string(local_endpoint(dying))).port;
+  std::thread ender([&] {
+    pollfd question{dying.get(), POLLIN, 0};
+    ::poll(&question, 1, -1);
+    dying.reset();
+  });
+  auto store = open_store(place, std::chrono::seconds(60));
+  ender.join();
+  try {
+    store->set("here", {1});
+  } catch (const std::exception&) {  // the dying one had taken this connection, too
+    store = open_store(place, std::chrono::seconds(60));
+    store->set("here", {1});
+  }
+  CHECK(store->check({"here"}));
+}
+
 TEST_CASE("ranks that differ in the world's size are told so") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   WorldOptions options;
   options.assemble_deadline = std::chrono::seconds(20);
   const auto store = shared_store();
@@ -212,8 +248,38 @@ TEST_CASE("a rank that only its own machine can reach is named") {
   CHECK(contains(error, "bind_address"));
 }
 
+TEST_CASE("a rank in another container of the same machine is told to listen elsewhere") {
+  const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
+  const auto store = shared_store();
+  // A network of this thread's own, with a loopback that works.
+  const auto leave_network = [] {
+    if (::unshare(CLONE_NEWNET) != 0) return false;
+    const int control = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_flags = IFF_UP;
+    const bool up = ::ioctl(control, SIOCSIFFLAGS, &request) == 0;
+    ::close(control);
+    return up;
+  };
+  std::promise<bool> left;
+  std::shared_future<bool> apart = left.get_future().share();
+  const auto errors = on_threads({0, 1}, [&](int rank) {
+    if (rank == 1) left.set_value(leave_network());
+    if (apart.get()) World::from_store(store, rank, 2);
+  });
+  if (!apart.get()) {
+    MESSAGE("skipped: no permission to make a network namespace");
+    return;
+  }
+  for (const auto& error : errors) {
+    CHECK_MESSAGE(contains(error, code(ErrorCode::kInvalidArgument)), error);
+    CHECK_MESSAGE(contains(error, "bind_address"), error);
+  }
+}
+
 TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const int port = free_port();
   c10::intrusive_ptr<c10d::TCPStore> trainers;
   SUBCASE("nobody hosts it yet") {}
@@ -248,7 +314,7 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
 }
 
 TEST_CASE("a world of one needs its store for nobody else") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const Environment environment({{"RANK", "0"},
                                  {"WORLD_SIZE", "1"},
                                  {"LOCAL_RANK", std::nullopt},
@@ -261,7 +327,7 @@ TEST_CASE("a world of one needs its store for nobody else") {
 }
 
 TEST_CASE("from addresses, everybody knows the world without asking") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   std::vector<std::string> addresses;
   {
     std::vector<Socket> holders;
@@ -287,8 +353,23 @@ TEST_CASE("from addresses, everybody knows the world without asking") {
                  "no-such-host.invalid"));
 }
 
+TEST_CASE("a world that is too large for the process's descriptors says so, on rank 0") {
+  std::ostringstream written;
+  spdlog::drop("cairn");
+  spdlog::register_logger(std::make_shared<spdlog::logger>("cairn", std::make_shared<spdlog::sinks::ostream_sink_mt>(written)));
+  std::vector<std::string> addresses(2000, "127.0.0.1:9");
+  for (std::size_t rank : {0, 1}) addresses[rank] = "127.0.0.1:" + std::to_string(free_port());
+  const DescriptorLimit few(1024);
+  CHECK(thrown([&] { World::from_addresses(1, addresses, "job"); }) == "");
+  const std::string of_rank_1 = written.str();
+  CHECK(thrown([&] { World::from_addresses(0, addresses, "job"); }) == "");
+  spdlog::drop("cairn");
+  CHECK_FALSE(contains(of_rank_1, "ulimit"));
+  CHECK(contains(written.str(), "can be linked to 256 of the 1999 other ranks: raise ulimit -n to 7996"));
+}
+
 TEST_CASE("a place that is none, an address that is none") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const auto store = shared_store();
   CHECK(contains(thrown([&] { World::from_store(store, 2, 2); }), code(ErrorCode::kInvalidArgument)));
   CHECK(contains(thrown([&] { World::from_store(store, -1, 2); }), code(ErrorCode::kInvalidArgument)));
@@ -302,7 +383,7 @@ TEST_CASE("a place that is none, an address that is none") {
 }
 
 TEST_CASE("worlds within one process") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const auto worlds = World::in_process(3);
   REQUIRE(worlds.size() == 3);
   for (int rank = 0; rank < 3; ++rank) {
@@ -316,11 +397,30 @@ TEST_CASE("worlds within one process") {
 }
 
 TEST_CASE("shutting down may be asked for twice, by any copy") {
-  LeakCheck leaks;
+  StoreLeakCheck leaks;
   const World world = World::single();
   const World copy = world;
   CHECK(copy.shutdown(std::chrono::seconds(20)));
   CHECK(world.shutdown(std::chrono::seconds(20)));
+}
+
+TEST_CASE("waits for ever are long") {
+  StoreLeakCheck leaks;
+  constexpr auto kForEver = milliseconds::max();
+  WorldOptions options;
+  options.assemble_deadline = options.shutdown_deadline = kForEver;
+  options.runtime.join_deadline = options.runtime.phase_deadline = options.runtime.outcome_grace = kForEver;
+  options.runtime.phase_grace = options.runtime.cancel_grace = kForEver;
+  options.runtime.connect_deadline = options.runtime.handshake_deadline = options.runtime.silence = kForEver;
+  const auto store = shared_store();
+  CHECK(on_threads({0, 1}, [&](int rank) {
+          const World world = World::from_store(store, rank, 2, options);
+          Checkpointer checkpointer(world);
+          SaveOptions save;
+          save.storage_writer = std::make_shared<FaultyWriter>(FailOn{}, rank);
+          checkpointer.save(common_state(rank, 2), "nowhere", save);
+          CHECK(world.shutdown(kForEver));
+        }) == kNoErrors2);
 }
 
 TEST_CASE("a checkpointer's name is taken once") {

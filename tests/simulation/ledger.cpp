@@ -9,13 +9,10 @@
 #include <cairn/tests/simulation/ledger.hpp>
 
 namespace cairn::simulation {
-namespace {
 
 bool same_outcome(const protocol::Finished& a, const protocol::Finished& b) {
   return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
 }
-
-}  // namespace
 
 std::string to_string(const protocol::Finished& finished) {
   std::string text;

@@ -1,8 +1,8 @@
 // What was promised in a world, and what came of it: the invariants. It sees every record that reaches ".metadata" and everything
 // that a call told its trainer, and writes down each contradiction.
 //
-//   agreement    ranks that heard the outcome of one attempt heard the same, word for word: all ranks where all can talk, else those
-//                that heard it of the same rank
+//   agreement    ranks that heard the outcome of one attempt heard the same, word for word: all ranks, dead ones too, where nothing
+//                kept any from any, else those that heard it of the same rank; who could talk, see agreement.hpp
 //   durability   a checkpoint that some call reported as saved is there, whole, until a later one replaces it, power loss or not
 //   truth        what was reported as not committed never appears; what was reported as committed has appeared
 //   wholeness    every published checkpoint can be read to its last byte, and holds what its ranks had
@@ -32,6 +32,7 @@ struct Report {
   bool heard = false;        // in the words of the coordinator, or of who took its place
   int decided_by = -1;       // that rank; -1: whichever it was, since all ranks can talk
   bool undisturbed = false;  // nothing has befallen any rank of the job so far
+  Duration began{0}, ended{0};
   protocol::Finished finished;
 };
 
@@ -81,6 +82,7 @@ class Ledger {
   std::vector<std::string> violations_;
 };
 
+bool same_outcome(const protocol::Finished& a, const protocol::Finished& b);
 // "rank 2: silent (...); not committed", for texts.
 std::string to_string(const protocol::Finished& finished);
 

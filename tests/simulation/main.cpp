@@ -1,4 +1,4 @@
-// Of its own: --seeds=FROM..TO, --trace. See options.hpp.
+// Of its own: --seeds=FROM..TO, --trace, --bug=NAME. See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/tests/support/torch.hpp>
 // torch first
@@ -28,8 +28,8 @@ int main(int argc, char** argv) {
       options.last_seed = dots == std::string::npos ? options.first_seed : std::stoull(range.substr(dots + 2));
     } else if (argument == "--trace") {
       options.trace = true;
-    } else if (argument == "--no-coverage") {
-      options.coverage = false;
+    } else if (argument.rfind("--bug=", 0) == 0) {
+      options.bug = argument.substr(6);
     }
   }
   at::set_num_threads(1);

@@ -130,8 +130,14 @@ void Network::detect_silence(int here, int there) {
 void Network::block(int a, int b, Duration length) {
   Duration& until = blocked_until_[std::minmax(a, b)];
   until = std::max(until, time_.now() + length);
+  cuts_[std::minmax(a, b)].push_back({time_.now(), until});
   detect_silence(a, b);
   detect_silence(b, a);
+}
+
+std::vector<Span> Network::cuts(int a, int b) const {
+  const auto found = cuts_.find(std::minmax(a, b));
+  return found == cuts_.end() ? std::vector<Span>{} : found->second;
 }
 
 void Network::reset(int a, int b) {

@@ -13,6 +13,7 @@
 
 #include <cairn/actors/options.hpp>
 #include <cairn/actors/protocol/events.hpp>
+#include <cairn/tests/simulation/agreement.hpp>
 #include <cairn/tests/simulation/coverage.hpp>
 #include <cairn/tests/simulation/virtual_time.hpp>
 
@@ -35,6 +36,8 @@ class Network {
 
   // Nothing passes between the two for this long.
   void block(int a, int b, Duration length);
+  // When nothing did.
+  std::vector<Span> cuts(int a, int b) const;
   // The connection breaks, with what is under way in it.
   void reset(int a, int b);
   // The process neither reads nor answers, until `thaw`.
@@ -71,6 +74,7 @@ class Network {
   std::map<Pair, std::uint64_t> connections_;  // of each end; absent: down
   std::map<Pair, Duration> last_arrival_;      // of what was sent from the first to the second
   std::map<Pair, Duration> blocked_until_;     // (smaller, larger)
+  std::map<Pair, std::vector<Span>> cuts_;     // (smaller, larger)
   std::map<Pair, Opening> openings_;
 };
 

@@ -2,7 +2,7 @@
 //
 //   cairn_simulation_tests --seeds=0..1999      the seeds to run; one number for one of them
 //   cairn_simulation_tests --seeds=17 --trace   everything that happens in the worlds of these seeds, to stdout
-//   --no-coverage                               these seeds need not reach every rare branch
+//   cairn_planted_bugs_tests --bug="stale cached plan"        that one alone; any part of the name
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Options {
   std::uint64_t first_seed = 0;
   std::uint64_t last_seed = 199;
   bool trace = false;
-  bool coverage = true;
+  std::string bug;
 };
 
 Options& options();

@@ -152,6 +152,71 @@ JobSpec troubled_job(Dice& dice, std::uint64_t& last_content) {
   return job;
 }
 
+void plan_rare_troubles(Dice& dice, JobSpec& job) {
+  using What = Trouble::What;
+  const std::uint64_t call = 1 + dice.below(job.program.size());
+  if (job.size == 1 || !dice.chance(20)) return;
+  const CallSpec& spec = job.program[call - 1];
+  const bool save = spec.operation == Operation::kSave;
+  const int rank = dice.below(job.size);
+  const int other = (rank + 1 + dice.below(job.size - 1)) % job.size;
+  const auto troubles_of = [&](int index) -> RankTroubles& { return job.ranks[static_cast<std::size_t>(index)]; };
+  Trouble trouble;
+  trouble.what = dice.chance(50) ? What::kKillMachine : What::kFreeze;
+  trouble.length = short_or_long(dice);
+  trouble.peer = rank;
+  trouble.when = Trouble::When::kState;
+  trouble.time = dice.between(Duration(0), milliseconds(1));
+  trouble.occurrence = call - 1;
+  job.quiet = false;
+  switch (dice.below(5)) {
+    case 0:  // one rank holds another value than the others
+      if (save) troubles_of(rank).differing.insert(call);
+      return;
+    case 1:  // one rank fails, and another is so slow that it is told to stop
+      troubles_of(rank).hooks[{call, Hook::kMoveData}] = HookFault::kThrows;
+      troubles_of(other).hooks[{call, Hook::kFinishPlan}] = HookFault::kSlow;
+      return;
+    case 2:  // the coordinator is lost while it finds out what came of a failed publication
+      if (!save) return;
+      troubles_of(spec.coordinator).hooks[{call, Hook::kFinish}] = HookFault::kThrows;
+      trouble.state = State::kSettling;
+      trouble.occurrence = 0;
+      break;
+    case 3:  // it is lost while it plans
+      trouble.state = State::kGlobalPlan;
+      break;
+    default:  // a rank never gets a plan that the coordinator has sent
+      trouble.what = What::kReset;
+      trouble.state = State::kMoving;
+      break;
+  }
+  job.troubles.push_back(trouble);
+}
+
+void plan_cancellations(Dice& dice, JobSpec& job) {
+  static constexpr State kStates[] = {State::kJoining, State::kLocalPlans, State::kGlobalPlan, State::kMoving, State::kFinishing};
+  if (!dice.chance(20)) return;
+  job.quiet = false;
+  const int count = 1 + dice.below(2);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t call = 1 + dice.below(job.program.size());
+    const int rank = dice.below(job.size);
+    if (dice.chance(30)) {
+      job.ranks[static_cast<std::size_t>(rank)].deadlines[call] = dice.between(Duration(0), milliseconds(100));
+      continue;
+    }
+    Trouble trouble;
+    trouble.what = Trouble::What::kCancels;
+    trouble.rank = rank;
+    trouble.when = Trouble::When::kState;
+    trouble.state = kStates[dice.below(static_cast<int>(std::size(kStates)))];
+    trouble.occurrence = call - 1;
+    trouble.time = dice.between(Duration(0), milliseconds(4));
+    job.troubles.push_back(trouble);
+  }
+}
+
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger) {
   JobSpec job;
   job.size = size;

@@ -7,6 +7,10 @@ namespace cairn::simulation {
 
 // A job with troubles.
 JobSpec troubled_job(Dice& dice, std::uint64_t& last_content);
+// Now and then, to such a job, one of the troubles that those hardly ever come to.
+void plan_rare_troubles(Dice& dice, JobSpec& job);
+// Now and then, callers that want their calls to end.
+void plan_cancellations(Dice& dice, JobSpec& job);
 // One in which nothing goes wrong: for each place a load where there is something to load, two saves, a load.
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);
 

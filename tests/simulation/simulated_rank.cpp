@@ -25,6 +25,27 @@ protocol::Identity identity_of(const Job& job, int rank) { return {rank, job.siz
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+const char* name_of(protocol::StandingKind kind) {
+  switch (kind) {
+    case protocol::StandingKind::kAbsent:
+      return "absent";
+    case protocol::StandingKind::kEnded:
+      return "ended";
+    case protocol::StandingKind::kAttached:
+      return "attached";
+    case protocol::StandingKind::kPromised:
+      return "promised";
+    case protocol::StandingKind::kOrphaned:
+      return "orphaned";
+  }
+  return "?";
+}
+
+bool is_outcome(const protocol::Effect& effect) {
+  const auto* message = std::get_if<protocol::Send>(&effect);
+  return message != nullptr && std::holds_alternative<protocol::Outcome>(message->body);
+}
+
 }  // namespace
 
 SimulatedRank::SimulatedRank(World& world, Job& job, int rank)
@@ -56,14 +77,24 @@ std::string SimulatedRank::leftover() const {
   return {};
 }
 
+// That something befalls it in the middle of what it coordinates.
+void SimulatedRank::count_coordinator(const char* how) {
+  if (coordinator_->state() == CoordinatorMachine::State::kIdle || calls_ended() >= job_.spec().program.size()) return;
+  const std::string state = std::string(to_string(coordinator_->state())).substr(std::string("coordinator").size());
+  const bool save = job_.spec().program[calls_ended()].operation == Operation::kSave;
+  world_.coverage.hit(std::string("coordinator lost in a ") + (save ? "save" : "load") + state);
+  world_.coverage.hit("coordinator" + std::string(how[0] == '\'' ? "" : " ") + how + state);
+}
+
 // --- what may befall it -------------------------------------------------------------------------------------------------------
 
 void SimulatedRank::kill(bool machine) {
   if (!alive_) return;
   trace(machine ? "killed with its machine" : "killed");
   world_.coverage.hit(std::string("killed as ") + to_string(machine_.state()));
-  if (!coordinator_->is_idle()) world_.coverage.hit(std::string("killed as ") + to_string(coordinator_->state()));
+  count_coordinator("killed");
   ++disturbances_;
+  absences_.push_back({world_.time.now(), Duration::max()});
   alive_ = false;
   backlog_.clear();
   hooks_.clear();
@@ -85,9 +116,10 @@ void SimulatedRank::freeze(Duration length) {
   if (!alive_) return;
   trace("frozen for " + std::to_string(std::chrono::duration_cast<milliseconds>(length).count()) + " ms");
   world_.coverage.hit(std::string("frozen as ") + to_string(machine_.state()));
-  if (!coordinator_->is_idle()) world_.coverage.hit(std::string("frozen as ") + to_string(coordinator_->state()));
+  count_coordinator("frozen");
   ++disturbances_;
   thaw_at_ = std::max(thaw_at_, world_.time.now() + length);
+  absences_.push_back({world_.time.now(), thaw_at_});
   if (!frozen_) {
     frozen_ = true;
     job_.network().freeze(rank_);
@@ -121,6 +153,7 @@ void SimulatedRank::shut_down() {
     trace("shut down");
     world_.coverage.hit("shut down");
     ++disturbances_;
+    absences_.push_back({world_.time.now(), Duration::max()});
     stopping_ = true;
     step_coordinator(protocol::Cancelled{"shut down"});
     if (machine_.coordinator_rank() != rank_) step_rank(protocol::Cancelled{"shut down"});
@@ -141,9 +174,10 @@ void SimulatedRank::actor_dies(const std::string& actor) {
     world_.coverage.hit(actor + " actor died");
     ++disturbances_;
     if (actor != "coordinator") return step_rank(protocol::ActorDied{actor, "a test"});
-    if (!coordinator_->is_idle()) world_.coverage.hit(std::string("coordinator actor died as ") + to_string(coordinator_->state()));
+    count_coordinator("'s actor died");
     coordinator_ = std::make_unique<CoordinatorMachine>(identity_of(job_, rank_), world_.options);
     ++coordinator_life_;
+    coordinator_deaths_.push_back(world_.time.now());
     for (auto timer = timers_.begin(); timer != timers_.end();)
       timer = protocol::is_of_coordinator(timer->first) ? timers_.erase(timer) : std::next(timer);
     protocol::CoordinatorDown down;
@@ -160,6 +194,16 @@ void SimulatedRank::stop_calling() {
   trace("makes no further call");
   calls_max_ = calls_;
   if (machine_.is_idle()) done_ = true;
+}
+
+void SimulatedRank::cancel_call() {
+  when_awake([this] {
+    if (!call_) return;
+    trace("its caller cancels");
+    world_.coverage.hit(std::string("cancelled as ") + to_string(machine_.state()));
+    cancelled_ = true;
+    step_rank(protocol::CancelRequested{calls_, "it has changed its mind"});
+  });
 }
 
 // --- the trainer --------------------------------------------------------------------------------------------------------------
@@ -182,6 +226,7 @@ void SimulatedRank::start_call() {
     return world_.time.after(milliseconds(50), [this] { when_awake([this] { start_call(); }); });
   const CallSpec& spec = job_.spec().program[calls_];
   ++calls_;
+  call_began_ = world_.time.now();
   call_ = std::make_shared<RunningCall>();
   call_->checkpoint_id = "sim://" + spec.place;
   call_->rank = rank_;
@@ -194,6 +239,10 @@ void SimulatedRank::start_call() {
   }
   call_->state =
       spec.operation == Operation::kSave ? state_of(spec.version, rank_, job_.size()) : empty_state(layout, rank_, job_.size());
+  if (spec.operation == Operation::kSave && troubles.differing.count(calls_) != 0) {
+    world_.coverage.hit("ranks hold different values");
+    call_->state["text"] = "what rank " + std::to_string(rank_) + " alone holds";
+  }
   outcomes_.clear();
   own_hook_failed_ = false;
 
@@ -204,6 +253,8 @@ void SimulatedRank::start_call() {
   call.coordinator_rank = spec.coordinator;
   // The step is an option of a save: ranks that are not at the same one must not be taken together.
   if (spec.operation == Operation::kSave) call.options_digest = sha256(std::to_string(spec.version.content));
+  const auto deadline = troubles.deadlines.find(calls_);
+  if (deadline != troubles.deadlines.end()) call.deadline = deadline->second;
   trace("calls " + std::string(to_string(spec.operation)) + " of " + spec.place);
   step_rank(call);
 }
@@ -223,6 +274,13 @@ void SimulatedRank::end_call(const protocol::Finished& finished) {
   report.undisturbed = job_.is_undisturbed();
   report.decided_by = job_.all_can_talk() ? -1 : teller;
   if (in_words && teller != spec.coordinator) world_.coverage.hit("a successor ended the call");
+  if (in_words && finished.failures.count(rank_) != 0) {
+    const FailureKind kind = finished.failures.at(rank_).kind;
+    if (kind == FailureKind::kSilent || kind == FailureKind::kLost)
+      world_.coverage.hit("a lost rank came back and heard the outcome");
+  }
+  report.began = call_began_;
+  report.ended = world_.time.now();
   report.finished = finished;
   world_.ledger.reported(spec.place, report);
   call_.reset();
@@ -250,9 +308,25 @@ void SimulatedRank::judge(const protocol::Finished& finished, bool in_words) {
     const bool cut_short = std::any_of(finished.failures.begin(), finished.failures.end(), [](const auto& entry) {
       return entry.second.kind == FailureKind::kCancelled || entry.second.kind == FailureKind::kInternal;
     });
-    if (!cut_short) world_.ledger.accuse(who + "its own failure is not in the map: " + to_string(finished));
+    if (!cut_short && !job_.rank(spec.coordinator).is_shut_down())
+      world_.ledger.accuse(who + "its own failure is not in the map: " + to_string(finished));
+  }
+  for (const auto& [rank, failure] : finished.failures) {
+    if (failure.kind != FailureKind::kCancelled || failure.actor != "trainer") continue;
+    world_.coverage.hit("its callers ended a call: " + std::string(cairn::to_string(failure.code)));
+    if (!job_.rank(rank).has_cancelled())
+      world_.ledger.accuse(who + "was told that the caller of rank " + std::to_string(rank) +
+                           " had ended it: " + to_string(finished));
   }
   if (finished.failures.size() > 1 && in_words) world_.coverage.hit("several failures in one map");
+  if (finished.failures.empty() && job_.differ_in(calls_))
+    world_.ledger.accuse(who + "succeeded although its ranks hold different values: " + to_string(finished));
+  if (finished.failures.empty() && !job_.all_moved(machine_.counter()))
+    world_.ledger.accuse(who + "succeeded, but not all ranks have moved their data: " + to_string(finished));
+  if (const auto told = world_.ledger.version_of(finished.save_id)) {
+    if (spec.operation != Operation::kSave || told->content != spec.version.content)
+      world_.ledger.accuse(who + "was told how another call ended: " + to_string(finished));
+  }
   if (spec.operation == Operation::kSave || !finished.failures.empty()) return;
   world_.coverage.hit("load succeeded");
   const auto version = world_.ledger.version_of(call_->metadata->save_id);
@@ -306,6 +380,10 @@ void SimulatedRank::send(const protocol::Send& message) {
   envelope.sender = rank_;
   envelope.body = message.body;
   world_.coverage.hit(std::string("sent ") + name_of(message.body));
+  if (const auto* standing = std::get_if<protocol::Standing>(&message.body))
+    world_.coverage.hit(std::string("sent Standing: ") + name_of(standing->kind));
+  if (const auto* other = std::get_if<protocol::FollowOther>(&message.body); other != nullptr && other->leader == -1)
+    world_.coverage.hit("an outcome that nobody keeps was asked for");
   job_.network().send(rank_, message.to, std::make_shared<const std::string>(protocol::encode(envelope)));
 }
 
@@ -322,7 +400,10 @@ void SimulatedRank::step_rank(const protocol::Event& event) {
 void SimulatedRank::step_coordinator(const protocol::Event& event) {
   try {
     const auto before = coordinator_->state();
-    perform(coordinator_->step(event), true);
+    const bool was_idle = coordinator_->is_idle();
+    auto effects = coordinator_->step(event);
+    if (was_idle && std::any_of(effects.begin(), effects.end(), is_outcome)) world_.coverage.hit("an outcome was told again");
+    perform(std::move(effects), true);
     if (coordinator_->state() != before) job_.on_state(*this, coordinator_->state());
   } catch (const std::exception& error) {
     world_.ledger.accuse(where() + ": the coordinator's machine broke: " + error.what());

@@ -9,11 +9,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/tests/simulation/agreement.hpp>
 #include <cairn/tests/simulation/disk.hpp>
 #include <cairn/tests/simulation/fiber.hpp>
 #include <cairn/tests/simulation/network.hpp>
@@ -28,6 +30,8 @@ class World;
 enum class HookFault { kThrows = 1, kThrowsStrangely, kFutureFails, kKilled, kSlow };
 struct RankTroubles {
   std::map<std::pair<std::uint64_t, protocol::Hook>, HookFault> hooks;  // by call and hook
+  std::set<std::uint64_t> differing;            // calls in which it holds another value than the other ranks under one name
+  std::map<std::uint64_t, Duration> deadlines;  // that its caller sets for a call
   int disk_fails = 0;
   int disk_lies = 0;  // it happened, and an error was reported
   int disk_slow = 0;
@@ -43,6 +47,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   int rank() const { return rank_; }
   bool alive() const { return alive_; }
   bool frozen() const { return frozen_; }
+  bool is_shut_down() const { return stopping_; }
   // It has made all its calls, or never will.
   bool ended() const { return !alive_ || done_; }
   // Between two saves or loads nothing of them is left; otherwise says what is.
@@ -51,6 +56,12 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   std::uint64_t disturbances() const { return disturbances_; }
   // Nothing has befallen it, and no connection of its was lost.
   bool is_undisturbed() const { return disturbances_ == 0 && links_lost_.empty(); }
+  // When it was frozen, and from when it was dead or leaving.
+  const std::vector<Span>& absences() const { return absences_; }
+  // When its coordinator actor died.
+  const std::vector<Duration>& coordinator_deaths() const { return coordinator_deaths_; }
+  // Whether its caller has ended a call, or has set a deadline for one.
+  bool has_cancelled() const { return cancelled_ || !troubles.deadlines.empty(); }
   std::string where() const;  // for texts
 
   RankTroubles troubles;
@@ -64,6 +75,8 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void actor_dies(const std::string& actor);
   // The trainer makes no further call.
   void stop_calling();
+  // The trainer wants the running call to end.
+  void cancel_call();
 
   // --- Network::End ---
   void link_up(int peer) override;
@@ -107,6 +120,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void end_hook();
   void stop_if_idle();
   void trace(const std::string& text) const;
+  void count_coordinator(const char* how);
 
   World& world_;
   Job& job_;
@@ -115,9 +129,12 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool frozen_ = false;
   bool stopping_ = false;
   bool done_ = false;
+  bool cancelled_ = false;
   Duration thaw_at_{0};
   std::deque<std::function<void()>> backlog_;  // while frozen
   std::uint64_t disturbances_ = 0;
+  std::vector<Span> absences_;
+  std::vector<Duration> coordinator_deaths_;
   std::map<int, std::uint64_t> links_lost_;
 
   protocol::RankMachine machine_;
@@ -140,6 +157,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   // Of the running call, for the judgement at its end.
   std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // and who sent it
   bool own_hook_failed_ = false;
+  Duration call_began_{0};
 };
 
 }  // namespace cairn::simulation

@@ -102,6 +102,7 @@ void SimulatedRank::end_hook() {
   protocol::HookDone done = std::exchange(result_, {});
   const bool failed = std::holds_alternative<Failure>(done.result);
   if (ended.coordinator == 0 && failed && outcomes_.empty()) own_hook_failed_ = true;
+  if (ended.hook.hook == Hook::kMoveData && !failed) job_.moved(ended.hook.counter, rank_);
   world_.time.after(microseconds(50), [this, done = std::move(done), life = ended.coordinator] {
     when_awake([this, done, life] {
       if (life == 0) step_rank(done);

@@ -90,6 +90,8 @@ const char* to_string(Trouble::What what) {
       return "all lose power";
     case Trouble::What::kStopsCalling:
       return "a trainer stops calling";
+    case Trouble::What::kCancels:
+      return "a caller cancels";
   }
   return "?";
 }
@@ -139,12 +141,22 @@ bool Job::all_can_talk() const {
   return !cut && !slow;
 }
 
+bool Job::all_moved(std::uint64_t counter) const {
+  const auto found = moved_.find(counter);
+  return found != moved_.end() && found->second.size() == ranks_.size();
+}
+
+bool Job::differ_in(std::uint64_t call) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) { return rank->troubles.differing.count(call) != 0; });
+}
+
 bool Job::have_ended(std::uint64_t calls) const {
   return std::all_of(ranks_.begin(), ranks_.end(),
                      [&](const auto& rank) { return rank->ended() || rank->frozen() || rank->calls_ended() >= calls; });
 }
 
 void Job::finish() {
+  check_agreement(*this, world_.ledger);
   for (auto& rank : ranks_) {
     if (!rank->alive()) continue;
     if (spec_.zombies && rank->frozen()) {
@@ -152,7 +164,8 @@ void Job::finish() {
       continue;
     }
     const std::string left = rank->leftover();
-    if (!spec_.zombies && !left.empty()) world_.ledger.accuse(rank->where() + " has ended, but there is left: " + left);
+    if (!spec_.zombies && !rank->frozen() && !left.empty())
+      world_.ledger.accuse(rank->where() + " has ended, but there is left: " + left);
     rank->kill(false);
   }
 }
@@ -215,12 +228,20 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
       return world_.lose_power(trouble.survival);
     case Trouble::What::kStopsCalling:
       return rank.stop_calling();
+    case Trouble::What::kCancels:
+      return rank.cancel_call();
   }
 }
 
 // --- the world ----------------------------------------------------------------------------------------------------------------
 
-World::World(std::uint64_t seed, Coverage& covered) : dice(seed), coverage(covered), ledger(files, covered), options(deadlines()) {
+World::World(std::uint64_t seed, Coverage& covered)
+    : dice(seed),
+      late_dice(~seed),
+      caller_dice(seed ^ 0x5ca1ab1e),
+      coverage(covered),
+      ledger(files, covered),
+      options(deadlines()) {
   register_scheme();
   files.features.exclusive_rename = !dice.chance(20);
   files.features.replaces_directories = !dice.chance(20);
@@ -288,6 +309,8 @@ void World::run_seed() {
   for (int i = 0; i < troubled; ++i) {
     if (i > 0) coverage.hit("a job after a job");
     JobSpec spec = troubled_job(dice, last_content);
+    plan_rare_troubles(late_dice, spec);
+    plan_cancellations(caller_dice, spec);
     if (zombies) spec.quiet = false;  // they may get in its way
     zombies = spec.zombies;
     run(std::move(spec));

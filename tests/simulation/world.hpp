@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -36,6 +37,7 @@ struct Trouble {
     kShutDown,
     kPowerLoss,
     kStopsCalling,
+    kCancels,
   };
   // When: at a moment of virtual time, at the n-th operation of the disk, or when a coordinator enters a state.
   enum class When { kTime, kOperation, kState };
@@ -87,7 +89,15 @@ class Job {
   // Whether all who can have ended so many calls.
   bool have_ended(std::uint64_t calls) const;
 
-  // Called by its ranks, for troubles to begin.
+  // Whether every rank has moved its data in the attempt of this counter.
+  bool all_moved(std::uint64_t counter) const;
+
+  // Whether some rank holds another value than the others in this call.
+  bool differ_in(std::uint64_t call) const;
+
+  // Called by its ranks.
+  void moved(std::uint64_t counter, int rank) { moved_[counter].insert(rank); }
+  // For troubles to begin.
   void on_operation(SimulatedRank& rank);
   void on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state);
 
@@ -101,6 +111,7 @@ class Job {
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
   std::unique_ptr<Network> network_;
   std::vector<bool> begun_;  // by trouble
+  std::map<std::uint64_t, std::set<int>> moved_;
   std::uint64_t operations_ = 0;
   std::map<protocol::CoordinatorMachine::State, std::uint64_t> states_;
 };
@@ -129,6 +140,8 @@ class World {
 
   VirtualTime time;
   Dice dice;
+  Dice late_dice;    // for what was thought of later: the worlds of most seeds stay as they were
+  Dice caller_dice;  // for what callers ask for
   Coverage& coverage;
   testing::SimulatedFileSystem files;
   Ledger ledger;

@@ -45,6 +45,34 @@ TEST_CASE("reading a value as what it is not says what it is") {
   CHECK(value.to_text() == "text");
 }
 
+TEST_CASE("modules, optimizers and Stateful objects are taken as the trainer has them") {
+  struct Net : torch::nn::Module {
+    Net() { register_parameter("weight", torch::ones(3)); }
+  };
+  struct Counter : Stateful {
+    Dict state_dict() override { return {{"count", 7}}; }
+    void load_state_dict(const Dict&) override {}
+  };
+  struct Both : torch::nn::Module, Counter {};
+  const auto net = std::make_shared<Net>();
+  const torch::nn::Linear linear(2, 3);
+  const StateDict state{{"net", net},
+                        {"linear", linear},
+                        {"sequential", torch::nn::Sequential(torch::nn::Linear(2, 2))},
+                        {"optimizer", std::make_shared<torch::optim::SGD>(net->parameters(), 0.1)},
+                        {"counter", std::make_shared<Counter>()},
+                        {"both", std::make_shared<Both>()}};
+  const auto described = [&](const char* key) { return state.at(key).stateful()->state_dict(); };
+  CHECK(described("net").at("weight").tensor().unsafeGetTensorImpl() == net->parameters().front().unsafeGetTensorImpl());
+  CHECK(described("linear").contains("bias"));
+  CHECK(described("sequential").contains("0.weight"));
+  CHECK(described("optimizer").contains("param_groups"));
+  CHECK(described("counter").at("count").to_int() == 7);
+  CHECK(described("both").contains("count"));
+  CHECK(code_of([&] { Value(std::shared_ptr<Net>()); }) == ErrorCode::kInvalidArgument);
+  static_assert(!std::is_convertible_v<std::shared_ptr<std::string>, Value>);
+}
+
 TEST_CASE("nested access makes dicts on the way") {
   StateDict state;
   state["model"]["layer"]["weight"] = 7;

@@ -99,6 +99,16 @@ StateDict rank_state(int rank, int world) {
   return state;
 }
 
+// A planner that lets a test act after the save was planned.
+class Meanwhile : public DefaultSavePlanner {
+ public:
+  std::function<void()> act;
+  SavePlan finish_plan(SavePlan plan) override {
+    act();
+    return plan;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("checkpoint writer: options that cannot work are refused") {
@@ -110,6 +120,10 @@ TEST_CASE("checkpoint writer: options that cannot work are refused") {
   std::string text;
   CHECK(code_of([&] { make_writer(options); }, &text) == ErrorCode::kInvalidArgument);
   CHECK(text.find("retired_keep") != std::string::npos);
+  options = {};
+  options.threads = static_cast<unsigned>(-1);
+  CHECK(code_of([&] { make_writer(options); }, &text) == ErrorCode::kInvalidArgument);
+  CHECK(text.find("threads") != std::string::npos);
 }
 
 TEST_CASE("checkpoint writer: a run that cannot be opened is known before anything is written") {
@@ -215,14 +229,7 @@ TEST_CASE("checkpoint writer: of two saves at once without overwriting, the stor
   const StateDict ours = state_of(1);
   const StateDict theirs = state_of(2);
   // The other save runs from beginning to end after ours has been set up and has planned.
-  class Meanwhile : public DefaultSavePlanner {
-   public:
-    std::function<void()> act;
-    SavePlan finish_plan(SavePlan plan) override {
-      act();
-      return plan;
-    }
-  } planner;
+  Meanwhile planner;
   planner.act = [&] { save_locally(save_to(url, 2), {&theirs}, [&] { return make_writer(keep); }); };
   const auto writer = make_writer(keep);
   std::string text;
@@ -478,14 +485,7 @@ TEST_CASE("checkpoint writer: the commit sequence only grows at a place, whateve
   CHECK(sequence() == 5);
 
   // Another job publishes here after this save has planned and written.
-  class Meanwhile : public DefaultSavePlanner {
-   public:
-    std::function<void()> act;
-    SavePlan finish_plan(SavePlan plan) override {
-      act();
-      return plan;
-    }
-  } planner;
+  Meanwhile planner;
   const auto writer = make_writer(options);
   planner.act = [&] {
     // As a job that has not come to its clean-up: the attempt that is under way stays open.

@@ -10,6 +10,7 @@
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/tests/support/sample_metadata.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
@@ -22,45 +23,12 @@ constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystem = "torch.distributed.checkpoint.filesystem";
 
 Metadata sample() {
-  Metadata metadata;
-  TensorStorageMetadata weight;
-  weight.properties.dtype = DType::kBFloat16;
-  weight.properties.requires_grad = true;
-  weight.properties.memory_format = MemoryFormat::kChannelsLast;
-  weight.size = {4, 6};
-  weight.chunks = {{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}};
-  weight.storage = {{0, 0, 900, 448, {}}, {1, 0, 900, 448, {}}};
-  TensorStorageMetadata scalar;
-  scalar.properties.dtype = DType::kInt64;
-  scalar.chunks = {{{}, {}}};
-  scalar.storage = {{1, 900, 800, 1344, {"zstd", "xor"}}};
-  TensorStorageMetadata unplaced;  // a user-defined writer recorded nothing
-  unplaced.size = {3};
-  unplaced.chunks = {{{0}, {3}}};
+  Metadata metadata = sample_metadata();
   TensorStorageMetadata uneven;
   uneven.size = {2, 2, 2, 2, 2};
   uneven.chunks = {{{0, 0, 0, 0, 0}, {2, 2, 2, 2, 2}}, {{0, 0, 0, 0, 0}, {0, 2, 2, 2, 2}}};
   uneven.storage = {{0, 900, 1000, 1344, {}}, {0, 1900, 700, 2304, {}}};
-  metadata.state_dict_metadata = {{"model.weight", weight},
-                                  {"model.größe", scalar},
-                                  {"unplaced", unplaced},
-                                  {"uneven", uneven},
-                                  {"epoch", BytesStorageMetadata{StorageInfo{1, 1700, 500, 1700, {}}}},
-                                  {"nowhere", BytesStorageMetadata{}}};
-  metadata.files = {{"__0_0_x.distcp", 5000, 1, 10}, {"__1_0_x.distcp", 6000, 2, 20}};
-  metadata.planner_data = {{"model.weight", {std::string("model"), std::string("weight")}},
-                           {"model.größe", {std::string("model"), std::int64_t{3}, std::string("größe")}}};
-  metadata.checkpoint_id = "/run/step_1";
-  metadata.save_id = "0123-abc-1";
-  metadata.version = "1.0.0";
-  CommitInfo commit;
-  commit.sequence = 7;
-  commit.step = 100;
-  commit.world_size = 2;
-  commit.plan_digest = std::string(64, 'a');
-  commit.writer_version = "0.1.0";
-  commit.user_metadata = {{"note", "text"}};
-  metadata.commit = commit;
+  metadata.state_dict_metadata.emplace_back("uneven", uneven);
   metadata.user_storage_data = "\xff\x00"s;
   metadata.reindex();
   return metadata;

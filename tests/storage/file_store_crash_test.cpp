@@ -344,6 +344,18 @@ TEST_CASE("a fence whose operation fails says so, or has fenced nevertheless") {
   });
 }
 
+TEST_CASE("a checkpoint survives, also where others have made the directories above it and not synced them") {
+  for (const auto& made : {Names{"/runs"}, Names{"/runs", "/runs/run"}, Names{"/runs", "/runs/run", kRoot}}) {
+    INFO(made.size(), " directories were there");
+    SimulatedFileSystem files;
+    for (const auto& directory : made) REQUIRE(files.make_directory(directory) == 0);
+    REQUIRE(save_new(files));
+    files.restart({Survival::kSynced, 0});
+    FileStore store(kRoot, files);
+    CHECK(record_in(store) == kNewRecord);
+  }
+}
+
 TEST_CASE("errors of the system become codes that a caller can branch on") {
   const std::vector<std::pair<int, ErrorCode>> meanings{{ENOSPC, ErrorCode::kNoSpace},    {EDQUOT, ErrorCode::kNoSpace},
                                                         {EACCES, ErrorCode::kPermission}, {EPERM, ErrorCode::kPermission},

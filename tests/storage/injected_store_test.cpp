@@ -53,6 +53,8 @@ TEST_CASE("every operation of a store can be made to fail, and does nothing then
       {"open_attempts", [](Store& store) { store.open_attempts(); }},
       {"fenced_attempts", [](Store& store) { store.fenced_attempts(); }},
       {"clear_attempt", [](Store& store) { store.clear_attempt("fenced"); }},
+      {"retract", [](Store& store) { store.retract(); }},
+      {"remove_root", [](Store& store) { store.remove_root(); }},
   };
   CHECK(operations.size() == injectable_store_operations().size());
   for (const auto& name : injectable_store_operations()) {

@@ -448,6 +448,7 @@ TEST_CASE("the head of a record is found without reading the record") {
   REQUIRE(head.has_value());
   CHECK(head->save_id == id_of(1));
   CHECK(head->sequence == 77);
+  CHECK(head->user_metadata == metadata.commit->user_metadata);
   CHECK(store.bytes < record.size() / 10);
   CHECK(store.reads < 30);
   CHECK_FALSE(read_commit_head(store, "absent").has_value());

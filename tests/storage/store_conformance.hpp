@@ -78,6 +78,8 @@ inline void check_absent_root(Store& store) {
   CHECK(code_of([&] { store.read("a", {}); }) == ErrorCode::kNotFound);
   CHECK(code_of([&] { store.size_bytes("a"); }) == ErrorCode::kNotFound);
   store.remove("a");
+  store.retract();
+  store.remove_root();
   CHECK(code_of([&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   // Even there an attempt that never was can be fenced, and the root can be made before, after and again.
   store.fence("early");
@@ -300,6 +302,42 @@ inline void check_create_race(Store& store) {
   }
 }
 
+// Objects and attempts stay: what becomes of them is the caller's affair.
+inline void check_retract(Store& store, Store& other) {
+  store.retract();
+  put_object(store, "data", "x");
+  store.begin_attempt("first");
+  store.publish("first", ByteSpan("record", 6), Overwrite::kRefused);
+  store.begin_attempt("second");
+  other.retract();
+  other.retract();
+  CHECK_FALSE(store.exists(kCommitRecordName));
+  CHECK(get_object(store, "data") == "x");
+  CHECK(store.open_attempts() == Names{"second"});
+  store.publish("second", ByteSpan("again", 5), Overwrite::kRefused);
+  CHECK(get_object(other, kCommitRecordName) == "again");
+}
+
+inline void check_remove_root(Store& store, Store& other) {
+  put_object(store, "data", "x");
+  other.remove_root();
+  CHECK(get_object(store, "data") == "x");
+  store.remove("data");
+  store.begin_attempt("first");
+  other.remove_root();
+  store.publish("first", ByteSpan("record", 6), Overwrite::kRefused);
+  other.remove_root();
+  CHECK(get_object(store, kCommitRecordName) == "record");
+  store.retract();
+  other.remove_root();
+  other.remove_root();
+  CHECK(store.list().empty());
+  // Not for ever.
+  store.create_root();
+  put_object(store, "data", "new");
+  CHECK(get_object(other, "data") == "new");
+}
+
 inline void check_begin(Store& store, Store& other) {
   store.begin_attempt("one");
   CHECK(code_of([&] { other.begin_attempt("one"); }) == ErrorCode::kAlreadyExists);
@@ -504,6 +542,8 @@ inline void check_store_conformance(
   SUBCASE("reading") { conformance::check_read(*store); }
   SUBCASE("listing") { conformance::check_list(*store, *other); }
   SUBCASE("removing") { conformance::check_remove(*store, *other); }
+  SUBCASE("taking a checkpoint away") { conformance::check_retract(*store, *other); }
+  SUBCASE("removing the root") { conformance::check_remove_root(*store, *other); }
   SUBCASE("creation races") { conformance::check_create_race(*store); }
   SUBCASE("beginning attempts") { conformance::check_begin(*store, *other); }
   SUBCASE("publishing") { conformance::check_publish(*store, *other); }

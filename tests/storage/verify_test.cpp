@@ -1,5 +1,6 @@
 // verify_checkpoint finds one flipped bit anywhere, names every fault, and finds none where there is none.
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include <cairn/tests/support/torch.hpp>
@@ -9,26 +10,15 @@
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
 
 namespace {
-
-Bytes content(Store& store, const ObjectName& name) {
-  Bytes bytes(store.size_bytes(name), '\0');
-  store.read(name, {{0, {bytes.data(), bytes.size()}}});
-  return bytes;
-}
-
-void replace(Store& store, const ObjectName& name, const Bytes& bytes) {
-  store.remove(name);
-  auto writer = store.create(name, {});
-  writer->write_at(0, bytes);
-  writer->sync(bytes.size());
-}
 
 // A checkpoint of one rank in memory.
 struct Saved {
@@ -70,11 +60,11 @@ TEST_CASE("verify: every flipped bit of a small checkpoint is found, and placed 
   const Saved saved(small_state());
   REQUIRE(verify_checkpoint(*saved.store).empty());
   for (const ObjectInfo& object : saved.store->list()) {
-    const Bytes whole = content(*saved.store, object.name);
+    const Bytes whole = get_object(*saved.store, object.name);
     for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
       Bytes flipped = whole;
       flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
-      replace(*saved.store, object.name, flipped);
+      replace_object(*saved.store, object.name, flipped);
       const auto faults = verify_checkpoint(*saved.store, 1);
       INFO(object.name, " byte ", bit / 8, " bit ", bit % 8);
       REQUIRE_FALSE(faults.empty());
@@ -82,7 +72,7 @@ TEST_CASE("verify: every flipped bit of a small checkpoint is found, and placed 
       REQUIRE(faults.front().offset <= bit / 8);
       REQUIRE_FALSE(faults.front().what.empty());
     }
-    replace(*saved.store, object.name, whole);
+    replace_object(*saved.store, object.name, whole);
   }
   CHECK(verify_checkpoint(*saved.store).empty());
 }
@@ -92,10 +82,10 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
   const Metadata metadata = read_metadata(*saved.store);
   const auto a = std::get<TensorStorageMetadata>(*metadata.find("a")).storage.at(0);
   const auto c = std::get<TensorStorageMetadata>(*metadata.find("c")).storage.at(0);
-  Bytes bytes = content(*saved.store, saved.file);
+  Bytes bytes = get_object(*saved.store, saved.file);
   for (const std::uint64_t at : {a.payload_offset + 400'000, c.payload_offset + 700'000})
     bytes[at] = static_cast<char>(bytes[at] ^ 4);
-  replace(*saved.store, saved.file, bytes);
+  replace_object(*saved.store, saved.file, bytes);
   const auto faults = verify_checkpoint(*saved.store, 3);
   REQUIRE(faults.size() == 2);
   CHECK(faults[0].fqn == "a");
@@ -106,11 +96,11 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
 
 TEST_CASE("verify: a file that is damaged from end to end has a fault for each item, not for each block") {
   const Saved saved(large_state());
-  Bytes bytes = content(*saved.store, saved.file);
+  Bytes bytes = get_object(*saved.store, saved.file);
   const std::uint64_t content_bytes = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length;
   REQUIRE(content_bytes > 16 * kChecksumBlockBytes);
   for (std::uint64_t at = 0; at < content_bytes; ++at) bytes[at] = static_cast<char>(~bytes[at]);
-  replace(*saved.store, saved.file, bytes);
+  replace_object(*saved.store, saved.file, bytes);
   const auto faults = verify_checkpoint(*saved.store, 2);
   CHECK(faults.size() <= 5);
   std::set<std::string> names;
@@ -124,17 +114,64 @@ TEST_CASE("verify: missing, short and exchanged files") {
   const Saved saved(large_state(), false);
   const auto files = read_metadata(*saved.store).files;
   REQUIRE(files.size() == 4);
-  const Bytes first = content(*saved.store, files[0].name);
-  const Bytes third = content(*saved.store, files[2].name);
+  const Bytes first = get_object(*saved.store, files[0].name);
+  const Bytes third = get_object(*saved.store, files[2].name);
   REQUIRE(first.size() == third.size());
   saved.store->remove(files[1].name);
-  replace(*saved.store, files[0].name, third);
-  replace(*saved.store, files[2].name, first.substr(0, first.size() - 10));
+  replace_object(*saved.store, files[0].name, third);
+  replace_object(*saved.store, files[2].name, first.substr(0, first.size() - 10));
   const auto faults = verify_checkpoint(*saved.store);
   std::map<std::string, int> by_file;
   for (const VerifyFault& fault : faults) ++by_file[fault.object];
   CHECK(by_file.size() == 3);
   CHECK(by_file.count(files[3].name) == 0);
+}
+
+TEST_CASE("verify: a file that cannot be read is a fault like others, and the other files are checked all the same") {
+  const TemporaryDirectory directory;
+  LocalSave save;
+  save.checkpoint_id = directory.path() + "/step";
+  save.save_id = local_save_id(1);
+  CheckpointWriterOptions options;
+  options.single_file_per_rank = false;
+  const StateDict state = large_state();
+  save_locally(save, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); });
+  const auto path_of = [&](int index) { return save.checkpoint_id + "/" + data_file_name(0, index, save.save_id); };
+  std::filesystem::remove(path_of(1));
+  std::filesystem::create_symlink(path_of(1), path_of(1));
+  std::filesystem::remove(path_of(2));
+  std::filesystem::create_directory(path_of(2));
+  std::filesystem::resize_file(path_of(3), 10);
+  std::map<std::string, std::string> by_file;
+  for (const VerifyFault& fault : verify_checkpoint(*open_store(save.checkpoint_id))) by_file[fault.object] = fault.what;
+  REQUIRE(by_file.size() == 3);
+  CHECK(by_file[data_file_name(0, 1, save.save_id)].find("symbolic links") != std::string::npos);
+  CHECK(by_file[data_file_name(0, 2, save.save_id)].find("no file") != std::string::npos);
+  CHECK(by_file[data_file_name(0, 3, save.save_id)].find("10 bytes") != std::string::npos);
+}
+
+TEST_CASE("verify: whichever read fails, the checkpoint is not called fine") {
+  const Saved saved(large_state());
+  int failed = 0;
+  for (int failing = 0; failing <= failed; ++failing) {
+    const auto control = std::make_shared<StoreControl>();
+    int reads = 0;
+    control->before = [&](const std::string& operation) {
+      if (operation.rfind("read ", 0) == 0 && reads++ == failing) {
+        ++failed;
+        throw Error(ErrorCode::kUnavailable, "planned: the disk does not answer");
+      }
+    };
+    WrappedStore store(saved.store, control);
+    try {
+      const auto faults = verify_checkpoint(store, 1);
+      CHECK(faults.empty() == (failing == failed));
+      if (!faults.empty()) CHECK(faults.front().what.find("planned") != std::string::npos);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kUnavailable);  // of the record: there is nothing to check by
+    }
+  }
+  CHECK(failed >= 3);  // the record, a trailer, and what it describes
 }
 
 TEST_CASE("verify: no checkpoint is an error, not a fault") {
@@ -172,15 +209,15 @@ TEST_CASE("verify: damage in an item of PyTorch's is found, in every part of its
     if (!tensor || tensor->storage.empty() || tried > 4000) continue;
     const StorageInfo& item = tensor->storage.front();
     const ObjectName& file = metadata.files.at(item.file).name;
-    const Bytes whole = content(*store, file);
+    const Bytes whole = get_object(*store, file);
     for (std::uint64_t at = item.offset; at < item.offset + item.length; at += 7) {
       Bytes flipped = whole;
       flipped[at] = static_cast<char>(flipped[at] ^ 0x20);
-      replace(*store, file, flipped);
+      replace_object(*store, file, flipped);
       ++tried;
       if (verify_checkpoint(*store, 1).empty()) ++missed;
     }
-    replace(*store, file, whole);
+    replace_object(*store, file, whole);
     break;
   }
   // An archive has bytes that nothing depends on and nothing checks: padding, time stamps, flags of the host system.

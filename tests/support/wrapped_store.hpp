@@ -146,6 +146,14 @@ class WrappedStore : public Store {
     control_->count("clear_attempt");
     inner_->clear_attempt(save_id);
   }
+  void retract() override {
+    control_->count("retract");
+    inner_->retract();
+  }
+  void remove_root() override {
+    control_->count("remove_root");
+    inner_->remove_root();
+  }
 
  private:
   class Writer : public ObjectWriter {

@@ -7,6 +7,7 @@ usage: cairn_test.py CAIRN MAKE_CHECKPOINT FIXTURES      FIXTURES: checkpoints t
 import json
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -69,6 +70,11 @@ class Command(unittest.TestCase):
 
 
 class Use(Command):
+    def test_the_record_in_place_of_its_directory(self):
+        record = self.checkpoint() / ".metadata"
+        for command in ("inspect", "verify"):
+            self.fails(WRONG_USE, command, record, text="name the directory")
+
     def test_wrong_use_ends_with_2_and_says_what_is_wrong(self):
         for arguments in ([], ["look"], ["inspect"], ["verify", "--threads", "0", "x"], ["convert", "a", "b"],
                           ["convert", "a", "b", "--to", "zip"], ["inspect", "a", "b"]):
@@ -225,6 +231,22 @@ class Convert(Command):
         self.fails(WRONG_USE, "convert", source, self.root / "no" / "out", "--to", "safetensors", text="no directory")
         self.fails(WRONG_USE, "convert", source, self.root, "--to", "safetensors", "--force", text="directory")
         self.fails(WRONG_USE, "convert", source, "mem://x/out", "--to", "safetensors", text="URL")
+        self.fails(WRONG_USE, "convert", source, "", "--to", "safetensors", text="empty")
+
+    def test_force_replaces_files_only(self):
+        source = self.checkpoint()
+        pipe = self.root / "pipe"
+        os.mkfifo(pipe)
+        self.fails(WRONG_USE, "convert", source, pipe, "--to", "safetensors", "--force", text="no regular file")
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual([path.name for path in self.root.iterdir() if "partial" in path.name], [])
+
+    def test_a_file_that_may_not_grow_so_large_leaves_nothing(self):
+        done = cairn("convert", self.checkpoint(), self.root / "out", "--to", "safetensors",
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
+        self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+        self.assertIn("ulimit -f", done.stderr)
+        self.assertEqual([path.name for path in self.root.iterdir()], ["step_7"])
 
 
 if __name__ == "__main__":

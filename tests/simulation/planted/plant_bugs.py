@@ -23,10 +23,13 @@ BUGS = [
         'if (!names_call && received.counter != counter_) return',
         'if (!PLANTED && !names_call && received.counter != counter_) return'), (
         'if (outcome->ticket != call_.ticket || (!lost_',
-        'if ((outcome->ticket != call_.ticket && !PLANTED) || (!PLANTED && !lost_')]),
-    ('lost_ranks_are_waited_for_no_more_and_forgotten', [(
-        'gone_.insert(down.rank);\n  fail(down.rank, failure());',
-        'gone_.insert(down.rank);\n  if (PLANTED) return answered(down.rank);\n  fail(down.rank, failure());')]),
+        'if ((outcome->ticket != call_.ticket && !PLANTED) || (!PLANTED && !lost_'), (
+        'if (!is_attempt() || received.counter != counter_) {',
+        'if (!is_attempt() || (!PLANTED && received.counter != counter_)) {')]),
+    ('lost_ranks_are_forgotten', [(
+        'if (!gone_.insert(down.rank).second) return;\n  fail(down.rank, failure());',
+        'if (!gone_.insert(down.rank).second) return;\n  if (PLANTED && state_ == State::kMoving) return answered(down.rank);\n'
+        '  fail(down.rank, failure());')]),
     ('unknown_is_called_no', [(
         'began_ ? Committed::kUnknown : Committed::kNo;',
         'began_ && !PLANTED ? Committed::kUnknown : Committed::kNo;')]),

@@ -1,0 +1,372 @@
+#include <cairn/runtime/async_saves.hpp>
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/call_failure.hpp>
+#include <cairn/runtime/log.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
+constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
+
+// Of the calling thread, and of all that it starts. Refused in some sandboxes, where it runs as others do.
+void lower_priority() noexcept {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
+  syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
+}
+
+// What a caller has asked for is no news to it.
+bool was_cancelled_by_callers(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CheckpointException& exception) {
+    const auto& failures = exception.failures();
+    return std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+      return entry.second.kind == FailureKind::kCancelled && entry.second.code == ErrorCode::kCancelled &&
+             entry.second.actor == "trainer";
+    });
+  } catch (...) {
+    return false;
+  }
+}
+
+// As failure maps tell it.
+std::string text_of(const std::exception_ptr& error) { return capture_failure(0, Phase::kFinish, "trainer", error).what; }
+
+}  // namespace
+
+AsyncSave::AsyncSave(Parts parts)
+    : parts_(std::move(parts)),
+      writer_(*parts_.writer, counts_),
+      planner_(
+          *parts_.planner, writer_, [this]() -> const StateDict& { return staged_state(); }, counts_) {}
+
+AsyncSave::~AsyncSave() { join(); }
+
+// --- the caller's thread ----------------------------------------------------------------------------------------------------
+
+void AsyncSave::begin(SaveCall call, const Describe& describe) {
+  call.begin = [this, &describe](const std::vector<std::string>& key_order) {
+    described_ = true;  // also if it throws: what follows is for the save's own thread
+    stage(describe(key_order));
+  };
+  call.executor = &executor_;
+  call.state_dict = &state_;
+  call.planner = &planner_;
+  call.writer = &writer_;
+  const auto self = shared_from_this();
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    parts_.order->in_flight.insert(parts_.number);
+  }
+  std::uint64_t ticket = 0;
+  try {
+    ticket = parts_.runtime->save(std::move(call), [self](Outcome outcome) { self->executor_.finish(std::move(outcome)); });
+  } catch (...) {
+    std::lock_guard lock(parts_.order->mutex);
+    parts_.order->in_flight.erase(parts_.number);
+    throw;
+  }
+  for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
+    if (cancellation) heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+  executor_.run_until([this] { return described_; });
+  if (!staging_) end_staging();
+  try {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([self] { self->serve(true); });
+    pthread_setname_np(thread_.native_handle(), "cairn-save");
+  } catch (const std::system_error&) {
+    serve(false);  // no thread is to be had: the caller does it all
+  }
+}
+
+void AsyncSave::stage(const StateDict& state) {
+  staging_ = parts_.stager->begin(state);
+  if (parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
+}
+
+// --- its own thread ---------------------------------------------------------------------------------------------------------
+
+void AsyncSave::serve(bool own_thread) noexcept {
+  if (own_thread && parts_.options.low_priority) lower_priority();
+  if (staging_) end_staging();
+  end(executor_.run());
+  std::shared_ptr<void> needed;  // goes after everything else
+  std::lock_guard lock(parts_.order->mutex);
+  std::swap(needed, needed_);
+}
+
+// Its own part, if there is one left, and the news.
+void AsyncSave::end_staging() {
+  try {
+    if (staging_) state_ = staging_->finish();
+  } catch (...) {
+    staging_error_ = std::current_exception();
+  }
+  staging_.reset();
+  std::lock_guard lock(parts_.order->mutex);
+  staged_ = true;
+  parts_.order->changed.notify_all();
+}
+
+bool AsyncSave::turn_has_come() const { return *parts_.order->in_flight.begin() == parts_.number; }
+
+// The planner's first hook waits here for the turn. What fails as cancelled after its call was is no failure of its own.
+const StateDict& AsyncSave::staged_state() {
+  SaveOrder& order = *parts_.order;
+  {
+    std::unique_lock lock(order.mutex);
+    order.changed.wait(lock, [&] { return dropped_ || (!held_ && turn_has_come()); });
+    if (dropped_) throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
+    had_turn_ = true;
+  }
+  if (staging_error_) std::rethrow_exception(staging_error_);
+  return state_;
+}
+
+void AsyncSave::end(Outcome outcome) {
+  heeding_.clear();
+  // Cairn's own planner is kept for the next save, and would keep what it was set up with.
+  try {
+    if (had_turn_ && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
+  } catch (...) {  // out of memory: the next save sets it up anyway
+  }
+  state_ = {};
+  staging_error_ = nullptr;
+  std::string save_id;
+  std::exception_ptr error;
+  try {
+    if (!outcome.ok()) throw exception_of(saving(checkpoint_id()), std::move(outcome));
+    save_id = std::move(outcome.save_id);
+  } catch (...) {  // out of memory too
+    error = std::current_exception();
+  }
+  const auto on_done = std::exchange(parts_.options.on_done, nullptr);  // it may hold a handle of this save
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    error_ = error;
+    save_id_ = std::move(save_id);
+    done_ = true;
+    read_ = on_done != nullptr;
+    parts_.order->in_flight.erase(parts_.number);
+    parts_.order->changed.notify_all();
+  }
+  if (!on_done) return;
+  try {
+    on_done(error);
+  } catch (...) {
+    log_warning("on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
+  }
+}
+
+// --- any thread -------------------------------------------------------------------------------------------------------------
+
+void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
+  // In this order: a hook that fails as cancelled is a failure, unless its call was cancelled before.
+  parts_.runtime->cancel(parts_.slot, ticket, why);
+  std::lock_guard lock(parts_.order->mutex);
+  if (!had_turn_) dropped_ = true;
+  parts_.order->changed.notify_all();
+}
+
+bool AsyncSave::cancel_before_turn(const std::string& why) {
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    if (done_ || turn_has_come()) return false;
+    held_ = true;
+  }
+  cancel(why);
+  return true;
+}
+
+bool AsyncSave::wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const {
+  std::unique_lock lock(parts_.order->mutex);
+  const auto reached = [&] { return flag; };
+  if (deadline) return parts_.order->changed.wait_for(lock, bounded_wait(*deadline), reached);
+  parts_.order->changed.wait(lock, reached);
+  return true;
+}
+
+bool AsyncSave::staged() const { return wait_for(staged_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(staged_, deadline); }
+bool AsyncSave::done() const { return wait_for(done_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(done_, deadline); }
+
+std::string AsyncSave::result() {
+  wait(std::nullopt);
+  std::lock_guard lock(parts_.order->mutex);
+  read_ = true;
+  if (error_) std::rethrow_exception(error_);
+  return save_id_;
+}
+
+bool AsyncSave::is_news() const { return done_ && error_ && !read_ && !was_cancelled_by_callers(error_); }
+
+bool AsyncSave::is_unread() const {
+  std::lock_guard lock(parts_.order->mutex);
+  return is_news();
+}
+
+std::exception_ptr AsyncSave::take_unread() {
+  std::lock_guard lock(parts_.order->mutex);
+  if (!is_news()) return nullptr;
+  read_ = true;
+  return error_;
+}
+
+SaveProgress AsyncSave::progress() const {
+  SaveProgress progress;
+  progress.staging_bytes = parts_.stager->bytes_held();
+  std::lock_guard lock(parts_.order->mutex);
+  if (done_)
+    progress.step = SaveProgress::Step::kDone;
+  else if (staged_)
+    progress.step = turn_has_come() ? counts_.step.load() : SaveProgress::Step::kQueued;
+  progress.items = counts_.items;
+  progress.items_done = std::min<std::uint64_t>(counts_.items_done, progress.items);
+  progress.bytes = counts_.bytes;
+  progress.bytes_done = std::min<std::uint64_t>(counts_.bytes_done, progress.bytes);
+  if (progress.step != SaveProgress::Step::kWriting || progress.bytes_done == 0) return progress;
+  const MonotonicTime since{Duration(counts_.writing_since.load())};
+  const double elapsed = std::chrono::duration<double>(system_clock().now() - since).count();
+  if (elapsed <= 0) return progress;
+  progress.bytes_per_second = static_cast<double>(progress.bytes_done) / elapsed;
+  const double left = static_cast<double>(progress.bytes - progress.bytes_done) / progress.bytes_per_second;
+  progress.left = std::chrono::milliseconds(static_cast<std::int64_t>(left * 1000));
+  return progress;
+}
+
+void AsyncSave::join() {
+  if (!thread_.joinable()) return;
+  // The last handle may go with the callback of its own save.
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();
+  else
+    thread_.join();
+}
+
+bool AsyncSave::abandon(std::shared_ptr<void> needed) {
+  std::lock_guard lock(parts_.order->mutex);
+  if (done_) return false;
+  needed_ = std::move(needed);
+  if (thread_.joinable()) thread_.detach();
+  return true;
+}
+
+// --- all of them ------------------------------------------------------------------------------------------------------------
+
+bool AsyncSaves::any_in_flight() const {
+  std::lock_guard lock(order_->mutex);
+  return !order_->in_flight.empty();
+}
+
+bool AsyncSaves::wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot) const {
+  const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
+  for (const auto& save : saves_) {
+    if (slot && save->slot() != *slot) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now());
+    if (!save->wait(std::max(left, std::chrono::milliseconds(0)))) return false;
+  }
+  return true;
+}
+
+void AsyncSaves::replace(const std::string& why) const {
+  std::vector<std::shared_ptr<AsyncSave>> replaced;
+  for (const auto& save : saves_)
+    if (save->cancel_before_turn(why)) replaced.push_back(save);
+  for (const auto& save : replaced) save->wait(std::nullopt);
+}
+
+std::exception_ptr AsyncSaves::take_unread(const std::string& by) {
+  std::exception_ptr found;
+  std::vector<std::shared_ptr<AsyncSave>> kept;
+  for (auto& save : saves_) {
+    if (!save->done()) {
+      kept.push_back(std::move(save));
+      continue;
+    }
+    save->join();
+    if (!save->is_unread()) continue;
+    if (found) {
+      kept.push_back(std::move(save));
+      continue;
+    }
+    try {
+      std::rethrow_exception(save->take_unread());
+    } catch (const CheckpointException& exception) {
+      found = std::make_exception_ptr(CheckpointException(
+          by + " came across the failure of an earlier save, which nobody had read: " + saving(save->checkpoint_id()),
+          exception.failures(), exception.committed(), exception.save_id()));
+    } catch (...) {
+      found = std::current_exception();
+    }
+  }
+  saves_ = std::move(kept);
+  return found;
+}
+
+void AsyncSaves::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
+  if (!wait(deadline)) {
+    for (const auto& save : saves_) {
+      if (save->done()) continue;
+      log_warning("the asynchronous save of '" + save->checkpoint_id() +
+                  "' has not ended in time, and is cancelled: its checkpointer goes away");
+      save->cancel("the checkpointer of this rank goes away");
+    }
+    wait(deadline);
+  }
+  for (const auto& save : saves_) {
+    if (save->abandon(needed)) {
+      log_warning("the asynchronous save of '" + save->checkpoint_id() + "' is left behind: a hook of its has not returned");
+      continue;
+    }
+    save->join();
+    if (const auto error = save->take_unread())
+      log_warning("the asynchronous save of '" + save->checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
+  }
+  saves_.clear();
+}
+
+// --- the handle -------------------------------------------------------------------------------------------------------------
+
+const char* to_string(SaveProgress::Step step) noexcept {
+  switch (step) {
+    case SaveProgress::Step::kStaging:
+      return "staging";
+    case SaveProgress::Step::kQueued:
+      return "queued";
+    case SaveProgress::Step::kPlanning:
+      return "planning";
+    case SaveProgress::Step::kWriting:
+      return "writing";
+    case SaveProgress::Step::kPublishing:
+      return "publishing";
+    case SaveProgress::Step::kDone:
+      return "done";
+  }
+  return "unknown";
+}
+
+bool AsyncSaveResponse::staged() const { return save_->staged(); }
+bool AsyncSaveResponse::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {
+  return save_->wait_staged(deadline);
+}
+bool AsyncSaveResponse::done() const { return save_->done(); }
+bool AsyncSaveResponse::wait(std::optional<std::chrono::milliseconds> deadline) const { return save_->wait(deadline); }
+std::string AsyncSaveResponse::result() const { return save_->result(); }
+SaveProgress AsyncSaveResponse::progress() const { return save_->progress(); }
+void AsyncSaveResponse::cancel(const std::string& why) const { save_->cancel(why); }
+
+}  // namespace cairn

@@ -1,0 +1,20 @@
+// How errors name the calls of a checkpointer, and what a call that has failed throws. Internal.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/base/failure.hpp>
+
+namespace cairn {
+
+inline std::string saving(const std::string& checkpoint_id) { return "saving '" + checkpoint_id + "'"; }
+inline std::string loading(const std::string& checkpoint_id) { return "loading '" + checkpoint_id + "'"; }
+
+// Of a call that is not ok.
+inline CheckpointException exception_of(std::string call, Outcome outcome) {
+  return CheckpointException(std::move(call), std::move(outcome.failures), outcome.committed, std::move(outcome.save_id));
+}
+
+}  // namespace cairn

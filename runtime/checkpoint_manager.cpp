@@ -1,0 +1,462 @@
+#include <cairn/runtime/checkpoint_manager.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <cairn/runtime/agreement.hpp>
+#include <cairn/runtime/checkpoint_info.hpp>
+#include <cairn/runtime/log.hpp>
+#include <cairn/runtime/retention.hpp>
+#include <cairn/runtime/signal_watch.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+
+void check_options(const CheckpointManagerOptions& options) {
+  const auto require = [](bool fine, const char* what) {
+    if (!fine) throw Error(ErrorCode::kInvalidArgument, std::string("CheckpointManagerOptions::") + what);
+  };
+  require(options.save_every_steps >= 0, "save_every_steps must not be negative; 0 is for never");
+  require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
+  require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
+  require(options.ask_every_steps >= 1, "ask_every_steps must be at least 1");
+  require(options.clock != nullptr, "clock must not be null");
+  check_policy(options.retention);
+  user_metadata_of(options.user_metadata, {});
+}
+
+void check_options(const LoadOptions& options) {
+  if (options.world || options.no_dist || options.coordinator_rank != 0 || options.storage_reader)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, coordinator_rank and "
+        "storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
+}
+
+// Whether what was loaded is damaged, as all ranks have been told alike. What a Stateful object throws is known on its own rank alone.
+bool tells_of_damage(const FailureMap& failures) {
+  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+    const Failure& failure = entry.second;
+    return failure.kind == FailureKind::kRaised && failure.code == ErrorCode::kCorrupt && failure.actor != "trainer";
+  });
+}
+
+std::string all_passed_over(const std::string& run, const std::vector<PassedOver>& passed_over) {
+  std::string text = "none of the checkpoints in " + run + " can be used. Mend one, or move them away to start anew:";
+  for (const auto& [name, why] : passed_over) text += "\n  " + name + ": " + why;
+  return text;
+}
+
+std::string described(const std::vector<VerifyFault>& faults) {
+  const VerifyFault& first = faults.front();
+  return first.object + " at offset " + std::to_string(first.offset) + ": " + first.what +
+         (faults.size() > 1 ? "; " + std::to_string(faults.size() - 1) + " more" : "");
+}
+
+}  // namespace
+
+struct CheckpointManager::Implementation {
+  Implementation(World of, const std::string& url, CheckpointManagerOptions with)
+      : options(std::move(with)),
+        world(std::move(of)),
+        run(url),
+        checkpointer(Checkpointer(world, options.name)),
+        agreement(world, options.name + ".agreement"),
+        last_save(options.clock->now()) {
+    if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
+  }
+
+  ~Implementation() {
+    checkpointer.reset();  // waits for what is in flight
+    if (!news && in_flight.empty()) return;
+    if (::getpid() == process) tend();
+  }
+
+  std::unique_lock<std::mutex> only_call() {
+    std::unique_lock lock(running, std::try_to_lock);
+    if (!lock.owns_lock())
+      throw Error(ErrorCode::kPrecondition, "checkpoint manager '" + options.name + "' is busy: it makes one call at a time");
+    return lock;
+  }
+
+  // Where a save goes, and how.
+  struct Place {
+    std::string name;
+    std::string id;
+    SaveOptions options;
+  };
+  Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
+  void ended(const Place& place, const std::string* failure);
+
+  milliseconds time_left() const {
+    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(*due - options.clock->now()));
+  }
+  std::exception_ptr wait_for_earlier();
+  void look_after_flights();
+
+  // Removes what dead saves have left, and what retention lets go of. Never throws: a save that succeeded does not fail for it.
+  void tend() noexcept;
+  void remove_unkept();
+
+  std::vector<PassedOver> unreadable(const RunDirectory::Listing& listing) const;
+  std::string choose(const std::vector<PassedOver>& damaged) const;
+
+  const CheckpointManagerOptions options;
+  const World world;
+  const RunDirectory run;
+  const pid_t process = ::getpid();
+  std::mutex running;
+  std::optional<Checkpointer> checkpointer;
+  Agreement agreement;
+  std::optional<std::int64_t> safe_step;  // saved or restored last, and not in the background
+
+  // On rank 0.
+  std::set<ObjectName> names_taken;  // by saves that may be in flight
+  std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
+  bool news = false;    // something was published since it was last tended to
+  bool tended = false;  // ever
+  std::vector<RetentionFault> faults;
+  MonotonicTime last_save;
+
+  std::optional<SignalWatch> signals;
+  struct Pending {
+    int signal = 0;
+    MonotonicTime since;
+  };
+  std::optional<Pending> pending;    // came to this rank; the others do not know yet
+  int signal = 0;                    // all know
+  std::optional<MonotonicTime> due;  // of the save upon it
+};
+
+// --- saving -----------------------------------------------------------------------------------------------------------------
+
+CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
+                                                                                           std::int64_t step,
+                                                                                           const Annotations& annotations) {
+  const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
+  const std::string answer = agreement.reach(about, "", [&](const std::vector<std::string>&) {
+    if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
+    const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
+    std::uint64_t n = 1;
+    while (names_taken.count(checkpoint_name(step, n)) > 0 || run.has_record(checkpoint_name(step, n))) ++n;
+    std::vector<std::string> texts{checkpoint_name(step, n)};
+    for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
+    return pack_texts(texts);
+  });
+  const std::vector<std::string> texts = unpack_texts(answer);
+  Place place;
+  place.name = texts.at(0);
+  place.id = child_url(run.url(), place.name);
+  place.options.step = step;
+  for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
+  place.options.planning = options.planning;
+  place.options.writer = options.writer;
+  place.options.writer.overwrite = false;  // should another manager have taken the name just now, one of the two is told
+  place.options.writer.run_url = run.url();
+  last_save = options.clock->now();
+  if (due) place.options.deadline = time_left();
+  if (world.rank() == 0) names_taken.insert(place.name);
+  return place;
+}
+
+// A save in the foreground, on this rank.
+void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
+  names_taken.erase(place.name);
+  if (failure && due && world.rank() == 0)
+    log_warning("step " + std::to_string(*place.options.step) + " was not saved within the grace period of " +
+                std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + *failure);
+  due.reset();
+}
+
+// Returns a failure that nobody has read: it is thrown when this call has done its own work.
+std::exception_ptr CheckpointManager::Implementation::wait_for_earlier() {
+  std::exception_ptr unread;
+  try {
+    if (due && !checkpointer->wait_for_saves(time_left())) {
+      // The save that the signal is for has no time left: its failure is to be told, and not only when these have ended by themselves.
+      for (const auto& flight : in_flight)
+        flight.second.cancel("the grace period after signal " + std::to_string(signal) + " is over");
+    }
+    checkpointer->wait_for_saves();
+  } catch (const CheckpointException&) {
+    unread = std::current_exception();
+  }
+  look_after_flights();
+  names_taken.clear();
+  return unread;
+}
+
+void CheckpointManager::Implementation::look_after_flights() {
+  const auto landed =
+      std::stable_partition(in_flight.begin(), in_flight.end(), [](const auto& flight) { return !flight.second.done(); });
+  for (auto flight = landed; flight != in_flight.end(); ++flight) names_taken.erase(flight->first);
+  news = news || landed != in_flight.end();
+  in_flight.erase(landed, in_flight.end());
+}
+
+std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const std::exception_ptr unread = self.wait_for_earlier();
+  const auto place = self.agree_on_place("save", step, annotations);
+  try {
+    self.checkpointer->save(state, place.id, place.options);
+  } catch (const std::exception& failed) {
+    const std::string failure = failed.what();
+    self.ended(place, &failure);
+    throw;
+  }
+  self.ended(place, nullptr);
+  self.safe_step = step;
+  self.tend();
+  if (unread) std::rethrow_exception(unread);
+  return place.id;
+}
+
+AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDict& state, const Annotations& annotations,
+                                                const AsyncSaveOptions& async_options) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  self.look_after_flights();
+  const auto place = self.agree_on_place("asynchronous save", step, annotations);
+  self.due.reset();
+  // If this throws, it may be for an earlier one: this one may be in flight all the same, and keeps its name.
+  AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
+  self.safe_step.reset();
+  if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
+  if (self.news) self.tend();
+  return response;
+}
+
+bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  bool ended = true;
+  std::exception_ptr unread;
+  try {
+    ended = self.checkpointer->wait_for_saves(deadline);
+  } catch (const CheckpointException&) {
+    unread = std::current_exception();
+  }
+  self.look_after_flights();
+  if (self.news) self.tend();
+  if (unread) std::rethrow_exception(unread);
+  return ended;
+}
+
+bool CheckpointManager::should_save(std::int64_t step) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const CheckpointManagerOptions& options = self.options;
+  bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
+  const bool by_time = options.save_every > milliseconds(0);
+  if ((by_time || self.signals) && step % options.ask_every_steps == 0) {
+    if (self.signals && !self.pending)
+      if (const auto caught = self.signals->take()) self.pending = {caught->signal, options.clock->now() - caught->ago};
+    std::vector<std::string> own;
+    if (self.pending) {
+      const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
+      own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
+    }
+    const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
+    const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
+      // Of several signals the first counts: its grace ends first.
+      std::vector<std::string> earliest{"0", "0"};
+      for (const std::string& packed : brought) {
+        const auto texts = unpack_texts(packed);
+        if (texts.size() == 2 && (earliest[0] == "0" || std::stoll(texts[1]) > std::stoll(earliest[1]))) earliest = texts;
+      }
+      const bool time_is_up = by_time && options.clock->now() - self.last_save >= options.save_every;
+      earliest.emplace_back(time_is_up ? "1" : "0");
+      return pack_texts(earliest);
+    });
+    const std::vector<std::string> texts = unpack_texts(answer);
+    wanted = wanted || texts.at(2) == "1";
+    if (texts.at(0) != "0") {
+      wanted = true;
+      self.pending.reset();
+      self.signal = std::stoi(texts[0]);
+      self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
+    }
+  }
+  if (self.safe_step == step) {
+    wanted = false;
+    self.due.reset();
+  }
+  return wanted;
+}
+
+int CheckpointManager::signal() const { return implementation_->signal; }
+
+// --- what stays -------------------------------------------------------------------------------------------------------------
+
+void CheckpointManager::Implementation::tend() noexcept {
+  if (world.rank() != 0) return;
+  try {
+    const std::vector<RetentionFault> before = std::exchange(faults, {});
+    try {
+      // Once only: later on what seems to be under way may be another manager's, which would never come to an end.
+      for (auto& [name, why] : run.remove_remains(names_taken, !tended)) faults.push_back({name, why});
+      tended = true;
+      if (options.retention.keep_last) remove_unkept();
+      news = false;
+    } catch (const std::exception& error) {
+      faults.push_back({"", error.what()});
+    }
+    for (const RetentionFault& fault : faults) {
+      const bool known = std::any_of(before.begin(), before.end(),
+                                     [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
+      if (!known)
+        log_warning("cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) +
+                    ": " + fault.why);
+    }
+  } catch (...) {  // out of memory: nothing can be said
+  }
+}
+
+void CheckpointManager::Implementation::remove_unkept() {
+  std::vector<RunCheckpoint> own;
+  std::vector<CheckpointInfo> infos;
+  for (RunCheckpoint& checkpoint : run.list().checkpoints) {
+    if (!is_checkpoint_name(checkpoint.name)) continue;
+    infos.push_back(info_of(run, checkpoint));
+    own.push_back(std::move(checkpoint));
+  }
+  std::set<std::string> kept = kept_by(options.retention, infos);
+  // Those that came after it may be damaged by now.
+  const auto sound = std::find_if(own.begin(), own.end(), [&](const RunCheckpoint& one) { return run.fault_of(one.name).empty(); });
+  if (sound != own.end()) kept.insert(sound->name);
+  for (auto checkpoint = own.rbegin(); checkpoint != own.rend(); ++checkpoint) {
+    if (kept.count(checkpoint->name) > 0) continue;
+    try {
+      if (run.is_pinned(checkpoint->name)) continue;
+      if (const auto stays = run.remove(*checkpoint)) faults.push_back({checkpoint->name, *stays});
+    } catch (const std::exception& error) {
+      faults.push_back({checkpoint->name, error.what()});
+    }
+  }
+}
+
+std::vector<CheckpointManager::RetentionFault> CheckpointManager::retention_faults() const { return implementation_->faults; }
+
+void CheckpointManager::pin(const std::string& name) const { implementation_->run.pin(name); }
+void CheckpointManager::unpin(const std::string& name) const { implementation_->run.unpin(name); }
+bool CheckpointManager::is_pinned(const std::string& name) const { return implementation_->run.is_pinned(name); }
+
+// --- looking, and going on ----------------------------------------------------------------------------------------------------
+
+std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunDirectory::Listing& listing) const {
+  std::vector<PassedOver> found;
+  for (const ObjectName& name : listing.others) {
+    if (!is_checkpoint_name(name)) continue;  // anybody's
+    if (const std::string why = run.why_unreadable(name); !why.empty()) found.push_back({name, why});
+  }
+  return found;
+}
+
+// The checkpoint to restore and those passed over for it, packed; nothing if there is none at all.
+std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
+  const RunDirectory::Listing listing = run.list();
+  std::vector<PassedOver> passed_over = unreadable(listing);
+  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
+    const auto known =
+        std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
+    const std::string why = known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
+    if (!why.empty()) {
+      passed_over.push_back({checkpoint.name, why});
+      continue;
+    }
+    std::vector<std::string> texts;
+    add_texts(texts, checkpoint);
+    for (const PassedOver& one : passed_over) texts.insert(texts.end(), {one.name, one.why});
+    return pack_texts(texts);
+  }
+  if (!passed_over.empty()) throw Error(ErrorCode::kCorrupt, all_passed_over(run.url(), passed_over));
+  return "";
+}
+
+std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
+  check_options(options);
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const std::exception_ptr unread = self.wait_for_earlier();
+  std::vector<PassedOver> damaged;  // the same on all ranks
+  while (true) {
+    const std::string answer = self.agreement.reach("which checkpoint of " + self.run.url() + " to restore", "",
+                                                    [&](const std::vector<std::string>&) { return self.choose(damaged); });
+    const std::vector<std::string> texts = unpack_texts(answer);
+    std::optional<ValidCheckpoint> chosen;
+    if (!texts.empty()) {
+      std::size_t at = 0;
+      chosen.emplace().checkpoint = info_of(self.run, take_checkpoint(texts, at));
+      for (; at + 1 < texts.size(); at += 2) chosen->passed_over.push_back({texts[at], texts[at + 1]});
+      try {
+        self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
+      } catch (const CheckpointException& failed) {
+        if (!tells_of_damage(failed.failures())) throw;
+        damaged.push_back({chosen->checkpoint.name, failed.what()});
+        continue;
+      }
+      self.safe_step = chosen->checkpoint.step;
+    }
+    if (unread) std::rethrow_exception(unread);
+    return chosen;
+  }
+}
+
+std::vector<CheckpointInfo> CheckpointManager::checkpoints() const {
+  std::vector<CheckpointInfo> infos;
+  for (const RunCheckpoint& checkpoint : implementation_->run.list().checkpoints)
+    infos.push_back(info_of(implementation_->run, checkpoint));
+  return infos;
+}
+
+std::optional<CheckpointInfo> CheckpointManager::latest() const {
+  const auto all = checkpoints();
+  if (all.empty()) return std::nullopt;
+  return all.front();
+}
+
+std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
+  const auto& self = *implementation_;
+  const RunDirectory::Listing listing = self.run.list();
+  ValidCheckpoint found;
+  found.passed_over = self.unreadable(listing);
+  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
+    std::string why;
+    try {
+      const auto faults = verify_checkpoint(*self.run.open(checkpoint.name));
+      if (!faults.empty()) why = described(faults);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;
+      why = error.what();  // removed meanwhile
+    }
+    if (why.empty()) {
+      found.checkpoint = info_of(self.run, checkpoint);
+      return found;
+    }
+    found.passed_over.push_back({checkpoint.name, why});
+  }
+  if (!found.passed_over.empty()) throw Error(ErrorCode::kCorrupt, all_passed_over(self.run.url(), found.passed_over));
+  return std::nullopt;
+}
+
+// --- its life ---------------------------------------------------------------------------------------------------------------
+
+CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
+  check_options(options);
+  implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
+}
+
+CheckpointManager::~CheckpointManager() = default;
+
+const World& CheckpointManager::world() const { return implementation_->world; }
+
+}  // namespace cairn

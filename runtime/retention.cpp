@@ -1,0 +1,45 @@
+#include <cairn/runtime/retention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+void check_policy(const RetentionPolicy& policy) {
+  if (policy.keep_last && *policy.keep_last == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "RetentionPolicy::keep_last is 0: at least the last checkpoint stays; leave it empty to keep all");
+  if (policy.keep_every < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "RetentionPolicy::keep_every is " + std::to_string(policy.keep_every) + ": give a number of steps, or 0");
+  if (policy.keep_best > 0 && policy.metric.empty())
+    throw Error(ErrorCode::kInvalidArgument, "RetentionPolicy::keep_best needs the name of a metric");
+  if (policy.better != Better::kLower && policy.better != Better::kHigher)
+    throw Error(ErrorCode::kInvalidArgument, "RetentionPolicy::better is neither kLower nor kHigher");
+}
+
+std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first) {
+  std::set<std::string> kept;
+  std::set<std::int64_t> steps;
+  std::vector<std::pair<double, const std::string*>> ranked;
+  for (std::size_t i = 0; i < latest_first.size(); ++i) {
+    const CheckpointInfo& checkpoint = latest_first[i];
+    if (i < *policy.keep_last) kept.insert(checkpoint.name);
+    if (policy.keep_every > 0 && checkpoint.step && *checkpoint.step % policy.keep_every == 0 &&
+        steps.insert(*checkpoint.step).second)
+      kept.insert(checkpoint.name);
+    const auto metric = checkpoint.annotations.metrics.find(policy.metric);
+    if (metric != checkpoint.annotations.metrics.end() && std::isfinite(metric->second))
+      ranked.emplace_back(policy.better == Better::kLower ? metric->second : -metric->second, &checkpoint.name);
+  }
+  // Stable: of equal ones the later comes first.
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < std::min<std::size_t>(policy.keep_best, ranked.size()); ++i) kept.insert(*ranked[i].second);
+  return kept;
+}
+
+}  // namespace cairn

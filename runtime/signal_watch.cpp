@@ -1,0 +1,107 @@
+#include <cairn/runtime/signal_watch.hpp>
+
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// What the handler writes: lock-free, so that it may.
+struct SignalNotes {
+  std::atomic<std::uint32_t> count{0};
+  std::atomic<std::int64_t> first_ns{0};  // of those that nobody has seen; 0: none
+};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+std::array<SignalNotes, NSIG> signal_notes;
+
+struct WatchedSignal {
+  int watches = 0;
+  struct sigaction before {};
+};
+
+std::mutex watched_mutex;
+std::array<WatchedSignal, NSIG> watched_signals;  // under it
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+extern "C" void cairn_note_signal(int number) {
+  const int error = errno;
+  SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
+  std::int64_t none = 0;
+  notes.first_ns.compare_exchange_strong(none, monotonic_ns());
+  notes.count.fetch_add(1);
+  errno = error;
+}
+
+}  // namespace
+
+SignalWatch::SignalWatch(std::vector<int> signals) {
+  const std::lock_guard lock(watched_mutex);
+  for (const int number : signals) {
+    if (number <= 0 || number >= NSIG) {
+      release();
+      throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": there is no such signal");
+    }
+    WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
+    if (watched.watches == 0) {
+      struct sigaction action {};
+      action.sa_handler = cairn_note_signal;
+      action.sa_flags = SA_RESTART;
+      sigfillset(&action.sa_mask);
+      signal_notes[static_cast<std::size_t>(number)].first_ns = 0;
+      if (::sigaction(number, &action, &watched.before) != 0) {
+        release();
+        throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": it cannot be caught");
+      }
+    }
+    ++watched.watches;
+    signals_.push_back(number);
+    seen_[static_cast<std::size_t>(number)] = signal_notes[static_cast<std::size_t>(number)].count;
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  const std::lock_guard lock(watched_mutex);
+  release();
+}
+
+// Under the lock.
+void SignalWatch::release() noexcept {
+  for (const int number : signals_) {
+    WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
+    if (--watched.watches > 0) continue;
+    struct sigaction now {};
+    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == cairn_note_signal)
+      ::sigaction(number, &watched.before, nullptr);
+  }
+  signals_.clear();
+}
+
+std::optional<SignalWatch::Caught> SignalWatch::take() {
+  std::optional<Caught> caught;
+  for (const int number : signals_) {
+    const auto index = static_cast<std::size_t>(number);
+    const std::uint32_t count = signal_notes[index].count;
+    if (count == seen_[index]) continue;
+    seen_[index] = count;
+    // Another watch of this process may have been first; then it is the one that knows the time.
+    const std::int64_t first = signal_notes[index].first_ns.exchange(0);
+    const auto ago =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(first == 0 ? 0 : monotonic_ns() - first));
+    if (!caught || ago > caught->ago) caught = Caught{number, ago};
+  }
+  return caught;
+}
+
+}  // namespace cairn

@@ -1,0 +1,321 @@
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/device_copies.hpp>
+#include <cairn/state/staging.hpp>
+#include <cairn/state/staging_memory.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kRegionAlignmentBytes = 64;  // a line of the cache, and more than any element
+
+std::uint64_t aligned_up(std::uint64_t bytes) {
+  return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
+}
+
+// Calls `replace` for each tensor in `value`, with its name, and puts the result in its place.
+using Replace = std::function<torch::Tensor(const std::string& name, const torch::Tensor& tensor)>;
+
+void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
+  if (value.is_dict()) {
+    for (auto& [key, inner] : value.dict()) replace_tensors(inner, name.empty() ? key : name + "." + key, replace);
+    return;
+  }
+  if (value.is_list()) {
+    for (std::size_t i = 0; i < value.list().size(); ++i) replace_tensors(value.list()[i], name + "." + std::to_string(i), replace);
+    return;
+  }
+  const bool per_rank_value = value.is_per_rank();
+  if (value.is_tensor()) {
+    value = Value(replace(name, value.tensor()));
+  } else if (value.is_sharded()) {
+    std::vector<torch::Tensor> parts;
+    for (const LocalShard& shard : value.sharded().local_shards()) parts.push_back(replace(name, shard.tensor));
+    value = Value(value.sharded().with_local_tensors(std::move(parts)));
+  }
+  if (per_rank_value) value = per_rank(std::move(value));
+}
+
+// Containers within plain values are handles: the trainer may change what they refer to.
+void copy_plain_values(Value& value) {
+  if (value.is_dict()) {
+    for (auto& [key, inner] : value.dict()) copy_plain_values(inner);
+  } else if (value.is_list()) {
+    for (auto& inner : value.list()) copy_plain_values(inner);
+  } else if (value.is_ivalue()) {
+    const c10::IValue& plain = value.ivalue();
+    if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
+    Value copy{plain.deepcopy()};
+    value = value.is_per_rank() ? per_rank(std::move(copy)) : std::move(copy);
+  }
+}
+
+bool can_be_staged(const torch::Tensor& tensor) {
+  return tensor.defined() && why_not_storable(tensor).empty() && tensor.has_storage() && !tensor.is_meta();
+}
+
+// Bytes of the storage between the first and the last element.
+struct Interval {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+Interval interval_of(const torch::Tensor& tensor) {
+  const auto element = static_cast<std::uint64_t>(tensor.element_size());
+  const auto first = static_cast<std::uint64_t>(tensor.storage_offset()) * element;
+  std::uint64_t last = 0;
+  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += static_cast<std::uint64_t>((tensor.size(dim) - 1) * tensor.stride(dim));
+  return {first, first + (last + 1) * element};
+}
+
+// A part of a storage that is copied as it is.
+struct Region {
+  c10::Storage storage;
+  c10::Device device = c10::kCPU;
+  const char* memory = nullptr;  // of the storage, when staging began
+  Interval bytes;
+  std::string name;  // of a tensor in it
+  bool pinned = false;
+  std::uint64_t position = 0;  // in the memory of its kind
+  std::uint64_t length() const { return bytes.end - bytes.begin; }
+};
+
+struct Leaf {
+  torch::Tensor tensor;
+  std::string name;
+  std::size_t region = 0;
+  bool is_staged = false;  // otherwise it has no bytes, or cannot be copied
+};
+
+const char* memory_of(const c10::Storage& storage) { return static_cast<const char*>(storage.unsafeGetStorageImpl()->data()); }
+
+// Where everything goes.
+struct Layout {
+  std::vector<Leaf> leaves;  // in the order in which `replace_tensors` finds them
+  std::vector<Region> regions;
+  std::uint64_t plain_bytes = 0;
+  std::uint64_t pinned_bytes = 0;
+  Digest digest{};  // of names, shapes, strides, dtypes and places
+};
+
+// The regions of one storage: one for all, if they make up half of what they span, else one for each part without a gap.
+std::vector<Interval> regions_of(std::vector<Interval> used) {
+  std::sort(used.begin(), used.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::vector<Interval> joined;
+  std::uint64_t covered = 0;
+  for (const Interval& interval : used) {
+    if (!joined.empty() && interval.begin <= joined.back().end)
+      joined.back().end = std::max(joined.back().end, interval.end);
+    else
+      joined.push_back(interval);
+  }
+  for (const Interval& interval : joined) covered += interval.end - interval.begin;
+  const Interval whole{joined.front().begin, joined.back().end};
+  if (2 * covered >= whole.end - whole.begin) joined = {whole};
+  // So that elements of every type are aligned in the copy as they are here.
+  for (Interval& interval : joined) interval.begin -= interval.begin % kRegionAlignmentBytes;
+  return joined;
+}
+
+void find_leaves(const StateDict& state, Layout& layout) {
+  Value all{StateDict(state)};
+  replace_tensors(all, "", [&](const std::string& name, const torch::Tensor& tensor) {
+    Leaf leaf;
+    leaf.name = name;
+    leaf.tensor = tensor;
+    if (can_be_staged(tensor)) {
+      leaf.tensor = tensor.resolve_conj().resolve_neg();
+      leaf.is_staged = tensor.numel() != 0;
+    }
+    layout.leaves.push_back(std::move(leaf));
+    return tensor;
+  });
+}
+
+void place_regions(Layout& layout, bool pin) {
+  std::unordered_map<const c10::StorageImpl*, std::vector<Interval>> used;
+  for (const Leaf& leaf : layout.leaves)
+    if (leaf.is_staged) used[leaf.tensor.storage().unsafeGetStorageImpl()].push_back(interval_of(leaf.tensor));
+
+  std::unordered_map<const c10::StorageImpl*, std::vector<std::pair<Interval, std::size_t>>> made;
+  for (Leaf& leaf : layout.leaves) {
+    if (!leaf.is_staged) continue;
+    const c10::StorageImpl* const storage = leaf.tensor.storage().unsafeGetStorageImpl();
+    auto& regions = made[storage];
+    if (regions.empty()) {
+      for (const Interval& interval : regions_of(used[storage])) {
+        regions.emplace_back(interval, layout.regions.size());
+        Region region;
+        region.storage = leaf.tensor.storage();
+        region.device = leaf.tensor.device();
+        region.memory = memory_of(region.storage);
+        region.bytes = interval;
+        region.name = leaf.name;
+        region.pinned = pin && !leaf.tensor.is_cpu();
+        std::uint64_t& bytes = region.pinned ? layout.pinned_bytes : layout.plain_bytes;
+        region.position = bytes;
+        bytes += aligned_up(region.length());
+        layout.regions.push_back(std::move(region));
+      }
+    }
+    const Interval wanted = interval_of(leaf.tensor);
+    for (const auto& [interval, index] : regions)
+      if (interval.begin <= wanted.begin && wanted.end <= interval.end) leaf.region = index;
+  }
+}
+
+Digest digest_of(const Layout& layout) {
+  DigestBuilder digest;
+  for (const Leaf& leaf : layout.leaves) {
+    digest.add(ByteSpan(leaf.name)).add(std::uint64_t{leaf.is_staged});
+    if (!leaf.is_staged) continue;
+    digest.add(static_cast<std::uint64_t>(leaf.tensor.scalar_type())).add(static_cast<std::uint64_t>(leaf.tensor.dim()));
+    for (const auto size : leaf.tensor.sizes()) digest.add(size);
+    for (const auto stride : leaf.tensor.strides()) digest.add(stride);
+    digest.add(std::uint64_t{leaf.region});
+  }
+  for (const Region& region : layout.regions) digest.add(std::uint64_t{region.pinned}).add(region.length());
+  return digest.finish();
+}
+
+Layout layout_of(const StateDict& state, const StagingOptions& options) {
+  return with_torch("stage a state", [&] {
+    Layout layout;
+    find_leaves(state, layout);
+    place_regions(layout, options.use_pinned_memory && has_pinned_memory());
+    layout.digest = digest_of(layout);
+    return layout;
+  });
+}
+
+// What a region becomes: its bytes, whose memory lives as long as anything made of them.
+torch::Tensor bytes_at(const std::shared_ptr<const StagingMemory>& memory, const Region& region) {
+  return torch::from_blob(
+      memory->data() + region.position, {static_cast<std::int64_t>(region.length())}, [memory](void*) {}, torch::kUInt8);
+}
+
+torch::Tensor copy_of(const Leaf& leaf, const Region& region, const torch::Tensor& bytes) {
+  const auto offset = leaf.tensor.storage_offset() -
+                      static_cast<std::int64_t>(region.bytes.begin) / static_cast<std::int64_t>(leaf.tensor.element_size());
+  torch::Tensor copy = torch::empty({0}, torch::TensorOptions(leaf.tensor.scalar_type()));
+  copy.set_(bytes.storage(), offset, leaf.tensor.sizes(), leaf.tensor.strides());
+  return copy;
+}
+
+class DefaultStaging final : public Staging {
+ public:
+  DefaultStaging(const StateDict& state, Layout layout, const std::shared_ptr<const StagingMemory>& plain,
+                 const std::shared_ptr<const StagingMemory>& pinned)
+      : layout_(std::move(layout)) {
+    for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
+    for (std::size_t i = 0; i < bytes_.size(); ++i)
+      if (!layout_.regions[i].device.is_cpu()) copies_.add(source_of(layout_.regions[i]), bytes_[i]);
+    Value whole{StateDict(state)};
+    copy_plain_values(whole);
+    std::size_t next = 0;
+    replace_tensors(whole, "", [&](const std::string&, const torch::Tensor& tensor) {
+      const Leaf& leaf = layout_.leaves[next++];
+      if (!leaf.is_staged) {
+        if (!can_be_staged(tensor)) return tensor;
+        return tensor.detach().to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true).requires_grad_(tensor.requires_grad());
+      }
+      return copy_of(leaf, layout_.regions[leaf.region], bytes_[leaf.region]).requires_grad_(tensor.requires_grad());
+    });
+    copy_ = std::move(whole.dict());
+  }
+
+  StateDict finish() override {
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      const Region& region = layout_.regions[i];
+      check_unchanged(region);
+      if (region.device.is_cpu()) std::memcpy(bytes_[i].data_ptr(), region.memory + region.bytes.begin, region.length());
+    }
+    with_torch("copy tensors out of devices' memory", [&] { copies_.wait(); });
+    for (const Region& region : layout_.regions) check_unchanged(region);
+    layout_ = {};
+    bytes_.clear();
+    return std::move(copy_);
+  }
+
+ private:
+  static torch::Tensor source_of(const Region& region) {
+    torch::Tensor source = torch::empty({0}, torch::TensorOptions(torch::kUInt8).device(region.device));
+    source.set_(region.storage, static_cast<std::int64_t>(region.bytes.begin), {static_cast<std::int64_t>(region.length())}, {1});
+    return source;
+  }
+
+  static void check_unchanged(const Region& region) {
+    if (memory_of(region.storage) == region.memory && region.storage.nbytes() >= region.bytes.end) return;
+    throw Error(ErrorCode::kPrecondition,
+                "\"" + region.name + "\" was resized while it was being staged: call wait_staged() before changing the state");
+  }
+
+  Layout layout_;
+  std::vector<torch::Tensor> bytes_;  // by region
+  StateDict copy_;
+  DeviceCopies copies_;  // goes first
+};
+
+}  // namespace
+
+struct DefaultStager::Implementation {
+  struct Memory {
+    std::shared_ptr<const StagingMemory> plain;
+    std::shared_ptr<const StagingMemory> pinned;
+  };
+
+  Memory take(const Layout& layout) {
+    if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release() && on_remade) on_remade();
+    known = layout.digest;
+    Memory memory;
+    if (layout.plain_bytes != 0) memory.plain = pool->take(layout.plain_bytes, false);
+    if (layout.pinned_bytes != 0) memory.pinned = pool->take(layout.pinned_bytes, true);
+    return memory;
+  }
+
+  const StagingOptions options;
+  const std::function<void()> on_remade;
+  const std::shared_ptr<StagingPool> pool;
+  std::optional<Digest> known;  // of the last state
+};
+
+DefaultStager::DefaultStager(StagingOptions options, std::function<void()> on_remade)
+    : implementation_(new Implementation{
+          options, std::move(on_remade), std::make_shared<StagingPool>(options.bytes_max, options.cache_staged_state_dict), {}}) {}
+
+DefaultStager::~DefaultStager() = default;
+
+std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
+  const torch::NoGradGuard no_grad;
+  Layout layout = layout_of(state, implementation_->options);
+  const auto memory = implementation_->take(layout);
+  return with_torch("stage a state", [&]() -> std::unique_ptr<Staging> {
+    return std::make_unique<DefaultStaging>(state, std::move(layout), memory.plain, memory.pinned);
+  });
+}
+
+// Without `cache_staged_state_dict` nothing is kept, and so nothing prepared.
+void DefaultStager::prepare(const StateDict& state) {
+  const torch::NoGradGuard no_grad;
+  if (implementation_->options.cache_staged_state_dict) implementation_->take(layout_of(state, implementation_->options));
+}
+
+void DefaultStager::release() { implementation_->pool->release(); }
+
+std::uint64_t DefaultStager::bytes_held() const { return implementation_->pool->bytes_held(); }
+
+}  // namespace cairn

@@ -1,0 +1,68 @@
+#include <cairn/state/device_copies.hpp>
+
+#include <string>
+
+#include <ATen/Context.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/torch.h>
+#ifdef CAIRN_HAS_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+#ifdef CAIRN_HAS_CUDA
+bool is_captured(const c10::Device& device) {
+  if (!device.is_cuda()) return false;
+  const c10::cuda::CUDAGuard guard(device);
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+#else
+bool is_captured(const c10::Device&) { return false; }
+#endif
+
+}  // namespace
+
+bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
+
+c10::Stream DeviceCopies::stream_of(const c10::Device& device) {
+  const auto key = std::make_pair(device.type(), device.index());
+  const auto found = streams_.find(key);
+  if (found != streams_.end()) return found->second;
+  if (is_captured(device))
+    throw Error(ErrorCode::kPrecondition,
+                "cannot stage tensors of " + device.str() +
+                    ": its current stream is being captured into a graph; save after the capture has ended");
+  const c10::impl::VirtualGuardImpl devices(device.type());
+  const c10::Stream side = devices.getStreamFromGlobalPool(device);
+  c10::Event given(device.type());
+  given.record(devices.getStream(device));
+  given.block(side);
+  streams_.emplace(key, side);
+  return side;
+}
+
+void DeviceCopies::add(const torch::Tensor& from, torch::Tensor& to) {
+  const c10::StreamGuard guard(stream_of(from.device()));
+  to.copy_(from, /*non_blocking=*/true);
+}
+
+void DeviceCopies::wait() {
+  for (const auto& [device, stream] : streams_) stream.synchronize();
+  streams_.clear();
+}
+
+DeviceCopies::~DeviceCopies() {
+  try {
+    wait();
+  } catch (...) {  // the device has failed: nothing of it runs any more
+  }
+}
+
+}  // namespace cairn

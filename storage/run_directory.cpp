@@ -1,0 +1,172 @@
+#include <cairn/storage/run_directory.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/publication.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kStepPrefix = "step_";
+constexpr const char* kPinName = ".pinned";
+constexpr std::size_t kNumberDigitsMax = 19;
+
+// Takes a number as std::to_string writes it off the front.
+bool take_digits(std::string& text) {
+  const std::size_t length = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (length == 0 || length > kNumberDigitsMax || (length > 1 && text.front() == '0')) return false;
+  text.erase(0, length);
+  return true;
+}
+
+std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
+
+// Whether an error says what is wrong with one checkpoint; others may be gone when the store is asked again.
+bool tells_of_the_record(const Error& error) {
+  return error.code() != ErrorCode::kUnavailable && error.code() != ErrorCode::kInternal;
+}
+
+// The last two steps of taking a checkpoint away: what nothing refers to any more.
+void remove_data(Store& place, const std::vector<ObjectInfo>& files) {
+  for (const ObjectInfo& file : files)
+    if (save_id_of_file(file.name)) place.remove(file.name);
+  for (const std::string& id : place.fenced_attempts())
+    if (is_save_id(id)) place.clear_attempt(id);
+  place.remove_root();
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
+  const std::string name = kStepPrefix + std::to_string(step);
+  return n == 1 ? name : name + "." + std::to_string(n);
+}
+
+bool is_checkpoint_name(const std::string& name) {
+  const std::string prefix = kStepPrefix;
+  if (name.compare(0, prefix.size(), prefix) != 0) return false;
+  std::string rest = name.substr(prefix.size());
+  if (!take_digits(rest)) return false;
+  if (rest.empty()) return true;
+  if (rest.front() != '.' || rest == ".0" || rest == ".1") return false;
+  rest.erase(0, 1);
+  return take_digits(rest) && rest.empty();
+}
+
+RunDirectory::RunDirectory(const std::string& url)
+    : run_(open_store(url)),
+      open_place_([root = run_->url()](const ObjectName& name) { return open_store(child_url(root, name)); }) {}
+
+RunDirectory::RunDirectory(std::shared_ptr<Store> run, OpenPlace open_place)
+    : run_(std::move(run)), open_place_(std::move(open_place)) {}
+
+RunDirectory::Listing RunDirectory::list() const {
+  Listing listing;
+  for (const ObjectName& name : run_->children()) {
+    try {
+      if (auto head = read_commit_head(*run_, record_of(name)))
+        listing.checkpoints.push_back({name, std::move(*head)});
+      else if (has_record(name))
+        listing.others.push_back(name);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+      listing.others.push_back(name);
+    }
+  }
+  // Saves that publish at the same moment may have one sequence: then anything will do that is the same for all who look.
+  std::sort(listing.checkpoints.begin(), listing.checkpoints.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
+    return std::tie(a.head.sequence, a.head.save_id) > std::tie(b.head.sequence, b.head.save_id);
+  });
+  return listing;
+}
+
+bool RunDirectory::has_record(const ObjectName& name) const { return run_->exists(record_of(name)); }
+
+std::string RunDirectory::why_unreadable(const ObjectName& name) const {
+  try {
+    published_metadata(*open(name));
+    return "";
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return error.what();
+  }
+}
+
+std::string RunDirectory::fault_of(const ObjectName& name) const {
+  try {
+    const std::shared_ptr<Store> place = open(name);
+    const Metadata metadata = read_metadata(*place);
+    for (const FileInfo& file : metadata.files) {
+      const std::uint64_t length = place->size_bytes(file.name);
+      if (file.length && length != *file.length)
+        return child_url(place->url(), file.name) + " has " + std::to_string(length) + " bytes, " + std::to_string(*file.length) +
+               " were written";
+    }
+    return "";
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return error.what();
+  }
+}
+
+void RunDirectory::pin(const ObjectName& name) const {
+  const std::shared_ptr<Store> place = open(name);
+  if (!place->exists(kCommitRecordName))
+    throw Error(ErrorCode::kNotFound, "cannot pin " + place->url() + ": there is no checkpoint");
+  if (place->exists(kPinName)) return;
+  try {
+    place->create(kPinName)->sync(0);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kAlreadyExists) throw;  // by another process, just now
+  }
+}
+
+void RunDirectory::unpin(const ObjectName& name) const { open(name)->remove(kPinName); }
+
+bool RunDirectory::is_pinned(const ObjectName& name) const { return run_->exists(name + "/" + kPinName); }
+
+std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint) const {
+  const std::shared_ptr<Store> place = open(checkpoint.name);
+  // The order of these is what makes removing safe: see the header.
+  const std::vector<ObjectInfo> files = place->list("__");
+  if (!place->open_attempts().empty()) return "a save to it has begun, and has not ended";
+  if (is_pinned(checkpoint.name)) return "it is pinned";
+  const auto head = read_commit_head(*place);
+  if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
+  place->retract();
+  remove_data(*place, files);
+  return std::nullopt;
+}
+
+std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(const std::set<ObjectName>& busy,
+                                                                             bool end_attempts) const {
+  std::vector<std::pair<ObjectName, std::string>> faults;
+  for (const ObjectName& name : run_->children()) {
+    if (!is_checkpoint_name(name) || busy.count(name) > 0) continue;
+    try {
+      if (!has_record(name)) remove_remains_of(name, end_attempts);
+    } catch (const std::exception& error) {  // a store of a user's may throw anything
+      faults.emplace_back(name, error.what());
+    }
+  }
+  return faults;
+}
+
+void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) const {
+  const std::shared_ptr<Store> place = open(name);
+  const std::vector<ObjectInfo> files = place->list("__");
+  for (const std::string& id : place->open_attempts()) {
+    if (!end_attempts || !is_save_id(id)) return;
+    place->fence(id);
+  }
+  if (place->exists(kCommitRecordName)) return;  // one of them was faster
+  remove_data(*place, files);
+}
+
+}  // namespace cairn

@@ -1,0 +1,148 @@
+// Training state saved beside the training, by rank processes.
+#include <array>
+#include <string>
+#include <utility>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/testing.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/support/torch.hpp>
+#include <cairn/tests/support/training.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+// A user's object with a tensor of its own.
+struct Object : Stateful {
+  explicit Object(double start) : tensor(counting({10, 10}, start)) {}
+  Dict state_dict() override { return {{"tensor", tensor}}; }
+  void load_state_dict(const Dict&) override { ++loads; }
+  torch::Tensor tensor;
+  int loads = 0;
+};
+
+// What a trainer keeps beside model and optimizer.
+struct TrainState {
+  torch::Tensor step = torch::zeros({1}, torch::kInt32);
+  torch::Tensor loss = torch::zeros({1});
+  std::vector<double> history;
+};
+
+struct Run {
+  explicit Run(std::uint64_t seed) : trained(seed), object(std::make_shared<Object>(static_cast<double>(seed))) {}
+
+  void train(int steps) {
+    trained.train(steps);
+    train_state.step += steps;
+    train_state.loss.uniform_();  // seeded by the training, so alike on all ranks
+    train_state.history.push_back(train_state.loss.item<double>());
+  }
+  Dict own_state() const {
+    const std::string history(reinterpret_cast<const char*>(train_state.history.data()),
+                              train_state.history.size() * sizeof(double));
+    return {{"step", train_state.step}, {"current_loss", train_state.loss}, {"losses", Blob{history}}};
+  }
+  // Sharded by hand, as views of what is trained.
+  StateDict state() {
+    const int rank = world().rank();
+    const int size = world().size();
+    return {{"model", sharded_views(module_state_dict(*trained.model), rank, size)},
+            {"optimizer", sharded_views(optimizer_state_dict(*trained.optimizer, trained.model.get()), rank, size)},
+            {"object", std::shared_ptr<Stateful>(object)},
+            {"train_state", own_state()}};
+  }
+  Trained trained;
+  std::shared_ptr<Object> object;
+  TrainState train_state;
+};
+
+void check_same_weights(const Trained& left, const Trained& right) {
+  const auto others = right.model->named_parameters();
+  for (const auto& entry : left.model->named_parameters()) CHECK(torch::equal(entry.value(), others[entry.key()]));
+}
+
+void check_resumes(bool cached, const std::string& id) {
+  Checkpointer checkpointer(world());
+  AsyncSaveOptions background;
+  background.staging.cache_staged_state_dict = cached;
+  for (int round = 0; round < 2; ++round) {
+    CAPTURE(round);
+    Run run(0);
+    run.train(2);
+    const TrainState saved{run.train_state.step.clone(), run.train_state.loss.clone(), run.train_state.history};
+    const AsyncSaveResponse saving = checkpointer.async_save(run.state(), id, {}, background);
+    // The training goes on while it is saved.
+    Run reference(0);
+    reference.train(2);
+    run.train(3);
+    run.object->tensor.zero_();
+    while (!saving.done()) saving.wait(std::chrono::milliseconds(1));
+    saving.result();
+
+    Run fresh(7);
+    StateDict state{{"model", module_state_dict(*fresh.trained.model)},
+                    {"optimizer", cairn::stateful(fresh.trained.optimizer, fresh.trained.model)},
+                    {"object", std::shared_ptr<Stateful>(fresh.object)},
+                    {"train_state", fresh.own_state()}};
+    checkpointer.load(state, id);
+    check_same_weights(fresh.trained, reference.trained);
+    CHECK(torch::equal(fresh.object->tensor, counting({10, 10})));
+    CHECK(fresh.object->loads == 1);
+    CHECK(torch::equal(state.at("train_state")["step"].tensor(), saved.step));
+    CHECK(torch::equal(state.at("train_state")["current_loss"].tensor(), saved.loss));
+    CHECK(state.at("train_state")["losses"].blob().bytes.size() == saved.history.size() * sizeof(double));
+    // One more step is the same step.
+    fresh.trained.train(1);
+    reference.trained.train(1);
+    check_same_weights(fresh.trained, reference.trained);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("B2.4 training state saved in the background resumes as it was, memory not being kept between saves") {
+  check_resumes(false, shared_directory() + "/plain");
+}
+
+TEST_CASE("B2.4 training state saved in the background resumes as it was, memory being kept between saves") {
+  check_resumes(true, shared_directory() + "/cached");
+}
+
+// Meets all other ranks in its hooks, and notes when it was called.
+struct Meeting : Stateful {
+  Meeting(std::string with_name, std::string& into) : name(std::move(with_name)), calls(into) {}
+  Dict state_dict() override {
+    barrier();
+    calls += " save " + name;
+    return {};
+  }
+  void load_state_dict(const Dict&) override {
+    barrier();
+    calls += " load " + name;
+  }
+  const std::string name;
+  std::string& calls;
+};
+
+TEST_CASE("B2.5 Stateful hooks run in one order on all ranks, in asynchronous saves too") {
+  std::string calls;
+  StateDict state;
+  for (const char* name : world().rank() == 0 ? std::array<const char*, 2>{"A", "B"} : std::array<const char*, 2>{"B", "A"})
+    state.insert(name, std::shared_ptr<Stateful>(std::make_shared<Meeting>(name, calls)));
+  Checkpointer checkpointer(world());
+  checkpointer.async_save(state, shared_directory() + "/ordered").result();
+  checkpointer.load(state, shared_directory() + "/ordered");
+  CHECK(calls == " save A save B save A save B load A load B");  // a load asks for what it is to fill
+}
+
+TEST_CASE("B2.9 async_save is refused on every rank where only NCCL is configured") {
+  WorldOptions options;
+  options.backends = "nccl";
+  Checkpointer checkpointer(World::from_environment(options));
+  const auto refused = thrown_by([&] { checkpointer.async_save({}, shared_directory() + "/refused"); });
+  CHECK(refused.code == ErrorCode::kPrecondition);
+  CHECK(refused.what.find("A CPU backend must be enabled for async save; ") == 0);
+}

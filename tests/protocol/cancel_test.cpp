@@ -1,0 +1,342 @@
+// Calls that a caller ends, or that take longer than it allows: machine by machine in every state, and in seeded worlds at any moment.
+#include "endings.hpp"
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+const CancelRequested kEnough{1, "enough"};
+
+Cancel cancel_of(int rank, std::uint64_t ticket = 1, ErrorCode code = ErrorCode::kCancelled) {
+  return Cancel{ticket, make_failure(rank, Phase::kWrite, FailureKind::kCancelled, code, "trainer", "enough"), true};
+}
+
+// What the coordinator was told: one rank's own wish.
+Failure only_cancel(const Effects& effects) {
+  const auto told = sent<Cancel>(effects);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 0);
+  CHECK(told[0].second.ticket == 1);
+  CHECK(told[0].second.awaits_outcome);
+  return told[0].second.failure;
+}
+
+void check_outcome(const std::vector<std::pair<int, Outcome>>& told, std::size_t ranks, int cancelled) {
+  REQUIRE(told.size() == ranks);
+  for (const auto& [rank, outcome] : told) {
+    CHECK(ranks_of(outcome.failures) == std::set<int>{cancelled});
+    CHECK(outcome.failures.at(cancelled).kind == FailureKind::kCancelled);
+    CHECK(outcome.failures == told[0].second.failures);
+    CHECK(outcome.committed == Committed::kNo);
+  }
+}
+
+// --- the rank whose caller it is ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the outcome") {
+  RankSteps rank(1, 2);
+  Effects effects;
+  Phase phase = Phase::kJoin;
+  SUBCASE("before all have joined: Stateful hooks still run, as on all ranks") {
+    rank.step(call_of(1));
+    CHECK(only_cancel(rank.step(kEnough)).phase == Phase::kJoin);
+    effects = rank.receive(0, Begin{1, {}}, 1);
+    CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kReset);
+    effects = rank.done(all_of<RunHook>(effects)[0]);
+    CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kBegin);
+    effects = rank.done(all_of<RunHook>(effects)[0]);
+  }
+  SUBCASE("in a hook, which goes on to its end") {
+    phase = Phase::kLocalPlan;
+    rank.step(call_of(1));
+    effects = rank.run_hooks(rank.receive(0, Begin{1, {}}, 1), Hook::kCreateLocalPlan);
+    const RunHook hook = all_of<RunHook>(effects).at(0);
+    const auto failure = only_cancel(rank.step(kEnough));
+    CHECK(failure.what.find("rank 1 cancelled the save of \"step_1\" by checkpointer \"main\": enough") != std::string::npos);
+    effects = rank.done(hook);
+  }
+  SUBCASE("waiting for the global plan") {
+    phase = Phase::kGlobalPlan;
+    rank.plan(1);
+    effects = rank.step(kEnough);
+    CHECK(only_cancel(effects).phase == Phase::kGlobalPlan);
+  }
+  SUBCASE("while it writes, which the writer is told to stop") {
+    phase = Phase::kWrite;
+    const RunHook move = rank.move(1);
+    effects = rank.step(kEnough);
+    CHECK(only_cancel(effects).phase == Phase::kWrite);
+    const auto abandon = all_of<RunHook>(effects);
+    REQUIRE(abandon.size() == 1);
+    CHECK(abandon[0].hook == Hook::kAbandon);
+    CHECK(was_ignored(rank.step(kEnough)));
+    CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());  // it knows
+    rank.done(abandon[0]);
+    effects = rank.done(move);
+  }
+  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<Finished>(effects).empty());
+  const auto failed = sent<PhaseFailed>(effects);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].second.failure.kind == FailureKind::kCancelled);
+  CHECK(failed[0].second.failure.phase == phase);
+  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan_of(1), plan_digest(*plan_of(1)), true})));
+
+  Outcome outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(1, failed[0].second.failure);
+  const auto finished = all_of<Finished>(rank.run_hooks(rank.receive(outcome)));
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].failures == outcome.failures);
+  CHECK(was_ignored(rank.step(kEnough)));  // it has ended
+}
+
+TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is too late") {
+  RankSteps rank(1, 2);
+  CHECK(sent<Written>(rank.done(rank.move(1))).size() == 1);
+  const auto effects = rank.step(kEnough);
+  CHECK(only_cancel(effects).phase == Phase::kFinish);
+  CHECK(sent<PhaseFailed>(effects).empty());
+  const auto finished = all_of<Finished>(rank.receive(Outcome{1, {}, Committed::kYes, "id"}));
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].failures.empty());
+}
+
+TEST_CASE("what was said of another call does not end this one") {
+  RankSteps rank(1, 2);
+  rank.plan(2);
+  CHECK(was_ignored(rank.step(kEnough)));
+}
+
+TEST_CASE("a rank that joins again asks again to be cancelled") {
+  RankSteps rank(1, 2);
+  rank.step(call_of(1));
+  rank.step(kEnough);
+  const auto again = rank.step(lost(0));
+  CHECK(sent<Join>(again).size() == 1);
+  CHECK(sent<Cancel>(again).size() == 1);
+}
+
+TEST_CASE("a successor hears of the cancellation") {
+  RankSteps rank(2, 4);
+  const RunHook move = rank.move(1, 5);
+  rank.step(lost(0));
+  rank.receive(1, ask_of(7), 5);
+  const auto effects = rank.step(kEnough);
+  CHECK(sent<Cancel>(effects).empty());
+  const auto told = sent<protocol::Standing>(effects);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 1);
+  CHECK(told[0].second.busy);
+  REQUIRE(told[0].second.failure);
+  CHECK(told[0].second.failure->kind == FailureKind::kCancelled);
+}
+
+TEST_CASE("the caller's deadline cancels the call, and says whom it waited for") {
+  RankSteps rank(1, 2);
+  CallStarted call = call_of(1);
+  call.deadline = std::chrono::milliseconds(1500);
+  const auto timers = all_of<StartTimer>(rank.step(call));
+  REQUIRE(timers.size() == 2);
+  CHECK(timers[1].timer == Timer::kCall);
+  CHECK(timers[1].after == std::chrono::milliseconds(1500));
+  const auto in_time = [&](const Effects& effects) {
+    const auto failure = only_cancel(effects);
+    CHECK(failure.kind == FailureKind::kCancelled);
+    CHECK(failure.code == ErrorCode::kDeadline);
+    CHECK(failure.what.find("the deadline of 1.5 s that the caller of rank 1 had set for the save of \"step_1\"") == 0);
+    return failure.what;
+  };
+  SUBCASE("for its coordinator") {
+    CHECK(in_time(rank.step(TimerFired{Timer::kCall})).find("waited for its coordinator, rank 0") != std::string::npos);
+  }
+  SUBCASE("for its own hook") {
+    rank.receive(0, Begin{1, {}}, 1);
+    CHECK(in_time(rank.step(TimerFired{Timer::kCall})).find("waited for its own reset") != std::string::npos);
+  }
+  SUBCASE("an outcome stops the clock") {
+    bool stopped = false;
+    for (const auto& timer : all_of<StopTimer>(rank.receive(0, Outcome{1, {}, Committed::kNo, ""}, 0)))
+      stopped = stopped || timer.timer == Timer::kCall;
+    CHECK(stopped);
+    CHECK(was_ignored(rank.step(TimerFired{Timer::kCall})));
+  }
+}
+
+TEST_CASE("a deadline that has passed already cancels at once") {
+  RankSteps rank(1, 2);
+  CallStarted call = call_of(1);
+  call.deadline = std::chrono::milliseconds(-3);
+  CHECK(all_of<StartTimer>(rank.step(call)).at(1).after == Duration(0));
+}
+
+// --- the coordinator ----------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("cancelled before all have joined: those that are there are told, those that come later too") {
+  CoordinatorSteps coordinator(3);
+  coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
+  const auto effects = coordinator.receive(1, cancel_of(1, 1, ErrorCode::kDeadline), 0);
+  const auto told = sent<Outcome>(effects);
+  check_outcome(told, 2, 1);
+  CHECK(told[0].second.failures.at(1).what == "enough; rank 0, which coordinates, was waiting for rank 2 to join it");
+  const auto late = sent<Outcome>(coordinator.receive(2, join_of(1, Operation::kSave, 0, 3), 0));
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].second.failures == told[0].second.failures);
+  CHECK(was_ignored(coordinator.receive(1, cancel_of(1), 0)));  // of a call that has ended
+  CHECK_FALSE(sent<Begin>(coordinator.join(2)).empty());
+}
+
+// In the phase of local plans, or while data moves.
+CoordinatorSteps coordinator_cancelled_by_2(bool moving) {
+  CoordinatorSteps coordinator(3);
+  if (moving)
+    coordinator.plan(1);
+  else
+    coordinator.join(1);
+  const auto effects = coordinator.receive(2, cancel_of(2));
+  const auto stopped = sent<StopPhase>(effects);
+  REQUIRE(stopped.size() == 2);
+  CHECK(stopped[0].first == 0);
+  CHECK(stopped[1].first == 1);
+  CHECK(all_of<StartTimer>(effects).back().after == RuntimeOptions().cancel_grace);
+  coordinator.receive(0, PhaseStopped{});
+  return coordinator;
+}
+
+TEST_CASE("cancelled in a phase: the others are told to stop without delay") {
+  for (const bool moving : {false, true}) {
+    CAPTURE(moving);
+    CoordinatorSteps all_stop = coordinator_cancelled_by_2(moving);
+    all_stop.receive(1, PhaseStopped{});
+    check_outcome(sent<Outcome>(all_stop.receive(2, PhaseFailed{cancel_of(2).failure})), 3, 2);
+
+    CoordinatorSteps one_fails = coordinator_cancelled_by_2(moving);
+    one_fails.receive(2, PhaseFailed{cancel_of(2).failure});
+    const auto failed = sent<Outcome>(one_fails.receive(1, PhaseFailed{failure_on(1, "disk")}));
+    CHECK(ranks_of(failed.at(0).second.failures) == std::set<int>{1, 2});
+
+    // Nor does the rank itself.
+    CoordinatorSteps one_does_not = coordinator_cancelled_by_2(moving);
+    const auto told = sent<Outcome>(one_does_not.step(TimerFired{Timer::kPhase}));
+    REQUIRE(told.size() == 3);
+    CHECK(told[0].second.failures.at(1).kind == FailureKind::kBusy);
+    CHECK(told[0].second.failures.at(2).kind == FailureKind::kCancelled);
+  }
+}
+
+TEST_CASE("cancelled by a rank that has delivered, while others have not") {
+  CoordinatorSteps coordinator(3);
+  coordinator.plan(1);
+  coordinator.written(0);
+  coordinator.written(2);
+  const auto effects = coordinator.receive(2, cancel_of(2, 1, ErrorCode::kDeadline));
+  CHECK(sent<StopPhase>(effects).size() == 1);
+  const auto told = sent<Outcome>(coordinator.receive(1, PhaseStopped{}));
+  check_outcome(told, 3, 2);
+  CHECK(told[0].second.failures.at(2).what == "enough; rank 0, which coordinates, was waiting for rank 1 to end the write phase");
+}
+
+TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but not for ever") {
+  for (const bool ends : {true, false}) {
+    CoordinatorSteps coordinator(2);
+    coordinator.join(1);
+    Effects effects;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto local = plan_of(rank);
+      effects = coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
+    }
+    const RunHook hook = all_of<RunHook>(effects).at(0);
+    effects = coordinator.receive(1, cancel_of(1));
+    CHECK(sent<Outcome>(effects).empty());
+    CHECK(sent<StopPhase>(effects).empty());
+    coordinator.receive(1, PhaseFailed{cancel_of(1).failure});
+    if (ends) {
+      effects = coordinator.step(HookDone{hook.sequence, answer_to(hook, 0, 2)});
+      CHECK(all_of<RunHook>(effects).empty());
+      check_outcome(sent<Outcome>(effects), 2, 1);
+    } else {
+      const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
+      REQUIRE(told.size() == 2);
+      CHECK(ranks_of(told[0].second.failures) == std::set<int>{0, 1});
+      CHECK(told[0].second.failures.at(0).kind == FailureKind::kBusy);
+    }
+  }
+}
+
+TEST_CASE("too late: with all results the save is published, whatever is said then") {
+  CoordinatorSteps coordinator(2);
+  const RunHook finish = coordinator.finish(1);
+  CHECK(was_ignored(coordinator.receive(1, cancel_of(1))));
+  const auto told = sent<Outcome>(coordinator.step(HookDone{finish.sequence, HookValue{}}));
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].second.failures.empty());
+  CHECK(told[0].second.committed == Committed::kYes);
+}
+
+TEST_CASE("a call that waits for another one to end can be cancelled too") {
+  CoordinatorSteps coordinator(4);
+  coordinator.plan(1);
+  for (const int rank : {1, 2}) coordinator.receive(rank, join_of(2, Operation::kSave, 0, 4), 0);
+  check_outcome(sent<Outcome>(coordinator.receive(2, cancel_of(2, 2), 0)), 2, 2);
+  const auto late = sent<Outcome>(coordinator.receive(3, join_of(2, Operation::kSave, 0, 4), 0));
+  check_outcome(late, 1, 2);
+}
+
+// --- worlds -------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("calls that are cancelled at any moment end alike on all ranks, and the next ones succeed") {
+  int cancelled_worlds = 0;
+  int too_late = 0;
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.cancel_call = 1 + static_cast<int>(seed % 3);
+    trouble.duplicate = seed % 2 ? 10 : 0;
+    MachineWorld world(1 + static_cast<int>(seed % 5), seed, trouble);
+    const Operation operation = seed % 4 ? Operation::kSave : Operation::kLoad;
+    world.start(call_of(1, operation, static_cast<int>(seed / 7) % world.size()));
+    REQUIRE(world.run());
+    check_all_ended_once(world, 1);
+    check_all_agree(world);
+    const Finished& first = world.finished(0).back();
+    for (const auto& [rank, failure] : first.failures) {
+      CHECK(failure.kind == FailureKind::kCancelled);
+      CHECK(world.cancelled_calls().count(rank) != 0);
+    }
+    if (operation == Operation::kSave) {
+      CHECK(first.committed == (first.failures.empty() ? Committed::kYes : Committed::kNo));
+      CHECK(world.has_published() == first.failures.empty());
+    }
+    cancelled_worlds += first.failures.empty() ? 0 : 1;
+    too_late += first.failures.empty() && !world.cancelled_calls().empty() ? 1 : 0;
+    CHECK_FALSE(world.deadline_passed());
+
+    world.calm();
+    world.start(call_of(2, Operation::kSave, static_cast<int>(seed / 7) % world.size()));
+    REQUIRE(world.run());
+    for (int rank = 0; rank < world.size(); ++rank) CHECK(world.finished(rank).back().committed == Committed::kYes);
+  }
+  CHECK(cancelled_worlds > 300);
+  CHECK(too_late > 10);
+}
+
+TEST_CASE("calls that are cancelled among ranks that die, freeze and lose each other: the others end alike") {
+  int cancelled_worlds = 0;
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.cancel_call = 1 + static_cast<int>(seed % 3);
+    trouble.kill = seed % 3 == 0 ? 2 : 0;
+    trouble.freeze = seed % 3 == 1 ? 2 : 0;
+    trouble.cut = seed % 3 == 2 ? 1 : 0;
+    MachineWorld world(2 + static_cast<int>(seed % 4), seed, trouble);
+    world.start(call_of(1, seed % 6 ? Operation::kSave : Operation::kLoad, static_cast<int>(seed / 7) % world.size()));
+    REQUIRE(world.run());
+    check_survivors(world, 1);
+    cancelled_worlds += world.cancelled_calls().empty() ? 0 : 1;
+  }
+  CHECK(cancelled_worlds > 500);
+}
+
+}  // namespace
+}  // namespace cairn::test

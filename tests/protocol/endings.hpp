@@ -1,0 +1,55 @@
+// How calls end in worlds of machines.
+#pragma once
+
+#include <cairn/tests/support/failure_maps.hpp>
+
+#include "machine_world.hpp"
+
+namespace cairn::test {
+
+using testing::ranks_of;
+
+inline bool same(const Finished& a, const Finished& b) {
+  return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
+}
+
+// On every rank that is alive: this many calls, each once, and nothing is left of them.
+inline void check_all_ended_once(MachineWorld& world, std::size_t calls) {
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (!world.is_alive(rank)) continue;
+    CAPTURE(rank);
+    REQUIRE(world.finished(rank).size() == calls);
+    CHECK(world.rank(rank).is_idle());
+    CHECK(world.coordinator(rank).is_idle());
+  }
+}
+
+inline void check_all_agree(const MachineWorld& world) {
+  for (int rank = 1; rank < world.size(); ++rank) CHECK(same(world.finished(rank).back(), world.finished(0).back()));
+}
+
+// Who says whether the checkpoint exists is right.
+inline void check_knows_its_save(const MachineWorld& world, const Finished& own) {
+  if (own.committed == Committed::kYes) CHECK(world.is_published(own.save_id));
+  if (own.committed == Committed::kNo) CHECK_FALSE(world.is_published(own.save_id));
+}
+
+// Those who are there and were all the time end alike. Returns one of them, -1 if there is none.
+inline int check_survivors(MachineWorld& world, std::size_t calls) {
+  check_all_ended_once(world, calls);
+  int reference = -1;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (!world.is_alive(rank)) continue;
+    CAPTURE(rank);
+    const Finished& own = world.finished(rank).back();
+    check_knows_its_save(world, own);
+    if (world.was_frozen(rank)) continue;
+    if (reference == -1) reference = rank;
+    CAPTURE(describe(own.failures));
+    CAPTURE(describe(world.finished(reference).back().failures));
+    CHECK(same(own, world.finished(reference).back()));
+  }
+  return reference;
+}
+
+}  // namespace cairn::test

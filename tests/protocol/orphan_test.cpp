@@ -1,0 +1,178 @@
+// Ranks that have lost their coordinator in a call, event by event.
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using protocol::Standing;
+using protocol::StandingKind;
+
+TEST_CASE("a rank turns to its coordinator once more, then to the successors in order, then tries itself") {
+  RankSteps rank(3, 5);
+  rank.plan(1, 5);
+  const auto to_whom = [](const Effects& effects) {
+    const auto appeals = sent<Standing>(effects);
+    return appeals.empty() ? -1 : appeals.back().first;
+  };
+  auto effects = rank.step(lost(0));
+  CHECK(to_whom(effects) == 0);
+  CHECK(all_of<StartTimer>(effects).back().after == 2 * RuntimeOptions().silence);
+  CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 1);
+  CHECK(to_whom(rank.step(lost(1))) == 2);
+  CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 3);
+  // Its own coordinator's machine does not answer either: all of it again, but without rank 1, and a few times.
+  CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == -1);
+  CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 0);
+  std::vector<Finished> finished;
+  for (int step = 0; finished.empty() && step < 100; ++step)
+    finished = all_of<Finished>(rank.run_hooks(rank.step(TimerFired{Timer::kAnswer})));
+  REQUIRE(finished.size() == 1);
+  CHECK(ranks_of(finished[0].failures) == std::set<int>{0});
+  CHECK(finished[0].committed == Committed::kUnknown);
+}
+
+TEST_CASE("a coordinator that is silent is not asked again; nor are ranks that are known to be lost") {
+  RankSteps rank(3, 5);
+  rank.plan(1, 5);
+  rank.step(lost(1));
+  CHECK(sent<Standing>(rank.step(silent(0))).at(0).first == 2);
+}
+
+TEST_CASE("a follower takes the outcome of its successor alone, and delivers nothing to the coordinator") {
+  RankSteps rank(2, 4);
+  const RunHook move = rank.move(1, 5);
+  rank.step(silent(0));
+  const AskStanding ask = ask_of(7);
+  const auto standing = sent<Standing>(rank.receive(1, ask, 5));
+  REQUIRE(standing.size() == 1);
+  CHECK(standing[0].first == 1);
+  CHECK(standing[0].second.inquiry == 7);
+  CHECK(standing[0].second.kind == StandingKind::kOrphaned);
+  CHECK(standing[0].second.busy);
+  CHECK_FALSE(standing[0].second.delivered);
+  // Another one is told whom it follows.
+  const auto promised = sent<Standing>(rank.receive(3, ask_of(9), 5));
+  REQUIRE(promised.size() == 1);
+  CHECK(promised[0].second.kind == StandingKind::kPromised);
+  CHECK(promised[0].second.leader == 1);
+
+  const auto effects = rank.done(move);
+  CHECK(sent<Written>(effects).empty());
+  const auto changed = sent<Standing>(effects);
+  REQUIRE(changed.size() == 1);
+  CHECK(changed[0].first == 1);
+  CHECK_FALSE(changed[0].second.busy);
+  CHECK_FALSE(changed[0].second.delivered);
+
+  Outcome outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(0, failure_on(0, "lost"));
+  CHECK(was_ignored(rank.receive(0, Outcome{1, {}, Committed::kYes, "id"}, 5)));
+  CHECK(was_ignored(rank.receive(3, outcome, 5)));
+  const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
+  CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
+  // And who asks later hears it.
+  const auto later = sent<Standing>(rank.receive(3, ask_of(9), 5));
+  CHECK(later.at(0).second.kind == StandingKind::kEnded);
+  CHECK(later.at(0).second.outcome->failures == outcome.failures);
+}
+
+TEST_CASE("results that were delivered stay delivered, whatever fails on their rank after that") {
+  const AskStanding ask = ask_of(7);
+  RankSteps rank(2, 4);
+  rank.done(rank.move(1, 5));
+  rank.step(protocol::ActorDied{"planner", "a test"});
+  rank.step(silent(0));
+  const auto standing = sent<Standing>(rank.receive(1, ask, 5));
+  REQUIRE(standing.size() == 1);
+  CHECK(standing[0].second.kind == StandingKind::kOrphaned);
+  CHECK(standing[0].second.delivered);
+  CHECK(standing[0].second.failure.has_value());
+
+  RankSteps leaving(2, 4);
+  leaving.done(leaving.move(1, 5));
+  leaving.step(protocol::ActorDied{"planner", "a test"});
+  const auto ended = leaving.run_hooks(leaving.step(protocol::Cancelled{"shut down"}));
+  CHECK(all_of<Finished>(ended).at(0).committed == Committed::kUnknown);
+}
+
+TEST_CASE("a rank that makes the call after a successor has asked about it says so") {
+  RankSteps rank(2, 4);
+  const AskStanding ask = ask_of(7);
+  CHECK(sent<Standing>(rank.receive(1, ask, 0)).at(0).second.kind == StandingKind::kAbsent);
+  CHECK(sent<Standing>(rank.receive(3, ask_of(9, 2), 0)).at(0).second.kind == StandingKind::kAbsent);
+  const auto told = sent<Standing>(rank.step(call_of(1)));
+  REQUIRE(told.size() == 1);  // rank 3 has asked about the next
+  CHECK(told[0].first == 1);
+  CHECK(told[0].second.inquiry == 7);
+  CHECK(told[0].second.kind == StandingKind::kAttached);
+  // And it follows that successor when it loses the coordinator.
+  const auto lost_it = sent<Standing>(rank.step(lost(0)));
+  REQUIRE(lost_it.size() == 1);
+  CHECK(lost_it[0].first == 1);
+  CHECK(lost_it[0].second.kind == StandingKind::kOrphaned);
+}
+
+TEST_CASE("those who asked a rank that heard its coordinator hear what it learns") {
+  for (const bool loses_it : {true, false}) {
+    RankSteps rank(2, 4);
+    rank.plan(1, 5);
+    const auto attached = sent<Standing>(rank.receive(1, ask_of(7), 5));
+    CHECK(attached.at(0).second.kind == StandingKind::kAttached);
+    Outcome outcome{1, {}, Committed::kNo, "id"};
+    outcome.failures.emplace(1, failure_on(1, "lost"));
+    const auto effects = loses_it ? rank.step(lost(0)) : rank.receive(0, outcome, 5);
+    const auto told = sent<Standing>(effects);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 1);
+    CHECK(told[0].second.inquiry == 7);
+    CHECK(told[0].second.kind == (loses_it ? StandingKind::kOrphaned : StandingKind::kEnded));
+  }
+}
+
+TEST_CASE("a follower whose successor is lost follows the next that has asked") {
+  RankSteps rank(3, 5);
+  rank.plan(1, 5);
+  rank.step(silent(0));
+  rank.receive(1, ask_of(7), 5);
+  rank.receive(2, ask_of(8), 5);
+  const auto told = sent<Standing>(rank.step(lost(1)));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 2);
+  CHECK(told[0].second.kind == StandingKind::kOrphaned);
+  // Sent on, it follows whom it was sent to.
+  CHECK(sent<Standing>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
+}
+
+TEST_CASE("a rank that joins again hears Begin, even before the coordinator has answered it") {
+  RankSteps rank(1, 2);
+  rank.step(call_of(1));
+  const auto again = rank.step(lost(0));
+  CHECK(sent<Join>(again).size() == 1);
+  CHECK(sent<Standing>(again).size() == 1);
+  CHECK(all_of<RunHook>(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
+  CHECK(was_ignored(rank.receive(0, ask_of(0), 0)));
+}
+
+TEST_CASE("two calls of one checkpoint id stay apart: a rank in one of them is absent from the other") {
+  // It waits for the outcome of call 1, which others have heard.
+  RankSteps rank(2, 4);
+  rank.plan(1, 5);
+  rank.step(silent(0));
+  const auto about_the_next = sent<Standing>(rank.receive(1, ask_of(7, 2), 0));
+  REQUIRE(about_the_next.size() == 1);
+  CHECK(about_the_next[0].second.kind == StandingKind::kAbsent);
+  const auto about_its_own = sent<Standing>(rank.receive(1, ask_of(8), 0));
+  REQUIRE(about_its_own.size() == 1);
+  CHECK(about_its_own[0].second.kind == StandingKind::kOrphaned);
+
+  // The other way round: the attempt that is asked about is of a call that this rank has ended alone.
+  RankSteps ahead(2, 4);
+  ahead.step(call_of(2));
+  ahead.step(silent(0));
+  const auto about_the_last = sent<Standing>(ahead.receive(1, ask_of(7), 5));
+  REQUIRE(about_the_last.size() == 1);
+  CHECK(about_the_last[0].second.kind == StandingKind::kAbsent);
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,365 @@
+// Coordinators that end a call of one that was lost, event by event; and one that is there after all.
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using protocol::Standing;
+using protocol::StandingKind;
+
+// What `rank`, of an attempt with this counter that 0 coordinates, says of itself.
+Standing standing_of(int rank, std::uint64_t inquiry, StandingKind kind = StandingKind::kOrphaned) {
+  Standing standing;
+  standing.inquiry = inquiry;
+  standing.kind = kind;
+  standing.ticket = 10 + static_cast<std::uint64_t>(rank);
+  standing.ordinal = 1;
+  standing.checkpoint_id = "step_1";
+  if (kind == StandingKind::kOrphaned) {
+    standing.delivered = true;
+    standing.lost = failure_on(0, "rank 0 as rank " + std::to_string(rank) + " lost it");
+    standing.lost->kind = FailureKind::kLost;
+  }
+  return standing;
+}
+
+// A rank of a world of four that succeeds rank 0.
+struct Successor {
+  explicit Successor(int rank = 1) : steps(4, rank) {}
+  CoordinatorSteps steps;
+  std::uint64_t inquiry = 0;
+
+  Effects appeal(int from, std::uint64_t counter = 5) {
+    auto effects = steps.receive(from, standing_of(from, 0), counter);
+    const auto asked = sent<AskStanding>(effects);
+    if (!asked.empty()) inquiry = asked.front().second.inquiry;
+    return effects;
+  }
+  Effects answer(int from, StandingKind kind = StandingKind::kOrphaned, std::uint64_t counter = 5) {
+    return steps.receive(from, standing_of(from, inquiry, kind), counter);
+  }
+  // That it follows another one.
+  Effects answer_promised(int from, int leader) {
+    Standing promised = standing_of(from, inquiry, StandingKind::kPromised);
+    promised.leader = leader;
+    return steps.receive(from, promised, 5);
+  }
+  // For good: it is asked again after each of the first losses.
+  Effects down(int rank) {
+    for (int loss = 1; loss < 4; ++loss) CHECK(sent<AskStanding>(steps.step(lost(rank))).size() == 1);
+    return steps.step(lost(rank));
+  }
+};
+
+TEST_CASE("all ranks are asked; the store decides when all have delivered; all hear the same") {
+  for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
+    Successor successor;
+    const auto asked = sent<AskStanding>(successor.appeal(1));
+    REQUIRE(asked.size() == 4);
+    for (int rank = 0; rank < 4; ++rank) CHECK(asked[static_cast<std::size_t>(rank)].first == rank);
+    CHECK(sent<AskStanding>(successor.appeal(2)).empty());  // it is being asked
+    successor.down(0);
+    successor.answer(1);
+    successor.answer(2);
+    const auto hooks = all_of<RunHook>(successor.answer(3));
+    REQUIRE(hooks.size() == 1);
+    CHECK(hooks[0].hook == Hook::kAskCommitted);
+    CHECK(hooks[0].save_id.find("-5") != std::string::npos);
+    const auto told = sent<Outcome>(successor.steps.step(HookDone{hooks[0].sequence, HookValue{answer}}));
+    REQUIRE(told.size() == 3);
+    CHECK(told.back().first == 1);  // the own rank's last
+    for (const auto& [rank, outcome] : told) {
+      CHECK(outcome.ticket == 10 + static_cast<std::uint64_t>(rank));
+      CHECK(outcome.committed == answer);
+      CHECK(outcome.save_id == hooks[0].save_id);
+      REQUIRE(ranks_of(outcome.failures) == std::set<int>{0});
+      CHECK(outcome.failures.at(0).what == "rank 0 as rank 1 lost it");
+    }
+    CHECK(successor.steps.machine().is_idle());
+    // Who comes later hears it again.
+    const auto late = sent<Outcome>(successor.appeal(3));
+    REQUIRE(late.size() == 1);
+    CHECK(late[0].second.failures == told[0].second.failures);
+  }
+}
+
+TEST_CASE("an attempt whose results were not all delivered was not published, and nobody has to ask") {
+  Successor successor;
+  successor.appeal(1);
+  successor.down(0);
+  Standing own = standing_of(1, successor.inquiry);
+  own.delivered = false;
+  own.failure = failure_on(1, "disk");
+  successor.steps.receive(1, own, 5);
+  successor.answer(2);
+  const auto effects = successor.answer(3);
+  CHECK(all_of<RunHook>(effects).empty());
+  const auto told = sent<Outcome>(effects);
+  REQUIRE(told.size() == 3);
+  CHECK(told[0].second.committed == Committed::kNo);
+  CHECK(ranks_of(told[0].second.failures) == std::set<int>{0, 1});
+}
+
+TEST_CASE("an outcome that somebody has is adopted word for word") {
+  Successor successor;
+  successor.appeal(1);
+  successor.answer(1);
+  Standing ended = standing_of(3, successor.inquiry, StandingKind::kEnded);
+  ended.outcome = Outcome{13, {}, Committed::kYes, "the save"};
+  ended.outcome->failures.emplace(2, failure_on(2, "too late"));
+  const auto told = sent<Outcome>(successor.steps.receive(3, ended, 5));
+  REQUIRE(told.size() == 1);  // those that have not answered ask later
+  CHECK(told[0].first == 1);
+  CHECK(told[0].second.ticket == 11);
+  CHECK(told[0].second.failures == ended.outcome->failures);
+  CHECK(told[0].second.committed == Committed::kYes);
+  CHECK(told[0].second.save_id == "the save");
+  CHECK(sent<Outcome>(successor.appeal(2)).at(0).second.failures == ended.outcome->failures);
+}
+
+TEST_CASE("ranks that do not answer are silent, after twice the silence") {
+  Successor successor;
+  const auto timers = all_of<StartTimer>(successor.appeal(1));
+  CHECK(timers.back().timer == Timer::kSuccession);
+  CHECK(timers.back().after == 2 * RuntimeOptions().silence);
+  successor.answer(1);
+  successor.answer(2);
+  const auto effects = successor.steps.step(TimerFired{Timer::kSuccession});
+  const auto hook = all_of<RunHook>(effects);
+  REQUIRE(hook.size() == 1);
+  const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));  // nor does the store
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].second.committed == Committed::kUnknown);
+  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{0, 3});
+  CHECK(told[0].second.failures.at(3).kind == FailureKind::kSilent);
+  CHECK(told[0].second.failures.at(3).what.find("rank 3") != std::string::npos);
+}
+
+TEST_CASE("a coordinator whom every follower has found silent is not waited for") {
+  const auto answer_silent = [](Successor& successor, int rank) {
+    Standing standing = standing_of(rank, successor.inquiry);
+    standing.lost->kind = FailureKind::kSilent;
+    return successor.steps.receive(rank, standing, 5);
+  };
+  Successor successor;
+  successor.appeal(2);
+  for (const int rank : {1, 2}) CHECK(all_of<RunHook>(answer_silent(successor, rank)).empty());
+
+  SUBCASE("the last answer ends the wait") {
+    REQUIRE(all_of<RunHook>(answer_silent(successor, 3)).size() == 1);
+    const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
+    REQUIRE(told.size() == 3);
+    CHECK(ranks_of(told[0].second.failures) == std::set<int>{0});
+    CHECK(told[0].second.failures.at(0).kind == FailureKind::kSilent);
+  }
+  SUBCASE("one that lost only the connection may reach it") {
+    CHECK(all_of<RunHook>(successor.answer(3)).empty());
+    CHECK(all_of<RunHook>(successor.down(0)).size() == 1);
+  }
+  SUBCASE("nor does one decide that hears it") {
+    CHECK(all_of<RunHook>(successor.answer(3, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunHook>(answer_silent(successor, 3)).size() == 1);
+  }
+  SUBCASE("nor does it once the coordinator has answered: then it is waited for again and again") {
+    CHECK(all_of<RunHook>(successor.answer(0, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunHook>(answer_silent(successor, 3)).empty());
+    CHECK(sent<AskStanding>(successor.steps.step(TimerFired{Timer::kSuccession})).size() == 4);
+    for (const int rank : {1, 2, 3}) CHECK(all_of<RunHook>(answer_silent(successor, rank)).empty());
+  }
+  SUBCASE("its outcome counts as long as nothing is decided") {
+    Standing ended = standing_of(0, successor.inquiry, StandingKind::kEnded);
+    ended.outcome = Outcome{10, {}, Committed::kYes, "the save"};
+    const auto told = sent<Outcome>(successor.steps.receive(0, ended, 5));
+    REQUIRE(told.size() == 2);
+    CHECK(told[0].second.committed == Committed::kYes);
+  }
+}
+
+TEST_CASE("who hears the coordinator is waited for, and asked again and again") {
+  Successor successor;
+  successor.appeal(1);
+  successor.answer(1);
+  successor.answer(2);
+  successor.answer(3, StandingKind::kAttached);
+  for (int round = 0; round < 5; ++round) {
+    const auto asked = sent<AskStanding>(successor.steps.step(TimerFired{Timer::kSuccession}));
+    CHECK(asked.size() == 3);
+    for (const int rank : {1, 2}) successor.answer(rank);
+    CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAttached)).empty());
+  }
+  // Once it has lost the coordinator too, the call ends.
+  CHECK(all_of<RunHook>(successor.answer(3)).size() == 1);
+}
+
+TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
+  Successor first(1);
+  first.appeal(1);
+  first.answer(1);
+  CHECK(sent<FollowOther>(first.answer_promised(3, 2)).empty());
+  CHECK_FALSE(first.steps.machine().is_idle());
+
+  Successor later(3);
+  later.appeal(3);
+  later.answer(3);
+  // Not to one that is perhaps gone: then its followers will learn that.
+  CHECK(sent<FollowOther>(later.answer_promised(1, 2)).empty());
+  const auto told = sent<FollowOther>(later.answer_promised(2, 2));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 3);
+  CHECK(told[0].second.leader == 2);
+  CHECK(later.steps.machine().is_idle());
+}
+
+TEST_CASE("the rank whose coordinator actor has died is the last to succeed it") {
+  Successor first(1);
+  first.appeal(2);
+  first.answer(1);
+  first.answer(2);
+  first.answer(3);
+  CHECK(sent<FollowOther>(first.answer_promised(0, 0)).empty());
+  CHECK_FALSE(first.steps.machine().is_idle());
+
+  Successor own(0);
+  own.appeal(0);
+  own.answer(0);
+  own.answer(1);
+  const auto told = sent<FollowOther>(own.answer_promised(2, 1));
+  REQUIRE(told.size() == 2);  // rank 1 answered as an orphan
+  for (const auto& [to, other] : told) CHECK(other.leader == 1);
+}
+
+TEST_CASE("busy followers get time for their own failures, then are told to stop, then are listed") {
+  Successor successor;
+  successor.appeal(1);
+  successor.down(0);
+  successor.answer(1);
+  successor.answer(2);
+  Standing busy = standing_of(3, successor.inquiry);
+  busy.busy = true;
+  busy.delivered = false;
+  const auto grace = all_of<StartTimer>(successor.steps.receive(3, busy, 5));
+  REQUIRE(grace.size() == 1);
+  CHECK(grace[0].after == RuntimeOptions().phase_grace);
+  const auto stop = successor.steps.step(TimerFired{Timer::kSuccession});
+  REQUIRE(sent<StopPhase>(stop).size() == 1);
+  CHECK(sent<StopPhase>(stop)[0].first == 3);
+  CHECK(all_of<StartTimer>(stop).at(0).after == RuntimeOptions().cancel_grace);
+  SUBCASE("it stops") {
+    busy.busy = false;
+    successor.steps.receive(3, busy, 5);
+    const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
+    CHECK(ranks_of(told.at(0).second.failures) == std::set<int>{0});
+    CHECK(told.at(0).second.committed == Committed::kNo);
+  }
+  SUBCASE("it does not") {
+    successor.steps.step(TimerFired{Timer::kSuccession});
+    const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
+    REQUIRE(ranks_of(told.at(0).second.failures) == std::set<int>{0, 3});
+    CHECK(told.at(0).second.failures.at(3).kind == FailureKind::kBusy);
+  }
+}
+
+TEST_CASE("a coordinator that is there and has not called yet is joined again") {
+  Successor successor;
+  successor.appeal(1, 0);
+  successor.answer(1, StandingKind::kOrphaned, 0);
+  const auto told = sent<FollowOther>(successor.answer(0, StandingKind::kAbsent, 0));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].second.leader == 0);
+}
+
+TEST_CASE("a coordinator that waits for ranks to join a call that was ended without it hears how") {
+  Successor successor;
+  successor.appeal(1, 0);
+  for (const int rank : {1, 2, 3}) successor.answer(rank, StandingKind::kOrphaned, 0);
+  const auto outcomes = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
+  REQUIRE(outcomes.size() == 3);
+  // It was asked when it had not called yet, and answers when it has.
+  const auto told = sent<Standing>(successor.answer(0, StandingKind::kAttached, 0));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 0);
+  CHECK(told[0].second.kind == StandingKind::kEnded);
+  CHECK(told[0].second.outcome->failures == outcomes[0].second.failures);
+
+  CoordinatorSteps coordinator(4);
+  coordinator.receive(0, join_of(1), 0);
+  coordinator.receive(2, join_of(1), 0);
+  const auto passed_on = sent<Outcome>(coordinator.receive(1, told[0].second, 0));
+  REQUIRE(passed_on.size() == 2);
+  CHECK(passed_on[0].second.failures == outcomes[0].second.failures);
+  CHECK(coordinator.machine().is_idle());
+}
+
+TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the second, then the first") {
+  // No rank has heard Begin of the second.
+  Successor successor;
+  Standing second = standing_of(1, 0);
+  second.ordinal = 2;
+  second.delivered = false;
+  second.inquiry = sent<AskStanding>(successor.steps.receive(1, second, 0)).at(0).second.inquiry;
+  CHECK(sent<AskStanding>(successor.appeal(2, 5)).empty());
+  successor.steps.receive(1, second, 0);
+  successor.answer(2, StandingKind::kAbsent, 0);
+  const auto effects = successor.answer(3, StandingKind::kAbsent, 0);
+  CHECK(sent<Outcome>(effects).empty());  // the coordinator has not answered
+  const auto ended = successor.steps.step(TimerFired{Timer::kSuccession});
+  const auto told = sent<Outcome>(ended);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 1);
+  CHECK(told[0].second.save_id.empty());
+  CHECK(told[0].second.committed == Committed::kNo);
+  const auto asked = sent<AskStanding>(ended);
+  REQUIRE(asked.size() == 4);
+  CHECK(asked[0].second.ordinal == 1);
+}
+
+// --- a coordinator that is there after all ----------------------------------------------------------------------------------------
+
+TEST_CASE("a rank whose link broke hears again how a call ended that failed while the ranks joined") {
+  CoordinatorSteps coordinator(3);
+  coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.step(lost(2));
+  const auto told = sent<Outcome>(coordinator.step(lost(2, "nobody listens")));
+  REQUIRE(told.size() == 2);
+  coordinator.step(lost(1));
+  const auto again = sent<Outcome>(coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0));
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].first == 1);
+  CHECK(again[0].second.ticket == 1);
+  CHECK(again[0].second.failures == told[0].second.failures);
+  Standing appeal = standing_of(1, 0);
+  appeal.ticket = 1;
+  CHECK(sent<Outcome>(coordinator.receive(1, appeal, 0)).size() == 1);
+}
+
+TEST_CASE("a coordinator that is there after all: it tells how the attempt ends, in which the rank counts as lost") {
+  CoordinatorSteps coordinator(3);
+  coordinator.plan(1);
+  const auto counter = coordinator.machine().counter();
+  coordinator.step(lost(2));
+  Standing appeal = standing_of(2, 0);
+  appeal.ticket = 1;
+  const auto there = sent<AskStanding>(coordinator.receive(2, appeal, counter));
+  REQUIRE(there.size() == 1);
+  CHECK(there[0].second.inquiry == 0);
+  coordinator.written(0);
+  const auto told = sent<Outcome>(coordinator.written(1));
+  REQUIRE(told.size() == 3);
+  CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
+  // Afterwards as well, and one that is not known is sent on.
+  CHECK(sent<Outcome>(coordinator.receive(2, appeal, counter)).at(0).second.failures == told[0].second.failures);
+  CHECK(sent<FollowOther>(coordinator.receive(2, appeal, counter + 9)).at(0).second.leader == -1);
+
+  RankSteps rank(2, 3);
+  rank.plan(1, 5);
+  rank.step(lost(0));
+  const auto found = rank.receive(0, ask_of(0), 5);
+  CHECK(all_of<StartTimer>(found).size() == 1);
+  CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first may be lost
+  const auto ended = rank.run_hooks(rank.receive(0, told[1].second, 5));
+  CHECK(all_of<Finished>(ended).at(0).failures == told[1].second.failures);
+}
+
+}  // namespace
+}  // namespace cairn::test

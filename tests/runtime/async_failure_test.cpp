@@ -1,0 +1,307 @@
+// Asynchronous saves that fail, are cancelled, or come at the wrong time: what their handles say, and that nothing is lost.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/failure_cases.hpp>
+#include <cairn/tests/support/generations.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+SaveOptions faulty(const FailOn& fail_on, const World& world) {
+  SaveOptions options;
+  options.storage_writer = std::make_shared<FaultyWriter>(fail_on, world.rank());
+  return options;
+}
+
+FailureMap failures_of(const AsyncSaveResponse& saving) {
+  try {
+    saving.result();
+  } catch (const CheckpointException& exception) {
+    CHECK(exception.committed() == Committed::kNo);
+    return exception.failures();
+  }
+  return {};
+}
+
+TEST_CASE("B1.4 the handle of an asynchronous save throws the map of exactly the ranks whose hook failed") {
+  for (const int coordinator : {0, 1}) {
+    on_all_ranks(4, [&](World& world) {
+      Checkpointer checkpointer(world);
+      for (const bool warm : {false, true}) {
+        CAPTURE(warm);
+        check_save(checkpointer, {{"reset", {1}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"set_up_storage_writer", {0}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"prepare_local_plan", {0}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"prepare_global_plan", {coordinator}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"write_data", {2}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"write_data_async", {3}}}, coordinator, save_in_background);
+        check_save(checkpointer, {{"finish", {coordinator}}}, coordinator, save_in_background);
+        check_save(checkpointer, {}, coordinator, save_in_background);
+      }
+    });
+  }
+}
+
+TEST_CASE("what fails before async_save returns is in the handle of every rank: a Stateful object, staging, the arguments") {
+  struct Broken : Stateful {
+    explicit Broken(bool is_broken) : broken(is_broken) {}
+    Dict state_dict() override {
+      if (broken) throw PlannedFault("planned fault in state_dict");
+      return {{"value", 1}};
+    }
+    void load_state_dict(const Dict&) override {}
+    const bool broken;
+  };
+  const TemporaryDirectory directory;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const std::string id = directory.path() + "/step";
+    const bool last = world.rank() == 1;
+    const auto described =
+        failures_of(checkpointer.async_save({{"object", std::shared_ptr<Stateful>(std::make_shared<Broken>(last))}}, id));
+    REQUIRE(ranks_of(described) == std::set<int>{1});
+    CHECK(described.at(1).what == "planned fault in state_dict");
+
+    AsyncSaveOptions little;
+    little.staging.bytes_max = last ? 100 : 0;
+    const auto staged = failures_of(checkpointer.async_save(state_of(1, world), id, {}, little));
+    REQUIRE(ranks_of(staged) == std::set<int>{1});
+    CHECK(staged.at(1).code == ErrorCode::kPrecondition);
+    CHECK(staged.at(1).what.find("StagingOptions::bytes_max") != std::string::npos);
+
+    // Ranks that differ in what they save where.
+    const auto mismatch = failures_of(checkpointer.async_save(state_of(1, world), last ? id : id + "_other"));
+    CHECK_FALSE(mismatch.empty());
+
+    checkpointer.async_save(state_of(2, world), id).result();
+    CHECK(loaded_generation(checkpointer, id) == 2);
+  });
+}
+
+TEST_CASE("a save that is cancelled by its handle, in whatever phase, leaves the old checkpoint whole and nothing behind") {
+  for (const int size : {1, 2}) {
+    CAPTURE(size);
+    const TemporaryDirectory directory;
+    on_all_ranks(size, [&](World& world) {
+      Checkpointer checkpointer(world);
+      const std::string id = directory.path() + "/step";
+      checkpointer.save(state_of(1, world), id);
+      std::set<std::string> cancelled;
+      for (const char* hook : {"reset", "set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data"}) {
+        CAPTURE(hook);
+        const int caller = std::string(hook) == "prepare_global_plan" ? 0 : size - 1;
+        const auto gate = std::make_shared<Gate>();
+        SaveOptions options = gated(hook, gate);
+        if (world.rank() != caller) options.storage_writer = std::make_shared<CheckpointWriter>();
+        const auto saving = checkpointer.async_save(state_of(2, world), id, options);
+        if (world.rank() == caller) {
+          gate->wait_until_reached();
+          saving.cancel("preempted");
+          gate->open();
+        }
+        try {
+          saving.result();
+          FAIL("it was saved");
+        } catch (const CheckpointException& exception) {
+          REQUIRE(ranks_of(exception.failures()) == std::set<int>{caller});
+          CHECK(exception.failures().at(caller).kind == FailureKind::kCancelled);
+          CHECK(exception.failures().at(caller).what.find("preempted") != std::string::npos);
+          if (!exception.save_id().empty()) cancelled.insert(exception.save_id());
+        }
+        CHECK(loaded_generation(checkpointer, id) == 1);
+      }
+      checkpointer.async_save(state_of(3, world), id).result();
+      CHECK(loaded_generation(checkpointer, id) == 3);
+      if (world.rank() != 0) return;
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path()))
+        for (const auto& save_id : cancelled) CHECK(entry.path().string().find(save_id) == std::string::npos);
+    });
+  }
+}
+
+TEST_CASE("a cancellation that comes when the save is being published changes nothing; so does one after its end") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const auto gate = std::make_shared<Gate>();
+  const SaveOptions options = gated("finish", gate);
+  const auto saving = checkpointer.async_save(state_of(1, checkpointer.world()), directory.path() + "/step", options);
+  gate->wait_until_reached();
+  CHECK(saving.progress().step == SaveProgress::Step::kPublishing);
+  saving.cancel("too late");
+  gate->open();
+  CHECK_NOTHROW(saving.result());
+  saving.cancel("much too late");
+  CHECK_NOTHROW(saving.result());
+  CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
+}
+
+TEST_CASE("a save whose turn has not come is cancelled at once, and no hook of its writer runs") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const World& world = checkpointer.world();
+  const auto gate = std::make_shared<Gate>();
+  const SaveOptions options = gated("write_data", gate);
+  const auto first = checkpointer.async_save(state_of(1, world), directory.path() + "/step", options);
+  AsyncSaveOptions queue;
+  queue.while_in_flight = WhileInFlight::kReplace;
+  const auto writer = std::make_shared<FaultyWriter>(FailOn{}, 0);
+  SaveOptions of_second;
+  of_second.storage_writer = writer;
+  const auto second = checkpointer.async_save(state_of(2, world), "nowhere", of_second, queue);
+  second.cancel("no more needed");
+  CHECK(failures_of(second).at(0).kind == FailureKind::kCancelled);
+  CHECK_FALSE(first.done());
+  CHECK(writer->faults.calls().empty());
+  gate->open();
+  CHECK_NOTHROW(first.result());
+}
+
+TEST_CASE("a deadline and a cancellation of the caller's hold for asynchronous saves") {
+  Checkpointer checkpointer(World::single());
+  const Cancellation cancellation;
+  const auto gate = std::make_shared<Gate>();
+  SaveOptions options = gated("set_up_storage_writer", gate);
+  options.cancellation = cancellation;
+  const TemporaryDirectory directory;
+  const auto saving = checkpointer.async_save(state_of(1, checkpointer.world()), directory.path() + "/step", options);
+  gate->wait_until_reached();
+  cancellation.cancel("preempted");
+  gate->open();
+  CHECK(failures_of(saving).at(0).code == ErrorCode::kCancelled);
+  SaveOptions late;
+  late.deadline = milliseconds(0);
+  CHECK(failures_of(checkpointer.async_save(state_of(1, checkpointer.world()), directory.path() + "/step", late)).at(0).code ==
+        ErrorCode::kDeadline);
+}
+
+TEST_CASE("a failure that nobody has read is thrown by the next save, which saves all the same") {
+  const TemporaryDirectory directory;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const std::string id = directory.path() + "/step";
+    const auto check_thrown = [&](const std::string& text, const std::function<void()>& call) {
+      try {
+        call();
+        FAIL("nothing was thrown");
+      } catch (const CheckpointException& exception) {
+        check_map(exception.failures(), {{"write_data", {1}}});
+        CHECK(std::string(exception.what()).find(text) != std::string::npos);
+        CHECK(std::string(exception.what()).find("saving 'nowhere'") != std::string::npos);
+      }
+    };
+    const auto fail_unread = [&] { checkpointer.async_save(state_of(1, world), "nowhere", faulty({{"write_data", {1}}}, world)); };
+
+    fail_unread();
+    check_thrown("has succeeded, but came across", [&] { checkpointer.save(state_of(2, world), id); });
+    CHECK(loaded_generation(checkpointer, id) == 2);
+    CHECK_NOTHROW(checkpointer.save(state_of(3, world), id));  // told once
+
+    fail_unread();
+    check_thrown("goes on in the background, but came across", [&] { checkpointer.async_save(state_of(4, world), id); });
+    CHECK(loaded_generation(checkpointer, id) == 4);
+
+    fail_unread();
+    check_thrown("waiting for asynchronous saves came across", [&] { checkpointer.wait_for_saves(); });
+
+    // What was read is not told again.
+    check_map(failures_of(checkpointer.async_save(state_of(5, world), "nowhere", faulty({{"finish", {0}}}, world))),
+              {{"finish", {0}}});
+    AsyncSaveOptions told;
+    std::promise<void> heard;
+    told.on_done = [&](const std::exception_ptr& error) {
+      CHECK_THROWS_AS(std::rethrow_exception(error), CheckpointException);
+      heard.set_value();
+    };
+    checkpointer.async_save(state_of(5, world), "nowhere", faulty({{"finish", {0}}}, world), told);
+    heard.get_future().wait();
+    CHECK_NOTHROW(checkpointer.save(state_of(6, world), id));
+  });
+}
+
+// What is logged while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() {
+    spdlog::drop("cairn");
+    spdlog::register_logger(std::make_shared<spdlog::logger>("cairn", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~CapturedLog() { spdlog::drop("cairn"); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+};
+
+TEST_CASE("a failure that is left unread to the end is logged") {
+  const CapturedLog log;
+  {
+    Checkpointer checkpointer(World::single());
+    checkpointer.async_save({}, "nowhere", faulty({{"write_data", {0}}}, checkpointer.world()));
+  }
+  CHECK(log.text().find("the asynchronous save of 'nowhere' has failed, and nobody had asked") != std::string::npos);
+  CHECK(log.text().find("planned fault in write_data") != std::string::npos);
+}
+
+TEST_CASE("a checkpointer that goes waits for its saves for the deadline, then cancels them and says so") {
+  const CapturedLog log;
+  const TemporaryDirectory directory;
+  WorldOptions impatient;
+  impatient.shutdown_deadline = milliseconds(0);
+  const World world = World::single(impatient);
+  const auto gate = std::make_shared<Gate>();
+  const SaveOptions options = gated("write_data", gate);
+  std::optional<AsyncSaveResponse> saving;
+  {
+    Checkpointer checkpointer(world);
+    saving = checkpointer.async_save({{"step", 1}}, directory.path() + "/step", options);
+    gate->wait_until_reached();
+  }
+  CHECK(log.text().find("has not ended in time, and is cancelled") != std::string::npos);
+  CHECK(log.text().find("is left behind: a hook of its has not returned") != std::string::npos);
+  gate->open();
+  CHECK(failures_of(*saving).at(0).kind == FailureKind::kCancelled);
+  CHECK_FALSE(std::filesystem::exists(directory.path() + "/step/.metadata"));
+}
+
+TEST_CASE("a world that is shut down ends its saves in flight, and takes no more") {
+  const TemporaryDirectory directory;
+  const World world = World::single();
+  Checkpointer checkpointer(world);
+  const auto gate = std::make_shared<Gate>();
+  const SaveOptions options = gated("write_data", gate);
+  const auto saving = checkpointer.async_save({{"step", 1}}, directory.path() + "/step", options);
+  gate->wait_until_reached();
+  std::thread closing([&] { CHECK(world.shutdown(std::chrono::minutes(1))); });
+  gate->open();
+  closing.join();
+  CHECK(saving.wait());
+  CHECK(saving.staged());
+  const auto thrown = thrown_by([&] { checkpointer.async_save({{"step", 2}}, directory.path() + "/step"); });
+  CHECK(thrown.code == ErrorCode::kPrecondition);
+  CHECK(thrown.says("was shut down"));
+  try {
+    saving.result();  // it may have been quick enough
+  } catch (const CheckpointException& exception) {
+    CHECK(exception.failures().at(0).kind == FailureKind::kCancelled);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::testing

@@ -1,0 +1,178 @@
+// Several asynchronous saves at a time, and who waits for them.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/failure_cases.hpp>
+#include <cairn/tests/support/generations.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+namespace {
+
+AsyncSaveOptions with(WhileInFlight policy) {
+  AsyncSaveOptions options;
+  options.while_in_flight = policy;
+  return options;
+}
+
+// On each of two ranks, with a save of generation 1 in flight that is held before it writes.
+using WithFirst = std::function<void(Checkpointer&, const std::string& id, const AsyncSaveResponse& first, Gate&)>;
+void while_one_is_held(const WithFirst& body) {
+  const TemporaryDirectory directory;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const std::string id = directory.path() + "/step";
+    const auto gate = std::make_shared<Gate>();
+    const auto first = checkpointer.async_save(state_of(1, world), id, gated("write_data", gate));
+    body(checkpointer, id, first, *gate);
+  });
+}
+
+TEST_CASE("by default a save waits for the one before it, and so do save and load") {
+  while_one_is_held([](Checkpointer& checkpointer, const std::string& id, const AsyncSaveResponse& first, Gate& gate) {
+    const World& world = checkpointer.world();
+    std::thread opener([&] {
+      gate.wait_until_reached();
+      gate.open();
+    });
+    const auto second = checkpointer.async_save(state_of(2, world), id);
+    CHECK(first.done());
+    checkpointer.save(state_of(3, world), id);
+    CHECK(second.done());
+    opener.join();
+    const auto fourth = checkpointer.async_save(state_of(4, world), id);
+    CHECK(loaded_generation(checkpointer, id) == 4);
+    CHECK(fourth.done());
+    CHECK_FALSE(first.result() == second.result());
+  });
+}
+
+TEST_CASE("a save is refused on all ranks while one is in flight on any, when asked to") {
+  while_one_is_held([](Checkpointer& checkpointer, const std::string& id, const AsyncSaveResponse& first, Gate& gate) {
+    const World& world = checkpointer.world();
+    const auto refused = checkpointer.async_save(state_of(2, world), id, {}, with(WhileInFlight::kRefuse));
+    try {
+      refused.result();
+      FAIL("it was saved");
+    } catch (const CheckpointException& exception) {
+      CHECK(ranks_of(exception.failures()) == std::set<int>{0, 1});
+      for (const auto& [rank, failure] : exception.failures()) {
+        CHECK(failure.code == ErrorCode::kPrecondition);
+        CHECK(failure.what.find("has an asynchronous save in flight") != std::string::npos);
+      }
+    }
+    CHECK_FALSE(first.done());
+    gate.open();
+    first.result();
+    CHECK(loaded_generation(checkpointer, id) == 1);
+    checkpointer.async_save(state_of(3, world), id, {}, with(WhileInFlight::kRefuse)).result();
+    CHECK(loaded_generation(checkpointer, id) == 3);
+  });
+}
+
+TEST_CASE("a save takes the place of those that have not begun, when asked to; what has begun is published before it") {
+  const TemporaryDirectory directory;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const std::string id = directory.path() + "/step";
+    const auto replace = with(WhileInFlight::kReplace);
+    const auto gate = std::make_shared<Gate>();
+    const auto first = checkpointer.async_save(state_of(1, world), id + "_first", gated("write_data", gate), replace);
+    std::vector<AsyncSaveResponse> replaced;
+    for (int generation = 2; generation <= 5; ++generation) {
+      replaced.push_back(checkpointer.async_save(state_of(generation, world), id, {}, replace));
+      CHECK(replaced.back().staged());
+      const auto step = replaced.back().progress().step;
+      CHECK((step == SaveProgress::Step::kQueued || step == SaveProgress::Step::kDone));  // another rank may have replaced it already
+    }
+    const auto last = checkpointer.async_save(state_of(6, world), id, {}, replace);
+    CHECK_FALSE(first.done());
+    for (const auto& save : replaced) {
+      try {
+        save.result();
+        FAIL("it was saved");
+      } catch (const CheckpointException& exception) {
+        CHECK_FALSE(exception.failures().empty());
+        for (const auto& [rank, failure] : exception.failures()) {
+          CHECK(failure.kind == FailureKind::kCancelled);
+          CHECK(failure.what.find("is saved in its place") != std::string::npos);
+        }
+      }
+    }
+    gate->open();
+    CHECK_NOTHROW(last.result());
+    CHECK(first.done());
+    CHECK_NOTHROW(first.result());
+    CHECK(loaded_generation(checkpointer, id) == 6);
+    CHECK(read_metadata(id + "_first").commit->sequence < read_metadata(id).commit->sequence);
+    // The ones that were cancelled are no news, and the checkpointer goes on.
+    CHECK(checkpointer.wait_for_saves());
+    checkpointer.save(state_of(7, world), id);
+    CHECK(loaded_generation(checkpointer, id) == 7);
+  });
+}
+
+TEST_CASE("more saves than there are names for those in flight wait for the first one") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const std::string id = directory.path() + "/step";
+  const auto gate = std::make_shared<Gate>();
+  const auto first = checkpointer.async_save({{"step", 0}}, id, gated("write_data", gate), with(WhileInFlight::kReplace));
+  for (int step = 1; step <= 15; ++step) checkpointer.async_save({{"step", step}}, id, {}, with(WhileInFlight::kReplace));
+  CHECK_FALSE(first.done());
+  std::thread opener([&] { gate->open(); });
+  checkpointer.async_save({{"step", 16}}, id, {}, with(WhileInFlight::kReplace)).result();
+  opener.join();
+  CHECK(first.done());
+  StateDict state{{"step", 0}};
+  checkpointer.load(state, id);
+  CHECK(state.at("step").to_int() == 16);
+}
+
+TEST_CASE("dropping the handle does not end a save, and the checkpointer waits for it") {
+  const TemporaryDirectory directory;
+  const World world = World::single();
+  const auto gate = std::make_shared<Gate>();
+  {
+    Checkpointer checkpointer(world);
+    checkpointer.async_save({{"step", 3}}, directory.path() + "/step", gated("finish", gate));
+    gate->open();
+  }
+  CHECK(read_metadata(directory.path() + "/step").commit.has_value());
+}
+
+TEST_CASE("a process that was forked off cannot use the checkpointer") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  checkpointer.async_save({{"step", 1}}, directory.path() + "/step").result();
+  const pid_t child = fork();
+  if (child == 0) {
+    bool refused = thrown_by([&] {
+                     checkpointer.async_save({{"step", 2}}, directory.path() + "/step");
+                   }).code == ErrorCode::kPrecondition;
+    refused = refused && thrown_by([&] { checkpointer.save({{"step", 2}}, directory.path() + "/step"); }).says("forked off");
+    {
+      const Checkpointer gone = std::move(checkpointer);  // neither waits for threads that are not here
+    }
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace cairn::testing

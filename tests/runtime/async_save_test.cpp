@@ -1,0 +1,334 @@
+// Saves in the background: what is saved, what runs where, in which order they are published.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/failure_cases.hpp>
+#include <cairn/tests/support/generations.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/leak_check.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The trainer goes on: everything is overwritten in place.
+void train_on(StateDict& state) {
+  state.at("replicated").tensor().fill_(-1);
+  for (const auto& shard : state.at("sharded").sharded().local_shards()) torch::Tensor(shard.tensor).fill_(-1);
+  state["generation"] = -1;
+}
+
+TEST_CASE_FIXTURE(LeakCheck, "what is saved is the state at the time of the call, with and without kept memory") {
+  for (const int size : {1, 4}) {
+    for (const bool cached : {false, true}) {
+      CAPTURE(size);
+      CAPTURE(cached);
+      const TemporaryDirectory directory;
+      on_all_ranks(size, [&](World& world) {
+        Checkpointer checkpointer(world);
+        AsyncSaveOptions async;
+        async.staging.cache_staged_state_dict = cached;
+        for (int generation = 1; generation <= 3; ++generation) {
+          const auto gate = std::make_shared<Gate>();
+          StateDict state = state_of(generation, world);
+          const AsyncSaveResponse saving =
+              checkpointer.async_save(state, directory.path() + "/step", gated("write_data", gate), async);
+          CHECK(saving.staged());
+          CHECK_FALSE(saving.done());
+          CHECK_FALSE(saving.wait(milliseconds(0)));
+          CHECK(saving.progress().staging_bytes >= 400 + 1600 / static_cast<unsigned>(size));
+          train_on(state);
+          gate->open();
+          CHECK(saving.wait());
+          CHECK_FALSE(saving.result().empty());
+          CHECK(saving.result() == saving.result());  // as often as wanted
+          CHECK(loaded_generation(checkpointer, directory.path() + "/step") == generation);
+        }
+        checkpointer.release();
+        CHECK(checkpointer.async_save({}, directory.path() + "/empty", {}, async).progress().staging_bytes == 0);
+      });
+    }
+  }
+}
+
+TEST_CASE("hooks of planner and writer run beside the caller, its Stateful objects before async_save returns") {
+  struct Object : Stateful {
+    Dict state_dict() override {
+      asked_on = std::this_thread::get_id();
+      return {{"value", counting({3})}};
+    }
+    void load_state_dict(const Dict&) override {}
+    std::thread::id asked_on;
+  };
+  struct Writer : CheckpointWriter {
+    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+      wrote_on = std::this_thread::get_id();
+      return CheckpointWriter::write_data(plan, planner);
+    }
+    std::thread::id wrote_on;
+  };
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const auto object = std::make_shared<Object>();
+  const auto writer = std::make_shared<Writer>();
+  SaveOptions options;
+  options.storage_writer = writer;
+  const auto saving = checkpointer.async_save({{"object", std::shared_ptr<Stateful>(object)}}, directory.path() + "/step", options);
+  CHECK(object->asked_on == std::this_thread::get_id());
+  saving.result();
+  CHECK(writer->wrote_on != std::thread::id());
+  CHECK(writer->wrote_on != std::this_thread::get_id());
+}
+
+// Where the ranks exchange something: all of them come for the same thing, or nobody gets on.
+class Exchange {
+ public:
+  explicit Exchange(int ranks) : ranks_(ranks) {}
+  bool meet(const std::string& what) {
+    std::unique_lock lock(mutex_);
+    const int round = (come_[what]++ / ranks_ + 1) * ranks_;
+    changed_.notify_all();
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return come_[what] >= round; });
+  }
+
+ private:
+  const int ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, int> come_;
+};
+
+TEST_CASE("B2.5 Stateful hooks that hold collectives run in one order on all ranks, in asynchronous saves too") {
+  struct Collective : Stateful {
+    Collective(std::string with_name, Exchange& at) : name(std::move(with_name)), exchange(at) {}
+    Dict state_dict() override {
+      CHECK(exchange.meet("save " + name));
+      return {};
+    }
+    void load_state_dict(const Dict&) override { CHECK(exchange.meet("load " + name)); }
+    const std::string name;
+    Exchange& exchange;
+  };
+  const TemporaryDirectory directory;
+  Exchange exchange(4);
+  on_all_ranks(4, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const auto object = [&](const char* name) {
+      return Value(std::shared_ptr<Stateful>(std::make_shared<Collective>(name, exchange)));
+    };
+    StateDict state;
+    for (const char* name : world.rank() == 0 ? std::array<const char*, 2>{"A", "B"} : std::array<const char*, 2>{"B", "A"})
+      state.insert(name, object(name));
+    for (int round = 0; round < 2; ++round) checkpointer.async_save(state, directory.path() + "/step").result();
+    checkpointer.load(state, directory.path() + "/step");
+  });
+}
+
+TEST_CASE("B2.9 async_save is refused by a world whose ranks can communicate between GPUs only") {
+  const TemporaryDirectory directory;
+  WorldOptions options;
+  const auto refused = [&] {
+    std::atomic<int> ranks{0};
+    on_all_ranks(
+        4,
+        [&](World& world) {
+          Checkpointer checkpointer(world);
+          const auto thrown = thrown_by([&] { checkpointer.async_save({}, directory.path() + "/step").result(); });
+          if (!thrown.is_error) return;
+          CHECK(thrown.code == ErrorCode::kPrecondition);
+          CHECK(thrown.what.find("A CPU backend must be enabled for async save; ") == 0);
+          ++ranks;
+        },
+        options);
+    return ranks.load();
+  };
+  options.backends = "nccl";
+  CHECK(refused() == 4);
+  options.backends = "cuda:nccl";
+  CHECK(refused() == 4);
+  for (const char* enough : {"", "gloo", "cpu:gloo,cuda:nccl"}) {
+    options.backends = enough;
+    CHECK(refused() == 0);
+  }
+  for (const char* wrong : {"cpu:", ":nccl", "gloo,nccl", "cpu:gloo,cpu:mpi", "cpu:gloo,"}) {
+    CAPTURE(wrong);
+    options.backends = wrong;
+    CHECK(thrown_by([&] { World::single(options); }).code == ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("overlapped staging returns at once; the state may be changed after wait_staged") {
+  // Held between the two steps of staging.
+  struct Stager : AsyncStager {
+    struct Held : Staging {
+      Held(std::unique_ptr<Staging> of, std::shared_ptr<Gate> at) : inner(std::move(of)), gate(std::move(at)) {}
+      StateDict finish() override {
+        gate->pass();
+        return inner->finish();
+      }
+      std::unique_ptr<Staging> inner;
+      std::shared_ptr<Gate> gate;
+    };
+    std::unique_ptr<Staging> begin(const StateDict& state) override { return std::make_unique<Held>(inner.begin(state), gate); }
+    std::uint64_t bytes_held() const override { return inner.bytes_held(); }
+    DefaultStager inner;
+    std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  };
+  const TemporaryDirectory directory;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    AsyncSaveOptions async;
+    async.staging.block_on_staging = false;
+    const auto stager = std::make_shared<Stager>();
+    async.stager = stager;
+    StateDict state = state_of(1, world);
+    const auto saving = checkpointer.async_save(state, directory.path() + "/step", {}, async);
+    CHECK_FALSE(saving.staged());
+    CHECK_FALSE(saving.wait_staged(milliseconds(0)));
+    CHECK(saving.progress().step == SaveProgress::Step::kStaging);
+    CHECK(saving.progress().staging_bytes > 0);
+    stager->gate->open();
+    CHECK(saving.wait_staged());
+    train_on(state);
+    saving.result();
+    CHECK(saving.staged());
+    CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
+
+    // Cancelled before the copy is complete.
+    stager->gate = std::make_shared<Gate>();
+    const auto cancelled = checkpointer.async_save(state_of(2, world), directory.path() + "/step", {}, async);
+    if (world.rank() == 0) cancelled.cancel("preempted");
+    stager->gate->open();
+    try {
+      cancelled.result();
+      FAIL("it was saved");
+    } catch (const CheckpointException& exception) {
+      CHECK(ranks_of(exception.failures()) == std::set<int>{0});
+      CHECK(exception.failures().at(0).kind == FailureKind::kCancelled);
+    }
+    CHECK(cancelled.staged());
+    CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
+
+    // A tensor that is resized meanwhile fails the save on all ranks.
+    stager->gate = std::make_shared<Gate>();
+    StateDict changing = state_of(2, world);
+    const auto failing = checkpointer.async_save(changing, directory.path() + "/step", {}, async);
+    if (world.rank() == 1) changing.at("replicated").tensor().resize_({1000});
+    stager->gate->open();
+    try {
+      failing.result();
+      FAIL("it was saved");
+    } catch (const CheckpointException& exception) {
+      REQUIRE(exception.failures().size() == 1);
+      CHECK(exception.failures().at(1).code == ErrorCode::kPrecondition);
+      CHECK(exception.failures().at(1).what.find("\"replicated\" was resized") != std::string::npos);
+    }
+    CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
+  });
+}
+
+TEST_CASE("progress counts what the writer has taken") {
+  // Takes one item after the other, each when told.
+  struct Writer : FaultyWriter {
+    explicit Writer(int rank) : FaultyWriter({}, rank) {}
+    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+      for (std::size_t i = 0; i < plan.items.size(); ++i) {
+        if (i == 1) gate.pass();
+        planner.resolve_data(plan, plan.items[i]);
+      }
+      return ready_future(WriteResults{});
+    }
+    Gate gate;
+  };
+  Checkpointer checkpointer(World::single());
+  const auto writer = std::make_shared<Writer>(0);
+  SaveOptions options;
+  options.storage_writer = writer;
+  const auto saving = checkpointer.async_save({{"a", counting({10})}, {"b", counting({30})}}, "nowhere", options);
+  writer->gate.wait_until_reached();
+  const SaveProgress half = saving.progress();
+  CHECK(half.step == SaveProgress::Step::kWriting);
+  CHECK(half.items == 2);
+  CHECK(half.items_done == 1);
+  CHECK(half.bytes == 160);
+  CHECK(half.bytes_done == 40);
+  CHECK(half.bytes_per_second > 0);
+  CHECK(half.left.has_value());
+  writer->gate.open();
+  saving.result();
+  const SaveProgress whole = saving.progress();
+  CHECK(whole.step == SaveProgress::Step::kDone);
+  CHECK(whole.items_done == 2);
+  CHECK(whole.bytes_done == 160);
+  CHECK(whole.staging_bytes == 0);
+}
+
+TEST_CASE("memory that is kept is made anew, and the trace says so, when the state has changed in shape") {
+  const TemporaryDirectory directory;
+  const World world = World::single();
+  Checkpointer checkpointer(world);
+  AsyncSaveOptions async;
+  async.staging.cache_staged_state_dict = true;
+  checkpointer.prepare({{"weight", counting({10})}}, async);
+  for (int i = 0; i < 2; ++i) checkpointer.async_save({{"weight", counting({10})}}, directory.path() + "/step", {}, async).result();
+  CHECK(world.dump_trace().find("staging memory is made anew") == std::string::npos);
+  checkpointer.async_save({{"weight", counting({11})}}, directory.path() + "/step", {}, async).result();
+  CHECK(world.dump_trace().find("staging memory is made anew") != std::string::npos);
+}
+
+int niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))); }
+
+TEST_CASE("low priority is of the save's threads, not of the caller's") {
+  struct Writer : CheckpointWriter {
+    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+      nice_when_writing = niceness();
+      return CheckpointWriter::write_data(plan, planner);
+    }
+    int nice_when_writing = 0;
+  };
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const int before = niceness();
+  for (const bool low : {false, true}) {
+    const auto writer = std::make_shared<Writer>();
+    SaveOptions options;
+    options.storage_writer = writer;
+    AsyncSaveOptions async;
+    async.low_priority = low;
+    checkpointer.async_save({{"weight", counting({10})}}, directory.path() + "/step", options, async).result();
+    CHECK(writer->nice_when_writing == (low ? 19 : before));
+    CHECK(niceness() == before);
+  }
+}
+
+TEST_CASE("the free function saves by a checkpointer that its handle keeps") {
+  const TemporaryDirectory directory;
+  const auto gate = std::make_shared<Gate>();
+  const World world = World::single();
+  SaveOptions options = gated("write_data", gate);
+  options.world = world;
+  {
+    const AsyncSaveResponse saving = async_save({{"step", 3}}, directory.path() + "/step", options);
+    gate->open();
+  }
+  StateDict state{{"step", 0}};
+  load(state, directory.path() + "/step");
+  CHECK(state.at("step").to_int() == 3);
+}
+
+}  // namespace
+}  // namespace cairn::testing

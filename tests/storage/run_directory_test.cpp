@@ -1,0 +1,213 @@
+// Listing the checkpoints of a run, and taking them away.
+#include <cairn/tests/support/plain.hpp>
+// The suite uses doctest, which the line above brings.
+#include <filesystem>
+
+#include <cairn/base/save_id.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/simulated_file_system.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+std::string run_save_id(std::uint64_t counter) { return make_save_id(std::string(32, 'b'), "run", counter); }
+
+// What a save of one rank with two data files publishes.
+Metadata run_metadata(std::uint64_t sequence) {
+  Metadata metadata;
+  metadata.save_id = run_save_id(sequence);
+  metadata.commit = CommitInfo{};
+  metadata.commit->sequence = sequence;
+  metadata.commit->world_size = 1;
+  metadata.commit->step = 7;
+  metadata.commit->user_metadata["git"] = "abc";
+  for (int i = 0; i < 2; ++i) metadata.files.push_back({data_file_name(0, i, metadata.save_id), 4, 0, 0});
+  return metadata;
+}
+
+void begin_in_run(Store& place, std::uint64_t sequence) {
+  place.create_root();
+  place.begin_attempt(run_save_id(sequence));
+  for (const FileInfo& file : run_metadata(sequence).files) put_object(place, file.name, "data");
+}
+
+void save_in_run(Store& place, std::uint64_t sequence) {
+  begin_in_run(place, sequence);
+  place.publish(run_save_id(sequence), encode_commit_record(run_metadata(sequence)), Overwrite::kAllowed);
+}
+
+Names checkpoint_names(const RunDirectory& run) {
+  Names names;
+  for (const auto& checkpoint : run.list().checkpoints) names.push_back(checkpoint.name);
+  return names;
+}
+
+RunCheckpoint checkpoint_called(const RunDirectory& run, const std::string& name) {
+  for (const auto& checkpoint : run.list().checkpoints)
+    if (checkpoint.name == name) return checkpoint;
+  throw std::runtime_error("there is no " + name);
+}
+
+struct RunInMemory {
+  ~RunInMemory() { forget_memory("run_directory"); }
+  const RunDirectory run{"mem://run_directory/run"};
+  const std::shared_ptr<Store> store = open_store("mem://run_directory/run");
+};
+
+}  // namespace
+
+TEST_CASE("names that Cairn did not give are not taken for its checkpoints") {
+  for (const char* name : {"", "step_", "step", "step_x", "step_-5", "step_05", "step_5.", "step_5.0", "step_5.1", "step_5.02",
+                           "step_5.2.2", "step_5 ", "Step_5", "xstep_5", "step_5_old", "step_12345678901234567890"}) {
+    CAPTURE(name);
+    CHECK_FALSE(is_checkpoint_name(name));
+  }
+  for (const char* name : {"step_0", "step_100", "step_9223372036854775807", "step_5.2", "step_5.10"}) {
+    CAPTURE(name);
+    CHECK(is_checkpoint_name(name));
+  }
+  CHECK(checkpoint_name(100) == "step_100");
+  CHECK(checkpoint_name(100, 2) == "step_100.2");
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, and says what is not Cairn's or cannot be read") {
+  CHECK(run.list().checkpoints.empty());
+  save_in_run(*run.open("step_100"), 1);
+  save_in_run(*run.open("step_50"), 2);
+  save_in_run(*run.open("own name"), 3);
+  put_object(*store, "notes/readme", "x");
+  put_object(*store, "file", "x");
+  const std::string cut = encode_commit_record(run_metadata(4));
+  put_object(*store, "step_1/.metadata", cut.substr(0, cut.size() - 1));
+  const auto listing = run.list();
+  CHECK(checkpoint_names(run) == Names{"own name", "step_50", "step_100"});
+  CHECK(listing.others == Names{"step_1"});
+  CHECK_FALSE(run.why_unreadable("step_1").empty());
+  CHECK(listing.checkpoints[0].head.step == 7);
+  CHECK(listing.checkpoints[0].head.user_metadata.at("git") == "abc");
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "what is missing or of another length is found without reading data") {
+  save_in_run(*run.open("step_1"), 1);
+  CHECK(run.fault_of("step_1").empty());
+  const std::string file = data_file_name(0, 1, run_save_id(1));
+  replace_object(*run.open("step_1"), file, "longer");
+  CHECK(run.fault_of("step_1").find(file + " has 6 bytes, 4 were written") != std::string::npos);
+  run.open("step_1")->remove(file);
+  CHECK(run.fault_of("step_1").find(file) != std::string::npos);
+  CHECK_FALSE(run.fault_of("step_2").empty());
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "a checkpoint goes with all that is Cairn's, and with nothing else") {
+  const auto place = run.open("step_1");
+  save_in_run(*place, 1);
+  save_in_run(*place, 2);  // the first stays as a retired generation
+  put_object(*place, "notes.txt", "mine");
+  put_object(*place, "__init__.py", "mine");
+  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
+  CHECK(names_of(place->list()) == Names{"__init__.py", "notes.txt"});
+  CHECK(checkpoint_names(run).empty());
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "what is pinned, saved to or replaced stays") {
+  const auto place = run.open("step_1");
+  CHECK(code_of([&] { run.pin("step_1"); }) == ErrorCode::kNotFound);
+  save_in_run(*place, 1);
+  const RunCheckpoint checkpoint = checkpoint_called(run, "step_1");
+  run.pin("step_1");
+  run.pin("step_1");
+  CHECK(run.is_pinned("step_1"));
+  CHECK(run.remove(checkpoint) == "it is pinned");
+  run.unpin("step_1");
+  run.unpin("step_1");
+  begin_in_run(*place, 2);
+  CHECK(run.remove(checkpoint).has_value());
+  place->publish(run_save_id(2), encode_commit_record(run_metadata(2)), Overwrite::kAllowed);
+  CHECK(run.remove(checkpoint) == "it was replaced or removed meanwhile");
+  CHECK(run.fault_of("step_1").empty());
+  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
+  CHECK(place->list().empty());
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "remains of dead saves and removals go, others' files and running saves do not") {
+  begin_in_run(*run.open("step_1"), 1);  // runs, or died
+  begin_in_run(*run.open("step_2"), 2);
+  run.open("step_2")->fence(run_save_id(2));  // was ended
+  save_in_run(*run.open("step_3"), 3);
+  run.open("step_3")->retract();  // half removed
+  save_in_run(*run.open("step_4"), 4);
+  put_object(*store, "step_5/mine.distcp", "x");
+  begin_in_run(*run.open("somewhere"), 6);
+  begin_in_run(*run.open("step_7"), 7);
+
+  CHECK(run.remove_remains({"step_7"}, false).empty());
+  CHECK(store->children() == Names{"somewhere", "step_1", "step_4", "step_5", "step_7"});
+  CHECK(run.remove_remains({"step_7"}, true).empty());
+  CHECK(store->children() == Names{"somewhere", "step_4", "step_5", "step_7"});
+  CHECK(code_of([&] { run.open("step_1")->publish(run_save_id(1), "x", Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  run.open("step_7")->publish(run_save_id(7), encode_commit_record(run_metadata(7)), Overwrite::kAllowed);
+  CHECK(checkpoint_names(run) == Names{"step_7", "step_4"});
+}
+
+TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link leads to stays") {
+  const TemporaryDirectory directory;
+  const RunDirectory run(directory.path() + "/run");
+  const RunDirectory other(directory.path() + "/other");
+  save_in_run(*run.open("step_1"), 1);
+  save_in_run(*other.open("step_2"), 2);
+  std::filesystem::create_directory_symlink(directory.path() + "/other/step_2", directory.path() + "/run/step_2");
+  CHECK(checkpoint_names(run) == Names{"step_2", "step_1"});
+  CHECK(code_of([&] { run.remove(checkpoint_called(run, "step_2")); }) == ErrorCode::kPermission);
+  CHECK(other.fault_of("step_2").empty());
+  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
+  CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
+}
+
+TEST_CASE("a power loss at any operation of a removal leaves the checkpoint whole, or remains that the next clean-up removes") {
+  using Survival = SimulatedFileSystem::Survival;
+  std::vector<Survival> survivals{{Survival::kSynced, 0}, {Survival::kEverything, 0}};
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) survivals.push_back({seed % 2 == 0 ? Survival::kAny : Survival::kRandom, seed});
+  bool whole = false, gone = false;
+  for (const Survival& survival : survivals) {
+    bool reached = true;
+    for (std::uint64_t index = 0; reached; ++index) {
+      REQUIRE(index < 100);
+      SimulatedFileSystem files;
+      const auto open_place = [&files](const ObjectName& name) { return std::make_shared<FileStore>("/run/" + name, files); };
+      const RunDirectory run(std::make_shared<FileStore>("/run", files), open_place);
+      save_in_run(*run.open("step_1"), 1);
+      files.settle();
+      const RunCheckpoint checkpoint = checkpoint_called(run, "step_1");
+      const std::uint64_t first = files.operations();
+      files.lose_power_at(first + index);
+      const bool failed = code_of([&] { run.remove(checkpoint); }).has_value();
+      reached = files.operations() > first + index;
+      CHECK(failed == reached);
+      files.restart(survival);
+
+      CAPTURE(survival.seed);
+      CAPTURE(index);
+      const auto left = run.list();
+      REQUIRE(left.others.empty());
+      if (!left.checkpoints.empty()) {
+        whole = true;
+        REQUIRE(run.fault_of("step_1").empty());
+        REQUIRE_FALSE(run.remove(left.checkpoints[0]).has_value());
+      } else {
+        gone = true;
+        REQUIRE(run.remove_remains({}, false).empty());
+      }
+      REQUIRE(files.paths() == Names{"/run"});
+    }
+  }
+  CHECK(whole);
+  CHECK(gone);
+}
