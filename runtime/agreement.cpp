@@ -57,11 +57,13 @@ class AgreementReader final : public StorageReader {
 
 }  // namespace
 
-std::string Agreement::reach(const std::string& about, const std::string& own, const Decide& decide) {
+std::string Agreement::reach(const std::string& about, const std::string& own, const Decide& decide,
+                             std::optional<std::chrono::milliseconds> deadline) {
   const auto planner = std::make_shared<AgreementPlanner>(own);
   LoadOptions options;
   options.planner = planner;
   options.storage_reader = std::make_shared<AgreementReader>(decide);
+  options.deadline = deadline;
   StateDict nothing;
   try {
     checkpointer_.load(nothing, about, options);

@@ -4,7 +4,9 @@
 // of as in any other call, and the trainer's own communication is not used.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,9 @@ class Agreement {
   // answers in `decide`, on its calling thread, given what all have brought, by rank. The answer is returned on every rank. What `decide`
   // throws is thrown on all, as CheckpointException.
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
-  std::string reach(const std::string& about, const std::string& own, const Decide& decide);
+  // `deadline`: as in LoadOptions.
+  std::string reach(const std::string& about, const std::string& own, const Decide& decide,
+                    std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
  private:
   Checkpointer checkpointer_;

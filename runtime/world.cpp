@@ -1,14 +1,15 @@
 #include <cairn/runtime/world.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/actors/links/links.hpp>
@@ -17,11 +18,14 @@
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
+#include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/backends.hpp>
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
@@ -99,51 +103,6 @@ class Process {
   std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // and how many have not taken it yet
 };
 
-}  // namespace
-
-struct World::Implementation {
-  Implementation(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links, bool in_one_process,
-                 bool is_secured, const WorldOptions& world_options)
-      : rank(config.rank),
-        size(config.world_size),
-        local_rank(config.rank),
-        incarnation(config.incarnation),
-        one_process(in_one_process),
-        secured(is_secured),
-        options(without_secret(world_options)),
-        runtime(std::move(system), std::move(config), std::move(links)) {}
-  ~Implementation() {
-    try {
-      runtime.shutdown(options.shutdown_deadline);
-    } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
-    }
-  }
-
-  // Of ranks that are linked over TCP, as `links` says but for its transform.
-  static World connect(TcpLinksConfig links, int rank, const Secret& secret, const WorldOptions& options);
-  // Of ranks that meet through `store`, and of those in this process.
-  static World meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options);
-  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
-
-  const int rank;
-  const int size;
-  int local_rank;
-  const std::string incarnation;
-  const bool one_process;
-  const bool secured;
-  const WorldOptions options;
-  Secret secret;  // of the job; empty: none, or a world in one process
-  // How the ranks met: in this process, or through a store, which may be the environment's.
-  std::shared_ptr<Process> process;
-  std::optional<Place> place;
-  std::vector<c10::intrusive_ptr<c10d::Store>> stores;  // the last one; the others may be hosted here for other ranks
-  std::mutex mutex;
-  std::set<std::string> checkpointers;
-  RankRuntime runtime;
-};
-
-namespace {
-
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection();
   if (!options.backends.empty()) parse_backends(options.backends);  // refuses what it cannot read
@@ -178,29 +137,94 @@ void check_descriptors(int rank, int world_size) {
               std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
 }
 
-Socket listen_as(int rank, int world_size, const std::string& host, int port, const Secret& secret) {
-  Socket listener = listen_on(host, port);
-  if (world_size > 1 && secret.empty()) check_unsecured(rank, listener);
-  check_descriptors(rank, world_size);
-  return listener;
-}
+// Where a rank listens, in one world after the other.
+class Door {
+ public:
+  Door(int rank, int world_size, const std::string& host, int port, const Secret& secret)
+      : host_(host), reserved_(reserve_port(host, port)) {
+    if (world_size > 1 && secret.empty()) check_unsecured(rank, reserved_);
+    check_descriptors(rank, world_size);
+  }
+  std::string address() const { return to_string(local_endpoint(reserved_)); }
+  Socket open() const { return listen_on(host_, split_address(address()).port); }
+  // After a world that was shut down, whose own listener the network thread is about to close.
+  Socket open_again(std::chrono::milliseconds deadline) const {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    while (true) {
+      try {
+        return open();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  const std::string host_;
+  const Socket reserved_;
+};
 
 }  // namespace
 
+struct World::Implementation {
+  Implementation(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links, bool in_one_process,
+                 bool is_secured, const WorldOptions& world_options)
+      : rank(config.rank),
+        size(config.world_size),
+        local_rank(config.rank),
+        incarnation(config.incarnation),
+        one_process(in_one_process),
+        secured(is_secured),
+        options(without_secret(world_options)),
+        runtime(std::move(system), std::move(config), std::move(links)) {}
+  ~Implementation() {
+    try {
+      runtime.shutdown(options.shutdown_deadline);
+    } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
+    }
+  }
+
+  // Of ranks that are linked over TCP, as `links` says but for its transform.
+  static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
+                       const Secret& secret, const WorldOptions& options);
+  // Of ranks that meet through `store`, and of those in this process.
+  static World meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options);
+  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
+
+  const int rank;
+  const int size;
+  int local_rank;
+  const std::string incarnation;
+  const bool one_process;
+  const bool secured;
+  const WorldOptions options;
+  // How survivors find each other: in this process, or where they listen.
+  std::shared_ptr<Process> process;
+  std::vector<std::string> addresses;  // by rank
+  std::string key_context;             // what the keys of links are derived for: the first of the worlds that follow one another
+  Secret secret;                       // of the job; empty: none, or a world in one process
+  std::shared_ptr<Door> door;          // shared by the worlds that follow one another
+  bool rejoined = false;
+  c10::intrusive_ptr<c10d::Store> store;  // of the environment; may be hosted here, and used by the trainer
+  std::mutex mutex;
+  std::set<std::string> checkpointers;
+  RankRuntime runtime;
+};
+
 World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
-  World world = from_store(open_store(place, options.assemble_deadline), place.rank, place.world_size, options);
+  auto store = open_store(place, options.assemble_deadline);
+  World world = from_store(store, place.rank, place.world_size, options);
   world.implementation_->local_rank = place.local_rank;
-  world.implementation_->place = place;
+  if (place.rank == 0) world.implementation_->store = std::move(store);
   return world;
 }
 
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  World world = Implementation::meet(*store, rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
-  world.implementation_->stores.push_back(std::move(store));
-  return world;
+  return Implementation::meet(*store, rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
 }
 
 World World::Implementation::meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options) {
@@ -208,10 +232,12 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
     throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
                                                  " names no address that other ranks could connect to: give one of this machine's");
   TcpLinksConfig links;
-  links.listener = listen_as(rank, world_size, options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0, secret);
+  auto door =
+      std::make_shared<Door>(rank, world_size, options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0, secret);
+  links.listener = door->open();
   Assembly assembly;
   try {
-    assembly = assemble(store, rank, world_size, to_string(local_endpoint(links.listener)), options.assemble_deadline, secret);
+    assembly = assemble(store, rank, world_size, door->address(), options.assemble_deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -220,20 +246,28 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
   }
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
-  links.all_listen = true;  // before they published where
-  World world = connect(std::move(links), rank, secret, options);
-  world.implementation_->secret = secret;
-  return world;
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->complete = true;  // they listened before they published where
+  links.arrival = arrival;
+  const std::string key_context = links.incarnation;
+  return connect(std::move(links), rank, std::move(door), key_context, secret, options);
 }
 
-World World::Implementation::connect(TcpLinksConfig links, int rank, const Secret& secret, const WorldOptions& options) {
+World World::Implementation::connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
+                                     const Secret& secret, const WorldOptions& options) {
   const int world_size = static_cast<int>(links.addresses.size());
   const bool alone = world_size == 1;
-  if (!secret.empty()) links.transform = tls_transform(secret, links.incarnation, rank);
+  if (!secret.empty()) links.transform = tls_transform(secret, key_context, rank);
   RankConfig config = configure(rank, world_size, links.incarnation, false, options);
-  return World(std::make_shared<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
-                                                alone ? nullptr : make_tcp_links(std::move(links)), alone, alone || !secret.empty(),
-                                                options));
+  std::vector<std::string> addresses = links.addresses;
+  World world(std::make_shared<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
+                                               alone ? nullptr : make_tcp_links(std::move(links)), alone, alone || !secret.empty(),
+                                               options));
+  world.implementation_->addresses = std::move(addresses);
+  world.implementation_->key_context = key_context;
+  world.implementation_->secret = secret;
+  world.implementation_->door = std::move(door);
+  return world;
 }
 
 World World::from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
@@ -249,10 +283,12 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
   const Secret secret = size == 1 ? Secret() : find_secret(options);
   const auto own = split_address(addresses[static_cast<std::size_t>(rank)]);
   TcpLinksConfig links;
-  links.listener = listen_as(rank, size, options.bind_address.empty() ? own.host : options.bind_address, own.port, secret);
+  auto door = std::make_shared<Door>(rank, size, options.bind_address.empty() ? own.host : options.bind_address, own.port, secret);
+  links.listener = door->open();
   links.addresses = addresses;
   links.incarnation = to_hex(digest.finish()).substr(0, 32);
-  return Implementation::connect(std::move(links), rank, secret, options);
+  const std::string key_context = links.incarnation;
+  return Implementation::connect(std::move(links), rank, std::move(door), key_context, secret, options);
 }
 
 std::vector<World> World::in_process(int world_size, const WorldOptions& options) {
@@ -294,40 +330,47 @@ World World::rejoin(const std::vector<int>& survivors) const {
   const auto& self = *implementation_;
   const int new_rank = check_survivors(survivors, self.rank, self.size);
   const int new_size = static_cast<int>(survivors.size());
-  if (!self.process && self.stores.empty())
-    throw Error(ErrorCode::kUnsupported,
-                "a world that was made from addresses has no store through which survivors could meet: make the next one with "
-                "World::from_addresses, the survivors' addresses and a new job id");
+  if (self.process) {
+    implementation_->runtime.shutdown(self.options.shutdown_deadline);
+    return Implementation::meet(self.process->next(survivors), new_rank, new_size, self.options);
+  }
+  if (self.rejoined)
+    throw Error(ErrorCode::kPrecondition,
+                "rank " + std::to_string(self.rank) +
+                    " has rejoined others from this world already: go on from the world that it got then");
   implementation_->runtime.shutdown(self.options.shutdown_deadline);
-  if (self.process) return Implementation::meet(self.process->next(survivors), new_rank, new_size, self.options);
+  const auto patience = bounded_wait(self.options.assemble_deadline);
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->deadline = system_clock().now() + patience;
+  TcpLinksConfig links;
+  for (const int survivor : survivors) links.addresses.push_back(self.addresses[static_cast<std::size_t>(survivor)]);
+  links.listener = self.door->open_again(patience);
+  DigestBuilder incarnation;
+  incarnation.add(ByteSpan(self.incarnation + " rejoined by " + listed(survivors)));
+  links.incarnation = to_hex(incarnation.finish()).substr(0, 32);
+  links.arrival = arrival;
+  World world = Implementation::connect(std::move(links), new_rank, self.door, self.key_context, self.secret, self.options);
+  world.implementation_->local_rank = self.local_rank;
+  world.implementation_->store = self.store;
+  world.await_all(patience);
+  arrival->complete = true;
+  implementation_->rejoined = true;
+  return world;
+}
 
-  const auto meet_at = [&](const c10::intrusive_ptr<c10d::Store>& store) {
-    // Survivors of other worlds, and others of this one, meet elsewhere.
-    const auto meeting =
-        c10::make_intrusive<c10d::PrefixStore>("cairn/rejoin/" + self.incarnation + "/" + listed(survivors), store);
-    World world = Implementation::meet(*meeting, new_rank, new_size, self.secret, self.options);
-    world.implementation_->local_rank = self.local_rank;
-    world.implementation_->place = self.place;
-    world.implementation_->stores = self.stores;
-    if (store != self.stores.back()) world.implementation_->stores.push_back(store);
-    return world;
-  };
-  if (!self.place) return meet_at(self.stores.back());
-  // Opened anew: the rank that hosted it may be among the lost ones, which is for the new rank 0 to find out.
-  Place place = *self.place;
-  place.rank = new_rank;
-  place.world_size = new_size;
-  const auto end = std::chrono::steady_clock::now() + bounded_wait(self.options.assemble_deadline);
-  while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    const auto store = open_store(place, std::max(left, std::chrono::milliseconds(0)));
-    try {
-      return meet_at(store);
-    } catch (const Error& error) {
-      // It may have been the lost rank's, whose process was still ending.
-      if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+void World::await_all(std::chrono::milliseconds deadline) const {
+  try {
+    Agreement(*this, "cairn/rejoin")
+        .reach(
+            "who goes on", "", [](const auto&) { return std::string(); }, deadline);
+  } catch (const CheckpointException& failed) {
+    const std::string all =
+        "the world of " + std::to_string(size()) + " ranks did not assemble within " + std::to_string(deadline.count()) + " ms: ";
+    std::vector<int> missing;
+    for (const auto& [rank, failure] : failed.failures())
+      if (failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent) missing.push_back(rank);
+    if (!missing.empty()) throw Error(ErrorCode::kDeadline, all + name_ranks(missing) + " did not come");
+    throw Error(ErrorCode::kDeadline, all + describe(failed.failures()));
   }
 }
 

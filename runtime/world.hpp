@@ -86,10 +86,10 @@ class World {
   // call it, with the same list. This world is shut down first, as by the last handle; the new one has its options and an
   // incarnation of its own. Checkpointers stay with the world that they were made for: make new ones.
   //
-  // The ranks meet through the same store as before. If they came by `from_environment` and rank 0, which hosted it, is gone, the new
-  // rank 0 hosts one in its place, which works if it runs at MASTER_ADDR. Blocks until all survivors have come. Throws
-  // kInvalidArgument for a list that is none or lacks this rank, kDeadline naming those that did not come, kUnavailable if the store
-  // is out of reach, kUnsupported for a world that was made by `from_addresses`: there, make the next one in the same way.
+  // The ranks meet where they have listened before: no store is needed, and nobody who is not in the list. Blocks until all survivors
+  // have come, or assemble_deadline. Throws kInvalidArgument for a list that is none or lacks this rank, kDeadline naming those that did
+  // not come, as they would be called in the new world, kPrecondition if this world has been rejoined from already. After kDeadline it
+  // may be called again.
   World rejoin(const std::vector<int>& survivors) const;
 
   // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
@@ -111,6 +111,7 @@ class World {
  private:
   struct Implementation;
   explicit World(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+  void await_all(std::chrono::milliseconds deadline) const;
   std::shared_ptr<Implementation> implementation_;
 };
 

@@ -111,7 +111,8 @@ bool is_loopback(const Endpoint& endpoint) {
   return false;
 }
 
-Socket listen_on(const std::string& host, int port) {
+// Of several sockets with SO_REUSEADDR that are bound to one port, one may listen.
+Socket reserve_port(const std::string& host, int port) {
   if (port < 0 || port > 65535)
     throw Error(ErrorCode::kInvalidArgument, "listening on port " + std::to_string(port) + ": not a port");
   const auto where = look_up(host, port, AI_PASSIVE);
@@ -121,7 +122,12 @@ Socket listen_on(const std::string& host, int port) {
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (::bind(socket.get(), address_of(where), where.length) != 0) throw system_error("listen at", name, errno);
-  if (::listen(socket.get(), SOMAXCONN) != 0) throw system_error("listen at", name, errno);
+  return socket;
+}
+
+Socket listen_on(const std::string& host, int port) {
+  Socket socket = reserve_port(host, port);
+  if (::listen(socket.get(), SOMAXCONN) != 0) throw system_error("listen at", join_address(host, port), errno);
   return socket;
 }
 

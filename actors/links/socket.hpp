@@ -53,6 +53,9 @@ std::string join_address(const std::string& host, int port);
 // Listens at `host`, a name or address of this machine, on `port`; 0 asks the system for one. Throws kInvalidArgument,
 // kUnavailable.
 Socket listen_on(const std::string& host, int port);
+// Keeps a port, as above, for one listener after the other: nobody connects to it, and while it is there the system gives the port to
+// nobody else, be there a listener or not. To be made before the first of them. Throws as above.
+Socket reserve_port(const std::string& host, int port);
 // Where a socket is bound.
 Endpoint local_endpoint(const Socket& socket);
 

@@ -70,7 +70,7 @@ struct Setup {
   std::vector<std::string> addresses;
   std::vector<Endpoint> endpoints;
   LinkIdentity identity;
-  bool all_listen = false;
+  std::shared_ptr<const Arrival> arrival;
   TransformFactory transform;
   std::shared_ptr<LinkCounters> counters;
   RuntimeOptions options;
@@ -157,6 +157,10 @@ class TcpLinks {
   int rank() const { return setup_->identity.rank; }
   int world_size() const { return setup_->identity.world_size; }
   const RuntimeOptions& options() const { return setup_->options; }
+  bool all_came() const { return setup_->arrival && setup_->arrival->complete.load(); }
+  bool gathering() const { return setup_->arrival && !all_came() && now() < setup_->arrival->deadline; }
+  // Whether it is known to have listened as a rank of this world.
+  bool has_listened(int of) const { return linked_[static_cast<std::size_t>(of)] || all_came(); }
   Peer& peer(int of) { return peers_[static_cast<std::size_t>(of)]; }
   static MonotonicTime now() { return system_clock().now(); }
   std::string describe(int of) const {
@@ -189,6 +193,7 @@ class TcpLinks {
   void on_opening_step(std::uint64_t number);
   void hand_shake(std::uint64_t number);
   void try_again(std::uint64_t number, const std::string& trouble);
+  void give_up(std::uint64_t number, LinkDownCause cause, const std::string& why, bool say_goodbye = false);
   void cancel_opening(std::uint64_t number);
   void ask_back(int of);
 
@@ -235,7 +240,7 @@ class TcpLinks {
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
   std::vector<bool> asked_back_;  // by rank: since something was last sent to it
-  std::vector<bool> listened_;    // ranks that are known to have listened
+  std::vector<bool> linked_;      // ranks that have been linked
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
   std::map<std::uint64_t, Opening> openings_;
   caf::io::accept_handle door_;

@@ -179,7 +179,7 @@ void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
     linger(*connection);
     ask_back(connection->transform->claimed_rank());
   } else if (forbidden) {
-    go_down(connection->rank, LinkDownCause::kForbidden,
+    give_up(connection->opening, LinkDownCause::kForbidden,
             describe(connection->rank) + " and this rank do not share a secret: " + fault.what() + "; give all ranks the same one");
   } else {
     misbehaved(connection, fault.what());
@@ -255,8 +255,12 @@ void TcpLinks::misbehaved(const ConnectionPtr& connection, const std::string& wh
   if (connection->stage == Stage::kAccepted) {
     discard(connection);
   } else if (!connection->ended && connection->stage != Stage::kLeaving) {
-    go_down(connection->rank, LinkDownCause::kProtocol, describe(connection->rank) + " does not keep to the protocol: " + what,
-            true);
+    const std::string why = describe(connection->rank) + " does not keep to the protocol: " + what;
+    if (connection->stage == Stage::kOpened) {
+      give_up(connection->opening, LinkDownCause::kProtocol, why, true);
+    } else {
+      go_down(connection->rank, LinkDownCause::kProtocol, why, true);
+    }
   }
 }
 

@@ -64,7 +64,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   setup_ = std::move(setup);
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
   asked_back_.assign(peers_.size(), false);
-  listened_.assign(static_cast<std::size_t>(world_size()), setup_->all_listen);
+  linked_.assign(peers_.size(), false);
   connections_max_ = connections_max();
   strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
   beat_interval_ = std::max(options().silence / 4, milliseconds(1));
@@ -168,7 +168,7 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
   ++setup_->counters->established;
   connection->stage = Stage::kEstablished;
   connection->reader.set_frame_bytes_max(options().frame_bytes_max);
-  listened_[static_cast<std::size_t>(from)] = true;
+  linked_[static_cast<std::size_t>(from)] = true;
   other.up = true;
   other.link = hello.link();
   other.frame_bytes_max = hello.frame_bytes_max();
@@ -324,7 +324,7 @@ class TcpLinksFactory : public LinksFactory {
     setup->addresses = config_.addresses;
     setup->endpoints = endpoints_;
     setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
-    setup->all_listen = config_.all_listen;
+    setup->arrival = config_.arrival;
     setup->transform = config_.transform;
     setup->counters = config_.counters;
     setup->options = options;

@@ -9,6 +9,7 @@
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/transform.hpp>
+#include <cairn/base/clock.hpp>
 
 namespace cairn {
 
@@ -34,13 +35,20 @@ struct LinkCounters {
   std::atomic<std::uint64_t> door_shut{0};           // how often nobody was let in until the process had a descriptor again
 };
 
+// Of all ranks at the place where they are to be linked. Until it is complete, or too late, whoever cannot be linked, for whatever
+// reason, is tried again, beyond connect_deadline too: it may be in another world still. Once it is, who refuses a connection has ended;
+// else that is only said of ranks that were linked before.
+struct Arrival {
+  std::atomic<bool> complete{false};
+  MonotonicTime deadline;
+};
+
 struct TcpLinksConfig {
   Socket listener;                     // see listen_on
   std::vector<std::string> addresses;  // "host:port" of every rank's listener; names are looked up once, now
   std::string incarnation;
-  TransformFactory transform;  // none: as plain_transform(), and all addresses must be loopback
-  // All ranks listen by now: who refuses a connection has ended. Otherwise that is only said of ranks that were linked before.
-  bool all_listen = false;
+  TransformFactory transform;              // none: as plain_transform(), and all addresses must be loopback
+  std::shared_ptr<const Arrival> arrival;  // null: nobody knows who has come
   std::shared_ptr<LinkCounters> counters;  // may be null
 };
 

@@ -31,8 +31,8 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
     hand_shake(number);
   } else if (progress.state == ConnectState::kFailed) {
     opening.socket.reset();
-    if (progress.error_number == ECONNREFUSED && listened_[static_cast<std::size_t>(opening.rank)]) {
-      go_down(opening.rank, LinkDownCause::kUnreachable, describe(opening.rank) + " has ended: nobody listens there any more");
+    if (progress.error_number == ECONNREFUSED && has_listened(opening.rank)) {
+      give_up(number, LinkDownCause::kUnreachable, describe(opening.rank) + " has ended: nobody listens there any more");
     } else {
       try_again(number, std::strerror(progress.error_number));
     }
@@ -63,7 +63,7 @@ void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
     cancel_opening(number);
     return;
   }
-  if (now() + opening.backoff >= opening.deadline) {
+  if (!gathering() && now() + opening.backoff >= opening.deadline) {
     go_down(opening.rank, LinkDownCause::kUnreachable,
             "cannot connect to " + describe(opening.rank) + " within " + std::to_string(options().connect_deadline.count()) +
                 " ms: " + trouble);
@@ -71,6 +71,15 @@ void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
   }
   tell_self_later(opening.backoff, OpeningStep{number});
   opening.backoff = std::min(opening.backoff * 2, kBackoffMax);
+}
+
+// Another attempt would fail in the same way, unless the rank has not come to this world yet.
+void TcpLinks::give_up(std::uint64_t number, LinkDownCause cause, const std::string& why, bool say_goodbye) {
+  if (gathering()) {
+    try_again(number, why);
+  } else {
+    go_down(openings_.at(number).rank, cause, why, say_goodbye);
+  }
 }
 
 void TcpLinks::cancel_opening(std::uint64_t number) {
@@ -138,8 +147,10 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
     const auto& refusal = frame.refusal();
     if (may_be_tried_again(refusal.reason())) {
       try_again(connection->opening, "it refuses: " + refusal.why());
+    } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && has_listened(from)) {
+      give_up(connection->opening, LinkDownCause::kUnreachable, describe(from) + " has left this world: " + refusal.why());
     } else {
-      go_down(from, LinkDownCause::kProtocol, describe(from) + " refuses: " + refusal.why());
+      give_up(connection->opening, LinkDownCause::kProtocol, describe(from) + " refuses: " + refusal.why());
     }
     return;
   }

@@ -238,9 +238,9 @@ class CoordinatorFrozenWhileLoading(FaultTest):
 
 
 class Rejoined(FaultTest):
-    def rejoin(self, case):
+    def rejoin(self, case, options=()):
         directory = self.directory(str(case.rank))
-        result = self.launch("rejoin", directory, str(case.coordinator), options=["--inject", case.rule])
+        result = self.launch("rejoin", directory, str(case.coordinator), options=["--inject", case.rule, *options])
         self.assertEqual(result.returncode, SIGKILLED, result.stdout)
         survivors = [rank for rank in range(WORLD) if rank != case.rank]
         told = self.reports(directory, "report", range(WORLD - 1), result.stdout)
@@ -254,6 +254,9 @@ class Rejoined(FaultTest):
 
     def test_the_rank_that_hosted_the_store_is_the_one_that_died(self):
         self.rejoin(Case("kill", "hook:write_data", 0, 2, coordinator=1))
+
+    def test_the_rank_that_hosted_the_store_stands_still(self):
+        self.rejoin(Case("freeze", "hook:write_data", 0, 2), IMPATIENT)
 
 
 class OthersAtTheDoor(FaultTest):

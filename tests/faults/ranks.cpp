@@ -204,6 +204,9 @@ void rejoin(const std::string& directory, int coordinator) {
   }
   require(!failures.empty(), "the second save failed");
   const auto survivors = self.world.survivors(failures);
+  std::vector<std::string> stopped;
+  for (const auto& [rank, failure] : failures)
+    if (failure.kind == FailureKind::kSilent) stopped.push_back(self.board.read("pid." + std::to_string(rank)));
   const World smaller = self.world.rejoin(survivors);
   require(smaller.size() == self.world.size() - 1, "the new world is smaller by one");
   require(smaller.incarnation() != self.world.incarnation(), "the new world has an incarnation of its own");
@@ -213,6 +216,10 @@ void rejoin(const std::string& directory, int coordinator) {
   after.save(3);
   require(after.load() == 3, "the load of what the smaller world saved");
   after.report("report", "survived as rank " + std::to_string(smaller.rank()) + " of " + std::to_string(smaller.size()) + "\n");
+  // Nobody lets those go on that stand still.
+  if (smaller.rank() != 0) return;
+  after.board.await_all("report", all_but(smaller.size(), smaller.size()));
+  for (const auto& pid : stopped) ::kill(std::stoi(pid), SIGKILL);
 }
 
 // --- save, check --------------------------------------------------------------------------------------------------------------

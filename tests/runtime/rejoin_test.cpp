@@ -1,6 +1,7 @@
 // Survivors that go on in a smaller world, without a restart.
 #include <exception>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -52,16 +53,38 @@ WorldOptions short_of_patience() {
 struct InMemory {
   static std::vector<World> make(int size) { return World::in_process(size, short_of_patience()); }
 };
+std::vector<World> through_a_store(int size, const WorldOptions& options) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::optional<World>> made(static_cast<std::size_t>(size));
+  std::vector<int> ranks(made.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  on_ranks(ranks, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, size, options); });
+  std::vector<World> worlds;
+  for (auto& world : made) worlds.push_back(*world);
+  return worlds;
+}
 struct OverTcp {
+  static std::vector<World> make(int size) { return through_a_store(size, short_of_patience()); }
+};
+struct OverTls {
   static std::vector<World> make(int size) {
-    const auto store = c10::make_intrusive<c10d::HashStore>();
-    std::vector<std::optional<World>> made(static_cast<std::size_t>(size));
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
-    on_ranks(ranks,
-             [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, size, short_of_patience()); });
+    WorldOptions options = short_of_patience();
+    options.secret = "nobody could guess these bytes";
+    return through_a_store(size, options);
+  }
+};
+struct FromAddresses {
+  static std::vector<World> make(int size) {
+    std::vector<std::string> addresses;
+    {
+      std::vector<Socket> holders;
+      for (int rank = 0; rank < size; ++rank) {
+        holders.push_back(listen_on("127.0.0.1", 0));
+        addresses.push_back(to_string(local_endpoint(holders.back())));
+      }
+    }
     std::vector<World> worlds;
-    for (auto& world : made) worlds.push_back(*world);
+    for (int rank = 0; rank < size; ++rank) worlds.push_back(World::from_addresses(rank, addresses, "a job", short_of_patience()));
     return worlds;
   }
 };
@@ -85,7 +108,7 @@ World& world_at(std::vector<World>& worlds, int rank) { return worlds[static_cas
 }  // namespace
 
 TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves and loads in ever smaller worlds", Kind, InMemory,
-                   OverTcp) {
+                   OverTcp, OverTls, FromAddresses) {
   LeakCheck leaks;
   TemporaryDirectory directory;
   const std::string id = directory.path() + "/checkpoint";
@@ -163,7 +186,38 @@ TEST_CASE("survivors that do not come are named") {
   });
   const Thrown thrown = thrown_by([&] { worlds[0]->rejoin({0, 2}); });
   CHECK(thrown.code == ErrorCode::kDeadline);
-  CHECK_MESSAGE(thrown.says("rank 1 did not come"), thrown.what);  // as it would be called
+  CHECK_MESSAGE(thrown.says("waiting for rank 1 to join"), thrown.what);  // as it would be called
+}
+
+TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") {
+  std::vector<World> worlds = OverTcp::make(3);
+  for (const int absent : {0, 1}) worlds[static_cast<std::size_t>(absent)].shutdown(seconds(60));
+  WorldOptions options = short_of_patience();
+  options.assemble_deadline = milliseconds(300);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::optional<World>> made(2);
+  on_ranks({0, 1}, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 2, options); });
+  for (const bool gone : {false, true}) {  // still in the world before; nobody listens
+    CAPTURE(gone);
+    if (gone) made[0]->shutdown(seconds(60));
+    const Thrown thrown = thrown_by([&] { made[1]->rejoin({0, 1}); });
+    CHECK(thrown.code == ErrorCode::kDeadline);
+    CHECK_MESSAGE(thrown.says("rank 0"), thrown.what);
+  }
+}
+
+TEST_CASE_TEMPLATE("who comes late is waited for; nobody rejoins from one world twice", Kind, OverTcp, OverTls) {
+  LeakCheck leaks;
+  std::vector<World> worlds = Kind::make(3);
+  // It goes on only when the other one has been refused where it still is in the world before.
+  std::thread late([&] {
+    while (worlds[0].dump_trace().find("refused: another incarnation") == std::string::npos) std::this_thread::yield();
+    CHECK(worlds[0].rejoin({0, 2}).rank() == 0);
+  });
+  CHECK(worlds[2].rejoin({0, 2}).rank() == 1);
+  late.join();
+  const Thrown thrown = thrown_by([&] { worlds[2].rejoin({0, 2}); });
+  CHECK(thrown.code == ErrorCode::kPrecondition);
 }
 
 TEST_CASE("lists that are none are refused, and the world is left as it is") {
@@ -181,12 +235,4 @@ TEST_CASE("lists that are none are refused, and the world is left as it is") {
   on_ranks({0, 1}, [&](int rank) {
     CHECK_NOTHROW(Checkpointer(world_at(worlds, rank)).save(state_of(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
   });
-
-  std::string address;
-  {
-    const Socket holder = listen_on("127.0.0.1", 0);
-    address = to_string(local_endpoint(holder));
-  }
-  const World from_addresses = World::from_addresses(0, {address}, "a job");
-  CHECK(thrown_by([&] { from_addresses.rejoin({0}); }).code == ErrorCode::kUnsupported);
 }
