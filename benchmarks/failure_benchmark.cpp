@@ -1,5 +1,6 @@
 // How long the survivors of a save wait for its failure map when a rank is killed or frozen, beside the time in which a bare socket of
-// the same process reports its end; and whether busy machines raise false alarms.
+// the same process reports its end; whether busy machines raise false alarms; and what it costs that ranks are watched and events recorded
+// while nothing fails.
 //
 // Four rank processes on this machine. One JSON object a line: {name, value, unit, limit, ratio, goal, met}. `--quick`: fewer
 // repetitions. `--resident MIB`: memory that the victim holds, default 256: the kernel closes the sockets of a large process late.
@@ -21,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -88,7 +90,21 @@ class WaitingWriter : public StorageWriter {
   Promise<WriteResults> never_;
 };
 
-World join(int rank, const std::string& addresses, const std::string& job) {
+RuntimeOptions watchful() {
+  RuntimeOptions options;
+  options.silence = kSilence;
+  return options;
+}
+
+// Next to no beats, and a ring that holds next to nothing.
+RuntimeOptions careless() {
+  RuntimeOptions options;
+  options.silence = std::chrono::hours(1);
+  options.trace_ring_bytes = 1;
+  return options;
+}
+
+World join(int rank, const std::string& addresses, const std::string& job, const RuntimeOptions& runtime = watchful()) {
   std::vector<std::string> all;
   for (std::size_t at = 0; at < addresses.size();) {
     const std::size_t comma = std::min(addresses.find(',', at), addresses.size());
@@ -96,7 +112,7 @@ World join(int rank, const std::string& addresses, const std::string& job) {
     at = comma + 1;
   }
   WorldOptions options;
-  options.runtime.silence = kSilence;
+  options.runtime = runtime;
   options.secret = "known to the ranks of this benchmark";
   return World::from_addresses(rank, all, job, options);
 }
@@ -153,6 +169,24 @@ int be_calm_rank(int rank, const std::string& addresses, const std::string& job)
   // Ranks that stopped a save earlier than others end the calls of those: only an alarm before the end counts.
   tell("calm " + std::to_string(saves) + " " + failure + "\n");
   std::_Exit(0);
+}
+
+// Saves `saves` times, 1,000 small tensors in all, to `directory`; prints the median time.
+int be_paced_rank(int rank, const std::string& addresses, const std::string& job, bool watched, int saves,
+                  const std::string& directory) {
+  Checkpointer checkpointer(join(rank, addresses, job, watched ? watchful() : careless()));
+  StateDict state;
+  for (int i = rank; i < 1000; i += kRanks) state[std::to_string(i)] = torch::ones({256});
+  SaveOptions options;
+  std::vector<double> times;
+  for (int i = 0; i <= saves; ++i) {
+    const std::int64_t start = now_ns();
+    checkpointer.save(state, directory, options);
+    if (i > 0) times.push_back(static_cast<double>(now_ns() - start) / 1e6);  // the first one links the ranks
+  }
+  std::nth_element(times.begin(), times.begin() + saves / 2, times.end());
+  tell("paced " + std::to_string(times[static_cast<std::size_t>(saves / 2)]) + "\n");
+  return 0;
 }
 
 // --- the driver --------------------------------------------------------------------------------------------------------------
@@ -356,11 +390,47 @@ void look_for_false_alarms(const std::string& program, int seconds) {
       seconds, static_cast<int>(kSilence.count()), alarms, alarms == 0 ? "true" : "false");
 }
 
+// The median of a run of saves, watched and not, in turns: the machine is the same for both.
+void measure_cost(const std::string& program, int turns, int saves) {
+  const auto one_run = [&](bool watched) {
+    char directory[] = "/dev/shm/cairn-failure-XXXXXX";
+    if (::mkdtemp(directory) == nullptr) give_up("cannot make a directory in /dev/shm");
+    double median = 0;
+    {
+      const std::string addresses = free_addresses();
+      const std::string job = fresh_job();
+      std::vector<RankProcess> ranks;
+      ranks.reserve(kRanks);
+      for (int rank = 0; rank < kRanks; ++rank)
+        ranks.emplace_back(program, std::vector<std::string>{"--paced-rank", std::to_string(rank), addresses, job,
+                                                             watched ? "1" : "0", std::to_string(saves), directory});
+      for (auto& rank : ranks) median = std::max(median, std::stod(rank.wait_for("paced ")));
+    }
+    std::filesystem::remove_all(directory);
+    return median;
+  };
+  std::vector<double> watched;
+  std::vector<double> careless;
+  std::vector<double> ratios;
+  for (int turn = 0; turn < turns; ++turn) {
+    careless.push_back(one_run(false));
+    watched.push_back(one_run(true));
+    ratios.push_back(watched.back() / careless.back());
+  }
+  std::printf(
+      "{\"name\": \"save_watched_and_recorded\", \"value\": %.4g, \"unit\": \"ms\", \"limit\": %.4g, \"ratio\": %.4g, "
+      "\"goal\": \"at most 1.01 x of one without\", \"met\": %s}\n",
+      quantile(watched, 0.5), quantile(careless, 0.5), quantile(ratios, 0.5), quantile(ratios, 0.5) <= 1.01 ? "true" : "false");
+  std::fflush(stdout);
+}
+
 int run(int argc, char** argv) {
   const std::vector<std::string> words(argv, argv + argc);
   if (argc == 8 && words[1] == "--rank")
     return be_rank(std::stoi(words[2]), std::stoi(words[3]), words[4], words[5], std::stoi(words[6]), std::stoi(words[7]));
   if (argc == 5 && words[1] == "--calm-rank") return be_calm_rank(std::stoi(words[2]), words[3], words[4]);
+  if (argc == 8 && words[1] == "--paced-rank")
+    return be_paced_rank(std::stoi(words[2]), words[3], words[4], words[5] == "1", std::stoi(words[6]), words[7]);
   bool quick = false;
   int resident_mib = 256;
   int calm_seconds = 30;
@@ -382,6 +452,7 @@ int run(int argc, char** argv) {
   measure_freezes(words[0], "rank", 2, quick ? 3 : 10);
   measure_freezes(words[0], "coordinator", 0, quick ? 3 : 10);
   look_for_false_alarms(words[0], calm_seconds);
+  measure_cost(words[0], quick ? 3 : 15, quick ? 50 : 200);
   return 0;
 }
 

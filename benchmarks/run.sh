@@ -33,7 +33,7 @@ if [ ! -f build/release/build.ninja ]; then
   mkdir -p build/release
   cmake --preset release >build/release/configure.log 2>&1 || { cat build/release/configure.log >&2; exit 1; }
 fi
-cmake --build --preset release --parallel "$(nproc)" --target "${targets[@]}" >&2
+cmake --build --preset release --parallel "$(nproc)" --target "${targets[@]}" char_lm >&2
 
 # PyTorch first: Cairn's own figure is judged by it.
 if [ -n "${CAIRN_PYTORCH:-}" ]; then
@@ -48,4 +48,6 @@ for target in "${targets[@]}"; do
   echo "=== $target" >&2
   "build/release/bin/$target" "${quick[@]}" >"$results/1_$target.jsonl"
 done
+echo "=== resume" >&2
+python3 benchmarks/resume.py build/release/bin "${quick[@]}" >"$results/1_resume.jsonl"
 python3 benchmarks/report.py ${json:+--json "$json"} "$results"/*.jsonl

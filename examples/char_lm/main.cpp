@@ -102,7 +102,6 @@ void train(const Arguments& arguments) {
     const float loss = train_step(model, *training.optimizer, text, arguments.seed, training.step, parallel);
     ++training.step;
     if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
-    std::fflush(stdout);
     save_if_due(training, loss, manager, arguments.async);
   }
   manager.wait_for_saves();
@@ -143,4 +142,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace char_lm
 
-int main(int argc, char** argv) { return char_lm::run(argc, argv); }
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // also where the output is read by cairn-launch
+  return char_lm::run(argc, argv);
+}
