@@ -143,6 +143,38 @@ TEST_CASE("a follower whose successor is lost follows the next that has asked") 
   CHECK(sent<Standing>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
 }
 
+TEST_CASE("a follower that was sent on has promised nothing to anybody until the next one asks") {
+  const auto sent_on = [] {
+    RankSteps rank(3, 5);
+    rank.plan(1, 5);
+    rank.step(silent(0));
+    rank.receive(1, ask_of(7), 5);
+    CHECK(sent<Standing>(rank.receive(1, FollowOther{4}, 5)).at(0).second.leader == -1);
+    return rank;
+  };
+  Outcome outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(0, failure_on(0, "lost"));
+  {
+    RankSteps rank = sent_on();  // the one that sent it on had the outcome after all
+    const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
+    CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
+  }
+  {
+    RankSteps rank = sent_on();  // a third one asks first
+    const auto standing = sent<Standing>(rank.receive(2, ask_of(9), 5));
+    REQUIRE(standing.size() == 1);
+    CHECK(standing[0].second.kind == StandingKind::kOrphaned);
+    CHECK(standing[0].second.leader == 2);
+    CHECK(was_ignored(rank.receive(1, outcome, 5)));
+  }
+  {
+    RankSteps rank = sent_on();  // its caller wants no more
+    const auto ended = rank.run_hooks(rank.step(protocol::Cancelled{"no more"}));
+    CHECK(all_of<Finished>(ended).size() <= 1);
+    CHECK(all_of<Finished>(rank.run_hooks(rank.receive(4, outcome, 5))).size() + all_of<Finished>(ended).size() == 1);
+  }
+}
+
 TEST_CASE("a rank that joins again hears Begin, even before the coordinator has answered it") {
   RankSteps rank(1, 2);
   rank.step(call_of(1));
