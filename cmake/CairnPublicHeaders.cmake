@@ -27,12 +27,17 @@ set(CAIRN_PUBLIC_HEADERS
     storage/storage.hpp
     storage/store.hpp
     actors/options.hpp
+    training/fully_shard.hpp
+    training/hooked.hpp
+    training/process_group.hpp
+    training/process_mesh.hpp
     runtime/async_save.hpp
     runtime/cairn.hpp
     runtime/cancellation.hpp
     runtime/checkpoint_manager.hpp
     runtime/checkpointer.hpp
     runtime/injection.hpp
+    runtime/process_groups.hpp
     runtime/testing.hpp
     runtime/world.hpp
     tests/storage/store_conformance.hpp

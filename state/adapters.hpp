@@ -48,6 +48,9 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> opti
 // replaces an earlier one. Throws kInvalidArgument if the box does not lie within the size or is not of the parameter's.
 // Thread-safe.
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size);
+// The same for the part that `rank` has of a tensor that lies on a mesh; the ShardedTensors know the mesh and the placements.
+void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
+                   const std::vector<Placement>& placements, int rank);
 // The declaration, if there is one. Thread-safe.
 std::optional<std::pair<Box, Extents>> declared_shard(const torch::Tensor& parameter);
 

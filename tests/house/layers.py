@@ -14,6 +14,7 @@ FORBIDDEN_FOLDERS = {
     "messages": {"state"},
     "state": {"messages"},
     "actors/protocol": {"state", "storage"},
+    "training": {"messages", "storage", "actors"},
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"

@@ -1,0 +1,61 @@
+// Ranks as threads of one process, with real process groups between them.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/training/process_group.hpp>
+
+namespace cairn::testing {
+
+// Runs `body` on each rank. Throws what a rank threw; where several did, what a rank found by itself comes before what it was told.
+inline void on_ranks(int size, const std::function<void(const training::ProcessGroup&)>& body,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        at::set_num_threads(1);
+        training::ProcessGroupOptions options;
+        options.timeout = timeout;
+        body(training::ProcessGroup::from_store(store, rank, size, options));
+      } catch (...) {
+        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::exception_ptr told;
+  for (const auto& error : thrown) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      if (failure.code() != ErrorCode::kUnavailable && failure.code() != ErrorCode::kDeadline) throw;
+      told = error;
+    }
+  }
+  if (told) std::rethrow_exception(told);
+}
+
+// LibTorch's generator is the process's: what draws from it does so alone, from the same seed on all ranks.
+template <class Work>
+auto seeded(std::uint64_t seed, Work&& work) -> decltype(work()) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  return work();
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,410 @@
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/training/sharded_models.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using training::fully_shard;
+using training::FullyShardOptions;
+using training::Hooked;
+using training::ProcessGroup;
+using training::ProcessMesh;
+using training::ShardingStrategy;
+
+namespace {
+
+template <class Model, class... Arguments>
+Hooked<Model> model_of(Arguments&&... arguments) {
+  return seeded(0, [&] { return Hooked<Model>(std::forward<Arguments>(arguments)...); });
+}
+
+torch::Tensor input_of(std::int64_t rows, std::int64_t columns, std::uint64_t seed = 1) {
+  return seeded(seed, [&] { return torch::randn({rows, columns}); });
+}
+
+// Trains both on the same input for some steps; returns the largest difference of losses and of parameters in the end.
+template <class Plain, class Sharded>
+double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, int steps = 5) {
+  torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(sharded->parameters(), 0.01);
+  double largest = 0;
+  for (int step = 0; step < steps; ++step) {
+    plain_optimizer.zero_grad();
+    optimizer.zero_grad();
+    const torch::Tensor expected = plain(input).pow(2).mean(), loss = sharded(input).pow(2).mean();
+    largest = std::max(largest, std::abs(expected.template item<double>() - loss.template item<double>()));
+    expected.backward();
+    loss.backward();
+    plain_optimizer.step();
+    optimizer.step();
+  }
+  return std::max(largest, largest_difference(whole_parameters(*plain), whole_parameters(*sharded)));
+}
+
+}  // namespace
+
+TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between ranks is refused") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
+    fully_shard(*model->layers[0], mesh);
+    fully_shard(*model, mesh);
+    const Thrown twice = thrown_by([&] { fully_shard(*model, mesh); });
+    CHECK(twice.code == ErrorCode::kPrecondition);
+    CHECK(twice.says("fully sharded already"));
+    CHECK(thrown_by([&] { fully_shard(*model->layers[0], mesh); }).says("fully sharded already"));
+
+    torch::nn::Module scalar;
+    scalar.register_parameter("scale", torch::ones({}));
+    CHECK(thrown_by([&] { fully_shard(scalar, mesh); }).code == ErrorCode::kUnsupported);
+    const ProcessMesh wide(group, {2, 1, 1}, {}, "wide");
+    auto other = model_of<Chain>(std::vector<std::int64_t>{4, 2});
+    CHECK(thrown_by([&] { fully_shard(*other, wide); }).code == ErrorCode::kInvalidArgument);
+
+    auto different = model_of<Chain>(std::vector<std::int64_t>{4, group.rank() + 2});
+    const Thrown mismatch = thrown_by([&] { fully_shard(*different, mesh); });
+    CHECK(mismatch.code == ErrorCode::kMismatch);
+    CHECK(mismatch.says("rank 1 wrapped something else than rank 0"));
+    CHECK(different->parameters()[0].size(0) == group.rank() + 2);  // as it was
+  });
+}
+
+TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: each is an error that says what to do") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
+    const torch::Tensor input = input_of(3, 4);
+    torch::optim::SGD early(model->parameters(), 0.1);
+    fully_shard(model, mesh);
+    const auto refused = [&](const auto& call) {
+      const torch::NoGradGuard no_grad;
+      const Thrown thrown = thrown_by(call);
+      CHECK(thrown.code == ErrorCode::kPrecondition);
+      CHECK(thrown.says("net1.weight"));
+    };
+    refused([&] { model->layers[0]->weight.mul_(2); });
+    refused([&] { model->layers[0]->weight.detach().zero_(); });
+    refused([&] { torch::nn::init::ones_(model->layers[0]->weight); });
+    refused([&] { model->layers[0]->weight.copy_(torch::ones({6, 4})); });
+
+    model(input).sum().backward();
+    const Thrown from_old = thrown_by([&] { early.step(); });
+    CHECK(from_old.code == ErrorCode::kPrecondition);
+    CHECK(from_old.says("make the optimizer after fully_shard"));
+    CHECK(thrown_by([&] { model->layers[0]->weight.grad().norm(); }).says("those of the shards"));
+    CHECK((model->parameters()[0].grad().sizes() == torch::IntArrayRef({3, 4})));
+
+    model->to(torch::kDouble);
+    const Thrown cast = thrown_by([&] { model(input); });
+    CHECK(cast.code == ErrorCode::kPrecondition);
+    // The unit goes with its last shard.
+    CHECK((cast.says("was cast") || cast.says("has lost its shards")));
+  });
+}
+
+TEST_CASE("fully_shard: a rank that does not use the model is named by the others in time") {
+  on_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
+        fully_shard(model, ProcessMesh(group));
+        if (group.rank() == 1) return;
+        const Thrown thrown = thrown_by([&] { model(input_of(3, 4)); });
+        CHECK((thrown.code == ErrorCode::kDeadline || thrown.code == ErrorCode::kUnavailable));
+        CHECK(thrown.says("not heard of since: rank 1"));
+      },
+      std::chrono::seconds(4));
+}
+
+TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory than it says") {
+  for (const int size : {1, 2, 4}) {
+    CAPTURE(size);
+    on_ranks(size, [&](const ProcessGroup& group) {
+      const ProcessMesh mesh(group);
+      auto plain = model_of<CompositeWithParameters>(16), model = model_of<CompositeWithParameters>(16);
+      std::int64_t whole = 0;
+      for (const auto& parameter : plain->parameters()) whole += static_cast<std::int64_t>(parameter.nbytes());
+      fully_shard(*model->u1, mesh);
+      fully_shard(*model->u2, mesh);
+      fully_shard(model, mesh);
+
+      // Names are the plain model's; each rank has its rows.
+      CHECK((model->named_parameters().keys() == plain->named_parameters().keys()));
+      std::int64_t held = 0;
+      for (const auto& parameter : model->parameters()) {
+        CHECK(parameter.size(0) == 16 / size);
+        held += static_cast<std::int64_t>(parameter.storage().nbytes());
+      }
+      CHECK(held == whole / size);
+      CHECK(training::memory_use(*model).shards == held);
+      CHECK(training::memory_use(*model).gathered == 0);
+      CHECK_FALSE(model->p.storage().data());
+
+      const torch::Tensor input = input_of(2, 16);
+      const double difference = train_both(plain, model, input);
+      CHECK(difference == 0);  // the same input on 1, 2 or 4 ranks: sums and quotients are exact
+
+      const std::int64_t unit = 3 * (16 * 16 + 16) * 4, root = (2 * 16 * 16 + 16) * 4;
+      CHECK(whole == 2 * unit + root);
+      const auto use = training::memory_use(*model);
+      CHECK(use.gathered == 0);
+      CHECK(use.gathered_peak == (size == 1 ? 0 : unit + root));  // one unit and what encloses it, never all; one rank shares
+      CHECK_FALSE(model->u1->l1->weight.storage().data());
+    });
+  }
+}
+
+TEST_CASE("fully_shard: uneven and empty shards, 3 and 4 ranks") {
+  for (const int size : {3, 4}) {
+    on_ranks(size, [&](const ProcessGroup& group) {
+      auto plain = model_of<Chain>(std::vector<std::int64_t>{5, 10, 15, 30, 5});
+      auto model = model_of<Chain>(std::vector<std::int64_t>{5, 10, 15, 30, 5});
+      FullyShardOptions options;
+      options.wrap_policy = training::wrap_classes<torch::nn::LinearImpl>();
+      fully_shard(model, ProcessMesh(group), options);
+      if (size == 4 && group.rank() == 3) CHECK(model->parameters()[7].numel() == 0);
+      // Three thirds do not add up to one.
+      CHECK(train_both(plain, model, input_of(4, 5)) <= (size == 3 ? 1e-6 : 0));
+    });
+  }
+}
+
+TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+    fully_shard(*model->u1, ProcessMesh(group));
+    fully_shard(model, ProcessMesh(group));
+    const torch::Tensor both = torch::cat({input_of(3, 8, 1), input_of(3, 8, 2)});
+    plain(both).mean().backward();
+    model(both.narrow(0, 3 * group.rank(), 3)).mean().backward();
+    const auto expected = plain->parameters(), shards = model->parameters();
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const torch::Tensor rows = expected[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
+      CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
+    }
+  });
+}
+
+TEST_CASE("fully_shard: strategies and hybrid meshes train alike") {
+  on_ranks(4, [&](const ProcessGroup& group) {
+    const ProcessMesh flat(group), grid(group, {2, 2}, {"replicas", "shards"});
+    for (const auto strategy : {ShardingStrategy::kFull, ShardingStrategy::kShardGradients, ShardingStrategy::kNoShard}) {
+      for (const ProcessMesh* mesh : {&flat, &grid}) {
+        CAPTURE(static_cast<int>(strategy));
+        CAPTURE(mesh->axes());
+        auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+        FullyShardOptions options;
+        options.strategy = strategy;
+        fully_shard(*model->u1, *mesh, options);
+        fully_shard(*model->u2, *mesh, options);
+        fully_shard(model, *mesh, options);
+        const bool cut = strategy != ShardingStrategy::kNoShard;
+        CHECK(model->parameters()[0].size(0) == (cut ? 8 / mesh->axis(mesh->axes() - 1).size() : 8));
+        CHECK(train_both(plain, model, input_of(2, 8)) == 0);
+        CHECK(training::memory_use(*model).gathered == 0);
+        training::reset_memory_peak(*model);
+        const torch::Tensor loss = model(input_of(2, 8)).sum();
+        const auto use = training::memory_use(*model);
+        const std::int64_t whole = 8 * (8 * 8 + 8) * 4;
+        CHECK(use.gathered == (strategy == ShardingStrategy::kShardGradients ? whole : 0));
+        loss.backward();
+        CHECK(training::memory_use(*model).gathered == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
+  struct TiedImpl : torch::nn::Module {
+    TiedImpl() : embedding(12, 6), unit(6), unused(6, 6), frozen(6, 6), apart(6, 6) {
+      register_module("embedding", embedding);
+      register_module("unit", unit);
+      register_module("unused", unused);
+      register_module("frozen", frozen);
+      register_module("apart", apart);
+      output = register_parameter("output", embedding->weight);
+      frozen->weight.set_requires_grad(false);
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      return torch::linear(apart(frozen(unit(embedding(x.to(torch::kLong).remainder(12))))), output);
+    }
+    torch::nn::Embedding embedding;
+    Unit unit;
+    torch::nn::Linear unused, frozen, apart;
+    torch::Tensor output;
+  };
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    auto plain = model_of<TiedImpl>(), model = model_of<TiedImpl>();
+    FullyShardOptions options;
+    options.ignored_modules = {model->apart.get()};
+    fully_shard(*model->embedding, mesh, options);
+    fully_shard(*model->unused, mesh, options);
+    fully_shard(model, mesh, options);
+    const auto named = model->named_parameters();
+    CHECK(named["output"].is_same(named["embedding.weight"]));
+    CHECK(named["apart.weight"].size(0) == 6);
+    CHECK(train_both(plain, model, seeded(3, [] { return torch::randint(12, {2, 4}); })) == 0);
+    CHECK_FALSE(named["unused.weight"].grad().defined());
+    CHECK_FALSE(named["frozen.weight"].grad().defined());
+
+    // Frozen and thawed later, by the shard or by the member.
+    model->named_parameters()["unit.l1.weight"].set_requires_grad(false);
+    model->frozen->weight.set_requires_grad(true);
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = torch::Tensor();
+    model(torch::ones({2, 3})).sum().backward();
+    CHECK_FALSE(model->named_parameters()["unit.l1.weight"].grad().defined());
+    CHECK(model->named_parameters()["frozen.weight"].grad().defined());
+    CHECK(model->named_parameters()["frozen.weight"].requires_grad());
+  });
+}
+
+TEST_CASE("fully_shard: a parameter that one rank alone uses has the mean of all; one that none uses has no gradient") {
+  struct BranchImpl : torch::nn::Module {
+    BranchImpl() : a(4, 4), b(4, 4), c(4, 4) {
+      register_module("a", a);
+      register_module("b", b);
+      register_module("c", c);
+    }
+    torch::Tensor forward(const torch::Tensor& x, bool through_b) { return through_b ? b(a(x)) : a(x); }
+    torch::nn::Linear a, b, c;
+  };
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<BranchImpl>(), model = model_of<BranchImpl>();
+    fully_shard(model, ProcessMesh(group));
+    const torch::Tensor input = input_of(3, 4).requires_grad_();  // so that each rank's backward reads the unit's parameters
+    plain(input, true).sum().backward();
+    model(input, group.rank() == 0).sum().backward();
+    const auto named = model->named_parameters();
+    const torch::Tensor half = plain->b->weight.grad().chunk(2)[static_cast<std::size_t>(group.rank())] / 2;
+    CHECK(named["b.weight"].grad().equal(half));
+    CHECK_FALSE(named["c.weight"].grad().defined());
+  });
+}
+
+TEST_CASE(
+    "fully_shard: gradients add up over backward passes, with and without synchronisation, and are clipped by their global norm") {
+  on_ranks(2, [&](const ProcessGroup& group) {
+    for (const bool sync : {true, false}) {
+      auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+      fully_shard(*model->u1, ProcessMesh(group));
+      fully_shard(model, ProcessMesh(group));
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        training::set_gradient_sync(*model, sync || seed == 3);
+        plain(input_of(2, 8, seed)).sum().backward();
+        model(input_of(2, 8, seed)).sum().backward();
+        CHECK(model->parameters()[0].grad().defined() == (sync || seed == 3));
+      }
+      const double expected = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.5);
+      CHECK(training::clip_grad_norm(*model, 0.5) == doctest::Approx(expected).epsilon(1e-6));
+      const auto whole = plain->parameters(), shards = model->parameters();
+      for (std::size_t i = 0; i < shards.size(); ++i) {
+        const torch::Tensor rows = whole[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
+        CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
+      }
+      CHECK(training::clip_grad_norm(*model, 1e9, std::numeric_limits<double>::infinity()) > 0);
+      CHECK(thrown_by([&] { training::clip_grad_norm(*model, 1, 0); }).code == ErrorCode::kInvalidArgument);
+    }
+  });
+}
+
+TEST_CASE("fully_shard: mixed precision computes in bfloat16, casts inputs of hooked modules, and keeps shards in float32") {
+  struct OuterImpl : torch::nn::Module {
+    OuterImpl() : inner(8, 8) { register_module("inner", inner); }
+    torch::Tensor forward(const torch::Tensor& x) {
+      seen = inner->weight.scalar_type();
+      return inner(x).to(torch::kFloat);
+    }
+    Hooked<torch::nn::Linear> inner;
+    at::ScalarType seen = at::kLong;
+  };
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<OuterImpl>(), model = model_of<OuterImpl>();
+    FullyShardOptions half;
+    half.mixed_precision.parameters = torch::kBFloat16;
+    half.mixed_precision.reduction = torch::kFloat;
+    fully_shard(model->inner, ProcessMesh(group), half);
+    fully_shard(model, ProcessMesh(group));
+    // bfloat16 has 8 bits: Adam's steps of 0.01 differ where a gradient's sign does.
+    CHECK(train_both(plain, model, input_of(4, 8)) <= 0.02);
+    CHECK((model->seen == torch::kBFloat16));
+    for (const auto& parameter : model->parameters()) {
+      CHECK((parameter.scalar_type() == torch::kFloat));
+      CHECK((parameter.grad().scalar_type() == torch::kFloat));
+    }
+  });
+}
+
+TEST_CASE("fully_shard: any call of any method gathers, in a scope or without, in training and in evaluation") {
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+    fully_shard(*model->u1, ProcessMesh(group));
+    fully_shard(*model, ProcessMesh(group));
+    const torch::Tensor input = input_of(2, 8);
+    {
+      const torch::NoGradGuard no_grad;
+      CHECK(model->forward(input).equal(plain(input)));
+      CHECK(model->u1->forward(input).equal(plain->u1(input)));
+      CHECK(training::memory_use(*model).gathered == 0);
+      const auto before = training::memory_use(*model).gathers;
+      const training::ForwardScope scope(*model);
+      model->forward(input);
+      CHECK(training::memory_use(*model).gathers == before + 2);
+      CHECK(training::memory_use(*model).gathered > 0);
+    }
+    CHECK(training::memory_use(*model).gathered == 0);
+    // What is loaded between two evaluations counts.
+    for (auto& shard : model->parameters()) std::memset(shard.data_ptr(), 0, shard.nbytes());
+    const torch::NoGradGuard no_grad;
+    CHECK(model->forward(input).count_nonzero().item<int>() == 0);
+  });
+}
+
+TEST_CASE("fully_shard: a backward pass that throws leaves a model that trains on") {
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+    fully_shard(*model->u1, ProcessMesh(group));
+    fully_shard(*model->u2, ProcessMesh(group));
+    fully_shard(model, ProcessMesh(group));
+    const torch::Tensor input = input_of(2, 8);
+    torch::Tensor hidden = model->l1(input);
+    hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("a hook of the user's"); });
+    torch::Tensor loss = model->l2(model->u2(model->u1(hidden))).sum();
+    CHECK_THROWS_AS(loss.backward(), std::runtime_error);
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = torch::Tensor();
+    CHECK(train_both(plain, model, input) == 0);
+  });
+}
+
+TEST_CASE("fully_shard: recurrent, convolutional and normalising layers of LibTorch's own train as they are") {
+  struct ManyImpl : torch::nn::Module {
+    ManyImpl()
+        : conv(torch::nn::Conv1dOptions(3, 4, 3).padding(1)),
+          gru(torch::nn::GRUOptions(4, 6).batch_first(true).num_layers(2)),
+          norm(torch::nn::LayerNormOptions({6})),
+          attention(6, 2),
+          head(6, 2) {
+      register_module("conv", conv);
+      register_module("gru", gru);
+      register_module("norm", norm);
+      register_module("attention", attention);
+      register_module("head", head);
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      const torch::Tensor y = norm(std::get<0>(gru(conv(x).transpose(1, 2)))).transpose(0, 1);
+      return head(std::get<0>(attention(y, y, y)));
+    }
+    torch::nn::Conv1d conv;
+    torch::nn::GRU gru;
+    torch::nn::LayerNorm norm;
+    torch::nn::MultiheadAttention attention;
+    torch::nn::Linear head;
+  };
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<ManyImpl>(), model = model_of<ManyImpl>();
+    FullyShardOptions options;
+    options.wrap_policy = [](const torch::nn::Module&, std::int64_t) { return true; };
+    fully_shard(model, ProcessMesh(group), options);
+    CHECK(train_both(plain, model, seeded(1, [] { return torch::randn({2, 3, 5}); }), 3) == 0);
+  });
+}

@@ -1,0 +1,123 @@
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/tests/support/rank_threads.hpp>
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/training/process_mesh.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using training::ProcessGroup;
+using training::ProcessMesh;
+
+// Doctest's assertions are thread-safe; their order over the ranks is not.
+
+TEST_CASE("process group: bad input is refused before anything is sent") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const auto refused = [](const auto& call) { CHECK(thrown_by(call).code == ErrorCode::kInvalidArgument); };
+    refused([&] { group.all_gather(torch::zeros({3}), torch::zeros({2})); });
+    refused([&] { group.all_gather(torch::zeros({4}), torch::zeros({2}, torch::kDouble)); });
+    refused([&] { group.reduce_scatter(torch::zeros({2}), torch::zeros({3})); });
+    refused([&] { group.all_reduce(torch::zeros({2, 3}).t()); });
+    refused([&] { group.all_reduce(torch::Tensor()); });
+    refused([&] { group.broadcast(torch::zeros({1}), 2); });
+    refused([&] { group.subgroup({1 - group.rank()}, "other"); });
+    refused([&] { group.subgroup({0, 0, 1}, "twice"); });
+    refused([&] { group.subgroup({0, 7}, "none"); });
+    refused([&] { ProcessMesh(group, {3}); });
+    refused([&] { ProcessMesh(group, {2, 2}); });
+    CHECK(thrown_by([&] { group.all_reduce(torch::zeros({1}, torch::kBool)); }).code == ErrorCode::kUnsupported);
+    group.barrier();  // and the group is as before
+  });
+  CHECK(thrown_by([] { ProcessGroup::from_store({}, 0, 1); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("process group: a rank that does not come is named when the time is over, and the group is broken from then on") {
+  on_ranks(
+      3,
+      [](const ProcessGroup& group) {
+        const ProcessMesh mesh(group, {3, 1});
+        if (group.rank() == 2) return;  // keeps its group until it returns, and makes no call
+        const torch::Tensor tensor = torch::ones({4});
+        const Thrown thrown = thrown_by([&] { group.all_reduce(tensor); });
+        CHECK((thrown.code == ErrorCode::kDeadline || thrown.code == ErrorCode::kUnavailable));
+        CHECK(thrown.says("all-reduce of 16 bytes"));
+        CHECK(thrown.says("rank " + std::to_string(group.rank()) + " of 3"));
+        CHECK(thrown.says("not heard of since: rank 2;"));
+        const Thrown again = thrown_by([&] { mesh.axis(0).barrier(); });
+        CHECK(again.code == ErrorCode::kUnavailable);
+        CHECK(again.says("all-reduce of 16 bytes"));
+      },
+      std::chrono::seconds(4));
+}
+
+TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type that a parameter may have") {
+  for (const int size : {1, 2, 3, 4}) {
+    on_ranks(size, [&](const ProcessGroup& group) {
+      for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong}) {
+        CAPTURE(c10::toString(type));
+        const int rank = group.rank();
+        const torch::Tensor own = torch::arange(3).to(type) + rank * 10;
+        torch::Tensor all = torch::empty({size, 3}, type);
+        group.all_gather(all, own);
+        for (int other = 0; other < size; ++other) CHECK(all[other].equal(torch::arange(3).to(type) + other * 10));
+
+        // Rank r is sent rows [2r, 2r + 2).
+        const torch::Tensor parts = (torch::arange(2 * size).unsqueeze(1) + rank).to(type);
+        torch::Tensor sum = torch::empty({2, 1}, type);
+        group.reduce_scatter(sum, parts);
+        const int ranks_sum = size * (size - 1) / 2;
+        CHECK(sum.equal(((torch::arange(2).unsqueeze(1) + 2 * rank) * size + ranks_sum).to(type)));
+
+        torch::Tensor reduced = torch::full({5}, rank + 1, type);
+        group.all_reduce(reduced);
+        CHECK(reduced.equal(torch::full({5}, size * (size + 1) / 2, type)));
+
+        torch::Tensor told = torch::full({2}, rank, type);
+        group.broadcast(told, size - 1);
+        CHECK(told.equal(torch::full({2}, size - 1, type)));
+      }
+      torch::Tensor flags = torch::zeros({size}, torch::kBool);
+      group.all_gather(flags, torch::full({1}, group.rank() == 0, torch::kBool));
+      CHECK(flags.count_nonzero().item<int>() == 1);
+      group.all_gather(torch::empty({0}), torch::empty({0}));
+      group.reduce_scatter(torch::empty({0}), torch::empty({0}));
+      group.barrier();
+    });
+  }
+}
+
+TEST_CASE("process group: calls that are under way at the same time end each with its own result") {
+  on_ranks(3, [](const ProcessGroup& group) {
+    std::vector<torch::Tensor> gathered, reduced;
+    std::vector<training::Pending> pending;
+    for (int i = 0; i < 8; ++i) {
+      gathered.push_back(torch::empty({3, 2}));
+      pending.push_back(group.all_gather_async(gathered.back(), torch::full({2}, 10 * i + group.rank(), torch::kFloat)));
+      reduced.push_back(torch::full({2}, i, torch::kBFloat16));
+      pending.push_back(group.all_reduce_async(reduced.back()));
+    }
+    for (auto it = pending.rbegin(); it != pending.rend(); ++it) it->wait();
+    for (int i = 0; i < 8; ++i) {
+      CHECK(gathered[static_cast<std::size_t>(i)][2][1].item<float>() == static_cast<float>(10 * i + 2));
+      CHECK(reduced[static_cast<std::size_t>(i)].equal(torch::full({2}, 3 * i, torch::kBFloat16)));
+    }
+  });
+}
+
+TEST_CASE("process group: a mesh has a group for each row and each column") {
+  on_ranks(4, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group, {2, 2}, {"dp", "tp"});
+    const int row = group.rank() / 2, column = group.rank() % 2;
+    CHECK((mesh.axis(0).ranks() == std::vector<int>{column, column + 2}));
+    CHECK((mesh.axis(1).ranks() == std::vector<int>{2 * row, 2 * row + 1}));
+    CHECK(mesh.axis(0).rank() == row);
+    CHECK(mesh.axis(1).rank() == column);
+    torch::Tensor rows = torch::full({1}, 1 << group.rank(), torch::kFloat), columns = rows.clone();
+    mesh.axis(1).all_reduce(rows);
+    mesh.axis(0).all_reduce(columns);
+    CHECK(rows.item<float>() == static_cast<float>(3 << (2 * row)));
+    CHECK(columns.item<float>() == static_cast<float>(5 << column));
+    CHECK((mesh.along("tp").mesh() == DeviceMesh({2}, std::vector<int>{2 * row, 2 * row + 1}, {"tp"})));
+    CHECK(thrown_by([&] { mesh.along("pp"); }).code == ErrorCode::kInvalidArgument);
+  });
+}

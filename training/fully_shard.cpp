@@ -1,0 +1,272 @@
+#include <cairn/training/fully_shard.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <torch/torch.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/sharded_unit.hpp>
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+namespace {
+
+using torch::nn::Module;
+using UnitPointer = std::shared_ptr<ShardedUnit>;
+
+[[noreturn]] void refuse(ErrorCode code, const Module& module, const std::string& why) {
+  throw Error(code, "fully_shard of " + module.name() + ": " + why);
+}
+
+// The unit that a tensor belongs to, as the shard or as the full parameter; null for others.
+UnitPointer unit_of(const torch::Tensor& tensor) {
+  const MemoryOwner* const owner = memory_owner(tensor);
+  return owner == nullptr ? nullptr : owner->unit.lock();
+}
+
+bool is_ignored(const Module& module, const FullyShardOptions& options) {
+  const auto& ignored = options.ignored_modules;
+  return std::find(ignored.begin(), ignored.end(), &module) != ignored.end();
+}
+
+// Where a module registers a parameter.
+struct Place {
+  Module* module;
+  std::string key;
+  std::string name;  // from the wrapped module on
+};
+
+void collect_places(Module& module, const std::string& prefix, const FullyShardOptions& options, std::vector<Place>& places) {
+  if (is_ignored(module, options)) return;
+  for (const auto& item : registered_parameters(module)) {
+    if (item.value().defined()) places.push_back({&module, item.key(), prefix + item.key()});
+  }
+  for (const auto& child : module.named_children()) collect_places(*child.value(), prefix + child.key() + '.', options, places);
+}
+
+void check_shardable(const Module& module, const std::string& name, const torch::Tensor& tensor) {
+  const std::string the = "the parameter \"" + name + "\" ";
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) refuse(ErrorCode::kUnsupported, module, the + "is not strided");
+  if (tensor.dim() == 0) refuse(ErrorCode::kUnsupported, module, the + "has no dimension to cut; give it one, of size 1");
+  if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
+}
+
+// All ranks are to wrap the same; found out before anything else is sent.
+void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
+                         const FullyShardOptions& options) {
+  DigestBuilder digest;
+  digest.add(static_cast<std::uint64_t>(options.strategy));
+  const auto& mixed = options.mixed_precision;
+  digest.add(static_cast<std::int64_t>(mixed.parameters.value_or(at::ScalarType::Undefined)));
+  digest.add(static_cast<std::int64_t>(mixed.reduction.value_or(at::ScalarType::Undefined)));
+  for (const auto& parameter : found) {
+    digest.add(ByteSpan(parameter.name)).add(static_cast<std::int64_t>(parameter.tensor.scalar_type()));
+    digest.add(static_cast<std::int64_t>(parameter.tensor.requires_grad()));
+    for (const std::int64_t size : parameter.tensor.sizes()) digest.add(size);
+  }
+  const Digest own = digest.finish();
+  const ProcessGroup& world = mesh.world();
+  torch::Tensor sent = torch::empty({static_cast<std::int64_t>(own.size())}, torch::kUInt8);
+  std::copy(own.begin(), own.end(), sent.data_ptr<std::uint8_t>());
+  torch::Tensor all = torch::empty({world.size(), sent.numel()}, torch::kUInt8);
+  world.all_gather(all, sent);
+  std::vector<int> differing;
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (!all[rank].equal(all[0])) differing.push_back(world.ranks()[static_cast<std::size_t>(rank)]);
+  }
+  if (!differing.empty()) {
+    refuse(ErrorCode::kMismatch, module,
+           name_ranks(differing) + " wrapped something else than rank " + std::to_string(world.ranks().front()) +
+               ": the names, sizes and types of parameters and the options are to be the same on all ranks");
+  }
+}
+
+void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
+  if (mesh.axes() > 2) {
+    refuse(ErrorCode::kInvalidArgument, module,
+           "the mesh has " + std::to_string(mesh.axes()) +
+               " axes; one shards, two replicate over the first and shard over the second");
+  }
+  std::vector<Place> places;
+  collect_places(module, "", options, places);
+
+  std::vector<FoundParameter> found;
+  std::map<const void*, std::size_t> position;  // of those found, by TensorImpl
+  std::vector<UnitPointer> inner;
+  for (const Place& place : places) {
+    const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
+    if (UnitPointer unit = unit_of(tensor)) {
+      if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
+    } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
+      check_shardable(module, place.name, tensor);
+      if (!found.empty() && found.front().tensor.device() != tensor.device())
+        refuse(ErrorCode::kUnsupported, module, "its parameters are on several devices");
+      found.push_back({tensor, place.name});
+    }
+  }
+  for (const auto& unit : inner) {
+    if (unit->group()->has_wrapped(module)) refuse(ErrorCode::kPrecondition, module, "it is fully sharded already");
+  }
+  compare_with_others(module, found, mesh, options);
+
+  const auto group = std::make_shared<UnitGroup>();
+  for (const auto& unit : inner) unit->group()->merge_into(group);
+  group->note_wrapped(module);
+  std::vector<torch::Tensor> shards;
+  if (!found.empty()) shards = ShardedUnit::make(module, found, mesh, options, group);
+  for (const Place& place : places) {
+    torch::Tensor& registered = registered_parameters(*place.module)[place.key];
+    const auto own = position.find(registered.unsafeGetTensorImpl());
+    if (own != position.end()) {
+      registered = shards[own->second];
+    } else if (const MemoryOwner* owner = memory_owner(registered); owner->role == MemoryOwner::Role::kParameter) {
+      registered = owner->unit.lock()->shard(owner->index);  // tied to a parameter of an inner unit
+    }
+  }
+  if (shards.empty()) return;
+  const UnitPointer made = unit_of(shards.front());
+  for (const auto& unit : inner) made->enclose(unit);
+}
+
+std::int64_t unwrapped_elements(Module& module, const FullyShardOptions& options) {
+  std::vector<Place> places;
+  collect_places(module, "", options, places);
+  std::set<const void*> seen;
+  std::int64_t elements = 0;
+  for (const Place& place : places) {
+    const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
+    if (!unit_of(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) elements += tensor.numel();
+  }
+  return elements;
+}
+
+void shard_inside(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options, std::set<const Module*>& seen) {
+  for (const auto& child : module.named_children()) {
+    Module& inner = *child.value();
+    if (is_ignored(inner, options) || !seen.insert(&inner).second) continue;
+    shard_inside(inner, mesh, options, seen);
+    const std::int64_t elements = unwrapped_elements(inner, options);
+    if (elements > 0 && options.wrap_policy(inner, elements)) shard_one(inner, mesh, options);
+  }
+}
+
+std::vector<UnitPointer> units_in(const Module& module) {
+  std::vector<UnitPointer> units;
+  for (const auto& parameter : module.parameters()) {
+    UnitPointer unit = unit_of(parameter);
+    if (unit && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+std::shared_ptr<UnitGroup> group_in(const Module& module) {
+  const auto units = units_in(module);
+  return units.empty() ? nullptr : units.front()->group();
+}
+
+}  // namespace
+
+void fully_shard(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
+  std::set<const Module*> seen;
+  if (options.wrap_policy) shard_inside(module, mesh, options, seen);
+  shard_one(module, mesh, options);
+}
+
+// --- scopes ---------------------------------------------------------------------------------------------------------------
+
+ForwardScope::ForwardScope(const Module& model) : ForwardScope(group_in(model)) {}
+ForwardScope::ForwardScope(std::shared_ptr<UnitGroup> group) : group_(group ? group->current() : nullptr) {
+  if (group_) group_->enter_forward();
+}
+ForwardScope::~ForwardScope() {
+  if (group_) group_->leave_forward();
+}
+
+namespace detail {
+
+void enter_boundary(Module& module, Boundary& boundary, const FullyShardOptions& options) {
+  boundary.group = group_in(module);
+  if (options.mixed_precision.cast_forward_inputs) boundary.input_type = options.mixed_precision.parameters;
+}
+
+}  // namespace detail
+
+// --- training -------------------------------------------------------------------------------------------------------------
+
+void set_gradient_sync(Module& module, bool on) {
+  for (const auto& unit : units_in(module)) unit->set_gradient_sync(on);
+}
+
+double clip_grad_norm(Module& module, double max_norm, double norm_type) {
+  if (!(norm_type > 0) || !(max_norm >= 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "clip_grad_norm: a norm of type " + std::to_string(norm_type) + " of at most " + std::to_string(max_norm));
+  }
+  const torch::NoGradGuard no_grad;
+  const bool largest = std::isinf(norm_type);
+  const auto join = [largest](double& total, double part) { total = largest ? std::max(total, part) : total + part; };
+  // By the ranks over which the parameters are cut.
+  std::map<std::vector<int>, std::pair<ProcessGroup, double>> parts;
+  std::vector<torch::Tensor> gradients;
+  std::set<const void*> seen;
+  for (const auto& parameter : module.parameters()) {
+    const UnitPointer unit = unit_of(parameter);
+    const ProcessGroup group = unit ? unit->shard_group() : ProcessGroup::single();
+    const auto place = parts.emplace(group.size() > 1 ? group.ranks() : std::vector<int>{}, std::make_pair(group, 0.0)).first;
+    if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    gradients.push_back(parameter.grad());
+    if (parameter.grad().numel() == 0) continue;
+    const double norm = largest ? parameter.grad().abs().max().item<double>() : parameter.grad().norm(norm_type).item<double>();
+    join(place->second.second, largest ? norm : std::pow(norm, norm_type));
+  }
+  double total = 0;
+  for (const auto& [ranks, part] : parts) {
+    const auto& [group, own] = part;
+    torch::Tensor all = torch::empty({group.size()}, torch::kDouble);
+    group.all_gather(all, torch::full({1}, own, torch::kDouble));
+    for (int rank = 0; rank < group.size(); ++rank) join(total, all[rank].item<double>());
+  }
+  if (!largest) total = std::pow(total, 1.0 / norm_type);
+  const double factor = max_norm / (total + 1e-6);
+  if (factor < 1) {
+    for (auto& gradient : gradients) gradient.mul_(factor);
+  }
+  return total;
+}
+
+torch::Tensor full_tensor(const torch::Tensor& shard) {
+  const MemoryOwner* const owner = memory_owner(shard);
+  const UnitPointer unit = unit_of(shard);
+  if (!unit) return shard.detach().clone();
+  if (owner->role != MemoryOwner::Role::kShard) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "full_tensor: \"" + owner->name + "\" was taken from the module's member; pass the shard from its parameters()");
+  }
+  return unit->whole(owner->index, shard.detach());
+}
+
+MemoryUse memory_use(const Module& module) {
+  MemoryUse total;
+  std::shared_ptr<UnitGroup> group;
+  for (const auto& unit : units_in(module)) {
+    total.shards += unit->memory().shards;
+    total.gathered += unit->memory().gathered;
+    total.gathers += unit->memory().gathers;
+    group = unit->group();
+  }
+  if (group) total.gathered_peak = group->gathered_peak();
+  return total;
+}
+
+void reset_memory_peak(const Module& module) {
+  if (const auto group = group_in(module)) group->reset_peak();
+}
+
+}  // namespace cairn::training

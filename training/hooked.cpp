@@ -1,0 +1,25 @@
+#include <cairn/training/hooked.hpp>
+
+#include <cairn/training/sharded_unit.hpp>
+
+namespace cairn::training::detail {
+
+BoundaryScope::BoundaryScope(const Boundary& boundary) : group_(boundary.group ? boundary.group->current() : nullptr) {
+  if (group_) group_->enter_forward();
+}
+
+BoundaryScope::~BoundaryScope() {
+  if (group_) group_->leave_forward();
+}
+
+torch::Tensor cast_input(const torch::Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() && tensor.is_floating_point() ? tensor.to(type) : tensor;
+}
+
+std::vector<torch::Tensor> cast_input(const std::vector<torch::Tensor>& tensors, at::ScalarType type) {
+  std::vector<torch::Tensor> cast;
+  for (const auto& tensor : tensors) cast.push_back(cast_input(tensor, type));
+  return cast;
+}
+
+}  // namespace cairn::training::detail

@@ -1,0 +1,378 @@
+#include <cairn/training/process_group.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
+
+namespace cairn::training {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Backend = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// How long a rank that failed waits to hear of the others, so as to name those that say nothing.
+constexpr milliseconds kRollCallMax{2000};
+constexpr milliseconds kRollCallPoll{10};
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "process group: " + why); }
+
+// The memory of `tensor` as bytes: what Gloo's groups move without asking for the type.
+torch::Tensor bytes_of(const torch::Tensor& tensor) {
+  return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
+                          torch::TensorOptions().dtype(torch::kUInt8).device(tensor.device()));
+}
+
+bool sums_natively(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kInt || type == at::kLong;
+}
+
+// The type in which sums of `type` are made.
+at::ScalarType type_of_sums(at::ScalarType type) {
+  if (sums_natively(type)) return type;
+  if (type == at::kHalf || type == at::kBFloat16) return at::kFloat;
+  throw Error(ErrorCode::kUnsupported, std::string("process group: tensors of type ") + c10::toString(type) +
+                                           " cannot be summed over ranks; use a floating type, int32 or int64");
+}
+
+}  // namespace
+
+class ProcessGroup::Implementation {
+ public:
+  // A group and all that were made from it: they break together.
+  struct Family {
+    std::mutex mutex;
+    std::string failure;  // the first; empty while all is well
+    std::vector<std::weak_ptr<Implementation>> members;
+  };
+
+  // Makes the group, and enters it into its family.
+  static std::shared_ptr<Implementation> make(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks,
+                                              const ProcessGroupOptions& options, std::string name,
+                                              std::shared_ptr<Family> family) {
+    auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name), family);
+    const std::lock_guard lock(family->mutex);
+    auto& members = family->members;
+    members.erase(std::remove_if(members.begin(), members.end(), [](const auto& member) { return member.expired(); }),
+                  members.end());
+    members.push_back(made);
+    return made;
+  }
+
+  Implementation(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks, const ProcessGroupOptions& options,
+                 std::string name, std::shared_ptr<Family> family)
+      : store_(std::move(store)),
+        rank_(rank),
+        ranks_(std::move(ranks)),
+        options_(options),
+        name_(std::move(name)),
+        family_(std::move(family)) {
+    if (size() == 1) return;
+    run("make the group", [&] {
+      auto gloo = c10d::ProcessGroupGloo::Options::create(options_.timeout);
+      gloo->devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForHostname(options_.address.empty() ? "127.0.0.1" : options_.address));
+      gloo->threads = 2;
+      backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(),
+                                                             std::move(gloo));
+    });
+  }
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int rank() const { return rank_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  const ProcessGroupOptions& options() const { return options_; }
+  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+  const std::string& name() const { return name_; }
+  const std::shared_ptr<Family>& family() const { return family_; }
+
+  // Lets the group go: peers that wait for this rank learn of it.
+  void close() {
+    Backend backend;
+    const std::lock_guard lock(mutex_);
+    backend.swap(backend_);
+  }
+
+  Backend backend(const std::string& action) const {
+    {
+      const std::lock_guard lock(family_->mutex);
+      if (!family_->failure.empty())
+        throw Error(ErrorCode::kUnavailable, action + ": the group is broken since an earlier failure; " + family_->failure);
+    }
+    const std::lock_guard lock(mutex_);
+    check_invariant(backend_.defined(), "a process group that has not failed has no backend");
+    return backend_;
+  }
+
+  // Runs `work`, which talks to other ranks; what it throws breaks the family.
+  template <class Body>
+  void run(const std::string& action, const Body& body) {
+    const auto began = steady_clock::now();
+    try {
+      body();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail(action, error.what(), steady_clock::now() - began >= options_.timeout);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& action, const std::string& cause, bool late) {
+    std::string text =
+        action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");
+    const std::vector<int> missing = roll_call();
+    if (!missing.empty()) text += "; not heard of since: " + name_ranks(missing);
+    text += "; " + first_line(cause);
+    std::vector<std::weak_ptr<Implementation>> members;
+    {
+      const std::lock_guard lock(family_->mutex);
+      if (family_->failure.empty()) family_->failure = text;
+      members.swap(family_->members);
+    }
+    for (const auto& member : members) {
+      if (const auto group = member.lock()) group->close();
+    }
+    throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, text);
+  }
+
+  std::string describe() const {
+    return "rank " + std::to_string(rank_) + " of " + std::to_string(size()) + " in group \"" + name_ + '"';
+  }
+
+  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+  // Every rank whose collective failed says so in the store. Who has not said so in a while is not in the collective: it died, or does
+  // something else. Ranks of the world.
+  std::vector<int> roll_call() {
+    std::vector<int> missing;
+    std::set<int> silent;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != rank_) silent.insert(rank);
+    }
+    try {
+      const auto key = [this](int rank) { return name_ + "/failed/" + std::to_string(rank); };
+      store_->set(key(rank_), std::vector<std::uint8_t>{1});
+      // The others may have begun to wait a little later.
+      const auto until = steady_clock::now() + std::min(kRollCallMax, std::max(options_.timeout, milliseconds(100)));
+      while (!silent.empty() && steady_clock::now() < until) {
+        for (auto it = silent.begin(); it != silent.end();) it = store_->check({key(*it)}) ? silent.erase(it) : std::next(it);
+        if (!silent.empty()) std::this_thread::sleep_for(kRollCallPoll);
+      }
+    } catch (const std::exception&) {
+      return missing;  // the store went with its owner: nobody can be asked
+    }
+    for (const int rank : silent) missing.push_back(ranks_[static_cast<std::size_t>(rank)]);
+    std::sort(missing.begin(), missing.end());
+    return missing;
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const std::vector<int> ranks_;
+  const ProcessGroupOptions options_;
+  const std::string name_;
+  const std::shared_ptr<Family> family_;
+  mutable std::mutex mutex_;
+  Backend backend_;
+};
+
+// --- Pending --------------------------------------------------------------------------------------------------------------
+
+struct Pending::State {
+  std::shared_ptr<ProcessGroup::Implementation> group;
+  std::string action;
+  Work work;
+  std::vector<torch::Tensor> kept;  // alive until the work is done
+  std::function<void()> finish;     // what is left to do on this rank
+};
+
+Pending::Pending(Pending&&) noexcept = default;
+Pending& Pending::operator=(Pending&&) noexcept = default;
+Pending::~Pending() = default;
+
+void Pending::wait() {
+  if (!state_) return;
+  const std::unique_ptr<State> state = std::move(state_);
+  state->group->run(state->action, [&] { state->work->wait(); });
+  if (state->finish) state->finish();
+}
+
+// --- ProcessGroup ---------------------------------------------------------------------------------------------------------
+
+ProcessGroup ProcessGroup::single() {
+  return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single", std::make_shared<Implementation::Family>()));
+}
+
+ProcessGroup ProcessGroup::from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                      const ProcessGroupOptions& options, const std::string& name) {
+  if (!store.defined()) refuse("the store is a null pointer");
+  if (size < 1 || rank < 0 || rank >= size) refuse("there is no rank " + std::to_string(rank) + " of " + std::to_string(size));
+  if (options.timeout <= milliseconds(0)) refuse("a timeout of " + std::to_string(options.timeout.count()) + " ms leaves no time");
+  std::vector<int> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(i);
+  return ProcessGroup(
+      Implementation::make(store, rank, std::move(ranks), options, name, std::make_shared<Implementation::Family>()));
+}
+
+ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::string& name) const {
+  std::vector<int> of_world;
+  int own = -1;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size()) refuse("a subgroup lists rank " + std::to_string(rank) + " of " + std::to_string(size()));
+    if (rank == this->rank()) own = static_cast<int>(of_world.size());
+    const int in_world = this->ranks()[static_cast<std::size_t>(rank)];
+    if (std::find(of_world.begin(), of_world.end(), in_world) != of_world.end())
+      refuse("a subgroup lists rank " + std::to_string(rank) + " twice");
+    of_world.push_back(in_world);
+  }
+  if (own < 0) refuse("rank " + std::to_string(rank()) + " is not in the list of the subgroup that it makes");
+  return ProcessGroup(Implementation::make(implementation_->store(), own, std::move(of_world), implementation_->options(),
+                                           implementation_->name() + "/" + name, implementation_->family()));
+}
+
+int ProcessGroup::rank() const { return implementation_->rank(); }
+int ProcessGroup::size() const { return implementation_->size(); }
+const std::vector<int>& ProcessGroup::ranks() const { return implementation_->ranks(); }
+milliseconds ProcessGroup::timeout() const { return implementation_->options().timeout; }
+
+namespace {
+
+std::string describe(const char* collective, const torch::Tensor& tensor) {
+  return std::string(collective) + " of " + std::to_string(tensor.nbytes()) + " bytes";
+}
+
+void check_tensor(const char* collective, const torch::Tensor& tensor) {
+  if (!tensor.defined()) refuse(std::string(collective) + ": a tensor is undefined");
+  if (!tensor.is_contiguous()) refuse(std::string(collective) + ": a tensor is not contiguous");
+}
+
+void check_sizes(const char* collective, const torch::Tensor& large, const torch::Tensor& small, int size) {
+  check_tensor(collective, large);
+  check_tensor(collective, small);
+  if (large.numel() != small.numel() * size || large.scalar_type() != small.scalar_type() || large.device() != small.device()) {
+    refuse(std::string(collective) + ": " + std::to_string(large.numel()) + " elements of " + c10::toString(large.scalar_type()) +
+           " do not match " + std::to_string(size) + " times " + std::to_string(small.numel()) + " of " +
+           c10::toString(small.scalar_type()));
+  }
+}
+
+}  // namespace
+
+Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const {
+  check_sizes("all-gather", output, input, size());
+  const torch::NoGradGuard no_grad;
+  Pending pending;
+  if (input.numel() == 0) return pending;
+  if (size() == 1) {
+    output.view(-1).copy_(input.view(-1));
+    return pending;
+  }
+  const std::string action = describe("all-gather", input);
+  const Backend backend = implementation_->backend(action);
+  implementation_->run(action, [&] {
+    std::vector<std::vector<torch::Tensor>> outputs{bytes_of(output).chunk(size())};
+    std::vector<torch::Tensor> inputs{bytes_of(input)};
+    pending.state_ = std::make_unique<Pending::State>(
+        Pending::State{implementation_, action, backend->allgather(outputs, inputs), {output, input}, {}});
+  });
+  return pending;
+}
+
+Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const {
+  check_sizes("reduce-scatter", input, output, size());
+  const torch::NoGradGuard no_grad;
+  const at::ScalarType type = type_of_sums(input.scalar_type());
+  Pending pending;
+  if (input.numel() == 0) return pending;
+  if (size() == 1) {
+    output.view(-1).copy_(input.view(-1));
+    return pending;
+  }
+  const std::string action = describe("reduce-scatter", input);
+  const Backend backend = implementation_->backend(action);
+  implementation_->run(action, [&] {
+    const torch::Tensor parts = torch::empty_like(input);
+    torch::Tensor received = bytes_of(parts), sent = bytes_of(input);
+    std::vector<std::int64_t> equal;
+    auto finish = [output, parts, type, n = size()] {
+      const torch::NoGradGuard no_grad_here;
+      const torch::Tensor rows = parts.view({n, -1});
+      torch::Tensor sum = rows[0].to(type, /*non_blocking=*/false, /*copy=*/true);
+      for (int i = 1; i < n; ++i) sum.add_(rows[i]);
+      output.view(-1).copy_(sum);
+    };
+    pending.state_ = std::make_unique<Pending::State>(Pending::State{
+        implementation_, action, backend->alltoall_base(received, sent, equal, equal), {parts, input}, std::move(finish)});
+  });
+  return pending;
+}
+
+Pending ProcessGroup::all_reduce_async(const torch::Tensor& tensor) const {
+  check_tensor("all-reduce", tensor);
+  const torch::NoGradGuard no_grad;
+  const at::ScalarType type = type_of_sums(tensor.scalar_type());
+  Pending pending;
+  if (size() == 1 || tensor.numel() == 0) return pending;
+  const std::string action = describe("all-reduce", tensor);
+  const Backend backend = implementation_->backend(action);
+  implementation_->run(action, [&] {
+    const torch::Tensor sum = tensor.to(type);
+    std::vector<torch::Tensor> tensors{sum.detach()};
+    std::function<void()> finish;
+    if (type != tensor.scalar_type()) {
+      finish = [tensor, sum] {
+        const torch::NoGradGuard no_grad_here;
+        tensor.detach().copy_(sum);
+      };
+    }
+    pending.state_ = std::make_unique<Pending::State>(
+        Pending::State{implementation_, action, backend->allreduce(tensors), {tensor, sum}, std::move(finish)});
+  });
+  return pending;
+}
+
+void ProcessGroup::all_gather(const torch::Tensor& output, const torch::Tensor& input) const {
+  all_gather_async(output, input).wait();
+}
+void ProcessGroup::reduce_scatter(const torch::Tensor& output, const torch::Tensor& input) const {
+  reduce_scatter_async(output, input).wait();
+}
+void ProcessGroup::all_reduce(const torch::Tensor& tensor) const { all_reduce_async(tensor).wait(); }
+
+void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
+  check_tensor("broadcast", tensor);
+  if (root < 0 || root >= size()) refuse("broadcast: there is no rank " + std::to_string(root) + " of " + std::to_string(size()));
+  if (size() == 1 || tensor.numel() == 0) return;
+  const std::string action = describe("broadcast", tensor);
+  const Backend backend = implementation_->backend(action);
+  implementation_->run(action, [&] {
+    std::vector<torch::Tensor> tensors{bytes_of(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    backend->broadcast(tensors, options)->wait();
+  });
+}
+
+void ProcessGroup::barrier() const {
+  if (size() == 1) return;
+  const Backend backend = implementation_->backend("barrier");
+  // Not Gloo's own: an all-reduce ends on no rank before all have come, and its failure is not one of a call before.
+  implementation_->run("barrier", [&] {
+    std::vector<torch::Tensor> tensors{torch::zeros({1}, torch::kInt32)};
+    backend->allreduce(tensors)->wait();
+  });
+}
+
+}  // namespace cairn::training

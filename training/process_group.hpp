@@ -1,0 +1,91 @@
+// How the ranks of a trainer exchange tensors: one small interface over c10d's process groups.
+//
+// Every rank of a group makes the same calls, in the same order, with tensors of the same sizes and types. A ProcessGroup is a handle:
+// copies share one group. Calls of one group come one after the other, from any thread; `..._async` returns a Pending, and the tensors
+// stay as they are until it is waited for.
+//
+// No call hangs: one that is not done by the timeout throws kDeadline, one whose peer is gone kUnavailable; both say which collective
+// it was, on which rank, and which ranks have not been heard of since. The group, all that were made from it, and all that it was made
+// from are then broken: later calls throw the first failure again, kUnavailable.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/types.h>
+
+namespace c10d {
+class Store;
+}
+
+namespace cairn::training {
+
+struct ProcessGroupOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each collective, and of making the group
+  // The name or address at which this rank is reached by the others. Empty: loopback.
+  std::string address;
+};
+
+// A collective that is under way. Destroying it without `wait` lets it go on; its failure is then the next call's.
+class Pending {
+ public:
+  Pending() = default;  // nothing is under way
+  Pending(Pending&&) noexcept;
+  Pending& operator=(Pending&&) noexcept;
+  ~Pending();
+
+  // Returns once the output is there; at once the second time. Throws as the group's calls do.
+  void wait();
+
+ private:
+  friend class ProcessGroup;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class ProcessGroup {
+ public:
+  // One rank alone: every collective is done at once.
+  static ProcessGroup single();
+  // Through a store that all ranks reach; returns when all have come. `name` keeps the keys of several groups in one store apart.
+  static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                 const ProcessGroupOptions& options = {}, const std::string& name = "training");
+
+  int rank() const;  // within this group
+  int size() const;
+  const std::vector<int>& ranks() const;  // of the world that this group was made from, by rank of this group
+  int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
+  std::chrono::milliseconds timeout() const;
+
+  // Of some ranks of this group, in this order; this rank is one of them. Ranks that are not listed need not call. `name` is the same on
+  // all listed ranks, and no other group of this one has it. Throws kInvalidArgument for a list that is none or lacks this rank.
+  ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
+
+  // All tensors are contiguous (kInvalidArgument if not).
+  // `output` gets the inputs of all ranks, one after the other: it has `size()` times the elements of `input`. Any dtype.
+  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
+  Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
+  // `output` gets this rank's part of the sum over the ranks: `input` has `size()` times its elements, those for rank 0 first. The
+  // sum is made in the order of the ranks, in float32 for half and bfloat16, and rounded once.
+  void reduce_scatter(const torch::Tensor& output, const torch::Tensor& input) const;
+  Pending reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const;
+  // The sum over the ranks, in place; bit for bit the same on all of them.
+  void all_reduce(const torch::Tensor& tensor) const;
+  Pending all_reduce_async(const torch::Tensor& tensor) const;
+  // What `root`, a rank of this group, has. Any dtype.
+  void broadcast(const torch::Tensor& tensor, int root) const;
+  // Returns when all ranks have called it.
+  void barrier() const;
+
+ private:
+  friend class Pending;
+  class Implementation;
+  explicit ProcessGroup(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+  std::shared_ptr<Implementation> implementation_;
+};
+
+}  // namespace cairn::training

@@ -1,0 +1,415 @@
+#include <cairn/training/sharded_unit.hpp>
+
+#include <algorithm>
+#include <functional>
+
+#include <c10/core/UndefinedTensorImpl.h>
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/adapters.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+namespace {
+
+class AfterAccumulation : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterAccumulation(std::function<void()> work) : work_(std::move(work)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    work_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> work_;
+};
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+struct ShardedUnit::Parameter {
+  std::string name;
+  torch::Tensor full;  // what the model computes with
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+  at::ScalarType type;    // of the shard
+  std::int64_t rows = 0;  // of the full tensor
+  std::int64_t row_elements = 0;
+  std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
+  std::int64_t shard_elements = 0;  // of this rank
+  bool requires_grad = false;       // as last seen on both tensors
+  bool gradient_came = false;       // in this backward pass
+  torch::Tensor no_gradient;        // stands in for the gradient of `full`
+  // Held, or its hooks would go.
+  std::shared_ptr<torch::autograd::Node> accumulator;
+};
+
+// --- making ---------------------------------------------------------------------------------------------------------------
+
+ShardedUnit::ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options,
+                         std::shared_ptr<UnitGroup> group)
+    : module_name_(module.name()),
+      mesh_(mesh),
+      options_(options),
+      shard_group_(mesh.axis(mesh.axes() - 1)),
+      group_(std::move(group)) {
+  if (options_.strategy == ShardingStrategy::kNoShard) {
+    shard_group_ = ProcessGroup::single();
+    replica_group_ = mesh.world();
+  } else if (mesh.axes() == 2) {
+    replica_group_ = mesh.axis(0);
+  }
+  if (replica_group_ && replica_group_->size() == 1) replica_group_.reset();
+}
+
+std::vector<torch::Tensor> ShardedUnit::make(const torch::nn::Module& module, const std::vector<FoundParameter>& found,
+                                             const ProcessMesh& mesh, const FullyShardOptions& options,
+                                             const std::shared_ptr<UnitGroup>& group) {
+  install_gather_on_use();
+  const torch::NoGradGuard no_grad;
+  std::shared_ptr<ShardedUnit> unit(new ShardedUnit(module, mesh, options, group));
+  std::vector<torch::Tensor> shards;
+  for (const FoundParameter& parameter : found) shards.push_back(unit->add(parameter));
+  group->add(unit);
+  return shards;
+}
+
+torch::Tensor ShardedUnit::add(const FoundParameter& found) {
+  const torch::Tensor full = found.tensor;
+  const std::size_t index = parameters_.size();
+  const auto size = full.sizes().vec();
+  Parameter parameter;
+  parameter.name = found.name;
+  parameter.full = full;
+  parameter.type = full.scalar_type();
+  parameter.rows = size[0];
+  parameter.row_elements = full.numel() / std::max<std::int64_t>(size[0], 1);
+  parameter.chunk_elements = ceil_div(size[0], shard_group_.size()) * parameter.row_elements;
+  parameter.requires_grad = full.requires_grad();
+
+  const Extents extents = extents_of(size);
+  const bool cut = options_.strategy != ShardingStrategy::kNoShard;
+  std::vector<Placement> placements(mesh_.axes(), Replicate{});
+  if (cut) placements.back() = Shard{0};
+  const int rank = mesh_.world().world_rank();
+  const Box box = *local_box(extents, mesh_.mesh(), placements, rank);
+  torch::Tensor shard = part_of(full, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous);
+  parameter.shard_elements = shard.numel();
+  parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());
+  memory_.shards += static_cast<std::int64_t>(shard.nbytes());
+  own_shard(shard, {MemoryOwner::Role::kShard, weak_from_this(), index, found.name}, shared_from_this());
+  shard.requires_grad_(parameter.requires_grad);
+  if (cut) declare_shard(shard, extents, mesh_.mesh(), placements, rank);
+
+  const at::ScalarType type =
+      full.is_floating_point() ? options_.mixed_precision.parameters.value_or(parameter.type) : parameter.type;
+  const auto bytes = static_cast<std::size_t>(parameter.chunk_elements * shard_group_.size()) * c10::elementSize(type);
+  full.mutable_grad() = torch::Tensor();
+  torch::Tensor handle = full;
+  handle.set_data(tensor_without_memory(size, full.options().dtype(type), bytes,
+                                        {MemoryOwner::Role::kParameter, weak_from_this(), index, found.name}));
+  mark_as_sharded(full);
+  parameters_.push_back(std::move(parameter));
+  if (full.requires_grad()) watch_gradient(index);
+  return shard;
+}
+
+void ShardedUnit::watch_gradient(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  if (parameter.accumulator) return;
+  const auto weak = weak_from_this();
+  // Before the gradient is accumulated: what stands in for one makes room.
+  parameter.full.register_hook([weak, index](const torch::Tensor&) {
+    const auto unit = weak.lock();
+    if (!unit) return;
+    torch::Tensor& gradient = unit->parameters_[index].full.mutable_grad();
+    if (memory_owner(gradient) != nullptr) gradient = torch::Tensor();
+  });
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.full);
+  parameter.accumulator->add_post_hook(std::make_unique<AfterAccumulation>([weak, index] {
+    if (const auto unit = weak.lock()) unit->gradient_came(index);
+  }));
+}
+
+torch::Tensor ShardedUnit::shard(std::size_t index) const {
+  auto pointer = parameters_[index].shard.lock();
+  return pointer ? torch::Tensor(std::move(pointer)) : torch::Tensor();
+}
+
+at::Device ShardedUnit::device() const { return parameters_.front().full.device(); }
+
+bool ShardedUnit::encloses(const ShardedUnit& other) const {
+  for (auto outer = other.enclosing_.lock(); outer; outer = outer->enclosing_.lock()) {
+    if (outer.get() == this) return true;
+  }
+  return false;
+}
+
+void ShardedUnit::enclose(const std::shared_ptr<ShardedUnit>& inner) {
+  if (inner.get() != this && !inner->enclosing_.lock()) inner->enclosing_ = weak_from_this();
+}
+
+// --- gathering ------------------------------------------------------------------------------------------------------------
+
+void ShardedUnit::use() {
+  const auto group = this->group();
+  if (in_backward_pass()) {
+    group->note_backward();
+    at_work_ = true;
+  }
+  group->free_others(*this);
+  gather();
+}
+
+void ShardedUnit::unpin() {
+  --pins_;
+  if (!group()->in_scope()) free();
+}
+
+void ShardedUnit::check_untouched() const {
+  std::string changed;
+  const auto say = [&](const Parameter& parameter, const char* what) { changed += "\n  \"" + parameter.name + "\" " + what; };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    const torch::Tensor own = shard(i);
+    const MemoryOwner* const of_full = memory_owner(parameter.full);
+    if (of_full == nullptr || of_full->index != i) {
+      say(parameter, "got another memory in the module itself");
+    } else if (!own.defined()) {
+      say(parameter, "was registered anew: its shard is gone");
+    } else if (own.scalar_type() != parameter.type) {
+      say(parameter, "was cast");
+    } else if (own.device() != parameter.full.device()) {
+      say(parameter, "was moved to another device");
+    } else if (own.numel() != parameter.shard_elements || !own.is_contiguous() || memory_owner(own) == nullptr) {
+      say(parameter, "got another memory");
+    }
+  }
+  if (!changed.empty()) {
+    throw Error(ErrorCode::kPrecondition, "the sharded module " + module_name_ +
+                                              " was changed behind its unit's back; move, cast and " +
+                                              "register before fully_shard, and change shards in place only:" + changed);
+  }
+}
+
+void ShardedUnit::follow_requires_grad(Parameter& parameter) {
+  torch::Tensor own = shard(static_cast<std::size_t>(&parameter - parameters_.data()));
+  const bool on_full = parameter.full.requires_grad(), on_shard = own.requires_grad();
+  if (on_full == parameter.requires_grad && on_shard == parameter.requires_grad) return;
+  parameter.requires_grad = on_full == parameter.requires_grad ? on_shard : on_full;  // whichever was changed
+  parameter.full.set_requires_grad(parameter.requires_grad);
+  own.set_requires_grad(parameter.requires_grad);
+  if (parameter.requires_grad) watch_gradient(static_cast<std::size_t>(&parameter - parameters_.data()));
+}
+
+void ShardedUnit::gather() {
+  if (gathered_) return;
+  check_untouched();
+  if (!in_backward_pass()) {
+    for (Parameter& parameter : parameters_) follow_requires_grad(parameter);
+  }
+  const torch::NoGradGuard no_grad;
+  const int ranks = shard_group_.size();
+  const auto bytes_per_rank = [](const Parameter& parameter) {
+    return parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type()));
+  };
+  const auto as_bytes = [](const torch::Tensor& tensor) {
+    return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
+                            tensor.options().dtype(torch::kUInt8).requires_grad(false));
+  };
+  std::vector<torch::Tensor> memories;
+  if (ranks == 1) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      memories.push_back(shard(i).detach().to(parameters_[i].full.scalar_type()));
+  } else {
+    std::int64_t bytes = 0;
+    for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
+    const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
+    const torch::Tensor own = torch::empty({bytes}, options), all = torch::empty({ranks, bytes}, options);
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const torch::Tensor cast = shard(i).detach().to(parameters_[i].full.scalar_type());
+      if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(as_bytes(cast));
+      offset += bytes_per_rank(parameters_[i]);
+    }
+    shard_group_.all_gather(all, own);
+    offset = 0;
+    for (const Parameter& parameter : parameters_) {
+      const std::int64_t part = bytes_per_rank(parameter);
+      const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
+      if (part > 0) as_bytes(memory).view({ranks, part}).copy_(all.narrow(1, offset, part));
+      memories.push_back(memory);
+      offset += part;
+    }
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    set_memory(parameters_[i].full, memories[i]);
+    if (ranks > 1 || memories[i].data_ptr() != shard(i).data_ptr())
+      memory_.gathered += static_cast<std::int64_t>(memories[i].nbytes());
+  }
+  gathered_ = true;
+  ++memory_.gathers;
+  group()->note_memory();
+}
+
+void ShardedUnit::free() {
+  if (!gathered_ || pins_ > 0) return;
+  for (const Parameter& parameter : parameters_) set_memory(parameter.full, {});
+  gathered_ = false;
+  memory_.gathered = 0;
+}
+
+torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) const {
+  const Parameter& parameter = parameters_[index];
+  const int ranks = shard_group_.size();
+  if (ranks == 1) return local.clone();
+  torch::Tensor own = torch::zeros({parameter.chunk_elements}, local.options());
+  own.narrow(0, 0, local.numel()).copy_(local.reshape({-1}));
+  torch::Tensor all = torch::empty({ranks * parameter.chunk_elements}, local.options());
+  shard_group_.all_gather(all, own);
+  return all.narrow(0, 0, parameter.full.numel()).view(parameter.full.sizes()).clone();
+}
+
+// --- gradients ------------------------------------------------------------------------------------------------------------
+
+std::size_t ShardedUnit::gradients_expected() const {
+  return static_cast<std::size_t>(
+      std::count_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) { return parameter.requires_grad; }));
+}
+
+void ShardedUnit::gradient_came(std::size_t index) {
+  group()->note_backward();
+  at_work_ = true;
+  Parameter& parameter = parameters_[index];
+  if (parameter.gradient_came) return;
+  parameter.gradient_came = true;
+  if (++gradients_come_ == gradients_expected()) finish_backward();
+}
+
+void ShardedUnit::finish_backward() {
+  if (!at_work_) return;
+  at_work_ = false;
+  gradients_come_ = 0;
+  for (Parameter& parameter : parameters_) parameter.gradient_came = false;
+  if (gradient_sync_ && gradients_expected() > 0) {
+    const torch::NoGradGuard no_grad;
+    reduce();
+    stand_in_for_gradients();
+  }
+  free();
+}
+
+void ShardedUnit::abandon_backward() {
+  at_work_ = false;
+  gradients_come_ = 0;
+  pins_ = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.gradient_came = false;
+    parameter.full.mutable_grad() = torch::Tensor();
+  }
+  free();
+}
+
+void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient) {
+  const torch::Tensor own = shard(index);
+  if (!own.defined()) return;  // nobody trains it any more
+  torch::Tensor& held = own.mutable_grad();
+  if (held.defined()) {
+    held.add_(gradient);
+  } else {
+    held = gradient.to(own.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+// Every rank contributes all parameters, and for each of them a one if it has a gradient of it: where no rank has one, the shard gets
+// none, as the parameter of a plain model would.
+void ShardedUnit::reduce() {
+  const int ranks = shard_group_.size();
+  const int averaged = ranks * (replica_group_ ? replica_group_->size() : 1);
+  for (Parameter& parameter : parameters_) {
+    torch::Tensor& gradient = parameter.full.mutable_grad();
+    if (memory_owner(gradient) != nullptr) gradient = torch::Tensor();
+    if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+  }
+  if (averaged == 1) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      torch::Tensor& gradient = parameters_[i].full.mutable_grad();
+      if (!gradient.defined()) continue;
+      const torch::Tensor own = shard(i);
+      if (own.defined() && !own.grad().defined() && gradient.scalar_type() == own.scalar_type()) {
+        own.mutable_grad() = gradient.contiguous();
+      } else {
+        put_gradient(i, gradient);
+      }
+      gradient = torch::Tensor();
+    }
+    return;
+  }
+
+  at::ScalarType type = parameters_.front().type;
+  std::int64_t elements = 0, count = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.requires_grad) continue;
+    type = count == 0 ? parameter.type : c10::promoteTypes(type, parameter.type);
+    elements += parameter.chunk_elements;
+    ++count;
+  }
+  type = options_.mixed_precision.reduction.value_or(type);
+  const auto options = torch::TensorOptions().dtype(type).device(device());
+  const torch::Tensor sent = torch::zeros({ranks, elements + count}, options);
+  std::int64_t offset = 0, ordinal = 0;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.requires_grad) continue;
+    torch::Tensor& gradient = parameter.full.mutable_grad();
+    if (gradient.defined()) {
+      const torch::Tensor flat = gradient.reshape({-1});
+      for (std::int64_t rank = 0, begin = 0; begin < flat.numel(); ++rank, begin += parameter.chunk_elements) {
+        const std::int64_t part = std::min(parameter.chunk_elements, flat.numel() - begin);
+        sent[rank].narrow(0, offset, part).copy_(flat.narrow(0, begin, part));
+      }
+      sent.select(1, elements + ordinal).fill_(1);
+      gradient = torch::Tensor();
+    }
+    offset += parameter.chunk_elements;
+    ++ordinal;
+  }
+  torch::Tensor received = sent.view({-1});
+  if (ranks > 1) {
+    received = torch::empty({elements + count}, options);
+    shard_group_.reduce_scatter(received, sent.view({-1}));
+  }
+  if (replica_group_) replica_group_->all_reduce(received);
+  const torch::Tensor had = received.narrow(0, elements, count).to(torch::kFloat).cpu();
+  received.div_(averaged);
+  offset = ordinal = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (!parameter.requires_grad) continue;
+    const torch::Tensor own = shard(i);
+    if (had[ordinal].item<float>() > 0 && own.defined()) {
+      put_gradient(i, received.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
+    }
+    offset += parameter.chunk_elements;
+    ++ordinal;
+  }
+}
+
+void ShardedUnit::stand_in_for_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (!parameter.requires_grad) continue;
+    if (!parameter.no_gradient.defined()) {
+      parameter.no_gradient = tensor_without_memory(parameter.full.sizes(), parameter.full.options(), parameter.full.nbytes(),
+                                                    {MemoryOwner::Role::kGradient, weak_from_this(), i, parameter.name});
+      mark_as_sharded(parameter.no_gradient);
+    }
+    parameter.full.mutable_grad() = parameter.no_gradient;
+  }
+}
+
+}  // namespace cairn::training

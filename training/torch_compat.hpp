@@ -1,0 +1,45 @@
+// What differs between the LibTorch versions that training builds against (1.13 and 2.x), and what of their inner parts it uses.
+// Nothing else in `training` asks for the version.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/nn/module.h>
+
+namespace cairn::training {
+
+// LibTorch 1.13 and 2.x keep this key, before all others, for tensors that wrap what another tensor does, and use it in their own tests
+// only. Tensors of sharded parameters carry it: see gather_on_use.hpp.
+inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+// Members that LibTorch keeps to derived classes.
+struct OpenTensorImpl : c10::TensorImpl {
+  using c10::TensorImpl::key_set_;
+};
+struct OpenModule : torch::nn::Module {
+  using torch::nn::Module::parameters_;
+};
+
+inline void mark_as_sharded(const torch::Tensor& tensor) {
+  auto member = &OpenTensorImpl::key_set_;
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  impl->*member = (impl->*member).add(kShardedKey);
+}
+
+inline torch::OrderedDict<std::string, torch::Tensor>& registered_parameters(torch::nn::Module& module) {
+  auto member = &OpenModule::parameters_;
+  return module.*member;
+}
+
+// Whether the calling thread works on a backward pass.
+inline bool in_backward_pass() { return torch::autograd::get_current_graph_task_nodes_in_graph() != nullptr; }
+
+// Calls `work` at the end of the backward pass that the calling thread works on.
+inline void at_end_of_backward(std::function<void()> work) {
+  torch::autograd::Engine::get_default_engine().queue_callback(std::move(work));
+}
+
+}  // namespace cairn::training

@@ -1,0 +1,58 @@
+// The units of one model, and how long what they gather stays.
+//
+// What is gathered stays so within a *scope*: the forward call of a model (ForwardScope), a backward pass, or, outside both, a single
+// operation. Within a scope, gathering a unit frees those that neither are it nor enclose it: of a model at most one way from the
+// outermost unit down to the one at work is there at a time. No gathered parameter outlives its scope, unless the unit keeps it for
+// the backward pass; those go when the next forward call begins. So a gathered copy is never older than what the optimizer, or a load,
+// last wrote to the shards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cairn::training {
+
+class ShardedUnit;
+
+// The units of one model: what they know of each other.
+class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
+ public:
+  // Follows the groups that this one was merged into.
+  std::shared_ptr<UnitGroup> current();
+  void merge_into(const std::shared_ptr<UnitGroup>& other);
+  void add(const std::shared_ptr<ShardedUnit>& unit) { units_.push_back(unit); }
+  std::vector<std::shared_ptr<ShardedUnit>> units() const;
+  void note_wrapped(const torch::nn::Module& module) { wrapped_.push_back(&module); }
+  bool has_wrapped(const torch::nn::Module& module) const;
+
+  void enter_forward();
+  void leave_forward();
+  // To be called by whatever happens within a backward pass.
+  void note_backward();
+  bool in_scope() const { return forward_depth_ > 0 || in_backward_; }
+  bool in_backward() const { return in_backward_; }
+  // Frees units that neither are `unit` nor enclose it.
+  void free_others(const ShardedUnit& unit);
+
+  void note_memory();
+  std::int64_t gathered_peak() const { return gathered_peak_; }
+  void reset_peak() { gathered_peak_ = 0, note_memory(); }
+
+ private:
+  void end_backward();
+  void abandon_backward();  // an earlier pass that threw
+
+  std::shared_ptr<UnitGroup> merged_into_;
+  std::vector<std::weak_ptr<ShardedUnit>> units_;
+  std::vector<const torch::nn::Module*> wrapped_;
+  int forward_depth_ = 0;
+  bool in_backward_ = false;
+  std::int64_t gathered_peak_ = 0;
+};
+
+}  // namespace cairn::training
