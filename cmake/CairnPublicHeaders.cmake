@@ -31,6 +31,7 @@ set(CAIRN_PUBLIC_HEADERS
     training/hooked.hpp
     training/process_group.hpp
     training/process_mesh.hpp
+    training/state_dicts.hpp
     runtime/async_save.hpp
     runtime/cairn.hpp
     runtime/cancellation.hpp

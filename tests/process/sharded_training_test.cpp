@@ -1,0 +1,320 @@
+// Training with sharded parameters, saved and loaded by rank processes.
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/process_groups.hpp>
+#include <cairn/runtime/testing.hpp>
+#include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/torch.hpp>
+#include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/state_dicts.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using namespace cairn::training;
+
+namespace {
+
+const ProcessGroup& ranks() {
+  static const ProcessGroup group = [] {
+    at::set_num_threads(1);
+    return process_group_from_environment();
+  }();
+  return group;
+}
+
+Hooked<Chain> chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0) {
+  torch::manual_seed(seed);
+  return Hooked<Chain>(sizes);
+}
+
+enum class Wrapper { kFull, kHybrid, kReplicated };
+
+void wrap(Hooked<Chain>& model, Wrapper wrapper, const std::string& name) {
+  FullyShardOptions options;
+  options.wrap_policy = wrap_classes<torch::nn::LinearImpl>();
+  if (wrapper == Wrapper::kReplicated) options.strategy = ShardingStrategy::kNoShard;
+  const ProcessMesh mesh =
+      wrapper == Wrapper::kHybrid ? ProcessMesh(ranks(), {2, 2}, {"replicas", "shards"}, name) : ProcessMesh(ranks());
+  fully_shard(model, mesh, options);
+}
+
+template <class Model>
+double train_step(Model& model, torch::optim::Optimizer& optimizer, const torch::Tensor& input) {
+  optimizer.zero_grad();
+  const torch::Tensor loss = model(input).sum();
+  loss.backward();
+  optimizer.step();
+  return loss.template item<double>();
+}
+
+torch::Tensor random_input(std::int64_t rows, std::int64_t columns) {
+  torch::manual_seed(0);
+  return torch::rand({rows, columns});
+}
+
+// The local tensors of a state dict, copied.
+std::map<std::string, torch::Tensor> local_copies(const Dict& state_dict) {
+  std::map<std::string, torch::Tensor> copies;
+  for (const auto& [name, value] : state_dict) {
+    copies[name] = (value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor()).detach().clone();
+  }
+  return copies;
+}
+
+bool agree(const std::map<std::string, torch::Tensor>& a, const std::map<std::string, torch::Tensor>& b, bool expected) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [name, tensor] : a) {
+    // An empty part never differs, and a bias behind a dead ReLU may not.
+    if (tensor.numel() > 0 && tensor.equal(b.at(name)) != expected) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("B4.1 a hybrid-sharded model is saved, trained on, and loaded again") {
+  const bool uneven = [] {
+    bool is = false;
+    SUBCASE("even") { is = false; }
+    SUBCASE("uneven") { is = true; }
+    return is;
+  }();
+  const std::vector<std::int64_t> sizes =
+      uneven ? std::vector<std::int64_t>{5, 10, 15, 30, 5} : std::vector<std::int64_t>{5, 8, 4, 12};
+  auto model = chain_of(sizes);
+  wrap(model, Wrapper::kHybrid, uneven ? "b41u" : "b41e");
+  torch::optim::Adam optimizer(model->parameters(), 0.1);
+  const std::string id = shared_directory() + (uneven ? "/hybrid_uneven" : "/hybrid_even");
+  Checkpointer checkpointer(world());
+  const Dict before = get_model_state_dict(*model);
+  const auto saved = local_copies(before);
+  checkpointer.save({{"model", before}}, id);
+
+  train_step(model, optimizer, random_input(4, 5));
+  const auto trained = local_copies(get_model_state_dict(*model));
+  CHECK_FALSE(agree(saved, trained, true));
+
+  StateDict state{{"model", get_model_state_dict(*model)}};
+  checkpointer.load(state, id);
+  const Dict loaded = get_model_state_dict(*model);
+  CHECK(agree(saved, local_copies(loaded), true));
+  REQUIRE(loaded.size() == before.size());
+  for (const auto& [name, value] : loaded) {
+    REQUIRE(value.is_sharded());
+    const ShardedTensor& was = before.at(name).sharded();
+    CHECK((*value.sharded().mesh() == *was.mesh()));
+    CHECK((value.sharded().placements() == was.placements()));
+    CHECK((was.placements() == std::vector<Placement>{Replicate{}, Shard{0}}));
+    CHECK((value.sharded().size() == was.size()));
+  }
+}
+
+TEST_CASE("B4.2 a hybrid-sharded model loads into a fully sharded one") {
+  const bool uneven = [] {
+    bool is = false;
+    SUBCASE("even") { is = false; }
+    SUBCASE("uneven") { is = true; }
+    return is;
+  }();
+  const std::vector<std::int64_t> sizes =
+      uneven ? std::vector<std::int64_t>{5, 10, 15, 30, 5} : std::vector<std::int64_t>{5, 8, 4, 12};
+  auto hybrid = chain_of(sizes, 1), full = chain_of(sizes, 2);
+  wrap(hybrid, Wrapper::kHybrid, uneven ? "b42u" : "b42e");
+  wrap(full, Wrapper::kFull, "");
+  if (uneven && world().size() == 4 && world().rank() == 3) {
+    CHECK(full->parameters().back().numel() == 0);  // 5 rows over 4 ranks
+  }
+  const std::string id = shared_directory() + (uneven ? "/resharded_uneven" : "/resharded_even");
+  Checkpointer checkpointer(world());
+  checkpointer.save({{"model", get_model_state_dict(*hybrid)}}, id);
+  CHECK(largest_difference(whole_parameters(*hybrid), whole_parameters(*full)) > 0);
+
+  StateDict state{{"model", get_model_state_dict(*full)}};
+  checkpointer.load(state, id);
+  CHECK(largest_difference(whole_parameters(*hybrid), whole_parameters(*full)) == 0);
+  const Dict from = get_model_state_dict(*hybrid), to = get_model_state_dict(*full);
+  REQUIRE(from.size() == to.size());
+  for (const auto& [name, value] : from) {
+    CHECK_FALSE((*value.sharded().mesh() == *to.at(name).sharded().mesh()));
+    CHECK_FALSE((value.sharded().placements() == to.at(name).sharded().placements()));
+  }
+}
+
+namespace {
+
+// A tensor that takes part by way of Stateful.
+struct TestState : Stateful {
+  explicit TestState(const torch::Tensor& values) : tensor(values) {}
+  Dict state_dict() override { return {{"values", tensor}}; }
+  void load_state_dict(const Dict& state_dict) override { tensor = state_dict.at("values").tensor(); }
+  torch::Tensor tensor;
+};
+
+void check_end_to_end(Wrapper wrapper, const std::string& name) {
+  const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};
+  auto plain = chain_of(sizes), model = chain_of(sizes);
+  wrap(model, wrapper, name + "/first");
+  torch::optim::Adam plain_optimizer(plain->parameters(), 0.1);
+  auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.1);
+  const torch::Tensor input = random_input(8, 8);
+  double loss = 0;
+  std::string history;
+  for (int i = 0; i < 2; ++i) {
+    train_step(plain, plain_optimizer, input);
+    loss = train_step(model, *optimizer, input);
+    history += std::to_string(loss) + " ";
+  }
+  auto object = std::make_shared<TestState>(random_input(10, 10));
+  const torch::Tensor current_loss = torch::tensor(static_cast<float>(loss));
+  const std::string id = shared_directory() + "/" + name;
+  Checkpointer checkpointer(world());
+  const std::shared_ptr<torch::nn::Module> as_module = model.ptr();
+  checkpointer.save({{"model", as_module},
+                     {"optimizer", stateful(optimizer, as_module)},
+                     {"object", std::static_pointer_cast<Stateful>(object)},
+                     {"train", Dict{{"step", torch::tensor(2, torch::kInt32)},
+                                    {"loss", current_loss},
+                                    {"losses", Blob{Bytes(history.begin(), history.end())}}}}},
+                    id);
+
+  auto fresh = chain_of(sizes, 7);
+  wrap(fresh, wrapper, name + "/second");
+  auto fresh_optimizer = std::make_shared<torch::optim::Adam>(fresh->parameters(), 0.2);
+  auto fresh_object = std::make_shared<TestState>(torch::zeros({10, 10}));
+  const std::shared_ptr<torch::nn::Module> fresh_module = fresh.ptr();
+  StateDict state{{"model", fresh_module},
+                  {"optimizer", stateful(fresh_optimizer, fresh_module)},
+                  {"object", std::static_pointer_cast<Stateful>(fresh_object)},
+                  {"train", Dict{{"step", torch::tensor(0, torch::kInt32)}, {"loss", torch::zeros({})}, {"losses", Blob{}}}}};
+  checkpointer.load(state, id);
+  CHECK(fresh_object->tensor.equal(object->tensor));
+  CHECK(state["train"]["step"].tensor().item<int>() == 2);
+  CHECK(state["train"]["loss"].tensor().equal(current_loss));
+  CHECK((state["train"]["losses"].blob() == Blob{Bytes(history.begin(), history.end())}));
+
+  // One more step gives the same on the plain model and on the one that was loaded.
+  const double expected = train_step(plain, plain_optimizer, input);
+  CHECK(train_step(fresh, *fresh_optimizer, input) == expected);
+  CHECK(memory_use(*fresh).gathered == 0);
+
+  StateDictOptions whole;
+  whole.full_state_dict = true;
+  const auto [of_model, of_optimizer] = get_state_dict(*fresh, *fresh_optimizer, whole);
+  const auto [of_plain, of_plain_optimizer] = get_state_dict(*plain, plain_optimizer);
+  REQUIRE(of_model.size() == of_plain.size());
+  for (const auto& [key, value] : of_plain) CHECK(value.tensor().equal(of_model.at(key).tensor()));
+  for (const auto& [key, fields] : of_plain_optimizer.at("state").dict()) {
+    for (const char* field : {"exp_avg", "exp_avg_sq"})
+      CHECK(fields[field].tensor().equal(of_optimizer.at("state")[key][field].tensor()));
+    CHECK(fields["step"].to_int() == 3);
+  }
+  // The gathered state loads into a plain optimizer that has never stepped.
+  torch::optim::Adam gathered(plain->parameters(), 0.3);
+  set_optimizer_state_dict(*plain, gathered, of_optimizer);
+  const Dict again = get_optimizer_state_dict(*plain, gathered);
+  for (const auto& [key, fields] : of_plain_optimizer.at("state").dict())
+    CHECK(fields["exp_avg"].tensor().equal(again.at("state")[key]["exp_avg"].tensor()));
+  CHECK(again.at("param_groups").list()[0]["lr"].to_double() == 0.1);
+}
+
+}  // namespace
+
+TEST_CASE("B2.1 fully sharded, hybrid and replicated training state, end to end") {
+  SUBCASE("fully sharded") { check_end_to_end(Wrapper::kFull, "end_full"); }
+  SUBCASE("hybrid") { check_end_to_end(Wrapper::kHybrid, "end_hybrid"); }
+  SUBCASE("whole on every rank") { check_end_to_end(Wrapper::kReplicated, "end_whole"); }
+}
+
+namespace {
+
+// The model of the checkpoints that PyTorch wrote.
+struct FixtureNetImpl : torch::nn::Module {
+  explicit FixtureNetImpl(const std::vector<std::int64_t>& sizes) : norm(sizes.back()) {
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i) layers->push_back(torch::nn::Linear(sizes[i], sizes[i + 1]));
+    register_module("layers", layers);
+    register_module("norm", norm);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (auto& layer : *layers) x = torch::relu(layer->as<torch::nn::Linear>()->forward(x));
+    return norm(x);
+  }
+  torch::nn::ModuleList layers;
+  torch::nn::BatchNorm1d norm;
+};
+
+torch::Tensor tensor_of(const SafeTensor& safe) {
+  return torch::from_blob(const_cast<char*>(safe.bytes.data()), array_of(safe.sizes),
+                          torch::TensorOptions().dtype(*scalar_type_of(safe.dtype)))
+      .clone();
+}
+
+}  // namespace
+
+TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded here, optimizer too") {
+  const std::pair<const char*, std::vector<std::int64_t>> fixtures[] = {
+      {"fsdp_even", {8, 16, 32, 64, 8}}, {"fsdp_uneven", {5, 10, 15, 30, 5}}, {"hsdp_2x2", {5, 8, 4, 12}}};
+  for (const auto& [folder, sizes] : fixtures) {
+    CAPTURE(folder);
+    torch::manual_seed(3);
+    Hooked<FixtureNetImpl> model(sizes);
+    FullyShardOptions options;
+    options.wrap_policy = wrap_classes<torch::nn::LinearImpl>();
+    fully_shard(model, ProcessMesh(ranks()), options);
+    torch::optim::Adam optimizer(model->parameters(), 0.5);
+    auto [of_model, of_optimizer] = get_state_dict(*model, optimizer);
+    StateDict state{{"model", of_model}, {"optimizer", of_optimizer}};
+    const std::string where = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/" + folder;
+    Checkpointer(world(), std::string("fixture ") + folder).load(state, where);
+    set_state_dict(*model, optimizer, state["model"].dict(), state["optimizer"].dict());
+
+    StateDictOptions whole;
+    whole.full_state_dict = true;
+    const auto [whole_model, whole_optimizer] = get_state_dict(*model, optimizer, whole);
+    std::size_t compared = 0;
+    for (const auto& [name, safe] : read_safetensors(where + "/expected.safetensors")) {
+      const torch::Tensor expected = tensor_of(safe);
+      if (name.rfind("model.", 0) == 0) {
+        CHECK(whole_model.at(name.substr(6)).tensor().equal(expected));
+        ++compared;
+      } else if (name.rfind("optimizer.state.", 0) == 0) {
+        const std::string rest = name.substr(16);
+        const std::size_t dot = rest.rfind('.');
+        const Value& value = whole_optimizer.at("state")[rest.substr(0, dot)][rest.substr(dot + 1)];
+        if (value.is_tensor()) {
+          CHECK(value.tensor().equal(expected));
+        } else {
+          CHECK(value.to_int() == expected.item<std::int64_t>());
+        }
+        ++compared;
+      }
+    }
+    CHECK(compared > 30);
+    CHECK(whole_optimizer.at("param_groups").list()[0]["lr"].to_double() == 0.05);
+    // And it trains on.
+    train_step(model, optimizer, random_input(8, sizes.front()));
+  }
+}
+
+TEST_CASE("B2.10 get_ and set_state_dict before any step, in place, with the first optimizer's learning rate") {
+  torch::manual_seed(0);
+  auto model = chain_of({8, 16, 8}, 0), other = chain_of({8, 16, 8}, 1);
+  torch::optim::Adam optimizer(model->parameters(), 0.1), second(other->parameters(), 0.2);
+  const auto [of_model, of_optimizer] = get_state_dict(*model, optimizer);
+  const std::string id = shared_directory() + "/before_any_step";
+  cairn::save({{"model", of_model}, {"optimizer", of_optimizer}}, id);
+
+  auto [into_model, into_optimizer] = get_state_dict(*other, second);
+  StateDict state{{"model", into_model}, {"optimizer", into_optimizer}};
+  cairn::load(state, id);
+  for (const auto& [name, value] : into_model) {  // in place: the very objects
+    CHECK((value.tensor().is_same(state["model"][name].tensor())));
+    CHECK(value.tensor().equal(of_model.at(name).tensor()));
+  }
+  set_state_dict(*other, second, state["model"].dict(), state["optimizer"].dict());
+  CHECK(static_cast<torch::optim::AdamOptions&>(second.param_groups()[0].options()).lr() == 0.1);
+  const auto [read_model, read_optimizer] = get_state_dict(*other, second);
+  for (const auto& [name, value] : read_model) CHECK(value.tensor().equal(state["model"][name].tensor()));
+  for (const auto& [name, fields] : read_optimizer.at("state").dict()) {
+    CHECK(fields["exp_avg"].tensor().equal(state["optimizer"]["state"][name]["exp_avg"].tensor()));
+    CHECK(fields["step"].to_int() == 0);
+  }
+}

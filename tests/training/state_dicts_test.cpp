@@ -1,0 +1,178 @@
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/state_dicts.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using training::fully_shard;
+using training::Hooked;
+using training::ProcessGroup;
+using training::ProcessMesh;
+using training::StateDictOptions;
+
+namespace {
+
+Hooked<Composite> composite(std::uint64_t seed = 0) {
+  return seeded(seed, [] { return Hooked<Composite>(6); });
+}
+
+Hooked<Composite> sharded_composite(const ProcessGroup& group, std::uint64_t seed = 0) {
+  auto model = composite(seed);
+  fully_shard(*model->u1, ProcessMesh(group));
+  fully_shard(model, ProcessMesh(group));
+  return model;
+}
+
+template <class Optimizer, class Model>
+Optimizer stepped(Model& model, const torch::Tensor& input) {
+  Optimizer optimizer(model->parameters(), 0.01);
+  for (int i = 0; i < 2; ++i) {
+    optimizer.zero_grad();
+    model(input).pow(2).mean().backward();
+    optimizer.step();
+  }
+  return optimizer;
+}
+
+}  // namespace
+
+TEST_CASE("state dicts: contradicting options, foreign submodules and dicts that do not fit are refused, all faults at once") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = sharded_composite(group);
+    torch::optim::Adam optimizer(model->parameters());
+    StateDictOptions lonely;
+    lonely.broadcast_from_rank0 = true;
+    CHECK(thrown_by([&] { training::get_model_state_dict(*model, lonely); }).code == ErrorCode::kInvalidArgument);
+    StateDictOptions foreign;
+    torch::nn::Linear stranger(1, 1);
+    foreign.submodules = {stranger.get()};
+    CHECK(thrown_by([&] { training::get_model_state_dict(*model, foreign); }).says("not one of the model's"));
+
+    const torch::Tensor before = model->l1->parameters()[0].detach().clone();
+    Dict wrong = training::get_model_state_dict(*model);
+    wrong.erase("l1.bias");
+    wrong["l1.weight"] = torch::ones({5, 6});
+    wrong["l2.weight"] = torch::ones({6, 6});
+    wrong.insert("more", torch::ones({1}));
+    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, wrong); });
+    CHECK(thrown.code == ErrorCode::kMismatch);
+    CHECK(thrown.says("\"l1.bias\" is missing"));
+    CHECK(thrown.says("\"l1.weight\" is a tensor of size [5, 6], the model has a part of a tensor of size [6, 6]"));
+    CHECK(thrown.says("\"more\" is not in the model"));
+    CHECK_FALSE(thrown.says("l2.weight"));
+    CHECK(model->l2->parameters()[0].count_nonzero().item<int>() > 0);
+    CHECK_FALSE(model->l2->parameters()[0].equal(torch::ones({3, 6})));  // nothing was changed
+    CHECK(model->l1->parameters()[0].equal(before));
+
+    auto late = composite();
+    torch::optim::Adam early(late->parameters());
+    fully_shard(late, ProcessMesh(group));
+    CHECK(thrown_by([&] { training::get_optimizer_state_dict(*late, early); }).code == ErrorCode::kMismatch);
+  });
+}
+
+TEST_CASE_TEMPLATE("state dicts: what a sharded optimizer of any kind has goes into a plain one, and back into another", Optimizer,
+                   torch::optim::Adam, torch::optim::AdamW, torch::optim::RMSprop, torch::optim::Adagrad, torch::optim::SGD) {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto plain = composite(), model = sharded_composite(group), other = sharded_composite(group, 5);
+    Optimizer plain_optimizer = stepped<Optimizer>(plain, input), optimizer = stepped<Optimizer>(model, input);
+
+    for (const bool flat : {false, true}) {
+      StateDictOptions whole;
+      whole.full_state_dict = true;
+      whole.flatten_optimizer_state_dict = flat;
+      const auto [of_model, of_optimizer] = training::get_state_dict(*model, optimizer, whole);
+      if (flat) CHECK(of_optimizer.at("param_groups.l1.weight.lr").to_double() == 0.01);
+      // Into the plain optimizer, at another learning rate.
+      auto copy = composite(9);
+      Optimizer into(copy->parameters(), 0.5);
+      training::set_state_dict(*copy, into, of_model, of_optimizer, whole);
+      for (const auto& [name, value] : training::get_model_state_dict(*plain))
+        CHECK(value.tensor().equal(training::get_model_state_dict(*copy).at(name).tensor()));
+      const Dict expected = training::get_optimizer_state_dict(*plain, plain_optimizer);
+      const Dict found = training::get_optimizer_state_dict(*copy, into);
+      CHECK(found.at("state").dict().size() == expected.at("state").dict().size());
+      for (const auto& [name, fields] : expected.at("state").dict()) {
+        for (const auto& [field, value] : fields.dict()) {
+          if (value.is_tensor()) CHECK(value.tensor().equal(found.at("state")[name][field].tensor()));
+        }
+      }
+      CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.01);
+      // And into another sharded model, which then trains like the first.
+      Optimizer sharded_into(other->parameters(), 0.5);
+      training::set_state_dict(*other, sharded_into, of_model, of_optimizer, whole);
+      CHECK(largest_difference(whole_parameters(*other), whole_parameters(*plain)) == 0);
+      other(input).pow(2).mean().backward();
+      sharded_into.step();
+    }
+  });
+}
+
+TEST_CASE("state dicts: sharded by default, live, and selected by the options") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto plain = composite(), model = sharded_composite(group);
+    const Dict live = training::get_model_state_dict(*model);
+    CHECK(live.size() == plain->parameters().size());
+    CHECK(live.at("u1.seq.1.weight").sharded().local_shards()[0].tensor.is_same(model->named_parameters()["u1.seq.1.weight"]));
+
+    StateDictOptions of_u1;
+    of_u1.submodules = {model->u1.get()};
+    CHECK(training::get_model_state_dict(*model, of_u1).size() == 6);
+    CHECK(training::get_model_state_dict(*model, of_u1).contains("u1.l1.weight"));
+    of_u1.keep_submodule_prefixes = false;
+    CHECK(training::get_model_state_dict(*model, of_u1).contains("seq.1.bias"));
+
+    StateDictOptions copies;
+    copies.cpu_offload = true;
+    const Dict copied = training::get_model_state_dict(*model, copies);
+    CHECK_FALSE(copied.at("l1.weight").sharded().local_shards()[0].tensor.is_same(model->l1->parameters()[0]));
+    CHECK(copied.at("l1.weight").sharded().local_shards()[0].tensor.equal(model->l1->parameters()[0]));
+    copies.full_state_dict = true;
+    CHECK(training::get_model_state_dict(*model, copies).size() == (group.rank() == 0 ? live.size() : 0));
+
+    model->named_parameters()["l1.bias"].set_requires_grad(false);
+    StateDictOptions trained;
+    trained.ignore_frozen_params = true;
+    CHECK_FALSE(training::get_model_state_dict(*model, trained).contains("l1.bias"));
+
+    // Not strict: what is there is taken.
+    StateDictOptions loose;
+    loose.strict = false;
+    training::set_model_state_dict(*model, {{"l1.bias", torch::full({6}, 3.0)}, {"unknown", torch::ones({1})}}, loose);
+    CHECK(model->named_parameters()["l1.bias"].equal(torch::full({3}, 3.0)));
+  });
+}
+
+TEST_CASE("state dicts: rank 0 sends each rank its part of whole tensors") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto plain = composite(4), model = sharded_composite(group);
+    StateDictOptions sent;
+    sent.full_state_dict = sent.broadcast_from_rank0 = true;
+    Dict from;
+    if (group.rank() == 0) from = training::get_model_state_dict(*plain);
+    training::set_model_state_dict(*model, from, sent);
+    CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) == 0);
+    from.erase("l2.bias");
+    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, from, sent); });
+    CHECK(thrown.code == ErrorCode::kMismatch);
+    CHECK(thrown.says("\"l2.bias\""));
+  });
+}
+
+TEST_CASE("state dicts: entries under a fully sharded child are sharded tensors, under a no_shard child plain ones") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = composite();
+    training::FullyShardOptions whole;
+    whole.strategy = training::ShardingStrategy::kNoShard;
+    fully_shard(*model->u1, ProcessMesh(group));
+    fully_shard(*model->u2, ProcessMesh(group), whole);
+    for (const auto& [name, value] : training::get_model_state_dict(*model)) {
+      CAPTURE(name);
+      CHECK(value.is_sharded() == (name.rfind("u1.", 0) == 0));
+      CHECK(value.is_tensor() == (name.rfind("u1.", 0) != 0));
+    }
+  });
+}

@@ -1,0 +1,326 @@
+#include <cairn/training/state_dicts.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/sharded_unit.hpp>
+
+namespace cairn::training {
+namespace {
+
+using torch::nn::Module;
+
+[[noreturn]] void refuse_options(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "state dict options: " + why); }
+
+// The registered parameters by name; tied ones under each of theirs.
+std::map<std::string, torch::Tensor> registered_tensors(const Module& module, const std::string& prefix = "") {
+  std::map<std::string, torch::Tensor> named;
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false))
+    named.emplace(prefix + parameter.key(), parameter.value());
+  for (const auto& child : module.named_children()) named.merge(registered_tensors(*child.value(), prefix + child.key() + '.'));
+  return named;
+}
+
+std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& parameter) {
+  const MemoryOwner* const owner = memory_owner(parameter);
+  return owner == nullptr ? nullptr : owner->unit.lock();
+}
+
+// Rank 0 of the ranks that hold the model together; alone, a rank is its own.
+ProcessGroup world_of(const Module& module) {
+  for (const auto& parameter : module.parameters()) {
+    if (const auto unit = unit_behind(parameter)) return unit->mesh().world();
+  }
+  return ProcessGroup::single();
+}
+
+// Where the submodules are in the model: "layers.0.".
+std::vector<std::string> prefixes_of(const Module& model, const StateDictOptions& options) {
+  std::vector<std::string> prefixes;
+  for (const Module* wanted : options.submodules) {
+    std::string found;
+    for (const auto& named : model.named_modules()) {
+      if (named.value().get() == wanted && !named.key().empty()) found = named.key() + '.';
+    }
+    if (found.empty()) refuse_options("a submodule is not one of the model's");
+    prefixes.push_back(found);
+  }
+  if (!options.keep_submodule_prefixes && prefixes.size() != 1)
+    refuse_options("names without the submodule's prefix need exactly one submodule");
+  return prefixes;
+}
+
+void check_options(const StateDictOptions& options) {
+  if (options.broadcast_from_rank0 && !options.full_state_dict) refuse_options("broadcast_from_rank0 needs full_state_dict");
+}
+
+// Which entries of the model's own state dict are asked for, under the names that the options give them.
+Dict selected(const Module& model, const StateDictOptions& options) {
+  check_options(options);
+  const std::vector<std::string> prefixes = prefixes_of(model, options);
+  std::set<std::string> frozen;
+  if (options.ignore_frozen_params) {
+    for (const auto& [name, parameter] : registered_tensors(model)) {
+      if (!parameter.requires_grad()) frozen.insert(name);
+    }
+  }
+  Dict chosen;
+  for (const auto& [name, value] : module_state_dict(model)) {
+    if (frozen.count(name) > 0) continue;
+    if (prefixes.empty()) {
+      chosen.insert(name, value);
+      continue;
+    }
+    for (const std::string& prefix : prefixes) {
+      if (name.compare(0, prefix.size(), prefix) != 0) continue;
+      chosen.insert(options.keep_submodule_prefixes ? name : name.substr(prefix.size()), value);
+      break;
+    }
+  }
+  return chosen;
+}
+
+// `value` of a parameter, or of state that follows it, as the options want it.
+Value delivered(const Value& value, const torch::Tensor& parameter, const StateDictOptions& options, bool keeps) {
+  const auto moved = [&](const torch::Tensor& tensor) { return options.cpu_offload ? tensor.detach().cpu() : tensor; };
+  if (value.is_sharded()) {
+    const ShardedTensor& sharded = value.sharded();
+    const torch::Tensor local = sharded.local_shards().front().tensor;
+    if (options.full_state_dict) {
+      const auto unit = unit_behind(parameter);
+      check_invariant(unit != nullptr, "a sharded entry of a state dict belongs to no unit");
+      const torch::Tensor whole = unit->whole(memory_owner(parameter)->index, local.detach());
+      return keeps ? Value(moved(whole)) : Value();
+    }
+    if (!options.cpu_offload) return value;
+    return sharded.with_local_tensors({local.detach().cpu().clone()});
+  }
+  if (!value.is_tensor()) return value;
+  if (options.full_state_dict) return keeps ? Value(moved(value.tensor().detach()).clone()) : Value();
+  return options.cpu_offload ? Value(moved(value.tensor()).clone()) : value;
+}
+
+// --- setting --------------------------------------------------------------------------------------------------------------
+
+// This rank's part of `given`, which is that part or the whole of what `live` is; undefined if it is neither.
+torch::Tensor part_for(const Value& live, const Value& given) {
+  const torch::Tensor& to = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
+  if (given.is_sharded()) {
+    if (!live.is_sharded() || given.sharded().size() != live.sharded().size() || given.sharded().local_shards().size() != 1)
+      return {};
+    const LocalShard& shard = given.sharded().local_shards().front();
+    const bool same = shard.offsets == live.sharded().local_shards().front().offsets && shard.tensor.sizes() == to.sizes();
+    return same ? shard.tensor : torch::Tensor();
+  }
+  if (!given.is_tensor() || !given.tensor().defined()) return {};
+  const torch::Tensor& tensor = given.tensor();
+  if (!live.is_sharded()) return tensor.sizes() == to.sizes() ? tensor : torch::Tensor();
+  if (extents_of(tensor.sizes()) != live.sharded().size()) return {};
+  return part_of(tensor, live.sharded().local_shards().front().offsets, extents_of(to.sizes()));
+}
+
+// What rank 0 has under each name of `live`, whole, on every rank. One tensor at a time is there beyond the parts.
+Value received(const Value& live, const Value* given, const ProcessGroup& world, const std::string& name) {
+  const torch::Tensor& local = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
+  const Extents size = live.is_sharded() ? live.sharded().size() : extents_of(local.sizes());
+  torch::Tensor whole = torch::empty(array_of(size), local.options().requires_grad(false));
+  // Rank 0 alone knows whether it has something to send.
+  torch::Tensor fits = torch::zeros({1}, torch::kUInt8);
+  if (world.rank() == 0 && given != nullptr && given->is_tensor() && extents_of(given->tensor().sizes()) == size) {
+    whole.copy_(given->tensor());
+    fits.fill_(1);
+  }
+  world.broadcast(fits, 0);
+  if (fits.item<int>() == 0) {
+    throw Error(ErrorCode::kMismatch,
+                "set a state dict from rank 0: it has no whole tensor of size " + to_string(size) + " for \"" + name + '"');
+  }
+  world.broadcast(whole, 0);
+  return part_for(live, whole);
+}
+
+std::string describe_given(const Value& value) {
+  if (value.is_sharded()) return "a part of a tensor of size " + to_string(value.sharded().size());
+  if (value.is_tensor()) return "a tensor of size " + to_string(extents_of(value.tensor().sizes()));
+  return value.type_name();
+}
+
+}  // namespace
+
+Dict get_model_state_dict(const Module& model, const StateDictOptions& options) {
+  const auto parameters = registered_tensors(model);
+  const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
+  StateDictOptions full_names = options;
+  full_names.keep_submodule_prefixes = true;
+  const Dict names = selected(model, full_names);
+  const Dict chosen = selected(model, options);
+  const torch::NoGradGuard no_grad;
+  Dict dict;
+  auto full_name = names.begin();
+  for (const auto& [name, value] : chosen) {
+    const auto parameter = parameters.find((full_name++)->first);
+    Value entry = delivered(value, parameter == parameters.end() ? torch::Tensor() : parameter->second, options, keeps);
+    if (keeps) dict.insert(name, std::move(entry));
+  }
+  return dict;
+}
+
+void set_model_state_dict(Module& model, const Dict& state_dict, const StateDictOptions& options) {
+  const Dict live = selected(model, options);
+  const torch::NoGradGuard no_grad;
+  if (options.broadcast_from_rank0) {
+    const ProcessGroup world = world_of(model);
+    for (const auto& [name, value] : live) {
+      const Value part = received(value, state_dict.find(name), world, name);
+      (value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor()).copy_(part.tensor());
+    }
+    return;
+  }
+  std::string problems;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // to, from
+  for (const auto& [name, value] : live) {
+    const Value* const given = state_dict.find(name);
+    if (given == nullptr) {
+      if (options.strict) problems += "\n  \"" + name + "\" is missing";
+      continue;
+    }
+    const torch::Tensor part = part_for(value, *given);
+    const torch::Tensor to = value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor();
+    if (!part.defined()) {
+      problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);
+    } else if (part.unsafeGetTensorImpl() != to.unsafeGetTensorImpl()) {
+      copies.emplace_back(to, part);
+    }
+  }
+  if (options.strict) {
+    for (const auto& [name, value] : state_dict) {
+      if (!live.contains(name)) problems += "\n  \"" + name + "\" is not in the model";
+    }
+  }
+  if (!problems.empty())
+    throw Error(ErrorCode::kMismatch, "set a model's state dict: it does not fit; nothing was changed:" + problems);
+  for (auto& [to, from] : copies) to.copy_(from);
+}
+
+// --- optimizers -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// {"state.<name>.<field>": …, "param_groups.<name>.<option>": …}
+Dict flattened(const Dict& nested) {
+  Dict flat;
+  for (const auto& [name, fields] : nested.at("state").dict()) {
+    for (const auto& [field, value] : fields.dict()) flat.insert("state." + name + "." + field, value);
+  }
+  for (const Value& group : nested.at("param_groups").list()) {
+    for (const Value& name : group.dict().at("params").list()) {
+      for (const auto& [option, value] : group.dict()) {
+        if (option != "params") flat.insert("param_groups." + name.to_text() + "." + option, value);
+      }
+    }
+  }
+  return flat;
+}
+
+// The other way round, by what the optimizer itself has.
+Dict unflattened(const Dict& flat, const Dict& live) {
+  Dict state;
+  for (const auto& [name, fields] : live.at("state").dict()) {
+    Dict entry;
+    for (const auto& [field, value] : fields.dict()) {
+      if (const Value* given = flat.find("state." + name + "." + field)) entry.insert(field, *given);
+    }
+    if (!entry.empty()) state.insert(name, std::move(entry));
+  }
+  List groups;
+  for (const Value& live_group : live.at("param_groups").list()) {
+    Dict group{{"params", live_group.dict().at("params")}};
+    for (const auto& [option, value] : live_group.dict()) {
+      if (option == "params") continue;
+      const Value* first = nullptr;
+      for (const Value& name : live_group.dict().at("params").list()) {
+        if (first == nullptr) first = flat.find("param_groups." + name.to_text() + "." + option);
+      }
+      if (first != nullptr) group.insert(option, *first);
+    }
+    groups.push_back(std::move(group));
+  }
+  return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
+}
+
+// Replaces a whole tensor by this rank's part. What does not fit stays, for the optimizer to refuse.
+void cut_to_part(const Value* live, Value& given) {
+  const auto has_tensor = [](const Value& value) { return value.is_tensor() || value.is_sharded(); };
+  if (live == nullptr || !has_tensor(*live) || !has_tensor(given)) return;
+  torch::Tensor part = part_for(*live, given);
+  if (part.defined()) given = Value(std::move(part));
+}
+
+}  // namespace
+
+Dict get_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const StateDictOptions& options) {
+  check_options(options);
+  const auto parameters = registered_tensors(model);
+  const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
+  Dict dict = optimizer_state_dict(optimizer, &model);
+  const torch::NoGradGuard no_grad;
+  Dict state;
+  for (const auto& [name, fields] : dict.at("state").dict()) {
+    const torch::Tensor& parameter = parameters.at(name);
+    if (options.ignore_frozen_params && !parameter.requires_grad()) continue;
+    Dict entry;
+    for (const auto& [field, value] : fields.dict()) entry.insert(field, delivered(value, parameter, options, keeps));
+    state.insert(name, std::move(entry));
+  }
+  if (!keeps) return {};
+  dict["state"] = std::move(state);
+  return options.flatten_optimizer_state_dict ? flattened(dict) : dict;
+}
+
+void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
+                              const StateDictOptions& options) {
+  check_options(options);
+  if (options.broadcast_from_rank0) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "state dict options: broadcast_from_rank0 is for models; let every rank load the optimizer's state from the checkpoint");
+  }
+  const Dict live = optimizer_state_dict(optimizer, &model);
+  const torch::NoGradGuard no_grad;
+  Dict local = options.flatten_optimizer_state_dict ? unflattened(state_dict, live) : state_dict;
+  Value* const state = local.find("state");
+  if (state != nullptr && state->is_dict()) {
+    std::vector<std::string> others;
+    for (auto& [name, fields] : state->dict()) {
+      const Value* const own = live.at("state").dict().find(name);
+      if (own == nullptr) {
+        others.push_back(name);
+      } else if (fields.is_dict()) {
+        for (auto& [field, value] : fields.dict()) cut_to_part(own->dict().find(field), value);
+      }
+    }
+    for (const std::string& name : others) {
+      if (!options.strict) state->dict().erase(name);
+    }
+  }
+  load_optimizer_state_dict(optimizer, local, &model);
+}
+
+std::pair<Dict, Dict> get_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const StateDictOptions& options) {
+  Dict of_model = get_model_state_dict(model, options);
+  return {std::move(of_model), get_optimizer_state_dict(model, optimizer, options)};
+}
+
+void set_state_dict(Module& model, torch::optim::Optimizer& optimizer, const Dict& model_state_dict,
+                    const Dict& optimizer_state_dict, const StateDictOptions& options) {
+  set_model_state_dict(model, model_state_dict, options);
+  set_optimizer_state_dict(model, optimizer, optimizer_state_dict, options);
+}
+
+}  // namespace cairn::training
