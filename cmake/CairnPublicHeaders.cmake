@@ -27,10 +27,12 @@ set(CAIRN_PUBLIC_HEADERS
     storage/storage.hpp
     storage/store.hpp
     actors/options.hpp
+    training/checkpoint_activations.hpp
     training/fully_shard.hpp
     training/hooked.hpp
     training/process_group.hpp
     training/process_mesh.hpp
+    training/replicate.hpp
     training/state_dicts.hpp
     runtime/async_save.hpp
     runtime/cairn.hpp

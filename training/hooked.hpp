@@ -3,13 +3,16 @@
 // `model->forward(input)`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include <c10/core/GradMode.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
@@ -17,10 +20,16 @@ namespace cairn::training {
 
 class UnitGroup;
 
+// See checkpoint_activations.hpp.
+struct ActivationCheckpointOptions {
+  bool preserve_rng_state = true;  // dropout and its like draw the same again
+};
+
 // What is done around the calls of one module. Shared by copies of its holder.
 struct Boundary {
   std::shared_ptr<UnitGroup> group;          // of sharded units; may be null
   std::optional<at::ScalarType> input_type;  // floating inputs become it
+  std::optional<ActivationCheckpointOptions> checkpoint;
 };
 
 namespace detail {
@@ -50,6 +59,23 @@ Argument&& cast_input(Argument&& argument, at::ScalarType) {
   return std::forward<Argument>(argument);
 }
 
+// A call, given its arguments that are tensors.
+using Forward = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
+// Calls `forward` without a graph, and again, with one, when gradients come.
+torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
+                                const ActivationCheckpointOptions& options);
+[[noreturn]] void refuse_checkpoint(const char* returned);
+
+// Moves the tensors out of arguments, and back in.
+inline void take_tensor(torch::Tensor& argument, std::vector<torch::Tensor>& tensors) { tensors.push_back(std::move(argument)); }
+template <class Argument>
+void take_tensor(Argument&, std::vector<torch::Tensor>&) {}
+inline void put_tensor(torch::Tensor& argument, const std::vector<torch::Tensor>& tensors, std::size_t& next) {
+  argument = tensors[next++];
+}
+template <class Argument>
+void put_tensor(Argument&, const std::vector<torch::Tensor>&, std::size_t&) {}
+
 template <class Module, class = void>
 struct ContainedOf {
   using type = Module;
@@ -73,14 +99,44 @@ class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Modul
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     const detail::BoundaryScope scope(*boundary_);
-    if (!boundary_->input_type) return this->get()->forward(std::forward<Arguments>(arguments)...);
-    const at::ScalarType type = *boundary_->input_type;
-    return this->get()->forward(detail::cast_input(std::forward<Arguments>(arguments), type)...);
+    using Result = decltype(this->get()->forward(std::forward<Arguments>(arguments)...));
+    if (boundary_->checkpoint && c10::GradMode::is_enabled()) {
+      if constexpr (std::is_same_v<std::decay_t<Result>, torch::Tensor>) {
+        return checkpointed(std::forward<Arguments>(arguments)...);
+      } else {
+        detail::refuse_checkpoint(typeid(Result).name());
+      }
+    }
+    return plain(*this->get(), *boundary_, std::forward<Arguments>(arguments)...);
   }
 
   const std::shared_ptr<Boundary>& boundary() const { return boundary_; }
 
  private:
+  template <class... Arguments>
+  static auto plain(Contained& module, const Boundary& boundary, Arguments&&... arguments) {
+    if (!boundary.input_type) return module.forward(std::forward<Arguments>(arguments)...);
+    return module.forward(detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type)...);
+  }
+
+  template <class... Arguments>
+  torch::Tensor checkpointed(Arguments&&... arguments) {
+    std::tuple<std::decay_t<Arguments>...> kept(std::forward<Arguments>(arguments)...);
+    std::vector<torch::Tensor> inputs;
+    std::apply([&](auto&... argument) { (detail::take_tensor(argument, inputs), ...); }, kept);
+    detail::Forward forward = [module = this->ptr(), boundary = boundary_, kept](const std::vector<torch::Tensor>& tensors) {
+      auto given = kept;
+      std::size_t next = 0;
+      return std::apply(
+          [&](auto&... argument) {
+            (detail::put_tensor(argument, tensors, next), ...);
+            return plain(*module, *boundary, argument...);
+          },
+          given);
+    };
+    return detail::call_checkpointed(std::move(forward), inputs, *boundary_->checkpoint);
+  }
+
   std::shared_ptr<Boundary> boundary_ = std::make_shared<Boundary>();
 };
 

@@ -198,6 +198,7 @@ struct Pending::State {
   std::function<void()> finish;     // what is left to do on this rank
 };
 
+Pending::Pending() noexcept = default;
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
 Pending::~Pending() = default;

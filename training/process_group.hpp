@@ -33,7 +33,7 @@ struct ProcessGroupOptions {
 // A collective that is under way. Destroying it without `wait` lets it go on; its failure is then the next call's.
 class Pending {
  public:
-  Pending() = default;  // nothing is under way
+  Pending() noexcept;  // nothing is under way
   Pending(Pending&&) noexcept;
   Pending& operator=(Pending&&) noexcept;
   ~Pending();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include <c10/core/UndefinedTensorImpl.h>
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
@@ -32,28 +31,12 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 }  // namespace
 
-struct ShardedUnit::Parameter {
-  std::string name;
-  torch::Tensor full;  // what the model computes with
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
-      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
-  at::ScalarType type;    // of the shard
-  std::int64_t rows = 0;  // of the full tensor
-  std::int64_t row_elements = 0;
-  std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
-  std::int64_t shard_elements = 0;  // of this rank
-  bool requires_grad = false;       // as last seen on both tensors
-  bool gradient_came = false;       // in this backward pass
-  torch::Tensor no_gradient;        // stands in for the gradient of `full`
-  // Held, or its hooks would go.
-  std::shared_ptr<torch::autograd::Node> accumulator;
-};
-
 // --- making ---------------------------------------------------------------------------------------------------------------
 
 ShardedUnit::ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options,
                          std::shared_ptr<UnitGroup> group)
-    : module_name_(module.name()),
+    : module_(&module),
+      module_name_(module.name()),
       mesh_(mesh),
       options_(options),
       shard_group_(mesh.axis(mesh.axes() - 1)),
@@ -273,143 +256,6 @@ torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) 
   torch::Tensor all = torch::empty({ranks * parameter.chunk_elements}, local.options());
   shard_group_.all_gather(all, own);
   return all.narrow(0, 0, parameter.full.numel()).view(parameter.full.sizes()).clone();
-}
-
-// --- gradients ------------------------------------------------------------------------------------------------------------
-
-std::size_t ShardedUnit::gradients_expected() const {
-  return static_cast<std::size_t>(
-      std::count_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) { return parameter.requires_grad; }));
-}
-
-void ShardedUnit::gradient_came(std::size_t index) {
-  group()->note_backward();
-  at_work_ = true;
-  Parameter& parameter = parameters_[index];
-  if (parameter.gradient_came) return;
-  parameter.gradient_came = true;
-  if (++gradients_come_ == gradients_expected()) finish_backward();
-}
-
-void ShardedUnit::finish_backward() {
-  if (!at_work_) return;
-  at_work_ = false;
-  gradients_come_ = 0;
-  for (Parameter& parameter : parameters_) parameter.gradient_came = false;
-  if (gradient_sync_ && gradients_expected() > 0) {
-    const torch::NoGradGuard no_grad;
-    reduce();
-    stand_in_for_gradients();
-  }
-  free();
-}
-
-void ShardedUnit::abandon_backward() {
-  at_work_ = false;
-  gradients_come_ = 0;
-  pins_ = 0;
-  for (Parameter& parameter : parameters_) {
-    parameter.gradient_came = false;
-    parameter.full.mutable_grad() = torch::Tensor();
-  }
-  free();
-}
-
-void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient) {
-  const torch::Tensor own = shard(index);
-  if (!own.defined()) return;  // nobody trains it any more
-  torch::Tensor& held = own.mutable_grad();
-  if (held.defined()) {
-    held.add_(gradient);
-  } else {
-    held = gradient.to(own.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  }
-}
-
-// Every rank contributes all parameters, and for each of them a one if it has a gradient of it: where no rank has one, the shard gets
-// none, as the parameter of a plain model would.
-void ShardedUnit::reduce() {
-  const int ranks = shard_group_.size();
-  const int averaged = ranks * (replica_group_ ? replica_group_->size() : 1);
-  for (Parameter& parameter : parameters_) {
-    torch::Tensor& gradient = parameter.full.mutable_grad();
-    if (memory_owner(gradient) != nullptr) gradient = torch::Tensor();
-    if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-  }
-  if (averaged == 1) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      torch::Tensor& gradient = parameters_[i].full.mutable_grad();
-      if (!gradient.defined()) continue;
-      const torch::Tensor own = shard(i);
-      if (own.defined() && !own.grad().defined() && gradient.scalar_type() == own.scalar_type()) {
-        own.mutable_grad() = gradient.contiguous();
-      } else {
-        put_gradient(i, gradient);
-      }
-      gradient = torch::Tensor();
-    }
-    return;
-  }
-
-  at::ScalarType type = parameters_.front().type;
-  std::int64_t elements = 0, count = 0;
-  for (const Parameter& parameter : parameters_) {
-    if (!parameter.requires_grad) continue;
-    type = count == 0 ? parameter.type : c10::promoteTypes(type, parameter.type);
-    elements += parameter.chunk_elements;
-    ++count;
-  }
-  type = options_.mixed_precision.reduction.value_or(type);
-  const auto options = torch::TensorOptions().dtype(type).device(device());
-  const torch::Tensor sent = torch::zeros({ranks, elements + count}, options);
-  std::int64_t offset = 0, ordinal = 0;
-  for (Parameter& parameter : parameters_) {
-    if (!parameter.requires_grad) continue;
-    torch::Tensor& gradient = parameter.full.mutable_grad();
-    if (gradient.defined()) {
-      const torch::Tensor flat = gradient.reshape({-1});
-      for (std::int64_t rank = 0, begin = 0; begin < flat.numel(); ++rank, begin += parameter.chunk_elements) {
-        const std::int64_t part = std::min(parameter.chunk_elements, flat.numel() - begin);
-        sent[rank].narrow(0, offset, part).copy_(flat.narrow(0, begin, part));
-      }
-      sent.select(1, elements + ordinal).fill_(1);
-      gradient = torch::Tensor();
-    }
-    offset += parameter.chunk_elements;
-    ++ordinal;
-  }
-  torch::Tensor received = sent.view({-1});
-  if (ranks > 1) {
-    received = torch::empty({elements + count}, options);
-    shard_group_.reduce_scatter(received, sent.view({-1}));
-  }
-  if (replica_group_) replica_group_->all_reduce(received);
-  const torch::Tensor had = received.narrow(0, elements, count).to(torch::kFloat).cpu();
-  received.div_(averaged);
-  offset = ordinal = 0;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& parameter = parameters_[i];
-    if (!parameter.requires_grad) continue;
-    const torch::Tensor own = shard(i);
-    if (had[ordinal].item<float>() > 0 && own.defined()) {
-      put_gradient(i, received.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
-    }
-    offset += parameter.chunk_elements;
-    ++ordinal;
-  }
-}
-
-void ShardedUnit::stand_in_for_gradients() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (!parameter.requires_grad) continue;
-    if (!parameter.no_gradient.defined()) {
-      parameter.no_gradient = tensor_without_memory(parameter.full.sizes(), parameter.full.options(), parameter.full.nbytes(),
-                                                    {MemoryOwner::Role::kGradient, weak_from_this(), i, parameter.name});
-      mark_as_sharded(parameter.no_gradient);
-    }
-    parameter.full.mutable_grad() = parameter.no_gradient;
-  }
 }
 
 }  // namespace cairn::training

@@ -46,6 +46,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   torch::Tensor whole(std::size_t index, const torch::Tensor& local) const;
   bool encloses(const ShardedUnit& other) const;
   void enclose(const std::shared_ptr<ShardedUnit>& inner);  // `inner` has no enclosing unit yet
+  bool is_of(const torch::nn::Module& module) const { return module_ == &module; }
   std::shared_ptr<UnitGroup> group() const { return group_->current(); }
   const ProcessMesh& mesh() const { return mesh_; }
   const FullyShardOptions& options() const { return options_; }
@@ -57,7 +58,29 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   const MemoryUse& memory() const { return memory_; }  // without the peak, which is the group's
 
  private:
-  struct Parameter;
+  struct Parameter {
+    std::string name;
+    torch::Tensor full;  // what the model computes with
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+    at::ScalarType type;    // of the shard
+    std::int64_t rows = 0;  // of the full tensor
+    std::int64_t row_elements = 0;
+    std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
+    std::int64_t shard_elements = 0;  // of this rank
+    bool requires_grad = false;       // as last seen on both tensors
+    bool gradient_came = false;       // in this backward pass
+    torch::Tensor no_gradient;        // stands in for the gradient of `full`
+    // Held, or its hooks would go.
+    std::shared_ptr<torch::autograd::Node> accumulator;
+  };
+  // Gradients on their way.
+  struct Reduction {
+    std::vector<std::size_t> members;
+    std::int64_t elements = 0;  // of the gradients; after them one flag for each member
+    torch::Tensor sums;
+    Pending pending;
+  };
 
   ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options,
               std::shared_ptr<UnitGroup> group);
@@ -66,12 +89,19 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void follow_requires_grad(Parameter& parameter);
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);
-  void reduce();
+  int averaged() const;  // over how many ranks
+  void take_gradients_alone();
+  void make_buckets();
+  bool is_complete(const std::vector<std::size_t>& bucket) const;
+  Reduction begin_reduction(const std::vector<std::size_t>& members);
+  void end_reduction(Reduction& reduction);
+  void reduce_what_is_left();
   void put_gradient(std::size_t index, const torch::Tensor& gradient);
   void stand_in_for_gradients();
   std::size_t gradients_expected() const;
   at::Device device() const;
 
+  const torch::nn::Module* module_;  // to compare with, never to follow
   std::string module_name_;
   ProcessMesh mesh_;
   FullyShardOptions options_;
@@ -85,6 +115,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool at_work_ = false;  // in this backward pass, and not reduced since
   std::size_t gradients_come_ = 0;
   int pins_ = 0;
+  // Parameters whose gradients go in one message, in the order in which messages are sent, which is the same on all ranks.
+  std::vector<std::vector<std::size_t>> buckets_;
+  std::vector<Reduction> reductions_;  // of the first buckets, under way
   MemoryUse memory_;
 };
 

@@ -50,10 +50,14 @@ inline void on_ranks(int size, const std::function<void(const training::ProcessG
 }
 
 // LibTorch's generator is the process's: what draws from it does so alone, from the same seed on all ranks.
+inline std::mutex& generator_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 template <class Work>
 auto seeded(std::uint64_t seed, Work&& work) -> decltype(work()) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(generator_mutex());
   torch::manual_seed(seed);
   return work();
 }

@@ -20,9 +20,9 @@ struct UnitImpl : torch::nn::Module {
     register_module("seq", seq);
     register_module("l2", l2);
   }
-  torch::Tensor forward(const torch::Tensor& x) { return l2(seq->forward(l1(x))); }
+  torch::Tensor forward(const torch::Tensor& x) { return l2(seq(l1(x))); }
   torch::nn::Linear l1;
-  torch::nn::Sequential seq;
+  training::Hooked<torch::nn::Sequential> seq;
   torch::nn::Linear l2;
 };
 TORCH_MODULE(Unit);
@@ -73,7 +73,19 @@ struct ChainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Chain);
 
-// The parameters by name, whole, on every rank.
+// Gradients are taken away, or become zeros.
+inline void clear_gradients(const torch::nn::Module& module, bool to_none) {
+  for (auto& parameter : module.parameters()) {
+    if (!parameter.grad().defined()) continue;
+    if (to_none) {
+      parameter.mutable_grad() = torch::Tensor();
+    } else {
+      parameter.mutable_grad().zero_();
+    }
+  }
+}
+
+// The parameters, whole, on every rank.
 inline std::vector<torch::Tensor> whole_parameters(const torch::nn::Module& module) {
   std::vector<torch::Tensor> whole;
   for (const auto& parameter : module.parameters()) whole.push_back(training::full_tensor(parameter));

@@ -1,0 +1,195 @@
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/checkpoint_activations.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using training::checkpoint_activations;
+using training::fully_shard;
+using training::FullyShardOptions;
+using training::Hooked;
+using training::ProcessGroup;
+using training::ProcessMesh;
+
+namespace {
+
+template <class Model>
+Hooked<Model> hundred_wide() {
+  return seeded(0, [] { return Hooked<Model>(100); });
+}
+
+// Five steps of Adam on the same input on all ranks, beside the plain model; gradients set to none, or zeroed.
+template <class Plain, class Wrapped>
+void check_steps(Plain& plain, Wrapped& wrapped, bool to_none) {
+  torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);
+  for (int step = 0; step < 5; ++step) {
+    const torch::Tensor input = seeded(0, [] { return torch::randn({2, 100}); });
+    clear_gradients(*plain, to_none);
+    clear_gradients(*wrapped, to_none);
+    const torch::Tensor expected = plain(input).sum(), loss = wrapped(input).sum();
+    CHECK(loss.template item<float>() == expected.template item<float>());
+    expected.backward();
+    loss.backward();
+    plain_optimizer.step();
+    optimizer.step();
+  }
+  CHECK(largest_difference(whole_parameters(*plain), whole_parameters(*wrapped)) == 0);
+  CHECK(training::memory_use(*wrapped).gathered == 0);
+}
+
+FullyShardOptions linear_policy() {
+  FullyShardOptions options;
+  options.wrap_policy = training::wrap_classes<torch::nn::LinearImpl>();
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("activation checkpointing: what a call may not return is refused; exceptions leave the model as it was") {
+  struct PairImpl : torch::nn::Module {
+    std::tuple<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) { return {x, x}; }
+  };
+  Hooked<PairImpl> pair;
+  checkpoint_activations(pair);
+  CHECK(thrown_by([&] { pair(torch::ones({2})); }).code == ErrorCode::kUnsupported);
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK(std::get<0>(pair(torch::ones({2}))).sum().item<float>() == 2);
+  }
+  struct ThrowingImpl : torch::nn::Module {
+    torch::Tensor forward(const torch::Tensor& x) {
+      if (++calls == 2) throw std::runtime_error("the second time");
+      return x * 2;
+    }
+    int calls = 0;
+  };
+  Hooked<ThrowingImpl> throwing;
+  checkpoint_activations(throwing);
+  torch::Tensor input = torch::ones({2}).requires_grad_();
+  const torch::Tensor loss = throwing(input).sum();
+  CHECK_THROWS_WITH_AS(loss.backward(), "the second time", std::runtime_error);
+  throwing(input).sum().backward();
+  CHECK(input.grad().sum().item<float>() == 4);
+}
+
+TEST_CASE("activation checkpointing: gradients, random draws, several arguments and nesting as without") {
+  struct NoisyImpl : torch::nn::Module {
+    NoisyImpl() : linear(6, 6) { register_module("linear", linear); }
+    torch::Tensor forward(const torch::Tensor& x, double factor, torch::Tensor bias) {
+      ++calls;
+      return torch::dropout(torch::relu(linear(x)), 0.5, true) * factor + bias;
+    }
+    Hooked<torch::nn::Linear> linear;
+    int calls = 0;
+  };
+  torch::manual_seed(0);
+  Hooked<NoisyImpl> plain;
+  torch::manual_seed(0);
+  Hooked<NoisyImpl> model;
+  checkpoint_activations(model);
+  checkpoint_activations(model->linear);
+  const auto run = [](Hooked<NoisyImpl>& of) {
+    torch::manual_seed(3);
+    torch::Tensor x = torch::randn({4, 6}).requires_grad_(), bias = torch::randn({6}).requires_grad_();
+    of(x, 2.5, bias).pow(2).sum().backward();
+    return std::vector<torch::Tensor>{x.grad(), bias.grad(), of->linear->weight.grad(), of->linear->bias.grad(), torch::rand({1})};
+  };
+  CHECK(largest_difference(run(plain), run(model)) == 0);
+  CHECK(plain->calls == 1);
+  CHECK(model->calls == 2);
+  const torch::NoGradGuard no_grad;
+  model(torch::ones({1, 6}), 1.0, torch::ones({6}));
+  CHECK(model->calls == 3);
+}
+
+TEST_CASE("B5.1 activation checkpointing and full sharding on the same submodule") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    for (const bool to_none : {true, false}) {
+      for (const bool checkpoint_first : {true, false}) {
+        auto plain = hundred_wide<UnitImpl>(), model = hundred_wide<UnitImpl>();
+        if (checkpoint_first) checkpoint_activations(model->seq);
+        fully_shard(model->seq, ProcessMesh(group), linear_policy());
+        if (!checkpoint_first) checkpoint_activations(model->seq);
+        check_steps(plain, model, to_none);
+      }
+    }
+  });
+}
+
+TEST_CASE("B5.2 sharded units, one with the policy given as none, and activation checkpointing on their sequences") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    for (const bool to_none : {true, false}) {
+      auto plain = hundred_wide<CompositeImpl>(), model = hundred_wide<CompositeImpl>();
+      FullyShardOptions none;
+      none.wrap_policy = nullptr;
+      fully_shard(*model->u1, ProcessMesh(group), none);
+      fully_shard(*model->u2, ProcessMesh(group));
+      checkpoint_activations(model->u1->seq);
+      checkpoint_activations(model->u2->seq);
+      check_steps(plain, model, to_none);
+    }
+  });
+}
+
+TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs are float32, float32, half") {
+  struct ChildImpl : torch::nn::Module {
+    ChildImpl() : seq(torch::nn::Linear(100, 100), torch::nn::ReLU()) { register_module("seq", seq); }
+    torch::Tensor forward(const torch::Tensor& x) {
+      seen.push_back(x.scalar_type());
+      return seq(x);
+    }
+    Hooked<torch::nn::Sequential> seq;
+    std::vector<at::ScalarType> seen;
+  };
+  struct ModelImpl : torch::nn::Module {
+    ModelImpl() {
+      register_module("c1", c1);
+      register_module("c2", c2);
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      seen.push_back(x.scalar_type());
+      return c2(c1(x));
+    }
+    Hooked<ChildImpl> c1, c2;
+    std::vector<at::ScalarType> seen;
+  };
+  on_ranks(2, [](const ProcessGroup& group) {
+    for (const bool inside : {false, true}) {
+      auto model = seeded(0, [] { return Hooked<ModelImpl>(); });
+      FullyShardOptions half;
+      half.mixed_precision.parameters = torch::kBFloat16;
+      fully_shard(model->c1, ProcessMesh(group));
+      fully_shard(model->c2, ProcessMesh(group), half);
+      fully_shard(model, ProcessMesh(group));
+      if (inside) {
+        checkpoint_activations(model->c2->seq);
+      } else {
+        checkpoint_activations(model->c2);
+      }
+      model(torch::zeros({2, 100})).sum().backward();
+      CHECK((model->seen == std::vector<at::ScalarType>{at::kFloat}));
+      CHECK((model->c1->seen == std::vector<at::ScalarType>{at::kFloat}));
+      CHECK((model->c2->seen == std::vector<at::ScalarType>(inside ? 1 : 2, at::kBFloat16)));
+      for (const auto& parameter : model->parameters()) CHECK((parameter.grad().scalar_type() == at::kFloat));
+    }
+  });
+}
+
+TEST_CASE("B5.5 activation checkpointing on submodules, the root fully sharded or whole") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    for (const auto strategy : {training::ShardingStrategy::kFull, training::ShardingStrategy::kNoShard}) {
+      for (const bool to_none : {true, false}) {
+        auto plain = hundred_wide<CompositeWithParametersImpl>(), model = hundred_wide<CompositeWithParametersImpl>();
+        checkpoint_activations(model->u1->seq);
+        checkpoint_activations(model->u2->seq);
+        FullyShardOptions options;
+        options.strategy = strategy;
+        options.bucket_bytes = 50'000;
+        fully_shard(model, ProcessMesh(group), options);
+        check_steps(plain, model, to_none);
+      }
+    }
+  });
+}

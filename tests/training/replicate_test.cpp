@@ -1,0 +1,129 @@
+#include <cairn/tests/support/torch.hpp>
+
+#include <set>
+
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/replicate.hpp>
+#include <cairn/training/state_dicts.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using training::fully_shard;
+using training::FullyShardOptions;
+using training::Hooked;
+using training::ProcessGroup;
+using training::ProcessMesh;
+using training::replicate;
+
+namespace {
+
+constexpr std::int64_t kWidth = 100;
+
+template <class Model>
+Hooked<Model> wide() {
+  return seeded(0, [] { return Hooked<Model>(kWidth); });
+}
+
+// Five steps of Adam beside the base model; each rank has an input of its own, the same for both. Exact: two ranks' sums have one order.
+template <class Base, class Wrapped>
+void check_parity(const ProcessGroup& group, Base& base, Wrapped& wrapped) {
+  torch::optim::Adam base_optimizer(base->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);
+  const torch::Tensor input = seeded(static_cast<std::uint64_t>(group.rank()) + 1, [] { return torch::randn({2, kWidth}); });
+  for (int step = 0; step < 5; ++step) {
+    clear_gradients(*base, true);
+    clear_gradients(*wrapped, true);
+    const torch::Tensor expected = base(input).sum(), loss = wrapped(input).sum();
+    CHECK(loss.template item<float>() == expected.template item<float>());
+    expected.backward();
+    loss.backward();
+    base_optimizer.step();
+    optimizer.step();
+  }
+  CHECK(largest_difference(whole_parameters(*base), whole_parameters(*wrapped)) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("B5.6 replicate refuses a module that is fully sharded already, and takes another") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = wide<Composite>();
+    fully_shard(*model->l1, ProcessMesh(group));
+    const Thrown thrown = thrown_by([&] { replicate(*model->l1, group); });
+    CHECK(thrown.code == ErrorCode::kPrecondition);
+    CHECK(thrown.says("Cannot apply replicate"));
+    replicate(*model->l2, group);
+    CHECK(thrown_by([&] { replicate(*model->l2, group); }).says("Cannot apply replicate"));
+    CHECK(thrown_by([&] { fully_shard(*model->l2, ProcessMesh(group)); }).code == ErrorCode::kPrecondition);
+  });
+}
+
+TEST_CASE("B5.4 replicate covers exactly the parameters that no sharded child owns") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = wide<CompositeWithParameters>();
+    FullyShardOptions linear;
+    linear.wrap_policy = training::wrap_classes<torch::nn::LinearImpl>();
+    fully_shard(*model->u1, ProcessMesh(group), linear);
+    fully_shard(*model->u2, ProcessMesh(group), linear);
+    replicate(model, group);
+    model(torch::ones({2, kWidth})).sum().backward();
+    const auto names = training::replicated_parameters(*model);
+    CHECK((std::set<std::string>(names.begin(), names.end()) == std::set<std::string>{"l.weight", "l.bias", "p"}));
+    for (const auto& parameter : model->named_parameters()) CHECK(parameter.value().grad().defined());
+  });
+}
+
+TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    FullyShardOptions by_unit;
+    by_unit.wrap_policy = training::wrap_classes<UnitImpl>();
+    {  // child sharded, root replicated
+      auto base = wide<Composite>(), model = wide<Composite>();
+      replicate(base, group);
+      fully_shard(*model->u1, mesh);
+      replicate(model, group);
+      check_parity(group, base, model);
+    }
+    for (const int kind : {0, 1, 2, 3, 4}) {
+      CAPTURE(kind);
+      auto base = wide<CompositeWithParameters>(), model = wide<CompositeWithParameters>();
+      replicate(base, group);
+      if (kind == 4) {  // grandchildren sharded, children replicated
+        for (auto* unit : {&model->u1, &model->u2}) {
+          fully_shard(*(*unit)->l1, mesh);
+          replicate(**unit, group);
+        }
+      } else {  // a child replicated; from kind 2 on another one sharded
+        replicate(*model->u1, group);
+        if (kind >= 2) fully_shard(*model->u2, mesh);
+      }
+      fully_shard(model, mesh, kind == 1 || kind == 3 ? by_unit : FullyShardOptions{});
+      const auto sharded = training::memory_use(*model).shards;
+      std::int64_t whole = 0;
+      for (const auto& parameter : base->parameters()) whole += static_cast<std::int64_t>(parameter.nbytes());
+      CHECK(sharded < whole);
+      check_parity(group, base, model);
+      CHECK(training::memory_use(*model).gathered == 0);
+    }
+  });
+}
+
+TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin with what rank 0 has, state dicts are plain") {
+  on_ranks(3, [](const ProcessGroup& group) {
+    auto plain = wide<Unit>();
+    auto model = seeded(static_cast<std::uint64_t>(group.rank()), [] { return Hooked<Unit>(kWidth); });
+    training::ReplicateOptions small;
+    small.bucket_bytes = kWidth * kWidth * 4;  // one weight each
+    replicate(model, group, small);
+    CHECK(largest_difference(plain->parameters(), whole_parameters(*model)) == 0);
+    for (const auto& [name, value] : training::get_model_state_dict(*model)) CHECK(value.is_tensor());
+    const torch::Tensor inputs = seeded(1, [] { return torch::randn({3, 2, kWidth}); });
+    plain(inputs.view({6, kWidth})).mean().backward();
+    model(inputs[group.rank()]).mean().backward();
+    const auto expected = plain->parameters(), found = model->parameters();
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      CHECK((expected[i].grad() - found[i].grad()).abs().max().item<double>() <= 1e-7);
+    CHECK(training::memory_use(*model).gathered_peak == 0);  // the model computes with what the optimizer trains
+  });
+}

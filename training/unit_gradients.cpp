@@ -1,0 +1,199 @@
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/sharded_unit.hpp>
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+
+// How the gradients of a unit come, and go to the shards.
+
+std::size_t ShardedUnit::gradients_expected() const {
+  return static_cast<std::size_t>(
+      std::count_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) { return parameter.requires_grad; }));
+}
+
+int ShardedUnit::averaged() const { return shard_group_.size() * (replica_group_ ? replica_group_->size() : 1); }
+
+void ShardedUnit::gradient_came(std::size_t index) {
+  group()->note_backward();
+  at_work_ = true;
+  Parameter& parameter = parameters_[index];
+  if (parameter.gradient_came) return;
+  parameter.gradient_came = true;
+  ++gradients_come_;
+  if (gradient_sync_ && averaged() > 1) {
+    const torch::NoGradGuard no_grad;
+    if (gradients_come_ == 1) make_buckets();
+    // In their order, whatever order the gradients come in: so all ranks send alike.
+    while (reductions_.size() < buckets_.size() && is_complete(buckets_[reductions_.size()]))
+      reductions_.push_back(begin_reduction(buckets_[reductions_.size()]));
+  }
+  if (gradients_come_ == gradients_expected()) finish_backward();
+}
+
+void ShardedUnit::finish_backward() {
+  if (!at_work_) return;
+  at_work_ = false;
+  gradients_come_ = 0;
+  for (Parameter& parameter : parameters_) parameter.gradient_came = false;
+  if (gradient_sync_ && gradients_expected() > 0) {
+    const torch::NoGradGuard no_grad;
+    if (averaged() == 1) {
+      take_gradients_alone();
+    } else {
+      if (reductions_.empty()) make_buckets();
+      while (reductions_.size() < buckets_.size()) reductions_.push_back(begin_reduction(buckets_[reductions_.size()]));
+      for (Reduction& reduction : reductions_) end_reduction(reduction);
+      reductions_.clear();
+      reduce_what_is_left();
+    }
+    stand_in_for_gradients();
+  }
+  free();
+}
+
+void ShardedUnit::abandon_backward() {
+  at_work_ = false;
+  gradients_come_ = 0;
+  pins_ = 0;
+  reductions_.clear();
+  for (Parameter& parameter : parameters_) {
+    parameter.gradient_came = false;
+    parameter.full.mutable_grad() = torch::Tensor();
+  }
+  free();
+}
+
+void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient) {
+  const torch::Tensor own = shard(index);
+  if (!own.defined()) return;  // nobody trains it any more
+  torch::Tensor& held = own.mutable_grad();
+  if (held.defined()) {
+    held.add_(gradient);
+  } else {
+    held = gradient.to(own.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+void ShardedUnit::take_gradients_alone() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& gradient = parameters_[i].full.mutable_grad();
+    if (!gradient.defined() || memory_owner(gradient) != nullptr) continue;
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    const torch::Tensor own = shard(i);
+    if (own.defined() && !own.grad().defined() && gradient.scalar_type() == own.scalar_type()) {
+      own.mutable_grad() = gradient.contiguous();
+    } else {
+      put_gradient(i, gradient);
+    }
+    gradient = torch::Tensor();
+  }
+}
+
+// Of the parameters that have gradients now. Sharded parameters go in one message. Whole ones go in several, the last parameters first, as their gradients come first.
+void ShardedUnit::make_buckets() {
+  buckets_.assign(1, {});
+  std::int64_t bytes = 0;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (!parameters_[i].requires_grad) continue;
+    const auto more = static_cast<std::int64_t>(parameters_[i].full.nbytes());
+    if (shard_group_.size() == 1 && bytes > 0 && bytes + more > options_.bucket_bytes) {
+      buckets_.emplace_back();
+      bytes = 0;
+    }
+    buckets_.back().push_back(i);
+    bytes += more;
+  }
+}
+
+bool ShardedUnit::is_complete(const std::vector<std::size_t>& bucket) const {
+  return std::all_of(bucket.begin(), bucket.end(), [&](std::size_t i) { return parameters_[i].gradient_came; });
+}
+
+// Every rank contributes all members, and for each of them a one if it has a gradient of it: where no rank has one, the shard gets
+// none, as the parameter of a plain model would.
+ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_t>& members) {
+  Reduction reduction;
+  reduction.members = members;
+  at::ScalarType type = parameters_[members.front()].type;
+  for (const std::size_t i : members) {
+    type = c10::promoteTypes(type, parameters_[i].type);
+    reduction.elements += parameters_[i].chunk_elements;
+  }
+  type = options_.mixed_precision.reduction.value_or(type);
+  const int ranks = shard_group_.size();
+  const std::int64_t row = reduction.elements + static_cast<std::int64_t>(members.size());
+  const auto options = torch::TensorOptions().dtype(type).device(device());
+  const torch::Tensor sent = torch::zeros({ranks, row}, options);
+  std::int64_t offset = 0, flag = reduction.elements;
+  for (const std::size_t i : members) {
+    const Parameter& parameter = parameters_[i];
+    torch::Tensor& gradient = parameter.full.mutable_grad();
+    if (gradient.defined() && memory_owner(gradient) == nullptr) {
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
+      const torch::Tensor flat = gradient.reshape({-1});
+      for (std::int64_t rank = 0, begin = 0; begin < flat.numel(); ++rank, begin += parameter.chunk_elements) {
+        const std::int64_t part = std::min(parameter.chunk_elements, flat.numel() - begin);
+        sent[rank].narrow(0, offset, part).copy_(flat.narrow(0, begin, part));
+      }
+      sent.select(1, flag).fill_(1);
+      gradient = torch::Tensor();
+    }
+    offset += parameter.chunk_elements;
+    ++flag;
+  }
+  reduction.sums = sent.view({-1});
+  if (ranks > 1) {
+    reduction.sums = torch::empty({row}, options);
+    shard_group_.reduce_scatter(reduction.sums, sent.view({-1}));
+  }
+  if (replica_group_) reduction.pending = replica_group_->all_reduce_async(reduction.sums);
+  return reduction;
+}
+
+void ShardedUnit::end_reduction(Reduction& reduction) {
+  reduction.pending.wait();
+  const auto count = static_cast<std::int64_t>(reduction.members.size());
+  const torch::Tensor had = reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat).cpu();
+  reduction.sums.div_(averaged());
+  std::int64_t offset = 0, ordinal = 0;
+  for (const std::size_t i : reduction.members) {
+    const Parameter& parameter = parameters_[i];
+    const torch::Tensor own = shard(i);
+    if (had[ordinal++].item<float>() > 0 && own.defined())
+      put_gradient(i, reduction.sums.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
+    offset += parameter.chunk_elements;
+  }
+}
+
+// A parameter may get a second gradient after its bucket has gone, where parts of a model are computed anew in backward.
+void ShardedUnit::reduce_what_is_left() {
+  for (const auto& bucket : buckets_) {
+    const bool left = std::any_of(bucket.begin(), bucket.end(), [&](std::size_t i) {
+      const torch::Tensor& gradient = parameters_[i].full.grad();
+      return gradient.defined() && memory_owner(gradient) == nullptr;
+    });
+    if (!left) continue;
+    Reduction reduction = begin_reduction(bucket);
+    end_reduction(reduction);
+  }
+}
+
+void ShardedUnit::stand_in_for_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (!parameter.requires_grad) continue;
+    if (!parameter.no_gradient.defined()) {
+      parameter.no_gradient = tensor_without_memory(parameter.full.sizes(), parameter.full.options(), parameter.full.nbytes(),
+                                                    {MemoryOwner::Role::kGradient, weak_from_this(), i, parameter.name});
+      mark_as_sharded(parameter.no_gradient);
+    }
+    parameter.full.mutable_grad() = parameter.no_gradient;
+  }
+}
+
+}  // namespace cairn::training
