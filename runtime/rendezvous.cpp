@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -29,6 +31,8 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPollMax{50};
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
+// Beyond all deadlines of a conversation with a store, until the store counts as silent.
+constexpr std::chrono::milliseconds kSilentStore{3000};
 // For one connect that only asks whether somebody is there.
 constexpr std::chrono::milliseconds kProbe{1000};
 
@@ -144,6 +148,17 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
     if (steady_clock::now() >= end) return trouble;
     std::this_thread::sleep_for(pause);
   }
+}
+
+// LibTorch's stores wait without end for a server that says nothing: one that stands still, or a program that is no store. So they are
+// spoken to on a thread of its own, which is left to itself if it does not come back. `talk` owns what it needs.
+template <class Result>
+Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds deadline, const std::string& silence) {
+  std::packaged_task<Result()> task(std::move(talk));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_for(deadline + kFarewell + kSilentStore) != std::future_status::ready) throw Error(ErrorCode::kDeadline, silence);
+  return result.get();
 }
 
 // One rank's view of one gathering. The store is asked again and again instead of being waited in: a wait that ends by its timeout
@@ -316,9 +331,9 @@ Place place_in_environment() {
   return place;
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
-  const std::string address = join_address(place.master_host, place.master_port);
-  deadline = bounded_wait(deadline);
+namespace {
+
+c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.master_port);
   options.waitWorkers = false;
@@ -360,11 +375,30 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
                                         trouble);
 }
 
-Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline,
-                  const Secret& secret) {
-  Meeting meeting(store, rank, world_size, deadline, secret);
-  meeting.publish(address);
-  return rank == 0 ? meeting.lead() : meeting.follow();
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
+  const std::string address = join_address(place.master_host, place.master_port);
+  deadline = bounded_wait(deadline);
+  return bounded_talk<c10::intrusive_ptr<c10d::Store>>(
+      [=] { return try_open_store(place, address, deadline); }, deadline,
+      "rank " + std::to_string(place.rank) + ": who listens at " + address +
+          " (MASTER_ADDR, MASTER_PORT) does not speak as a store does; see which program it is");
+}
+
+Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
+                  std::chrono::milliseconds deadline, const Secret& secret) {
+  deadline = bounded_wait(deadline);
+  return bounded_talk<Assembly>(
+      [=] {
+        Meeting meeting(*store, rank, world_size, deadline, secret);
+        meeting.publish(address);
+        return rank == 0 ? meeting.lead() : meeting.follow();
+      },
+      deadline,
+      "rank " + std::to_string(rank) +
+          ": the store through which the ranks are to meet does not answer: its process stands still, or " +
+          "what listens there (MASTER_ADDR, MASTER_PORT) is no store");
 }
 
 }  // namespace cairn

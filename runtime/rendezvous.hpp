@@ -30,7 +30,7 @@ struct Place {
 Place place_in_environment();
 
 // The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already. Throws kDeadline if rank 0
-// does not offer it in time, kUnavailable.
+// does not offer it in time, or who listens there says nothing; kUnavailable.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline);
 
 struct Assembly {
@@ -40,14 +40,14 @@ struct Assembly {
 
 // Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects, and tells all the same
 // result; an error of its own reaches the others in the same words, for which rank 0 stays a little longer, as it may host the
-// store. Throws kDeadline naming missing ranks, kMismatch, kUnavailable; kPermission naming ranks whose secret is not that of rank 0.
+// store. Throws kDeadline naming missing ranks, or a store that does not answer, kMismatch, kUnavailable; kPermission naming ranks whose secret is not that of rank 0.
 //
 // What a rank publishes and what rank 0 tells all is signed with the secret, where there is one: who can write to the store can keep
 // a world from assembling, but neither join it nor send ranks elsewhere. The secret itself stays out of the store.
 //
 // Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has come to this store, counted in the store
 // itself: several worlds, one after the other or side by side, do not meet as long as all ranks make them in the same order.
-Assembly assemble(c10d::Store& store, int rank, int world_size, const std::string& address, std::chrono::milliseconds deadline,
-                  const Secret& secret = Secret());
+Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
+                  std::chrono::milliseconds deadline, const Secret& secret = Secret());
 
 }  // namespace cairn

@@ -189,7 +189,8 @@ struct World::Implementation {
   static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
                        const Secret& secret, const WorldOptions& options);
   // Of ranks that meet through `store`, and of those in this process.
-  static World meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options);
+  static World meet(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const Secret& secret,
+                    const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
   const int rank;
@@ -224,10 +225,11 @@ World World::from_environment(const WorldOptions& options) {
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  return Implementation::meet(*store, rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
+  return Implementation::meet(std::move(store), rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
 }
 
-World World::Implementation::meet(c10d::Store& store, int rank, int world_size, const Secret& secret, const WorldOptions& options) {
+World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const Secret& secret,
+                                  const WorldOptions& options) {
   if (options.bind_address == "0.0.0.0" || options.bind_address == "::")
     throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
                                                  " names no address that other ranks could connect to: give one of this machine's");
@@ -237,7 +239,7 @@ World World::Implementation::meet(c10d::Store& store, int rank, int world_size, 
   links.listener = door->open();
   Assembly assembly;
   try {
-    assembly = assemble(store, rank, world_size, door->address(), options.assemble_deadline, secret);
+    assembly = assemble(std::move(store), rank, world_size, door->address(), options.assemble_deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -202,6 +202,28 @@ TEST_CASE("rank 0 that does not even offer its store is named") {
   CHECK(contains(error, "MASTER_PORT"));
 }
 
+TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
+  StoreLeakCheck leaks;
+  Socket mute = listen_on("127.0.0.1", 0);
+  const std::string port = std::to_string(split_address(to_string(local_endpoint(mute))).port);
+  WorldOptions options;
+  options.assemble_deadline = milliseconds(300);
+  const Environment environment({{"RANK", "1"},
+                                 {"WORLD_SIZE", "2"},
+                                 {"LOCAL_RANK", "1"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", port},
+                                 {"TORCHELASTIC_USE_AGENT_STORE", std::nullopt}});
+  const auto error = thrown([&] { World::from_environment(options); });
+  CHECK_MESSAGE(contains(error, code(ErrorCode::kDeadline)), error);
+  CHECK_MESSAGE(contains(error, "MASTER_PORT"), error);
+  // Who was waiting for an answer gets an end.
+  std::vector<Socket> accepted;
+  for (int descriptor = 0; (descriptor = ::accept4(mute.get(), nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
+    accepted.emplace_back(descriptor);
+  for (const auto& socket : accepted) ::shutdown(socket.get(), SHUT_WR);
+}
+
 TEST_CASE("rank 0 hosts the store where it first found one that was about to end") {
   StoreLeakCheck leaks;
   Socket dying = listen_on("127.0.0.1", 0);
