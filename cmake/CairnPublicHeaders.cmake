@@ -41,6 +41,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/checkpointer.hpp
     runtime/injection.hpp
     runtime/process_groups.hpp
+    runtime/sharded_optimizer.hpp
     runtime/testing.hpp
     runtime/world.hpp
     tests/storage/store_conformance.hpp

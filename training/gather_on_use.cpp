@@ -166,7 +166,7 @@ void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<Sh
   holder->owner = std::make_shared<const MemoryOwner>(std::move(owner));
   holder->keeps = std::move(keeps);
   c10::StorageImpl* const storage = storage_of(shard);
-  void* const data = storage->data();
+  void* const data = storage->data_ptr().get();
   Holder* const raw = holder.get();
   raw->data = storage->set_data_ptr(data_with(std::move(holder), data, shard.device()));
 }

@@ -242,7 +242,10 @@ void ShardedUnit::gather() {
 
 void ShardedUnit::free() {
   if (!gathered_ || pins_ > 0) return;
-  for (const Parameter& parameter : parameters_) set_memory(parameter.full, {});
+  for (const Parameter& parameter : parameters_) {
+    // What got another memory meanwhile is reported by the next gathering.
+    if (memory_owner(parameter.full) != nullptr) set_memory(parameter.full, {});
+  }
   gathered_ = false;
   memory_.gathered = 0;
 }

@@ -1,8 +1,13 @@
 // Training with sharded parameters, saved and loaded by rank processes.
+#include <map>
+
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/process_groups.hpp>
+#include <cairn/runtime/sharded_optimizer.hpp>
 #include <cairn/runtime/testing.hpp>
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/state_dicts.hpp>
@@ -292,6 +297,58 @@ TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded 
     // And it trains on.
     train_step(model, optimizer, random_input(8, sizes.front()));
   }
+}
+
+TEST_CASE("B3.2 a sharded model and its optimizer go through a URL; the optimizer has never stepped") {
+  struct NetImpl : torch::nn::Module {
+    NetImpl()
+        : first(torch::nn::Linear(8, 16), torch::nn::ReLU()),
+          second(torch::nn::Linear(16, 32), torch::nn::ReLU()),
+          third(32, 64),
+          fourth(torch::nn::ReLU(), torch::nn::Linear(64, 8)) {
+      register_module("first", first);
+      register_module("second", second);
+      register_module("third", third);
+      register_module("fourth", fourth);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return fourth->forward(third(second->forward(first->forward(x)))); }
+    torch::nn::Sequential first, second;
+    torch::nn::Linear third;
+    torch::nn::Sequential fourth;
+  };
+  const auto wrapped = [](std::uint64_t seed) {
+    torch::manual_seed(seed);
+    Hooked<NetImpl> model;
+    FullyShardOptions options;
+    options.wrap_policy = wrap_classes<torch::nn::SequentialImpl>();
+    fully_shard(model, ProcessMesh(ranks()), options);
+    return model;
+  };
+  auto model = wrapped(1), other = wrapped(2);
+  torch::optim::Adam optimizer(model->parameters(), 0.1), fresh(other->parameters(), 0.5);
+  train_step(model, optimizer, random_input(8, 8));
+  const std::string url = "file://" + shared_directory() + "/by_url";
+  Checkpointer checkpointer(world());
+  checkpointer.save({{"model", get_model_state_dict(*model)}, {"optim", get_optimizer_state_dict(*model, optimizer)}}, url);
+  CHECK(largest_difference(whole_parameters(*model), whole_parameters(*other)) > 0);
+
+  CHECK(thrown_by([&] { load_sharded_optimizer_state_dict(checkpointer, url, "none", {}); }).code == ErrorCode::kNotFound);
+  StateDict state{{"model", get_model_state_dict(*other)}};
+  checkpointer.load(state, url);
+  const Dict of_optimizer = load_sharded_optimizer_state_dict(checkpointer, url, "optim", state["model"].dict());
+  CHECK(of_optimizer.at("state")["first.0.weight"]["exp_avg"].sharded().local_shards()[0].tensor.size(0) == 16 / world().size());
+  set_optimizer_state_dict(*other, fresh, of_optimizer);
+
+  CHECK(largest_difference(whole_parameters(*model), whole_parameters(*other)) == 0);
+  StateDictOptions whole;
+  whole.full_state_dict = true;
+  const Dict expected = get_optimizer_state_dict(*model, optimizer, whole), found = get_optimizer_state_dict(*other, fresh, whole);
+  for (const auto& [name, fields] : expected.at("state").dict()) {
+    for (const char* field : {"exp_avg", "exp_avg_sq"})
+      CHECK(fields[field].tensor().equal(found.at("state")[name][field].tensor()));
+    CHECK(found.at("state")[name]["step"].to_int() == 1);
+  }
+  CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.1);
 }
 
 TEST_CASE("B2.10 get_ and set_state_dict before any step, in place, with the first optimizer's learning rate") {
