@@ -18,6 +18,7 @@ set(CAIRN_PUBLIC_HEADERS
     planning/resharding.hpp
     state/adapters.hpp
     state/device_mesh.hpp
+    state/fields.hpp
     state/planner.hpp
     state/sharded_tensor.hpp
     state/state_dict.hpp

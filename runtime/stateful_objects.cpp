@@ -78,7 +78,9 @@ void StatefulObjects::describe(const std::vector<std::string>& key_order, StateD
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
     if (place == places_.end()) continue;  // another rank's
-    value_at(working, place->second.path) = Value(place->second.object->state_dict());
+    Value& value = value_at(working, place->second.path);
+    Value described(place->second.object->state_dict());
+    value = value.is_per_rank() ? per_rank(std::move(described)) : std::move(described);
   }
 }
 

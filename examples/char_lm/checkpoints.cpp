@@ -24,6 +24,8 @@ cairn::Value shard_rows(const cairn::Value& value, const cairn::World& world) {
 cairn::StateDict state_of(const Training& training, const cairn::World& world) {
   return {{"model", shard_rows(cairn::module_state_dict(*training.model), world)},
           {"optimizer", shard_rows(cairn::optimizer_state_dict(*training.optimizer, training.model.get()), world)},
+          {"position", cairn::stateful(training.position)},
+          {"rng", cairn::stateful_rng(cairn::Held::kByAllAlike)},
           {"step", training.step}};
 }
 
@@ -53,8 +55,11 @@ void save_if_due(const Training& training, float loss, cairn::CheckpointManager&
 
 std::optional<cairn::ValidCheckpoint> resume(Training& training, cairn::CheckpointManager& manager) {
   // Whole tensors this time: a load may ask for any layout.
-  cairn::StateDict state{
-      {"model", training.model}, {"optimizer", cairn::stateful(training.optimizer, training.model)}, {"step", training.step}};
+  cairn::StateDict state{{"model", training.model},
+                         {"optimizer", cairn::stateful(training.optimizer, training.model)},
+                         {"position", cairn::stateful(training.position)},
+                         {"rng", cairn::stateful_rng(cairn::Held::kByAllAlike)},
+                         {"step", training.step}};
   auto restored = manager.restore_latest(state);
   if (restored) training.step = state["step"].to_int();
   return restored;

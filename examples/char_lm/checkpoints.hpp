@@ -16,7 +16,8 @@ namespace char_lm {
 struct Training {
   std::shared_ptr<torch::nn::Module> model;
   std::shared_ptr<torch::optim::Adam> optimizer;
-  std::int64_t step = 0;  // steps done
+  std::shared_ptr<cairn::DataPosition> position;  // of the next batches
+  std::int64_t step = 0;                          // steps done
 };
 
 // Saves every so many steps (0: never), and when a scheduler announces the end of the job; of checkpoints the last `keep` stay (0: all).

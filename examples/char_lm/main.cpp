@@ -28,7 +28,7 @@ struct Arguments {
   std::int64_t save_every = 10;
   std::string directory = "char_lm_run";
   std::string text = "/usr/share/common-licenses/GPL-3";
-  std::uint64_t seed = 0;
+  std::int64_t seed = 0;
   bool resume = false;
   bool async = false;
   std::uint32_t keep = 0;
@@ -59,17 +59,18 @@ float accumulate(CharModel& model, const torch::Tensor& rows) {
   return sum[offset].item<float>();
 }
 
-float train_step(CharModel& model, torch::optim::Adam& optimizer, const Text& text, std::uint64_t seed, std::int64_t step,
-                 DataParallel& parallel) {
+float train_step(CharModel& model, Training& training, const Text& text, DataParallel& parallel) {
+  const std::vector<std::int64_t> drawn = text.draw(*training.position, kMicroBatches);  // the same on all ranks
   std::vector<torch::Tensor> rows;
   for (int i = parallel.first(kMicroBatches); i < parallel.last(kMicroBatches); ++i) {
-    rows.push_back(gradient_row(model, text.batch(seed, step, i)));
+    rows.push_back(gradient_row(model, text.batch(drawn, i)));
   }
   std::int64_t row_size = 1;
   for (const auto& parameter : model->parameters()) row_size += parameter.numel();
   const torch::Tensor own = rows.empty() ? torch::empty({0, row_size}) : torch::stack(rows);
   const float loss = accumulate(model, parallel.gather(own, kMicroBatches));
-  optimizer.step();
+  training.optimizer->step();
+  ++training.step;
   return loss;
 }
 
@@ -96,11 +97,12 @@ void train(const Arguments& arguments) {
   const Text text(arguments.text);
   CharModel model(text.characters());
   Training training{model.ptr(),
-                    std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate))};
+                    std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate)),
+                    std::make_shared<cairn::DataPosition>()};
+  training.position->seed = arguments.seed;
   if (arguments.resume) report(resume(training, manager), arguments.directory, speaks);
   while (training.step < arguments.steps && manager.signal() == 0) {
-    const float loss = train_step(model, *training.optimizer, text, arguments.seed, training.step, parallel);
-    ++training.step;
+    const float loss = train_step(model, training, text, parallel);
     if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
     save_if_due(training, loss, manager, arguments.async);
   }
@@ -119,7 +121,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--dir", arguments.directory, "Checkpoints are DIR/step_<N>")->capture_default_str();
   app.add_option("--text", arguments.text, "The text to learn")->capture_default_str();
-  app.add_option("--seed", arguments.seed, "Of the first weights and of the batches")->capture_default_str();
+  app.add_option("--seed", arguments.seed, "Of the first weights and of the batches; a run that is resumed keeps its own")
+      ->capture_default_str();
   app.add_option("--keep", arguments.keep, "Checkpoints to keep: the last ones; 0 for all")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <stdexcept>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 namespace char_lm {
@@ -13,12 +14,12 @@ namespace {
 constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kLength = 48;
 
-// One step of SplitMix64: a well mixed number from a counter.
-std::uint64_t mix(std::uint64_t value) {
-  value += 0x9E3779B97F4A7C15u;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
-  return value ^ (value >> 31);
+// In which order the windows come in an epoch.
+torch::Tensor order_of(const cairn::DataPosition& position, std::int64_t windows) {
+  // A generator of its own: the one that the training uses goes on where it was.
+  torch::Generator generator = at::detail::createCPUGenerator();
+  generator.set_current_seed(static_cast<std::uint64_t>(position.seed) * 1'000'003 + static_cast<std::uint64_t>(position.epoch));
+  return torch::randperm(windows, generator, torch::TensorOptions(torch::kInt64));
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ Text::Text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) throw std::runtime_error("cannot read the text " + path);
-  if (bytes.size() < kLength + 2) throw std::runtime_error("the text " + path + " is too short to learn from");
+  if (bytes.size() < 2 * kLength) throw std::runtime_error("the text " + path + " is too short to learn from");
   std::array<std::int64_t, 256> numbers;
   numbers.fill(-1);
   for (const unsigned char byte : bytes) numbers[byte] = 0;
@@ -39,16 +40,28 @@ Text::Text(const std::string& path) {
   for (const unsigned char byte : bytes) *values++ = numbers[byte];
 }
 
-Batch Text::batch(std::uint64_t seed, std::int64_t step, int micro_batch) const {
-  const auto starts = static_cast<std::uint64_t>(text_.size(0) - kLength);
-  std::vector<torch::Tensor> rows;
-  std::uint64_t state = mix(mix(mix(seed) ^ static_cast<std::uint64_t>(step)) ^ static_cast<std::uint64_t>(micro_batch));
-  for (std::int64_t row = 0; row < kRows; ++row) {
-    state = mix(state);
-    rows.push_back(text_.narrow(0, static_cast<std::int64_t>(state % starts), kLength + 1));
+std::vector<std::int64_t> Text::draw(cairn::DataPosition& position, int batches) const {
+  const std::int64_t windows = text_.size(0) / kLength - 1;
+  const std::int64_t shift = torch::randint(kLength, {1}, torch::kInt64).item<std::int64_t>();
+  torch::Tensor order = order_of(position, windows);
+  std::vector<std::int64_t> starts;
+  for (std::int64_t i = 0; i < batches * kRows; ++i) {
+    if (position.index == windows) {
+      ++position.epoch;
+      position.index = 0;
+      order = order_of(position, windows);
+    }
+    starts.push_back(order[position.index++].item<std::int64_t>() * kLength + shift);
   }
-  const torch::Tensor drawn = torch::stack(rows);
-  return {drawn.narrow(1, 0, kLength), drawn.narrow(1, 1, kLength)};
+  return starts;
+}
+
+Batch Text::batch(const std::vector<std::int64_t>& drawn, int number) const {
+  std::vector<torch::Tensor> rows;
+  for (std::int64_t row = 0; row < kRows; ++row)
+    rows.push_back(text_.narrow(0, drawn[static_cast<std::size_t>(number * kRows + row)], kLength + 1));
+  const torch::Tensor batch = torch::stack(rows);
+  return {batch.narrow(1, 0, kLength), batch.narrow(1, 1, kLength)};
 }
 
 }  // namespace char_lm

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
+
+#include <cairn/state/adapters.hpp>
 
 namespace char_lm {
 
@@ -20,8 +23,12 @@ class Text {
 
   std::int64_t characters() const { return characters_; }  // different ones
 
-  // The same batch for the same numbers, on every rank and after every restart: there is no random state to keep.
-  Batch batch(std::uint64_t seed, std::int64_t step, int micro_batch) const;
+  // Where the next samples begin, as many as `batches` need: the windows of the text in an order of their own for each epoch, all of
+  // them shifted by some characters that LibTorch's random number generator draws. Moves the position on. Ranks with the same position
+  // and the same state of that generator get the same ones.
+  std::vector<std::int64_t> draw(cairn::DataPosition& position, int batches) const;
+  // The batch of a number, of samples drawn.
+  Batch batch(const std::vector<std::int64_t>& drawn, int number) const;
 
  private:
   std::int64_t characters_ = 0;

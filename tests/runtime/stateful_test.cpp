@@ -1,0 +1,143 @@
+// Objects that save themselves, on ranks that differ in which they have.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/state/fields.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+namespace cairn::testing {
+namespace {
+
+// Notes each call, and throws when told to.
+struct Noted : Stateful {
+  Noted(std::string with_name, std::vector<std::string>& into, std::string throws_in = "")
+      : name(std::move(with_name)), calls(into), failing(std::move(throws_in)) {}
+  Dict state_dict() override {
+    note("save");
+    return {{"value", 1}};
+  }
+  void load_state_dict(const Dict&) override { note("load"); }
+  void note(const std::string& what) {
+    calls.push_back(what + " " + name);
+    if (what == failing) throw std::runtime_error(name + " does not " + what);
+  }
+  const std::string name;
+  std::vector<std::string>& calls;
+  const std::string failing;
+};
+
+Value noted(const std::string& name, std::vector<std::string>& calls, const std::string& throws_in = "") {
+  return std::shared_ptr<Stateful>(std::make_shared<Noted>(name, calls, throws_in));
+}
+
+FailureMap map_thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const CheckpointException& exception) {
+    return exception.failures();
+  }
+  return {};
+}
+
+TEST_CASE("B2.5 ranks that lack some objects, or list them otherwise, call theirs in the one order of all ranks' keys") {
+  const TemporaryDirectory directory;
+  const std::vector<std::vector<std::string>> listed{{"d", "b", "a"}, {"c"}, {}, {"a", "c", "d"}};
+  on_all_ranks(4, [&](World& world) {
+    const auto& own = listed[static_cast<std::size_t>(world.rank())];
+    std::vector<std::string> calls;
+    StateDict state;
+    for (const auto& name : own) state.insert(name, noted(name, calls));
+    Checkpointer checkpointer(world);
+    checkpointer.save(state, directory.path() + "/step");
+    checkpointer.async_save(state, directory.path() + "/step").result();
+    checkpointer.load(state, directory.path() + "/step");
+    std::vector<std::string> sorted = own;
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<std::string> expected;
+    for (const char* call : {"save ", "save ", "save ", "load "})  // a load asks for what it is to fill
+      for (const auto& name : sorted) expected.push_back(call + name);
+    CHECK(calls == expected);
+  });
+}
+
+TEST_CASE(
+    "an object that throws is a failure of its rank: of all ranks' call where it describes itself, of its own where it loads") {
+  const TemporaryDirectory directory;
+  on_all_ranks(3, [&](World& world) {
+    std::vector<std::string> calls;
+    Checkpointer checkpointer(world);
+    const std::string id = directory.path() + "/step";
+    checkpointer.save({{"it", noted("it", calls)}}, id);
+    for (const bool loading : {false, true}) {
+      StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "save" : "")}};
+      const FailureMap failures =
+          map_thrown_by([&] { loading ? checkpointer.load(state, id) : checkpointer.save(state, id + "_other"); });
+      REQUIRE(ranks_of(failures) == std::set<int>{1});
+      CHECK(failures.at(1).kind == FailureKind::kRaised);
+      CHECK(failures.at(1).what == "it does not save");
+    }
+    StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "load" : "")}};
+    const FailureMap failures = map_thrown_by([&] { checkpointer.load(state, id); });
+    CHECK(ranks_of(failures) == (world.rank() == 1 ? std::set<int>{1} : std::set<int>{}));
+  });
+}
+
+TEST_CASE("an object marked by per_rank is each rank's own; a rank that the checkpoint has none for keeps what it has") {
+  const TemporaryDirectory directory;
+  struct Kept {
+    std::int64_t place = 0;
+    torch::Tensor drawn = torch::zeros({3});
+  };
+  const auto state_of = [](const std::shared_ptr<Kept>& kept) {
+    return StateDict{{"kept", per_rank(stateful(kept, {{"place", &Kept::place}, {"drawn", &Kept::drawn}}))}};
+  };
+  on_all_ranks(2, [&](World& world) {
+    const auto kept = std::make_shared<Kept>(Kept{world.rank() + 10, torch::full({3}, world.rank())});
+    Checkpointer(world).save(state_of(kept), directory.path() + "/step");
+  });
+  on_all_ranks(3, [&](World& world) {
+    const auto kept = std::make_shared<Kept>(Kept{-1, torch::full({3}, -1)});
+    StateDict state = state_of(kept);
+    Checkpointer(world).load(state, directory.path() + "/step");
+    CHECK(kept->place == (world.rank() == 2 ? -1 : world.rank() + 10));
+    CHECK(kept->drawn.eq(world.rank() == 2 ? -1 : world.rank()).all().item<bool>());
+  });
+}
+
+TEST_CASE("fields that the checkpoint lacks, or has as another type, are named; of what it has beside them nothing is read") {
+  const TemporaryDirectory directory;
+  const std::string id = directory.path() + "/step";
+  Checkpointer checkpointer(World::single());
+  std::int64_t step = 7;
+  std::string phase = "warm";
+  checkpointer.save({{"kept", stateful_fields({{"step", step}, {"phase", phase}})}}, id);
+  double rate = 0.5;
+  StateDict missing{{"kept", stateful_fields({{"step", step}, {"rate", rate}})}};
+  const FailureMap lacking = map_thrown_by([&] { checkpointer.load(missing, id); });
+  REQUIRE(lacking.size() == 1);
+  CHECK(lacking.at(0).code == ErrorCode::kNotFound);
+  CHECK(lacking.at(0).what.find("\"kept.rate\"") != std::string::npos);
+  StateDict mistyped{{"kept", stateful_fields({{"phase", step}})}};
+  const FailureMap other = map_thrown_by([&] { checkpointer.load(mistyped, id); });
+  REQUIRE(other.size() == 1);
+  CHECK(other.at(0).code == ErrorCode::kMismatch);
+  CHECK(other.at(0).what.find("\"phase\" is a whole number, not") != std::string::npos);
+  CHECK(step == 7);
+  step = 0;
+  StateDict part{{"kept", stateful_fields({{"step", step}})}};
+  checkpointer.load(part, id);
+  CHECK(step == 7);
+}
+
+}  // namespace
+}  // namespace cairn::testing
