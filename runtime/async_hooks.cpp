@@ -8,10 +8,14 @@ void AsyncWriter::begin_turn() {
 }
 
 Future<WriteResults> AsyncWriter::write_data(const SavePlan& plan, SavePlanner& planner) {
+  if (leases_) leases_->expect(plan);
   auto future = writer_.write_data(plan, planner);
   if (!future.valid()) return future;
-  // The counts outlive the data: the save ends after it.
-  future.on_ready([&counts = counts_](const Future<WriteResults>&) { counts.step = SaveProgress::Step::kPublishing; });
+  // Counts and leases outlive the data: the save ends after it.
+  future.on_ready([&counts = counts_, leases = leases_](const Future<WriteResults>&) {
+    counts.step = SaveProgress::Step::kPublishing;
+    if (leases) leases->end();
+  });
   return future;
 }
 
@@ -31,6 +35,8 @@ ResolvedData AsyncPlanner::resolve_data(const SavePlan& plan, const WriteItem& i
   ResolvedData data = planner_.resolve_data(plan, item);
   ++counts_.items_done;
   if (item.type != WriteItemType::kByteIO) counts_.bytes_done += item.payload_bytes();
+  if (leases_)
+    if (auto* tensor = std::get_if<torch::Tensor>(&data)) *tensor = leases_->lend(plan, item, *tensor);
   return data;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cairn/base/clock.hpp>
 #include <cairn/runtime/async_save.hpp>
+#include <cairn/runtime/tensor_leases.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/storage.hpp>
 
@@ -29,7 +30,9 @@ struct SaveCounts {
 // `begin_turn` instead, before the planner's first hook.
 class AsyncWriter final : public StorageWriter {
  public:
-  AsyncWriter(StorageWriter& writer, SaveCounts& counts) : writer_(writer), counts_(counts) {}
+  // `leases`: of a state that is streamed, or null.
+  AsyncWriter(StorageWriter& writer, SaveCounts& counts, TensorLeases* leases)
+      : writer_(writer), counts_(counts), leases_(leases) {}
 
   void begin_turn();
   void reset(const std::string& checkpoint_id) override { checkpoint_id_ = checkpoint_id; }
@@ -54,6 +57,7 @@ class AsyncWriter final : public StorageWriter {
  private:
   StorageWriter& writer_;
   SaveCounts& counts_;
+  TensorLeases* const leases_;
   std::string checkpoint_id_;
   bool had_turn_ = false;
 };
@@ -61,8 +65,9 @@ class AsyncWriter final : public StorageWriter {
 class AsyncPlanner final : public SavePlanner {
  public:
   // `staged`: gives the state to be saved, when the turn has come; throws what staging has thrown.
-  AsyncPlanner(SavePlanner& planner, AsyncWriter& writer, std::function<const StateDict&()> staged, SaveCounts& counts)
-      : planner_(planner), writer_(writer), staged_(std::move(staged)), counts_(counts) {}
+  AsyncPlanner(SavePlanner& planner, AsyncWriter& writer, std::function<const StateDict&()> staged, SaveCounts& counts,
+               TensorLeases* leases)
+      : planner_(planner), writer_(writer), staged_(std::move(staged)), counts_(counts), leases_(leases) {}
 
   void set_up_planner(const StateDict&, int rank, bool is_coordinator) override {
     const StateDict& state = staged_();
@@ -81,6 +86,7 @@ class AsyncPlanner final : public SavePlanner {
   AsyncWriter& writer_;
   const std::function<const StateDict&()> staged_;
   SaveCounts& counts_;
+  TensorLeases* const leases_;
 };
 
 }  // namespace cairn

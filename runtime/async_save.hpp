@@ -62,7 +62,8 @@ struct SaveProgress {
   std::uint64_t bytes_done = 0;
   double bytes_per_second = 0;                    // since writing began
   std::optional<std::chrono::milliseconds> left;  // of writing, at that pace
-  std::uint64_t staging_bytes = 0;                // host memory that this checkpointer's stager holds
+  // Host memory that this checkpointer's stager holds; of a state that is streamed, the writer.
+  std::uint64_t staging_bytes = 0;
 };
 
 const char* to_string(SaveProgress::Step step) noexcept;

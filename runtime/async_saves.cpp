@@ -9,11 +9,14 @@
 #include <system_error>
 #include <utility>
 
+#include <c10/core/StreamGuard.h>
+
 #include <cairn/base/clock.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/call_failure.hpp>
 #include <cairn/runtime/log.hpp>
+#include <cairn/state/staged_values.hpp>
 
 namespace cairn {
 namespace {
@@ -49,9 +52,11 @@ std::string text_of(const std::exception_ptr& error) { return capture_failure(0,
 
 AsyncSave::AsyncSave(Parts parts)
     : parts_(std::move(parts)),
-      writer_(*parts_.writer, counts_),
+      leases_([this] { set_staged(); }),
+      writer_(*parts_.writer, counts_, streams() ? &leases_ : nullptr),
       planner_(
-          *parts_.planner, writer_, [this]() -> const StateDict& { return staged_state(); }, counts_) {}
+          *parts_.planner, writer_, [this]() -> const StateDict& { return staged_state(); }, counts_,
+          streams() ? &leases_ : nullptr) {}
 
 AsyncSave::~AsyncSave() { join(); }
 
@@ -73,7 +78,9 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   }
   std::uint64_t ticket = 0;
   try {
-    ticket = parts_.runtime->save(std::move(call), [self](Outcome outcome) { self->executor_.finish(std::move(outcome)); });
+    // The save's own thread keeps it alive until it has seen the outcome. A handle here could be the last one, and go on a thread of
+    // the writer, which cannot wait for its own end.
+    ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
   } catch (...) {
     std::lock_guard lock(parts_.order->mutex);
     parts_.order->in_flight.erase(parts_.number);
@@ -90,11 +97,19 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   } catch (const std::system_error&) {
     serve(false);  // no thread is to be had: the caller does it all
   }
+  if (parts_.options.staging.block_on_staging) wait_staged(std::nullopt);
 }
 
 void AsyncSave::stage(const StateDict& state) {
+  if (streams()) {
+    Value tensors{StateDict(state)};
+    replace_tensors(tensors, "", [this](const std::string&, const torch::Tensor& tensor) {
+      if (tensor.defined() && !tensor.is_cpu()) streams_.of(tensor.device());
+      return tensor;
+    });
+  }
   staging_ = parts_.stager->begin(state);
-  if (parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
+  if (streams() || parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
 }
 
 // --- its own thread ---------------------------------------------------------------------------------------------------------
@@ -102,7 +117,10 @@ void AsyncSave::stage(const StateDict& state) {
 void AsyncSave::serve(bool own_thread) noexcept {
   if (own_thread && parts_.options.low_priority) lower_priority();
   if (staging_) end_staging();
-  end(executor_.run());
+  {
+    const c10::MultiStreamGuard of_devices(streams_.all());
+    end(executor_.run());
+  }
   std::shared_ptr<void> needed;  // goes after everything else
   std::lock_guard lock(parts_.order->mutex);
   std::swap(needed, needed_);
@@ -116,6 +134,10 @@ void AsyncSave::end_staging() {
     staging_error_ = std::current_exception();
   }
   staging_.reset();
+  if (!streams()) set_staged();
+}
+
+void AsyncSave::set_staged() {
   std::lock_guard lock(parts_.order->mutex);
   staged_ = true;
   parts_.order->changed.notify_all();
@@ -138,6 +160,7 @@ const StateDict& AsyncSave::staged_state() {
 
 void AsyncSave::end(Outcome outcome) {
   heeding_.clear();
+  leases_.disarm();
   // Cairn's own planner is kept for the next save, and would keep what it was set up with.
   try {
     if (had_turn_ && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
@@ -158,6 +181,7 @@ void AsyncSave::end(Outcome outcome) {
     std::lock_guard lock(parts_.order->mutex);
     error_ = error;
     save_id_ = std::move(save_id);
+    staged_ = true;
     done_ = true;
     read_ = on_done != nullptr;
     parts_.order->in_flight.erase(parts_.number);
@@ -175,7 +199,7 @@ void AsyncSave::end(Outcome outcome) {
 
 void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
   // In this order: a hook that fails as cancelled is a failure, unless its call was cancelled before.
-  parts_.runtime->cancel(parts_.slot, ticket, why);
+  parts_.end(parts_.slot, ticket, why);
   std::lock_guard lock(parts_.order->mutex);
   if (!had_turn_) dropped_ = true;
   parts_.order->changed.notify_all();
@@ -228,7 +252,7 @@ std::exception_ptr AsyncSave::take_unread() {
 
 SaveProgress AsyncSave::progress() const {
   SaveProgress progress;
-  progress.staging_bytes = parts_.stager->bytes_held();
+  progress.staging_bytes = parts_.stager->bytes_held() + (streams() ? parts_.writer->staging_bytes() : 0);
   std::lock_guard lock(parts_.order->mutex);
   if (done_)
     progress.step = SaveProgress::Step::kDone;

@@ -3,6 +3,8 @@
 //   async_save ── AsyncSave::begin: hooks up to the Stateful ones, and staging, on the caller's thread
 //                      └── its own thread: staged ── its turn: all earlier ones have ended ── all other hooks ── ended
 //
+// A state that is streamed is staged only when the writer has let go of its tensors: there the caller's thread waits for that.
+//
 // A save whose turn has not come holds the planner's first hook back, so its rank offers no plan, so it is published after the earlier
 // ones, on every rank. One that is cancelled before its turn runs no hook of planner and writer.
 #pragma once
@@ -24,6 +26,8 @@
 #include <cairn/runtime/async_save.hpp>
 #include <cairn/runtime/caller_executor.hpp>
 #include <cairn/runtime/cancellation.hpp>
+#include <cairn/runtime/tensor_leases.hpp>
+#include <cairn/state/device_copies.hpp>
 
 namespace cairn {
 
@@ -38,7 +42,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
  public:
   // What it is made of.
   struct Parts {
-    RankRuntime* runtime = nullptr;  // lives until the save has ended, no longer
+    // RankRuntime::save and cancel, of one that lives until the save has ended, no longer.
+    std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
+    std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     int rank = 0;
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;
@@ -86,6 +92,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
  private:
   void stage(const StateDict& state);
   void end_staging();
+  bool streams() const { return parts_.stager->streams(); }
+  void set_staged();
   void request_end(std::uint64_t ticket, const std::string& why);
   void serve(bool own_thread) noexcept;
   void end(Outcome outcome);
@@ -98,6 +106,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   Parts parts_;
   CallerExecutor executor_;
   SaveCounts counts_;
+  TensorLeases leases_;  // of a state that is streamed
+  SideStreams streams_;  // the same, of the devices that it is on
   AsyncWriter writer_;
   AsyncPlanner planner_;
   const Cancellation own_cancellation_;

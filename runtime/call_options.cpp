@@ -99,7 +99,7 @@ std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOp
   DigestBuilder digest;
   add(digest, options);
   digest.add(std::uint64_t{options.threads}).add(options.bytes_in_flight_max).add(options.block_bytes);
-  digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{low_priority});
+  digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{options.copy_first}).add(std::uint64_t{low_priority});
   const Digest wanted = digest.finish();
   if (!writer_ || writer_options_ != wanted) writer_ = make_storage<CheckpointWriter, UnmadeWriter, StorageWriter>(options);
   writer_options_ = wanted;

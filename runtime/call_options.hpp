@@ -22,6 +22,9 @@ class OwnSaveParts {
   // One that cannot be made of its options says so in its first hook: so every rank hears it, and none waits for one that never came.
   // Its threads have the priority of the one that they are first needed by.
   std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
+  void release() noexcept {
+    if (writer_) writer_->release_staging();
+  }
 
  private:
   std::shared_ptr<SavePlanner> planner_;

@@ -17,6 +17,7 @@
 #include <cairn/runtime/call_options.hpp>
 #include <cairn/runtime/caller_executor.hpp>
 #include <cairn/runtime/stateful_objects.hpp>
+#include <cairn/state/staged_values.hpp>
 
 namespace cairn {
 namespace {
@@ -67,10 +68,13 @@ struct Checkpointer::Implementation {
   std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
     if (options.stager) return options.stager;
     const StagingOptions& wanted = options.staging;
-    const bool fits = stager && stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
+    const bool fits = stager && stager_options.stream == wanted.stream &&
+                      stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
                       stager_options.use_pinned_memory == wanted.use_pinned_memory && stager_options.bytes_max == wanted.bytes_max;
-    if (!fits)
-      stager = std::make_shared<DefaultStager>(wanted, [&actors = world.runtime()] { actors.note("staging memory is made anew"); });
+    if (!fits && wanted.stream)
+      stager = std::make_shared<StreamingStager>();
+    else if (!fits)
+      stager = std::make_shared<DefaultStager>(wanted, [&actors = world.runtime()](std::string_view what) { actors.note(what); });
     stager_options = wanted;
     return stager;
   }
@@ -84,8 +88,17 @@ struct Checkpointer::Implementation {
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
     return options.planner ? options.planner : own.planner_for(options.planning);
   }
-  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options, bool low_priority = false) {
-    return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, low_priority);
+  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
+    return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, false);
+  }
+  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
+    if (options.storage_writer) return options.storage_writer;
+    CheckpointWriterOptions wanted = options.writer;
+    if (async_options.staging.stream && !async_options.stager) {
+      wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
+      wanted.copy_first = true;
+    }
+    return own.writer_for(wanted, async_options.low_priority);
   }
 
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
@@ -243,7 +256,12 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 
   const WhileInFlight policy = async_options.while_in_flight;
   AsyncSave::Parts parts;
-  parts.runtime = &self.world.runtime();
+  parts.start = [&actors = self.world.runtime()](SaveCall call, std::function<void(Outcome)> done) {
+    return actors.save(std::move(call), std::move(done));
+  };
+  parts.end = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, const std::string& why) {
+    actors.cancel(slot, ticket, why);
+  };
   parts.rank = self.world.rank();
   parts.order = self.saves.order();
   parts.slot = self.slot_for(policy);
@@ -255,7 +273,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.checkpoint_id = checkpoint_id;
   parts.planner = self.planner_for(options);
   parts.planner_is_users = options.planner != nullptr;
-  parts.writer = self.writer_for(options, async_options.low_priority);
+  parts.writer = self.writer_for(options, async_options);
   parts.stager = self.stager_for(async_options);
   parts.cancellation = options.cancellation;
   parts.options = async_options;
@@ -284,20 +302,30 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   return AsyncSaveResponse(save);
 }
 
-void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options) {
+void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
   auto& self = *implementation_;
   self.check_process();
   const auto lock = only_one(self.running, self.name);
   const StatefulObjects objects(state_dict);
   StateDict working = state_dict;
   objects.describe(objects.keys(), working);
-  self.stager_for(async_options)->prepare(working);
+  const auto stager = self.stager_for(async_options);
+  stager->prepare(working);
+  if (!stager->streams()) return;
+  std::uint64_t bytes = 0;
+  Value tensors(std::move(working));
+  replace_tensors(tensors, "", [&bytes](const std::string&, const torch::Tensor& tensor) {
+    if (tensor.defined()) bytes += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
+    return tensor;
+  });
+  self.writer_for(options, async_options)->prepare_staging(bytes);
 }
 
 void Checkpointer::release() {
   auto& self = *implementation_;
   const auto lock = only_one(self.running, self.name);
   if (self.stager) self.stager->release();
+  self.own.release();
 }
 
 bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {

@@ -86,9 +86,10 @@ class Checkpointer {
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
   // Gets, and pins, the staging memory for such a state ahead of the first save. Stateful objects in it are asked, in the order of
-  // their keys: on all ranks, if they need each other. Without `cache_staged_state_dict` nothing can be kept, and nothing is done.
-  void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options);
-  // Gives back what staging keeps between saves, once no save uses it.
+  // their keys: on all ranks, if they need each other. Without `cache_staged_state_dict` nothing can be kept, and nothing is done; where
+  // the state is streamed, the ring is made, for saves with these options.
+  void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
+  // Gives back the memory that staging, and Cairn's own writer, keep between saves, once no save uses it.
   void release();
   // Waits until no save is in flight, returns false if one is at the deadline. Throws a failure that nobody has read.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);

@@ -4,15 +4,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/state/device_copies.hpp>
+#include <cairn/state/staged_values.hpp>
 #include <cairn/state/staging.hpp>
 #include <cairn/state/staging_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
@@ -24,43 +27,6 @@ constexpr std::uint64_t kRegionAlignmentBytes = 64;  // a line of the cache, and
 
 std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
-}
-
-// Calls `replace` for each tensor in `value`, with its name, and puts the result in its place.
-using Replace = std::function<torch::Tensor(const std::string& name, const torch::Tensor& tensor)>;
-
-void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
-  if (value.is_dict()) {
-    for (auto& [key, inner] : value.dict()) replace_tensors(inner, name.empty() ? key : name + "." + key, replace);
-    return;
-  }
-  if (value.is_list()) {
-    for (std::size_t i = 0; i < value.list().size(); ++i) replace_tensors(value.list()[i], name + "." + std::to_string(i), replace);
-    return;
-  }
-  const bool per_rank_value = value.is_per_rank();
-  if (value.is_tensor()) {
-    value = Value(replace(name, value.tensor()));
-  } else if (value.is_sharded()) {
-    std::vector<torch::Tensor> parts;
-    for (const LocalShard& shard : value.sharded().local_shards()) parts.push_back(replace(name, shard.tensor));
-    value = Value(value.sharded().with_local_tensors(std::move(parts)));
-  }
-  if (per_rank_value) value = per_rank(std::move(value));
-}
-
-// Containers within plain values are handles: the trainer may change what they refer to.
-void copy_plain_values(Value& value) {
-  if (value.is_dict()) {
-    for (auto& [key, inner] : value.dict()) copy_plain_values(inner);
-  } else if (value.is_list()) {
-    for (auto& inner : value.list()) copy_plain_values(inner);
-  } else if (value.is_ivalue()) {
-    const c10::IValue& plain = value.ivalue();
-    if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
-    Value copy{plain.deepcopy()};
-    value = value.is_per_rank() ? per_rank(std::move(copy)) : std::move(copy);
-  }
 }
 
 bool can_be_staged(const torch::Tensor& tensor) {
@@ -239,11 +205,8 @@ class DefaultStaging final : public Staging {
   }
 
   StateDict finish() override {
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      const Region& region = layout_.regions[i];
-      check_unchanged(region);
-      if (region.device.is_cpu()) std::memcpy(bytes_[i].data_ptr(), region.memory + region.bytes.begin, region.length());
-    }
+    for (const Region& region : layout_.regions) check_unchanged(region);
+    copy_host_memory();
     with_torch("copy tensors out of devices' memory", [&] { copies_.wait(); });
     for (const Region& region : layout_.regions) check_unchanged(region);
     layout_ = {};
@@ -252,6 +215,35 @@ class DefaultStaging final : public Staging {
   }
 
  private:
+  // On the caller's thread by as many threads as LibTorch's operations take there; a save's own thread must not take them from those.
+  void copy_host_memory() {
+    std::vector<std::size_t> regions;
+    std::vector<std::uint64_t> ends;  // of each, when all of them stand one behind the other
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      if (!layout_.regions[i].device.is_cpu()) continue;
+      regions.push_back(i);
+      ends.push_back((ends.empty() ? 0 : ends.back()) + layout_.regions[i].length());
+    }
+    const auto copy = [&](std::int64_t begin, std::int64_t end) {
+      auto next =
+          static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(begin)) - ends.begin());
+      for (auto at = static_cast<std::uint64_t>(begin); at < static_cast<std::uint64_t>(end); ++next) {
+        const Region& region = layout_.regions[regions[next]];
+        const std::uint64_t first = at - (ends[next] - region.length());
+        const std::uint64_t length = std::min<std::uint64_t>(region.length() - first, static_cast<std::uint64_t>(end) - at);
+        std::memcpy(static_cast<char*>(bytes_[regions[next]].data_ptr()) + first, region.memory + region.bytes.begin + first,
+                    length);
+        at += length;
+      }
+    };
+    if (ends.empty()) return;
+    const auto total = static_cast<std::int64_t>(ends.back());
+    if (std::this_thread::get_id() == begun_on_)
+      at::parallel_for(0, total, kGrainBytes, copy);
+    else
+      copy(0, total);
+  }
+
   static torch::Tensor source_of(const Region& region) {
     torch::Tensor source = torch::empty({0}, torch::TensorOptions(torch::kUInt8).device(region.device));
     source.set_(region.storage, static_cast<std::int64_t>(region.bytes.begin), {static_cast<std::int64_t>(region.length())}, {1});
@@ -264,6 +256,9 @@ class DefaultStaging final : public Staging {
                 "\"" + region.name + "\" was resized while it was being staged: call wait_staged() before changing the state");
   }
 
+  static constexpr std::int64_t kGrainBytes = 4 << 20;  // less is not worth another thread
+
+  const std::thread::id begun_on_ = std::this_thread::get_id();
   Layout layout_;
   std::vector<torch::Tensor> bytes_;  // by region
   StateDict copy_;
@@ -279,23 +274,27 @@ struct DefaultStager::Implementation {
   };
 
   Memory take(const Layout& layout) {
-    if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release() && on_remade) on_remade();
+    if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release()) tell("staging memory is made anew");
     known = layout.digest;
     Memory memory;
     if (layout.plain_bytes != 0) memory.plain = pool->take(layout.plain_bytes, false);
     if (layout.pinned_bytes != 0) memory.pinned = pool->take(layout.pinned_bytes, true);
+    if (memory.pinned && !memory.pinned->pinned()) tell("staging memory is not page-locked, as there is none to be had");
     return memory;
+  }
+  void tell(std::string_view what) const {
+    if (note) note(what);
   }
 
   const StagingOptions options;
-  const std::function<void()> on_remade;
+  const std::function<void(std::string_view)> note;
   const std::shared_ptr<StagingPool> pool;
   std::optional<Digest> known;  // of the last state
 };
 
-DefaultStager::DefaultStager(StagingOptions options, std::function<void()> on_remade)
+DefaultStager::DefaultStager(StagingOptions options, std::function<void(std::string_view)> note)
     : implementation_(new Implementation{
-          options, std::move(on_remade), std::make_shared<StagingPool>(options.bytes_max, options.cache_staged_state_dict), {}}) {}
+          options, std::move(note), std::make_shared<StagingPool>(options.bytes_max, options.cache_staged_state_dict), {}}) {}
 
 DefaultStager::~DefaultStager() = default;
 

@@ -31,7 +31,7 @@ bool is_captured(const c10::Device&) { return false; }
 
 bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
 
-c10::Stream DeviceCopies::stream_of(const c10::Device& device) {
+c10::Stream SideStreams::of(const c10::Device& device) {
   const auto key = std::make_pair(device.type(), device.index());
   const auto found = streams_.find(key);
   if (found != streams_.end()) return found->second;
@@ -48,15 +48,23 @@ c10::Stream DeviceCopies::stream_of(const c10::Device& device) {
   return side;
 }
 
-void DeviceCopies::add(const torch::Tensor& from, torch::Tensor& to) {
-  const c10::StreamGuard guard(stream_of(from.device()));
-  to.copy_(from, /*non_blocking=*/true);
+std::vector<c10::Stream> SideStreams::all() const {
+  std::vector<c10::Stream> streams;
+  for (const auto& [device, stream] : streams_) streams.push_back(stream);
+  return streams;
 }
 
-void DeviceCopies::wait() {
+void SideStreams::wait() {
   for (const auto& [device, stream] : streams_) stream.synchronize();
   streams_.clear();
 }
+
+void DeviceCopies::add(const torch::Tensor& from, torch::Tensor& to) {
+  const c10::StreamGuard guard(streams_.of(from.device()));
+  to.copy_(from, /*non_blocking=*/true);
+}
+
+void DeviceCopies::wait() { streams_.wait(); }
 
 DeviceCopies::~DeviceCopies() {
   try {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <c10/core/Stream.h>
 #include <torch/types.h>
@@ -13,6 +14,20 @@ namespace cairn {
 
 // Whether page-locked host memory is to be had.
 bool has_pinned_memory();
+
+// A stream of its own for each device, after all that the creating thread's current stream there was given before. Not thread-safe.
+class SideStreams {
+ public:
+  // Made when it is first asked for. Throws kPrecondition if the current stream of the device is being captured into a graph: what it was
+  // given has not run then.
+  c10::Stream of(const c10::Device& device);
+  std::vector<c10::Stream> all() const;
+  // On any thread: blocks until they have done all that they were given; then forgets them.
+  void wait();
+
+ private:
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
+};
 
 // Each device's copies run on a stream of their own, after what the creating thread's current stream there was given before the first of
 // them. Not thread-safe.
@@ -24,14 +39,13 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Throws kPrecondition if the current stream of the device is being captured into a graph: what it was given has not run then.
+  // Throws as `SideStreams::of`.
   void add(const torch::Tensor& from, torch::Tensor& to);
   // On any thread: blocks until all of them are done.
   void wait();
 
  private:
-  c10::Stream stream_of(const c10::Device& device);
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
+  SideStreams streams_;
 };
 
 }  // namespace cairn

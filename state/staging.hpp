@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include <cairn/state/state_dict.hpp>
 
@@ -19,11 +20,22 @@ struct StagingOptions {
   // Off: `async_save` returns before the copy is complete, and the trainer calls `wait_staged` before it changes the state, as a rule
   // right before `optimizer.step()`.
   bool block_on_staging = true;
-  // What comes from devices is put into page-locked memory, so that copying it keeps no thread busy.
+  // What comes from devices is put into page-locked memory, so that copying it keeps no thread busy; where there is none to be had, into
+  // plain memory.
   bool use_pinned_memory = true;
   // Host memory of all copies of this checkpointer together, those in flight and those kept; bytes, 0: no bound. A save that needs more
   // fails with kPrecondition on all ranks.
   std::uint64_t bytes_max = 0;
+  // For those short of memory: no copy of the state is made. Cairn's writer copies its tensors in the order of the plan, through a ring of
+  // at most this many bytes a rank, and writes what is in the ring meanwhile. `async_save` returns when the last of them was copied
+  // (or, without `block_on_staging`, at once): after all of the planning, all earlier saves, and, of a state that is larger than the
+  // ring, most of the writing. The ring is kept for the next save until `release`; the options above but `block_on_staging` do nothing.
+  //
+  // Until the save is staged its tensors are the caller's own: not to be written nor resized. They are held until it has ended. A user's
+  // own writer may read what `resolve_data` gave it for as long as it holds it, asks for each item once, and the save is staged when it
+  // has let go of all tensors; that memory, and its bound, is its own.
+  bool stream = false;
+  std::uint64_t stream_bytes_max = 256u << 20;
 };
 
 // One state being copied. Holds what it still reads.
@@ -49,6 +61,8 @@ class AsyncStager {
   virtual void release() {}
   // Host memory, in use and kept.
   virtual std::uint64_t bytes_held() const { return 0; }
+  // Whether what `finish` returns, at once, still refers to the caller's tensors: the save is staged when the writer has let go of them.
+  virtual bool streams() const { return false; }
 };
 
 // Cairn's own.
@@ -58,8 +72,9 @@ class AsyncStager {
 // refuses that, naming all of it.
 class DefaultStager : public AsyncStager {
  public:
-  // `on_remade` is told when memory that was kept did not fit any more, on the thread of `begin` or `prepare`.
-  explicit DefaultStager(StagingOptions options = {}, std::function<void()> on_remade = {});
+  // `note` is told when memory that was kept does not fit any more, or page-locked memory is not to be had; on the thread of `begin` or
+  // `prepare`.
+  explicit DefaultStager(StagingOptions options = {}, std::function<void(std::string_view what)> note = {});
   ~DefaultStager() override;
   // Errors: kPrecondition beyond `bytes_max`, or for a device whose current stream is being captured into a graph; kUnavailable if
   // there is no memory.
@@ -71,6 +86,13 @@ class DefaultStager : public AsyncStager {
  private:
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
+};
+
+// That of StagingOptions::stream.
+class StreamingStager : public AsyncStager {
+ public:
+  std::unique_ptr<Staging> begin(const StateDict& state) override;
+  bool streams() const override { return true; }
 };
 
 }  // namespace cairn

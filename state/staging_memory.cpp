@@ -17,7 +17,8 @@ StagingMemory::StagingMemory(std::uint64_t bytes, bool pinned) : bytes_(bytes) {
       owner_ = torch::empty({static_cast<std::int64_t>(bytes)}, torch::TensorOptions(torch::kUInt8).pinned_memory(true));
       data_ = static_cast<char*>(owner_.data_ptr());
     } else {
-      data_ = static_cast<char*>(::operator new (bytes, std::align_val_t{kAlignmentBytes}));
+      data_ = static_cast<char*>(::operator new (bytes, std::align_val_t{kAlignmentBytes}, std::nothrow));
+      if (!data_) throw std::bad_alloc();
     }
   } catch (const std::exception& error) {  // LibTorch's own, or bad_alloc
     throw Error(ErrorCode::kUnavailable, "cannot get " + std::to_string(bytes) + " bytes of " + (pinned ? "page-locked " : "") +
@@ -49,11 +50,21 @@ StagingPool::Block StagingPool::take_kept(std::uint64_t bytes, bool pinned) {
   return block;
 }
 
+StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
+  try {
+    return std::make_unique<const StagingMemory>(bytes, pinned);
+  } catch (const Error&) {
+    if (!pinned) throw;
+    return std::make_unique<const StagingMemory>(bytes, false);
+  }
+}
+
 std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool pinned) {
   auto lease = std::make_shared<Lease>();
   lease->pool = shared_from_this();
   std::lock_guard lock(mutex_);
   Block block = take_kept(bytes, pinned);
+  if (!block && pinned) block = take_kept(bytes, false);  // page-locked memory was not to be had the last time
   if (!block) {
     if (bytes_max_ != 0 && bytes_held_ + bytes > bytes_max_) {
       for (const Block& kept : kept_) bytes_held_ -= kept->bytes();
@@ -65,7 +76,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
                                                 std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
                                                 std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
     kept_.reserve(blocks_ + 1);  // so that giving back cannot fail
-    block = std::make_unique<const StagingMemory>(bytes, pinned);
+    block = make(bytes, pinned);
     ++blocks_;
     bytes_held_ += bytes;
   }

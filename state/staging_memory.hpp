@@ -37,7 +37,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // `bytes_max`: of all blocks, 0: no bound. `keep`: blocks that come back are kept for the next who takes one of the same size.
   StagingPool(std::uint64_t bytes_max, bool keep) : bytes_max_(bytes_max), keep_(keep) {}
 
-  // At least one byte. Throws kPrecondition beyond the bound, kUnavailable.
+  // At least one byte. `pinned`: if there is no page-locked memory to be had, it is plain. Throws kPrecondition beyond the bound,
+  // kUnavailable.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, bool pinned);
   // Frees what is kept, and what is in use once it comes back. Returns whether there was anything.
   bool release();
@@ -47,6 +48,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   using Block = std::unique_ptr<const StagingMemory>;
   struct Lease;
   Block take_kept(std::uint64_t bytes, bool pinned);
+  static Block make(std::uint64_t bytes, bool pinned);
   void give_back(Block block, std::uint64_t generation) noexcept;
 
   const std::uint64_t bytes_max_;

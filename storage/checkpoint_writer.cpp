@@ -108,6 +108,12 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 bool CheckpointWriter::validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
 
+std::uint64_t CheckpointWriter::staging_bytes() const { return implementation_->engine.staging_bytes(); }
+
+void CheckpointWriter::prepare_staging(std::uint64_t bytes) { implementation_->engine.prepare(bytes); }
+
+void CheckpointWriter::release_staging() noexcept { implementation_->engine.release(); }
+
 void CheckpointWriter::reset(const std::string& checkpoint_id) {
   Implementation& self = *implementation_;
   self.engine.stop();
@@ -174,6 +180,7 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   request.rank = self.context.rank;
   request.sync = self.options.sync_files;
   request.direct = self.options.direct_io;
+  request.copy_first = self.options.copy_first;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
     self.written.push_back(request.files.back().name);

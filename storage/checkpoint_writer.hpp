@@ -20,6 +20,8 @@ struct CheckpointWriterOptions {
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
   std::uint64_t block_bytes = 4u << 20;           // one unit of copying, checksumming and writing
   bool direct_io = true;                          // where store and file system can
+  // Copies as much as staging memory holds before anything is written: for saves whose caller waits for the copies.
+  bool copy_first = false;
   std::string run_url;  // whose checkpoints count for the commit sequence; "": the parent of the checkpoint
   // How many generations that were replaced at a place keep their data files, for loads that still read them; 1 at least. The
   // files of older ones go with the next save there.
@@ -45,6 +47,9 @@ class CheckpointWriter : public StorageWriter {
   void finish(Metadata metadata, std::vector<WriteResults> results) override;
   Committed committed(const std::string& save_id) override;
   void abandon() noexcept override;
+  std::uint64_t staging_bytes() const override;
+  void prepare_staging(std::uint64_t bytes) override;
+  void release_staging() noexcept override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 
  private:

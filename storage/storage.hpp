@@ -60,6 +60,12 @@ class StorageWriter {
   virtual void abandon() noexcept {}
   // Whether `checkpoint_id` is one that this writer can handle; asked before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+  // Host memory in which it holds what it has copied of tensors, in use and kept. On any thread, at any time.
+  virtual std::uint64_t staging_bytes() const { return 0; }
+  // Between saves: so many bytes of tensors will be written; gets the memory for that, as far as its bounds go.
+  virtual void prepare_staging(std::uint64_t /*bytes*/) {}
+  // At any time: gives back such memory as it keeps between saves, once no save uses it.
+  virtual void release_staging() noexcept {}
 };
 
 class StorageReader {

@@ -1,6 +1,7 @@
 #include <cairn/storage/engine/staging_ring.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include <cairn/base/error.hpp>
@@ -13,9 +14,7 @@ StagingRing::StagingRing(std::uint64_t bytes_max, std::size_t block_bytes)
   free_.reserve(std::min<std::size_t>(blocks_max_, 1024));
 }
 
-StagingRing::~StagingRing() {
-  for (char* block : free_) ::operator delete (block, std::align_val_t{kAlignmentBytes});
-}
+StagingRing::~StagingRing() { free_kept(); }
 
 char* StagingRing::try_acquire() {
   std::lock_guard lock(mutex_);
@@ -24,16 +23,53 @@ char* StagingRing::try_acquire() {
     free_.pop_back();
     return block;
   }
-  if (allocated_ == blocks_max_) return nullptr;
+  return allocated_ == blocks_max_ ? nullptr : allocate();
+}
+
+char* StagingRing::allocate() {
   free_.reserve(allocated_ + 1);  // so that `release` need not allocate
   auto* block = static_cast<char*>(::operator new (block_bytes_, std::align_val_t{kAlignmentBytes}));
   ++allocated_;
   return block;
 }
 
+std::uint64_t StagingRing::bytes_allocated() const {
+  std::lock_guard lock(mutex_);
+  return std::uint64_t{allocated_} * block_bytes_;
+}
+
+void StagingRing::free_kept() noexcept {
+  for (char* block : free_) ::operator delete (block, std::align_val_t{kAlignmentBytes});
+  allocated_ -= free_.size();
+  free_.clear();
+}
+
+void StagingRing::give_back() noexcept {
+  std::lock_guard lock(mutex_);
+  keeps_ = false;
+  free_kept();
+}
+
+void StagingRing::keep() {
+  std::lock_guard lock(mutex_);
+  keeps_ = true;
+}
+
+void StagingRing::reserve(std::uint64_t bytes) {
+  const std::uint64_t blocks = bytes / block_bytes_ + (bytes % block_bytes_ != 0);
+  std::lock_guard lock(mutex_);
+  keeps_ = true;
+  while (allocated_ < std::min<std::uint64_t>(blocks, blocks_max_)) {
+    char* const block = allocate();
+    std::memset(block, 0, block_bytes_);
+    free_.push_back(block);
+  }
+}
+
 void StagingRing::release(char* block) noexcept {
   std::lock_guard lock(mutex_);
   free_.push_back(block);
+  if (!keeps_) free_kept();
 }
 
 }  // namespace cairn

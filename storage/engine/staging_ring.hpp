@@ -1,4 +1,4 @@
-// The staging memory of one rank: a fixed number of blocks, allocated when first needed and kept.
+// The staging memory of one rank: a fixed number of blocks, allocated when first needed and kept until they are given back.
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,29 @@ class StagingRing {
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t blocks_max() const { return blocks_max_; }
 
+  // Of all blocks that were allocated, in use or not.
+  std::uint64_t bytes_allocated() const;
+  // Allocates blocks ahead, as many as `bytes` need and there may be, and touches their memory. Throws std::bad_alloc.
+  void reserve(std::uint64_t bytes);
+
+  // Frees what is not in use now, and what is when it comes back; until `keep`, or `reserve`.
+  void give_back() noexcept;
+  void keep();
+
   // A block, or nullptr when all are out. Throws std::bad_alloc.
   char* try_acquire();
   void release(char* block) noexcept;
 
  private:
+  // Under the lock.
+  char* allocate();
+  void free_kept() noexcept;
+
   const std::size_t block_bytes_;
   const std::size_t blocks_max_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::size_t allocated_ = 0;
+  bool keeps_ = true;
   std::vector<char*> free_;  // the one used last is used first: it is in the cache, and few are touched
 };
 

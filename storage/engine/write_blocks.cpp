@@ -130,8 +130,15 @@ void WriteJob::fill_and_complete(Block& block) {
       ++block.unsealed;
     }
     if (block.unsealed > 0) return;  // whoever seals the last of them passes it on
+    if (request_.copy_first) return completable_.push_back(&block);
   }
   complete(block);
+}
+
+void WriteJob::fill_tail(Block& block) {
+  fill(block);
+  std::lock_guard lock(mutex_);
+  block.file->tail_filled = true;
 }
 
 void WriteJob::fill_owed(Block& block) {
@@ -238,7 +245,6 @@ class WriteJob::Tail {
 };
 
 void WriteJob::write_tail(Block& block) {
-  fill(block);
   fill_owed(block);  // every block before this one is complete, so all that is owed is sealed
   File& file = *block.file;
   Tail tail(*this, block);

@@ -29,6 +29,7 @@ WriteEngine::~WriteEngine() = default;
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
   const auto job = current_.begin("a writer serves one save at a time: wait for the one under way, or use another writer", [&] {
+    ring_.keep();
     auto made = std::make_shared<WriteJob>(std::move(request), ring_, pool_.threads());
     pool_.start(made);
     return made;

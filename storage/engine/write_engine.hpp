@@ -5,7 +5,8 @@
 //
 // Blocks are dealt out in the order of the files and of the plan. A file's blocks are filled side by side; the block that holds the
 // end of an archive waits, off the threads, until the checksum of that archive's payload is known. What comes after the last whole
-// block of tensors (its remainder, bytes objects, trailer) is made by one thread from front to back.
+// block of tensors (their remainder, bytes objects, trailer) is written by one thread from front to back, once all whole blocks are
+// checksummed; the remainder of the tensors is copied before.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,9 @@ struct WriteRequest {
   std::vector<WriteFile> files;  // of items of `plan`
   std::string save_id;
   int rank = 0;
-  bool sync = true;    // survive power loss
-  bool direct = true;  // bypass the page cache where the store can
+  bool sync = true;         // survive power loss
+  bool direct = true;       // bypass the page cache where the store can
+  bool copy_first = false;  // fill all staging blocks that there are before any is written
 };
 
 struct WriteEngineOptions {
@@ -59,6 +61,13 @@ class WriteEngine {
   // The results, one per file, in order. If anything fails, the first error fails the future, with its own type, once no thread of
   // the engine touches plan, planner or tensors any more and everything written has been discarded.
   Future<std::vector<FileResult>> write(WriteRequest request);
+
+  // Of staging blocks, in use or kept.
+  std::uint64_t staging_bytes() const { return ring_.bytes_allocated(); }
+  // Gets staging blocks ahead for so many bytes of tensors, as far as `bytes_in_flight_max` goes. Throws std::bad_alloc.
+  void prepare(std::uint64_t bytes) { ring_.reserve(bytes); }
+  // Frees what is kept of them between writes, once it is not in use.
+  void release() noexcept { ring_.give_back(); }
 
   // Ends what is under way as cancelled, and waits until it has ended. May be called from any thread, also in a callback of the
   // future.

@@ -65,11 +65,8 @@ void WriteJob::run() noexcept {
 }
 
 std::optional<WriteJob::Task> WriteJob::next_task() {
-  if (!completable_.empty()) {
-    Block* block = completable_.front();
-    completable_.pop_front();
-    return Task{Task::Kind::kComplete, block->file, block};
-  }
+  if (!request_.copy_first)
+    if (auto task = next_completable()) return task;
   while (first_open_ < files_.size() && files_[first_open_].stage == Stage::kClosed) ++first_open_;
   std::size_t open = 0;
   for (std::size_t i = first_open_; i < next_to_open_; ++i) {
@@ -82,7 +79,14 @@ std::optional<WriteJob::Task> WriteJob::next_task() {
     file.stage = Stage::kOpening;
     return Task{Task::Kind::kOpen, &file, nullptr};
   }
-  return std::nullopt;
+  return next_completable();
+}
+
+std::optional<WriteJob::Task> WriteJob::next_completable() {
+  if (completable_.empty()) return std::nullopt;
+  Block* block = completable_.front();
+  completable_.pop_front();
+  return Task{Task::Kind::kComplete, block->file, block};
 }
 
 std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
@@ -93,12 +97,16 @@ std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
     ++file.next_block;
     return Task{Task::Kind::kFill, &file, block};
   }
+  if (!file.tail) {
+    file.tail = new_block(file, file.whole_blocks);
+    if (!file.tail) return std::nullopt;
+    return Task{Task::Kind::kFillTail, &file, file.tail};
+  }
   if (!file.tail_begun) {
-    if (file.checksummed < file.whole_blocks) return std::nullopt;  // the trailer holds all checksums
-    Block* block = new_block(file, file.whole_blocks);
-    if (!block) return std::nullopt;
+    // The trailer holds all checksums.
+    if (!file.tail_filled || file.checksummed < file.whole_blocks) return std::nullopt;
     file.tail_begun = true;
-    return Task{Task::Kind::kTail, &file, block};
+    return Task{Task::Kind::kTail, &file, file.tail};
   }
   if (file.tail_written && file.written == file.whole_blocks) {
     file.stage = Stage::kClosing;
@@ -134,6 +142,8 @@ void WriteJob::perform(const Task& task) {
       return fill_and_complete(*task.block);
     case Task::Kind::kComplete:
       return complete(*task.block);
+    case Task::Kind::kFillTail:
+      return fill_tail(*task.block);
     case Task::Kind::kTail:
       return write_tail(*task.block);
     case Task::Kind::kClose:

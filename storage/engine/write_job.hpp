@@ -2,6 +2,7 @@
 //
 //   file:   waiting -> opening -> open -> closing -> closed
 //   block:  filled -> (parked until every checksum it must hold is known) -> checksummed, written
+//   tail:   tensors filled in -> (parked until all blocks of its file are checksummed) -> the rest made, written
 //
 // All state is guarded by one lock, except what one thread alone has in hand: a block that it fills, a file that it opens or
 // closes, and the elements of a file's checksum tables that belong to its block.
@@ -68,6 +69,8 @@ class WriteJob : public PoolWork {
     std::uint64_t next_block = 0;    // to deal out
     std::uint64_t checksummed = 0;   // whole blocks
     std::uint64_t written = 0;       // whole blocks
+    Block* tail = nullptr;           // once it is dealt out
+    bool tail_filled = false;        // with what tensors have in it
     bool tail_begun = false;
     bool tail_written = false;
     std::vector<std::uint32_t> block_crc32;   // by checksum block
@@ -90,7 +93,7 @@ class WriteJob : public PoolWork {
   class Tail;
 
   struct Task {
-    enum class Kind : std::uint8_t { kOpen, kFill, kComplete, kTail, kClose } kind = Kind::kOpen;
+    enum class Kind : std::uint8_t { kOpen, kFill, kComplete, kFillTail, kTail, kClose } kind = Kind::kOpen;
     File* file = nullptr;
     Block* block = nullptr;
   };
@@ -98,12 +101,14 @@ class WriteJob : public PoolWork {
   // Which task a free thread should do next, if any can be done now. Under the lock.
   std::optional<Task> next_task();
   std::optional<Task> next_task_of(File& file);
+  std::optional<Task> next_completable();
   Block* new_block(File& file, std::uint64_t index);
   void perform(const Task& task);
   void fail(std::exception_ptr error) noexcept;
 
   void open(File& file);
   void close(File& file);
+  void fill_tail(Block& block);
   void write_tail(Block& block);
   void fill_and_complete(Block& block);
   void complete(Block& block);
@@ -135,7 +140,7 @@ class WriteJob : public PoolWork {
   std::size_t next_to_open_ = 0;
   std::size_t closed_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // that are filled, parked or being written
-  std::deque<Block*> completable_;              // parked before; nothing is missing now
+  std::deque<Block*> completable_;              // filled, parked perhaps; nothing is missing now
   std::exception_ptr error_;                    // the first
 };
 

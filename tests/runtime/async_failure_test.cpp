@@ -1,6 +1,8 @@
 // Asynchronous saves that fail, are cancelled, or come at the wrong time: what their handles say, and that nothing is lost.
 #include <cairn/tests/support/torch.hpp>
 //
+#include <sys/mman.h>
+
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -85,6 +87,21 @@ TEST_CASE("what fails before async_save returns is in the handle of every rank: 
     REQUIRE(ranks_of(staged) == std::set<int>{1});
     CHECK(staged.at(1).code == ErrorCode::kPrecondition);
     CHECK(staged.at(1).what.find("StagingOptions::bytes_max") != std::string::npos);
+
+    // A tensor for whose copy nobody has memory: address space that no page of is touched.
+    const auto huge_bytes = std::size_t{1} << 46;
+    StateDict huge = state_of(1, world);
+    void* const space = last ? ::mmap(nullptr, huge_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : nullptr;
+    if (last) {
+      REQUIRE(space != MAP_FAILED);
+      huge["huge"] = per_rank(Value(torch::from_blob(space, {static_cast<std::int64_t>(huge_bytes)}, torch::kUInt8)));
+    }
+    const auto without_memory = failures_of(checkpointer.async_save(huge, id));
+    REQUIRE(ranks_of(without_memory) == std::set<int>{1});
+    CHECK(without_memory.at(1).code == ErrorCode::kUnavailable);
+    CHECK(without_memory.at(1).what.find("of host memory to stage a state") != std::string::npos);
+    huge = {};
+    if (last) ::munmap(space, huge_bytes);
 
     // Ranks that differ in what they save where.
     const auto mismatch = failures_of(checkpointer.async_save(state_of(1, world), last ? id : id + "_other"));

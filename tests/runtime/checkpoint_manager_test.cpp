@@ -14,6 +14,7 @@
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -120,39 +121,6 @@ class HandSetClock final : public Clock {
   MonotonicTime now() const override { return MonotonicTime(std::chrono::seconds(seconds)); }
   WallTime wall_now() const override { return {}; }
   std::atomic<int> seconds{1000};
-};
-
-// A run in memory behind a store that a test can make fail, or hold.
-struct ControlledRun {
-  ControlledRun() {
-    current() = control;
-    static const bool registered = [] {
-      register_store("controlled", [](const std::string& url) -> std::shared_ptr<Store> {
-        return std::make_shared<ControlledStore>(url, std::shared_ptr<StoreControl>(current()));
-      });
-      return true;
-    }();
-    REQUIRE(registered);
-  }
-  ~ControlledRun() { forget_memory("controlled"); }
-
-  class ControlledStore : public WrappedStore {
-   public:
-    ControlledStore(const std::string& url, std::shared_ptr<StoreControl> control)
-        : WrappedStore(open_store("mem" + url.substr(url.find(':'))), std::move(control)), url_(url) {}
-    std::string url() const override { return url_; }
-
-   private:
-    const std::string url_;
-  };
-  static std::weak_ptr<StoreControl>& current() {
-    static std::weak_ptr<StoreControl> of_test;
-    return of_test;
-  }
-
-  const std::shared_ptr<StoreControl> control = std::make_shared<StoreControl>();
-  const std::string run = "controlled://controlled/run";
-  const std::string memory = "mem://controlled/run";
 };
 
 std::string data_file_in(const std::string& checkpoint) {

@@ -6,7 +6,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #endif
 
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/staging.hpp>
+#include <cairn/state/staging_memory.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -105,7 +107,7 @@ TEST_CASE("conjugated views are copied as what they show; what cannot be copied 
 
 TEST_CASE("memory is kept between saves while names, shapes and dtypes agree") {
   int remade = 0;
-  DefaultStager stager(kept(), [&] { ++remade; });
+  DefaultStager stager(kept(), [&](std::string_view what) { remade += what == "staging memory is made anew"; });
   const auto address_of_copy = [&](const StateDict& state) { return staged(stager, state).at("weight").tensor().data_ptr(); };
   const void* const first = address_of_copy({{"weight", counting({100})}});
   const auto held = stager.bytes_held();
@@ -171,6 +173,29 @@ TEST_CASE("memory is bounded: what is kept goes first, then a state is refused")
   CHECK(torch::equal(in_use.at("weight").tensor(), counting({100})));
   in_use = {};
   CHECK(torch::equal(staged(stager, {{"weight", counting({200})}}).at("weight").tensor(), counting({200})));
+}
+
+TEST_CASE("page-locked memory that is not to be had is plain memory instead, and kept as such") {
+  if (has_pinned_memory()) return;  // then it is to be had
+  const auto pool = std::make_shared<StagingPool>(0, true);
+  const char* where = nullptr;
+  for (int round = 0; round < 2; ++round) {
+    const auto memory = pool->take(1000, true);
+    CHECK_FALSE(memory->pinned());
+    if (where) CHECK(memory->data() == where);
+    where = memory->data();
+    CHECK(pool->bytes_held() == 1000);
+  }
+}
+
+TEST_CASE("memory that nobody has is an error that says how much") {
+  const auto pool = std::make_shared<StagingPool>(0, true);
+  for (const bool pinned : {false, true}) {
+    const auto refused = thrown_by([&] { pool->take(std::uint64_t{1} << 60, pinned); });
+    CHECK(refused.code == ErrorCode::kUnavailable);
+    CHECK(refused.says("cannot get 1152921504606846976 bytes of host memory to stage a state"));
+    CHECK(pool->bytes_held() == 0);
+  }
 }
 
 TEST_CASE("a tensor that is resized while it is staged is reported by name") {

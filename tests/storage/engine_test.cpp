@@ -71,6 +71,7 @@ struct Fixture {
     request.plan = &items.plan;
     request.planner = &items;
     request.save_id = "id";
+    request.copy_first = copy_first;
     for (FileLayout& layout : layout_files(items.plan, single_file))
       request.files.push_back({"file" + std::to_string(request.files.size()), std::move(layout)});
     return request;
@@ -131,6 +132,7 @@ struct Fixture {
   std::shared_ptr<StoreControl> control = std::make_shared<StoreControl>();
   std::shared_ptr<WrappedStore> store;
   ListedItems items;
+  bool copy_first = false;
 };
 
 // Some of everything, with archives that end in every place of a block.
@@ -158,7 +160,8 @@ TEST_CASE_FIXTURE(Fixture, "engine: less staging memory than one checksum block 
 
 TEST_CASE_FIXTURE(Fixture, "engine: an operation of the store that fails, whichever it is, fails the write and leaves nothing") {
   add_variety(items);
-  for (const bool single_file : {true, false}) {
+  for (const auto [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+    copy_first = first;
     std::size_t failing = 0;
     for (bool failed = true; failed; ++failing) {
       auto now = std::make_shared<StoreControl>();
@@ -289,7 +292,8 @@ TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blo
        {WriteEngineOptions{1, kBlock, kBlock}, WriteEngineOptions{4, kBlock, kBlock}, WriteEngineOptions{4, 3 * kBlock, kBlock},
         WriteEngineOptions{3, 64 * kBlock, 2 * kBlock + 1}, WriteEngineOptions{2, 64u << 20, 4u << 20}}) {
     WriteEngine engine(options);
-    for (int again = 0; again < 2; ++again) {
+    for (const bool first_copied : {false, true}) {
+      copy_first = first_copied;
       const WriteRequest written = request();
       const auto results = engine.write(written).get();
       check_files(written, results);
@@ -304,11 +308,37 @@ TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blo
 TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
   add_variety(items);
   WriteEngine engine({4, 16 * kBlock, kBlock});
-  engine.write(request()).get();
-  CHECK(items.resolved.size() == items.plan.items.size());
-  for (const auto& [name, times] : items.resolved) {
-    INFO(name);
-    CHECK(times == 1);
+  for (const bool first_copied : {false, true}) {
+    copy_first = first_copied;
+    items.resolved.clear();
+    for (const FileResult& file : engine.write(request()).get()) memory->remove(file.name);
+    CHECK(items.resolved.size() == items.plan.items.size());
+    for (const auto& [name, times] : items.resolved) {
+      INFO(name);
+      CHECK(times == 1);
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "engine: when asked to, it copies all that there is memory for before it writes") {
+  items.add("large",
+            torch::ones({static_cast<std::int64_t>(7 * kBlock)}, torch::kUInt8));  // and a remainder, with the archive's ends
+  copy_first = true;
+  control->close_gate();
+  for (const std::uint64_t blocks : {8, 100}) {
+    WriteEngine engine({1, blocks * kBlock, kBlock});
+    engine.prepare(3 * kBlock);
+    CHECK(engine.staging_bytes() == 3 * kBlock);
+    const auto future = engine.write(request());
+    control->wait_for_writes(1);  // the only thread has nothing left to copy
+    CHECK(engine.staging_bytes() == 8 * kBlock);
+    CHECK_FALSE(future.ready());
+    control->open_gate();
+    memory->remove(future.get().front().name);
+    CHECK(engine.staging_bytes() == 8 * kBlock);
+    engine.release();
+    CHECK(engine.staging_bytes() == 0);
+    control->close_gate();
   }
 }
 

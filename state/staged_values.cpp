@@ -1,0 +1,41 @@
+#include <cairn/state/staged_values.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace cairn {
+
+void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
+  if (value.is_dict()) {
+    for (auto& [key, inner] : value.dict()) replace_tensors(inner, name.empty() ? key : name + "." + key, replace);
+    return;
+  }
+  if (value.is_list()) {
+    for (std::size_t i = 0; i < value.list().size(); ++i) replace_tensors(value.list()[i], name + "." + std::to_string(i), replace);
+    return;
+  }
+  const bool per_rank_value = value.is_per_rank();
+  if (value.is_tensor()) {
+    value = Value(replace(name, value.tensor()));
+  } else if (value.is_sharded()) {
+    std::vector<torch::Tensor> parts;
+    for (const LocalShard& shard : value.sharded().local_shards()) parts.push_back(replace(name, shard.tensor));
+    value = Value(value.sharded().with_local_tensors(std::move(parts)));
+  }
+  if (per_rank_value) value = per_rank(std::move(value));
+}
+
+void copy_plain_values(Value& value) {
+  if (value.is_dict()) {
+    for (auto& [key, inner] : value.dict()) copy_plain_values(inner);
+  } else if (value.is_list()) {
+    for (auto& inner : value.list()) copy_plain_values(inner);
+  } else if (value.is_ivalue()) {
+    const c10::IValue& plain = value.ivalue();
+    if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
+    Value copy{plain.deepcopy()};
+    value = value.is_per_rank() ? per_rank(std::move(copy)) : std::move(copy);
+  }
+}
+
+}  // namespace cairn

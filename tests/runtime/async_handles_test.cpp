@@ -1,0 +1,172 @@
+// Handles of asynchronous saves, staging, ring and engine under many threads, without the actors: their library is not instrumented, and
+// so this is what the thread sanitizer can judge.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cairn/runtime/async_saves.hpp>
+#include <cairn/runtime/call_failure.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+
+namespace cairn::testing {
+namespace {
+
+// Makes the calls of one rank: each on a thread of its own, hook after hook on the call's executor.
+class DirectRuntime {
+ public:
+  ~DirectRuntime() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  std::uint64_t save(SaveCall call, std::function<void(Outcome)> done) {
+    cancelled_ = false;
+    ++saves_;
+    threads_.emplace_back([this, call = std::move(call), done = std::move(done), save_id = local_save_id(saves_)] {
+      Outcome outcome;
+      outcome.save_id = save_id;
+      try {
+        make(call, save_id);
+        outcome.committed = Committed::kYes;
+      } catch (...) {
+        auto failure = capture_failure(0, Phase::kWrite, "trainer", std::current_exception());
+        if (cancelled_) failure.kind = FailureKind::kCancelled;
+        outcome.failures.emplace(0, std::move(failure));
+        on(call, [&] { call.writer->abandon(); });
+      }
+      done(std::move(outcome));
+    });
+    return saves_;
+  }
+  void cancel() { cancelled_ = true; }
+
+ private:
+  void make(const SaveCall& call, const std::string& save_id) {
+    StorageContext context;
+    context.checkpoint_id = call.checkpoint_id;
+    context.save_id = save_id;
+    SavePlan plan;
+    GlobalSavePlan global;
+    Future<WriteResults> writing;
+    const std::vector<std::function<void()>> hooks{
+        [&] { call.writer->reset(call.checkpoint_id); },
+        [&] { call.begin({}); },
+        [&] { call.planner->set_up_planner(*call.state_dict, 0, true); },
+        [&] { call.writer->set_up_storage_writer(context); },
+        [&] { plan = call.writer->prepare_local_plan(call.planner->create_local_plan()); },
+        [&] { global = call.planner->create_global_plan({plan}); },
+        [&] { plan = call.planner->finish_plan(call.writer->prepare_global_plan(std::move(global.plans)).at(0)); },
+        [&] { writing = call.writer->write_data(plan, *call.planner); }};
+    for (const auto& hook : hooks) {
+      if (cancelled_) throw Error(ErrorCode::kCancelled, "cancelled");
+      on(call, hook);
+    }
+    WriteResults results = writing.get();
+    if (cancelled_) throw Error(ErrorCode::kCancelled, "cancelled");
+    on(call, [&] { call.writer->finish(std::move(global.metadata), {std::move(results)}); });
+  }
+
+  static void on(const SaveCall& call, const std::function<void()>& hook) {
+    const auto ran = std::make_shared<Promise<bool>>();
+    const Future<bool> future = ran->future();
+    call.executor->post([&hook, ran] {
+      try {
+        hook();
+      } catch (...) {
+        return ran->set_exception(std::current_exception());
+      }
+      ran->set_value(true);
+    });
+    future.get();
+  }
+
+  std::atomic<bool> cancelled_{false};
+  std::uint64_t saves_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+StateDict state_of_round(int round) {
+  return {{"large", counting({400, 300}, round)}, {"transposed", counting({300, 100}, round).t()}, {"round", round}};
+}
+
+struct Mode {
+  bool streams = false;
+  bool overlaps = false;
+};
+
+TEST_CASE("handles: asked, waited for and cancelled by many threads, while the trainer goes on, in every mode of staging") {
+  for (const Mode mode : {Mode{false, false}, Mode{false, true}, Mode{true, false}, Mode{true, true}}) {
+    CAPTURE(mode.streams);
+    CAPTURE(mode.overlaps);
+    DirectRuntime runtime;
+    AsyncSave::Parts parts;
+    parts.start = [&](SaveCall call, std::function<void(Outcome)> done) { return runtime.save(std::move(call), std::move(done)); };
+    parts.end = [&](const std::string&, std::uint64_t, const std::string&) { runtime.cancel(); };
+    parts.order = std::make_shared<SaveOrder>();
+    parts.checkpoint_id = "mem://handles/step";
+    parts.planner = std::make_shared<DefaultSavePlanner>();
+    CheckpointWriterOptions writing;
+    writing.block_bytes = kChecksumBlockBytes;
+    writing.bytes_in_flight_max = 2 * kChecksumBlockBytes;
+    writing.copy_first = mode.streams;
+    parts.writer = std::make_shared<CheckpointWriter>(writing);
+    StagingOptions staging;
+    staging.cache_staged_state_dict = true;
+    if (mode.streams)
+      parts.stager = std::make_shared<StreamingStager>();
+    else
+      parts.stager = std::make_shared<DefaultStager>(staging);
+    parts.options.staging.block_on_staging = !mode.overlaps;
+
+    int last_saved = -1;
+    for (int round = 0; round < 8; ++round) {
+      const bool cancels = round % 3 == 2;
+      StateDict state = state_of_round(round);
+      ++parts.number;
+      const auto save = std::make_shared<AsyncSave>(parts);
+      SaveCall call;
+      call.checkpoint_id = parts.checkpoint_id;
+      save->begin(std::move(call), [&](const std::vector<std::string>&) { return state; });
+      std::vector<std::thread> curious;
+      for (int i = 0; i < 3; ++i)
+        curious.emplace_back([&save, cancels, i] {
+          if (cancels && i == 0) save->cancel("no more needed");
+          while (!save->wait(std::chrono::milliseconds(0))) {
+            save->staged();
+            save->progress();
+          }
+          save->is_unread();
+        });
+      save->wait_staged(std::nullopt);
+      for (const char* key : {"large", "transposed"}) torch::Tensor(state.at(key).tensor()).fill_(-1);
+      try {
+        save->result();
+        last_saved = round;
+      } catch (const CheckpointException& exception) {
+        CHECK(cancels);
+        CHECK(exception.failures().at(0).kind == FailureKind::kCancelled);
+      }
+      for (std::thread& thread : curious) thread.join();
+      save->join();
+    }
+    REQUIRE(last_saved >= 0);
+    StateDict loaded = state_of_round(-5);
+    load_locally(parts.checkpoint_id, {&loaded}, [] { return std::make_unique<CheckpointReader>(); });
+    CHECK(loaded.at("round").to_int() == last_saved);
+    for (const char* key : {"large", "transposed"})
+      CHECK(torch::equal(loaded.at(key).tensor(), state_of_round(last_saved).at(key).tensor()));
+    forget_memory("handles");
+  }
+}
+
+}  // namespace
+}  // namespace cairn::testing
