@@ -115,8 +115,8 @@ void AsyncSave::stage(const StateDict& state) {
 // --- its own thread ---------------------------------------------------------------------------------------------------------
 
 void AsyncSave::serve(bool own_thread) noexcept {
+  if (staging_) end_staging();  // the trainer may be waiting for that: at its own priority
   if (own_thread && parts_.options.low_priority) lower_priority();
-  if (staging_) end_staging();
   {
     const c10::MultiStreamGuard of_devices(streams_.all());
     end(executor_.run());

@@ -310,7 +310,9 @@ std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
 // Without `cache_staged_state_dict` nothing is kept, and so nothing prepared.
 void DefaultStager::prepare(const StateDict& state) {
   const torch::NoGradGuard no_grad;
-  if (implementation_->options.cache_staged_state_dict) implementation_->take(layout_of(state, implementation_->options));
+  if (!implementation_->options.cache_staged_state_dict) return;
+  const auto memory = implementation_->take(layout_of(state, implementation_->options));
+  if (memory.plain) std::memset(memory.plain->data(), 0, memory.plain->bytes());  // or the first save would wait for its pages
 }
 
 void DefaultStager::release() { implementation_->pool->release(); }
