@@ -7,6 +7,7 @@ set(CAIRN_PUBLIC_HEADERS
     base/error.hpp
     base/failure.hpp
     base/future.hpp
+    base/log.hpp
     base/observer.hpp
     base/random.hpp
     base/version.hpp

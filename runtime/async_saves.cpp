@@ -12,10 +12,10 @@
 #include <c10/core/StreamGuard.h>
 
 #include <cairn/base/clock.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/call_failure.hpp>
-#include <cairn/runtime/log.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {
@@ -191,7 +191,8 @@ void AsyncSave::end(Outcome outcome) {
   try {
     on_done(error);
   } catch (...) {
-    log_warning("on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
+    write_log(LogLevel::kWarning, parts_.rank,
+              "on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
   }
 }
 
@@ -345,20 +346,23 @@ void AsyncSaves::close(std::chrono::milliseconds deadline, const std::shared_ptr
   if (!wait(deadline)) {
     for (const auto& save : saves_) {
       if (save->done()) continue;
-      log_warning("the asynchronous save of '" + save->checkpoint_id() +
-                  "' has not ended in time, and is cancelled: its checkpointer goes away");
+      write_log(LogLevel::kWarning, save->rank(),
+                "the asynchronous save of '" + save->checkpoint_id() +
+                    "' has not ended in time, and is cancelled: its checkpointer goes away");
       save->cancel("the checkpointer of this rank goes away");
     }
     wait(deadline);
   }
   for (const auto& save : saves_) {
     if (save->abandon(needed)) {
-      log_warning("the asynchronous save of '" + save->checkpoint_id() + "' is left behind: a hook of its has not returned");
+      write_log(LogLevel::kWarning, save->rank(),
+                "the asynchronous save of '" + save->checkpoint_id() + "' is left behind: a hook of its has not returned");
       continue;
     }
     save->join();
     if (const auto error = save->take_unread())
-      log_warning("the asynchronous save of '" + save->checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
+      write_log(LogLevel::kWarning, save->rank(),
+                "the asynchronous save of '" + save->checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
   }
   saves_.clear();
 }

@@ -67,6 +67,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 
+  int rank() const { return parts_.rank; }
   const std::string& slot() const { return parts_.slot; }
   const std::string& checkpoint_id() const { return parts_.checkpoint_id; }
 

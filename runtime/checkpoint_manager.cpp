@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include <cairn/base/log.hpp>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpoint_info.hpp>
-#include <cairn/runtime/log.hpp>
 #include <cairn/runtime/retention.hpp>
 #include <cairn/runtime/signal_watch.hpp>
 #include <cairn/storage/run_directory.hpp>
@@ -170,8 +170,9 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
   if (failure && due && world.rank() == 0)
-    log_warning("step " + std::to_string(*place.options.step) + " was not saved within the grace period of " +
-                std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + *failure);
+    write_log(LogLevel::kWarning, 0,
+              "step " + std::to_string(*place.options.step) + " was not saved within the grace period of " +
+                  std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + *failure);
   due.reset();
 }
 
@@ -314,8 +315,9 @@ void CheckpointManager::Implementation::tend() noexcept {
       const bool known = std::any_of(before.begin(), before.end(),
                                      [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
       if (!known)
-        log_warning("cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) +
-                    ": " + fault.why);
+        write_log(LogLevel::kWarning, world.rank(),
+                  "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) +
+                      ": " + fault.why);
     }
   } catch (...) {  // out of memory: nothing can be said
   }

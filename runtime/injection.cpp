@@ -9,9 +9,9 @@
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/failure.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/messages/control.hpp>
 #include <cairn/runtime/injection_names.hpp>
-#include <cairn/runtime/log.hpp>
 #include <cairn/storage/stores/injected_store.hpp>
 
 namespace cairn {
@@ -74,7 +74,8 @@ void warn_of_ignored_injection() {
   if (allowed || setting().empty()) return;
   static std::once_flag said;
   std::call_once(said, [] {
-    log_warning(std::string(kVariable) + " is set, but this program does not call cairn::allow_injection(): nothing is injected");
+    write_log(LogLevel::kWarning, rank_of_process().value_or(-1),
+              std::string(kVariable) + " is set, but this program does not call cairn::allow_injection(): nothing is injected");
   });
 }
 

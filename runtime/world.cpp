@@ -22,6 +22,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/wait.hpp>
@@ -29,7 +30,6 @@
 #include <cairn/runtime/backends.hpp>
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
-#include <cairn/runtime/log.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 
 namespace cairn {
@@ -123,7 +123,8 @@ void check_unsecured(int rank, const Socket& listener) {
   static std::once_flag told;
   if (rank != 0) return;
   std::call_once(told, [] {
-    log_warning(
+    write_log(
+        LogLevel::kWarning, 0,
         "the ranks of this job have no secret: they talk in the clear, over loopback, and whoever can connect on this machine may "
         "join them; start them with cairn-launch, or set CAIRN_SECRET_FILE");
   });
@@ -133,8 +134,9 @@ void check_unsecured(int rank, const Socket& listener) {
 void check_descriptors(int rank, int world_size) {
   const std::size_t others = static_cast<std::size_t>(world_size) - 1;
   if (rank != 0 || others <= tcp_peers_max()) return;
-  log_warning("this process may open so few files that its rank can be linked to " + std::to_string(tcp_peers_max()) + " of the " +
-              std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
+  write_log(LogLevel::kWarning, rank,
+            "this process may open so few files that its rank can be linked to " + std::to_string(tcp_peers_max()) + " of the " +
+                std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
 }
 
 // Where a rank listens, in one world after the other.

@@ -7,13 +7,10 @@
 #include <functional>
 #include <future>
 #include <set>
-#include <sstream>
 #include <thread>
 
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
-
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 #include <cairn/tests/support/generations.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
@@ -251,20 +248,6 @@ TEST_CASE("a failure that nobody has read is thrown by the next save, which save
     CHECK_NOTHROW(checkpointer.save(state_of(6, world), id));
   });
 }
-
-// What is logged while it lives.
-class CapturedLog {
- public:
-  CapturedLog() {
-    spdlog::drop("cairn");
-    spdlog::register_logger(std::make_shared<spdlog::logger>("cairn", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~CapturedLog() { spdlog::drop("cairn"); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-};
 
 TEST_CASE("a failure that is left unread to the end is logged") {
   const CapturedLog log;

@@ -15,13 +15,10 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -32,6 +29,7 @@
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/world.hpp>
 #include <cairn/tests/runtime/store_leak_check.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
@@ -376,18 +374,15 @@ TEST_CASE("from addresses, everybody knows the world without asking") {
 }
 
 TEST_CASE("a world that is too large for the process's descriptors says so, on rank 0") {
-  std::ostringstream written;
-  spdlog::drop("cairn");
-  spdlog::register_logger(std::make_shared<spdlog::logger>("cairn", std::make_shared<spdlog::sinks::ostream_sink_mt>(written)));
+  const CapturedLog log;
   std::vector<std::string> addresses(2000, "127.0.0.1:9");
   for (std::size_t rank : {0, 1}) addresses[rank] = "127.0.0.1:" + std::to_string(free_port());
   const DescriptorLimit few(1024);
   CHECK(thrown([&] { World::from_addresses(1, addresses, "job"); }) == "");
-  const std::string of_rank_1 = written.str();
+  const std::string of_rank_1 = log.text();
   CHECK(thrown([&] { World::from_addresses(0, addresses, "job"); }) == "");
-  spdlog::drop("cairn");
   CHECK_FALSE(contains(of_rank_1, "ulimit"));
-  CHECK(contains(written.str(), "can be linked to 256 of the 1999 other ranks: raise ulimit -n to 7996"));
+  CHECK(contains(log.text(), "can be linked to 256 of the 1999 other ranks: raise ulimit -n to 7996"));
 }
 
 TEST_CASE("a place that is none, an address that is none") {

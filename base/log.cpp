@@ -1,0 +1,209 @@
+#include <cairn/base/log.hpp>
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <cairn/base/status_line.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kVariable = "CAIRN_LOG";
+constexpr LogLevel kLevels[] = {LogLevel::kTrace,   LogLevel::kDebug, LogLevel::kInfo,
+                                LogLevel::kWarning, LogLevel::kError, LogLevel::kOff};
+
+std::optional<LogLevel> level_named(std::string_view name) {
+  for (const LogLevel level : kLevels)
+    if (name == to_string(level)) return level;
+  return std::nullopt;
+}
+
+spdlog::level::level_enum level_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kTrace:
+      return spdlog::level::trace;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+// Never destroyed: whoever has something to say may be a static.
+struct Log {
+  std::atomic<LogLevel> level{LogLevel::kWarning};
+  std::mutex mutex;
+  std::shared_ptr<const LogSink> sink;  // null: standard error
+
+  std::mutex terminal;  // around what is written to standard error
+  std::string status;   // what is drawn there
+  // Not registered with spdlog: its names belong to the program.
+  spdlog::logger own{"cairn", std::make_shared<spdlog::sinks::stderr_sink_st>()};
+
+  Log() {
+    own.set_level(spdlog::level::trace);
+    own.set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%n] [%l] %v");
+    own.set_error_handler([](const std::string&) {});
+  }
+
+  std::shared_ptr<const LogSink> current_sink() {
+    std::lock_guard lock(mutex);
+    return sink;
+  }
+};
+
+Log& the_log() {
+  static Log& log = *new Log;
+  return log;
+}
+
+// Standard error as it is: no buffer, and nothing that throws. False: it takes nothing just now.
+bool write_to_terminal(std::string_view text) noexcept {
+  pollfd terminal{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+constexpr std::string_view kStartOver = "\r\x1b[K";  // to the beginning of the line, which becomes empty
+
+void write_to_stderr(Log& log, const LogLine& line) {
+  const std::string rank = line.rank < 0 ? "" : "rank " + std::to_string(line.rank) + ": ";
+  std::lock_guard lock(log.terminal);
+  if (!log.status.empty()) write_to_terminal(kStartOver);
+  log.own.log(level_of(line.level), "{}{}", rank, line.text);
+  if (!log.status.empty()) write_to_terminal(log.status);
+}
+
+thread_local bool within_sink = false;
+
+void write(Log& log, const LogLine& line) noexcept {
+  try {
+    const auto sink = within_sink ? nullptr : log.current_sink();
+    if (!sink) return write_to_stderr(log, line);
+    within_sink = true;
+    try {
+      (*sink)(line);
+      within_sink = false;
+    } catch (...) {
+      within_sink = false;
+      write_to_stderr(log, line);
+    }
+  } catch (...) {  // out of memory: nothing can be said
+  }
+}
+
+// What the environment says, once. A warning of it goes where the first line goes.
+Log& configured_log() noexcept {
+  Log& log = the_log();
+  static std::once_flag read;
+  static std::atomic<bool> is_wrong{false};
+  std::call_once(read, [&] {
+    const char* const value = std::getenv(kVariable);
+    if (value == nullptr || *value == '\0') return;
+    const auto level = level_named(value);
+    is_wrong = !level;
+    log.level = level.value_or(LogLevel::kWarning);
+  });
+  if (is_wrong.exchange(false))
+    write(log, {LogLevel::kWarning, -1,
+                "CAIRN_LOG names no level: set it to trace, debug, info, warning, error or off; it counts as warning"});
+  return log;
+}
+
+}  // namespace
+
+const char* to_string(LogLevel level) noexcept {
+  switch (level) {
+    case LogLevel::kTrace:
+      return "trace";
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+    case LogLevel::kOff:
+      return "off";
+  }
+  return "unknown";
+}
+
+void set_log_sink(LogSink sink) {
+  auto made = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
+  Log& log = the_log();
+  std::lock_guard lock(log.mutex);
+  std::swap(log.sink, made);
+}
+
+void set_log_level(LogLevel level) noexcept { configured_log().level = level; }
+LogLevel log_level() noexcept { return configured_log().level; }
+bool is_logged(LogLevel level) noexcept { return level != LogLevel::kOff && level >= log_level(); }
+
+bool is_logged_to_stderr() noexcept { return the_log().current_sink() == nullptr; }
+
+void write_log(LogLevel level, int rank, std::string_view text) noexcept {
+  if (is_logged(level)) write(the_log(), {level, rank, text});
+}
+
+// --- the line at the bottom ---------------------------------------------------------------------------------------------------
+
+bool has_status_terminal() noexcept {
+  if (::isatty(STDERR_FILENO) != 1) return false;
+  const char* const kind = std::getenv("TERM");
+  return kind == nullptr || std::string_view(kind) != "dumb";
+}
+
+int status_columns() noexcept {
+  constexpr int kUsual = 80;
+  constexpr int kLeast = 20;
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;
+  return std::max<int>(size.ws_col, kLeast);
+}
+
+void draw_status(std::string_view text) noexcept {
+  Log& log = the_log();
+  try {
+    std::lock_guard lock(log.terminal);
+    log.status.assign(kStartOver).append(text);
+    write_to_terminal(log.status);
+  } catch (...) {  // out of memory: it is drawn next time
+  }
+}
+
+void clear_status() noexcept {
+  Log& log = the_log();
+  std::lock_guard lock(log.terminal);
+  if (log.status.empty()) return;
+  log.status.clear();
+  write_to_terminal(kStartOver);
+}
+
+}  // namespace cairn
