@@ -90,6 +90,11 @@ struct Stop {
 // runtime -> supervisor: stop now, whatever runs.
 struct StopNow {};
 
+// Null: the message is in no trace.
+inline const char* trace_name_of(const protocol::Message& body) {
+  return protocol::is_of_progress(body) ? nullptr : protocol::name_of(body);
+}
+
 // An actor -> itself: the next deadline of its TimerQueue.
 struct WakeUp {};
 
@@ -98,13 +103,13 @@ inline const char* trace_name(const CancelCall&) { return "CancelCall"; }
 inline const char* trace_name(const HookRequest& request) { return protocol::name_of(request.hook.hook, request.hook.operation); }
 inline const char* trace_name(const HookReport&) { return "HookDone"; }
 inline const char* trace_name(const CoordinatorEvent& event) {
-  if (const auto* received = std::get_if<protocol::Received>(&event.event)) return protocol::name_of(received->body);
+  if (const auto* received = std::get_if<protocol::Received>(&event.event)) return trace_name_of(received->body);
   return std::holds_alternative<protocol::PeerDown>(event.event) ? "PeerDown" : "HookDone";
 }
 inline const char* trace_name(const CoordinatorNews& news) {
   return std::holds_alternative<protocol::PeerDown>(news.event) ? "PeerDown" : "PeerUp";
 }
-inline const char* trace_name(const CoordinatorSend& send) { return protocol::name_of(send.send.body); }
+inline const char* trace_name(const CoordinatorSend& send) { return trace_name_of(send.send.body); }
 inline const char* trace_name(const CoordinatorHook& hook) { return protocol::name_of(hook.hook.hook, hook.hook.operation); }
 inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorStopped"; }
 inline const char* trace_name(const Unsent&) { return "Unsent"; }

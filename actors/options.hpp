@@ -26,6 +26,9 @@ struct RuntimeOptions {  // times: from 0 to a year; silence more than 0
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
   // A link without a sign of life for this long is down; beats are sent every quarter of it.
   std::chrono::milliseconds silence{std::chrono::seconds(5)};
+  // While a save or load runs, how often a rank tells the coordinator how far it is, and hears how far all are; in worlds of more than
+  // a hundred ranks 2 ms a rank, if that is longer. 0: never. It decides nothing; without it nobody can tell who is the slowest.
+  std::chrono::milliseconds progress_interval{200};
 
   // How many ranks next to a lost coordinator are asked to end its call, before a rank tries itself.
   unsigned successors_asked = 3;

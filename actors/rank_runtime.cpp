@@ -51,8 +51,9 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
 // What the actors add to the time of day, and to each other.
 RankConfig with_bounded_waits(RankConfig config) {
   RuntimeOptions& options = config.options;
-  for (auto* const wait : {&options.join_deadline, &options.phase_deadline, &options.outcome_grace, &options.phase_grace,
-                           &options.cancel_grace, &options.connect_deadline, &options.handshake_deadline, &options.silence})
+  for (auto* const wait :
+       {&options.join_deadline, &options.phase_deadline, &options.outcome_grace, &options.phase_grace, &options.cancel_grace,
+        &options.connect_deadline, &options.handshake_deadline, &options.silence, &options.progress_interval})
     *wait = bounded_wait(*wait);
   return config;
 }

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include <cairn/actors/call_progress.hpp>
 #include <cairn/actors/options.hpp>
 #include <cairn/actors/trainer_executor.hpp>
 #include <cairn/base/clock.hpp>
@@ -54,6 +55,8 @@ struct Call {
   std::map<std::string, std::string> user_metadata;
   std::optional<Duration> deadline;     // for the outcome; then the call is cancelled, by this rank for all. Not above 0: at once
   TrainerExecutor* executor = nullptr;  // runs every hook
+  // Is told how far the call is, and asked what to tell the coordinator. May be null: then this rank's part is not known.
+  std::shared_ptr<CallProgress> progress;
   // Runs once on the executor, after all ranks have joined, with the agreed order of keys: the Stateful hooks. May throw.
   std::function<void(const std::vector<std::string>& key_order)> begin;
 };

@@ -86,7 +86,7 @@ class Supervisor : public SupervisorActor::base {
         [this](const Traced<Stop>& message) { tap_.handle(message, [&] { stop(message.value.latch); }); },
         [this](StopNow) { stop_now(); },
         [this](WakeUp) {
-          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) step(checkpointer, protocol::TimerFired{timer});
+          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) time_out(checkpointer, timer);
           timers_.arm(this, true);
           stop_if_idle();
         },
@@ -163,6 +163,7 @@ class Supervisor : public SupervisorActor::base {
     } catch (const std::exception& error) {
       return abort_call(checkpointer, slot, error.what());
     }
+    if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before hooks of that step run
     for (auto& effect : effects) {
       if (auto* send_effect = std::get_if<protocol::Send>(&effect)) {
         send(checkpointer, *send_effect);
@@ -174,6 +175,8 @@ class Supervisor : public SupervisorActor::base {
         timers_.stop({checkpointer, stopped->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
         tap_.record(EventKind::kState, note->what, slot.machine.counter(), note->ok);
+      } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
+        if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
         const auto context = std::exchange(slot.context, nullptr);
         Outcome outcome;
@@ -186,12 +189,22 @@ class Supervisor : public SupervisorActor::base {
     timers_.arm(this);
   }
 
+  static CallProgress* progress_of(const Slot& slot) { return slot.context ? slot.context->call().progress.get() : nullptr; }
+
+  void time_out(const std::string& checkpointer, protocol::Timer timer) {
+    if (timer != protocol::Timer::kProgress) return step(checkpointer, protocol::TimerFired{timer});
+    const Slot* const slot = slots_.find(checkpointer);
+    const auto* const progress = slot ? progress_of(*slot) : nullptr;
+    step(checkpointer, protocol::ProgressDue{progress ? progress->seen().own : protocol::Moved{}});
+  }
+
   void abort_call(const std::string& checkpointer, Slot& slot, const std::string& why) {
     Failure failure =
         own_failure(FailureKind::kInternal, ErrorCode::kInternal,
                     "the protocol of rank " + std::to_string(config_.rank) + " broke an invariant of its own: " + why);
     timers_.stop({checkpointer, protocol::Timer::kAnswer});
     timers_.stop({checkpointer, protocol::Timer::kCall});
+    timers_.stop({checkpointer, protocol::Timer::kProgress});
     if (slot.context) {
       slot.context->set_last_resort(failure);
       const int coordinator = slot.machine.coordinator_rank();
@@ -255,7 +268,8 @@ class Supervisor : public SupervisorActor::base {
     envelope.sender = config_.rank;
     envelope.cause = tap_.cause();
     envelope.body = message.body;
-    envelope.id = tap_.record(EventKind::kSent, protocol::name_of(message.body), message.counter, true, message.to);
+    if (const char* const name = trace_name_of(message.body))
+      envelope.id = tap_.record(EventKind::kSent, name, message.counter, true, message.to);
     try {
       caf::anon_send(links_, LinkSend{message.to, std::make_shared<const std::string>(protocol::encode(envelope))});
     } catch (const Error& error) {
@@ -336,7 +350,7 @@ class Supervisor : public SupervisorActor::base {
       tap_.record(EventKind::kState, "message of another incarnation", 0, false, message.rank);
       return;
     }
-    tap_.handle_from(message.rank, protocol::name_of(envelope.body), envelope.attempt.counter, message.bytes->size(), envelope.id,
+    tap_.handle_from(message.rank, trace_name_of(envelope.body), envelope.attempt.counter, message.bytes->size(), envelope.id,
                      [&] { deliver(message.rank, envelope.attempt.checkpointer, envelope.attempt.counter, envelope.body); });
   }
 

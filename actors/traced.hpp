@@ -52,9 +52,11 @@ class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, std::string_view actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` has `trace_name(const T&)` and `trace_attempt(const T&)`, found by its namespace.
+  // A message type `T` has `trace_name(const T&)` and `trace_attempt(const T&)`, found by its namespace. One without a name (null) is
+  // not recorded.
   template <class T>
   Traced<T> wrap(T value) {
+    if (trace_name(value) == nullptr) return Traced<T>{std::move(value)};
     ObservedEvent event;
     event.kind = EventKind::kSent;
     event.attempt = trace_attempt(value);
@@ -68,6 +70,7 @@ class Tap {
   // Runs `handler`; what is sent meanwhile has this message as its cause.
   template <class T, class Handler>
   void handle(const Traced<T>& message, Handler handler) {
+    if (trace_name(message.value) == nullptr) return handler();
     Handling handling(*this, trace_name(message.value), trace_attempt(message.value), message.id);
     handler();
     handling.event.ok = true;
@@ -75,8 +78,8 @@ class Tap {
 
   // The same for a message of another rank, recorded as it arrives: `cause` is an id in that rank's trace.
   template <class Handler>
-  void handle_from(int peer, std::string_view name, std::uint64_t attempt, std::uint64_t bytes, std::uint64_t cause,
-                   Handler handler) {
+  void handle_from(int peer, const char* name, std::uint64_t attempt, std::uint64_t bytes, std::uint64_t cause, Handler handler) {
+    if (name == nullptr) return handler();
     cause_ = cause;
     cause_ = record(EventKind::kHandled, name, attempt, true, peer, bytes);
     handler();

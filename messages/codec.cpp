@@ -90,6 +90,18 @@ void to_proto(const Outcome& record, v1::Outcome& message) {
   message.set_save_id(record.save_id);
 }
 
+void to_proto(const Moved& moved, v1::Moved& message) {
+  message.set_items(moved.items);
+  message.set_items_done(moved.items_done);
+  message.set_bytes(moved.bytes);
+  message.set_bytes_done(moved.bytes_done);
+}
+
+Moved from_proto(const v1::Moved& message) {
+  check(message.items_done() <= message.items() && message.bytes_done() <= message.bytes(), "more is done than there is to do");
+  return {message.items(), message.items_done(), message.bytes(), message.bytes_done()};
+}
+
 // --- bodies to Protobuf -----------------------------------------------------------------------------------------------------
 
 struct Encoder {
@@ -192,6 +204,20 @@ struct Encoder {
     message.set_checkpoint_id(record.checkpoint_id);
   }
   void operator()(const FollowOther& record) const { envelope.mutable_follow_other()->set_leader(record.leader); }
+  void operator()(const Progress& record) const {
+    auto& message = *envelope.mutable_progress();
+    message.set_number(record.number);
+    to_proto(record.moved, *message.mutable_moved());
+  }
+  void operator()(const JobProgress& record) const {
+    auto& message = *envelope.mutable_job_progress();
+    message.set_number(record.number);
+    message.set_phase(static_cast<v1::Phase>(record.phase));
+    message.set_ranks_done(static_cast<std::uint32_t>(record.ranks_done));
+    to_proto(record.moved, *message.mutable_moved());
+    message.set_slowest_rank(record.slowest_rank);
+    to_proto(record.slowest, *message.mutable_slowest());
+  }
 };
 
 // --- bodies from Protobuf ---------------------------------------------------------------------------------------------------
@@ -279,6 +305,24 @@ AskStanding ask_standing_of(const v1::AskStanding& message) {
   return record;
 }
 
+Progress progress_of(const v1::Progress& message) {
+  check(message.number() != 0, "a progress has no number");
+  return {message.number(), from_proto(message.moved())};
+}
+
+JobProgress job_progress_of(const v1::JobProgress& message) {
+  JobProgress record;
+  check(message.number() != 0, "a progress has no number");
+  record.number = message.number();
+  record.phase = enum_of<Phase>(message.phase(), v1::Phase_MAX);
+  check(message.ranks_done() <= kRanksMax, "more ranks are done than a world has");
+  record.ranks_done = static_cast<int>(message.ranks_done());
+  record.moved = from_proto(message.moved());
+  record.slowest_rank = rank_or_none_of(message.slowest_rank());
+  record.slowest = from_proto(message.slowest());
+  return record;
+}
+
 Message body_of(const v1::Envelope& envelope) {
   switch (envelope.body_case()) {
     case v1::Envelope::kJoin:
@@ -336,6 +380,10 @@ Message body_of(const v1::Envelope& envelope) {
       return ask_standing_of(envelope.ask_standing());
     case v1::Envelope::kFollowOther:
       return FollowOther{rank_or_none_of(envelope.follow_other().leader())};
+    case v1::Envelope::kProgress:
+      return progress_of(envelope.progress());
+    case v1::Envelope::kJobProgress:
+      return job_progress_of(envelope.job_progress());
     case v1::Envelope::BODY_NOT_SET:
       break;
   }

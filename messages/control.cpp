@@ -27,6 +27,8 @@ struct Name {
   const char* operator()(const Standing&) const { return "Standing"; }
   const char* operator()(const AskStanding&) const { return "AskStanding"; }
   const char* operator()(const FollowOther&) const { return "FollowOther"; }
+  const char* operator()(const Progress&) const { return "Progress"; }
+  const char* operator()(const JobProgress&) const { return "JobProgress"; }
 };
 
 struct IsForCoordinator {
@@ -35,7 +37,8 @@ struct IsForCoordinator {
     return std::is_same_v<T, Join> || std::is_same_v<T, LocalSavePlan> || std::is_same_v<T, SameSavePlan> ||
            std::is_same_v<T, NeedGlobalPlan> || std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> ||
            std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel> ||
-           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, Standing>;
+           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, Standing> ||
+           std::is_same_v<T, Progress>;
   }
 };
 
@@ -44,5 +47,8 @@ struct IsForCoordinator {
 const char* to_string(Operation operation) noexcept { return operation == Operation::kSave ? "save" : "load"; }
 const char* name_of(const Message& message) noexcept { return std::visit(Name{}, message); }
 bool is_for_coordinator(const Message& message) noexcept { return std::visit(IsForCoordinator{}, message); }
+bool is_of_progress(const Message& message) noexcept {
+  return std::holds_alternative<Progress>(message) || std::holds_alternative<JobProgress>(message);
+}
 
 }  // namespace cairn::protocol

@@ -1,9 +1,9 @@
 // The messages of a save or a load, as plain records: what the state machines exchange, and what the codec turns into bytes.
 //
 //   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
-//                         PhaseStopped, Cancel, Withdraw
+//                         PhaseStopped, Cancel, Withdraw, Progress
 //   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, StopPhase, Outcome,
-//                         CoordinatorDown, Unreadable
+//                         CoordinatorDown, Unreadable, JobProgress
 //   when the coordinator is lost:
 //   rank -> successor:    Standing
 //   successor -> rank:    AskStanding, FollowOther, StopPhase, Outcome
@@ -176,14 +176,45 @@ struct FollowOther {
   int leader = -1;  // who does; -1: not known
 };
 
-using Message = std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan,
-                             Written, LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown,
-                             StopPhase, PhaseStopped, Withdraw, Unreadable, Standing, AskStanding, FollowOther>;
+// What one rank has to write or read, or all of them together, and how much of it is done.
+struct Moved {
+  std::uint64_t items = 0;
+  std::uint64_t items_done = 0;  // at most `items`
+  std::uint64_t bytes = 0;       // of tensors
+  std::uint64_t bytes_done = 0;  // at most `bytes`
+
+  bool operator==(const Moved& other) const {
+    return items == other.items && items_done == other.items_done && bytes == other.bytes && bytes_done == other.bytes_done;
+  }
+};
+
+// How far the sender is, for people to see; it wants to hear how far all are. Neither this nor the answer decides anything.
+struct Progress {
+  std::uint64_t number = 0;  // 1, 2, … within the attempt: the largest one counts
+  Moved moved{};
+};
+
+struct JobProgress {
+  std::uint64_t number = 0;         // of the Progress that it answers
+  Phase phase = Phase::kLocalPlan;  // that the coordinator is in
+  int ranks_done = 0;               // that have ended it
+  Moved moved{};                    // of all ranks that have said how far they are
+  int slowest_rank = -1;            // of those that have not ended the phase, the one with the smallest part done; -1: none
+  Moved slowest{};                  // of that rank
+};
+
+using Message =
+    std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan, Written,
+                 LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
+                 Withdraw, Unreadable, Standing, AskStanding, FollowOther, Progress, JobProgress>;
 
 // The message's type, for traces and texts: "Join".
 const char* name_of(const Message& message) noexcept;
 // Whether the receiver is the coordinator; otherwise it is the rank's own machine.
 bool is_for_coordinator(const Message& message) noexcept;
+
+// Whether it is for people to see only, and comes again and again: traces leave these out, since they would push out all else.
+bool is_of_progress(const Message& message) noexcept;
 
 // One message on its way between ranks.
 struct Envelope {

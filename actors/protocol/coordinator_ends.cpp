@@ -214,6 +214,7 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed, std::stri
   global_digests_.clear();
   metadata_.reset();
   results_.clear();
+  progress_.clear();
   asked_.clear();
   settled_.reset();
   become(State::kIdle);

@@ -22,7 +22,7 @@ void CoordinatorMachine::on(const Received& received) {
                           std::holds_alternative<Withdraw>(received.body);
   if (!names_call) {
     if (!is_attempt() || received.counter != counter_) {
-      send_outcome_again(from, received.counter, 0);
+      if (!is_of_progress(received.body)) send_outcome_again(from, received.counter, 0);
       return ignore("message of another attempt");
     }
     if (gone_.count(from) != 0) return ignore("message of a rank that no longer takes part");

@@ -16,6 +16,7 @@
 // has begun it is too late.
 // Waits:      every state but idle runs under Timer::kPhase; joining, towards its end, under Timer::kProbe too.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
+// Progress:   what a rank says of how far it is changes nothing but what the ranks are told of it.
 // It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note; who still speaks of an attempt that has ended is
 // sent its Outcome again.
@@ -78,6 +79,7 @@ class CoordinatorMachine {
   void on(const Received& received);
   void on(const HookDone& done);
   void on(const TimerFired& fired);
+  void on(const ProgressDue&) { ignore("timer of a rank's machine"); }
   void on(const PeerDown& down);
   void on(const PeerUp& up);
   void on(const ActorDied&) {}  // the rank's own machine reports it
@@ -94,11 +96,13 @@ class CoordinatorMachine {
   void receive(int from, const PhaseStopped& stopped);
   void receive(int from, const Cancel& cancel);
   void receive(int from, const Withdraw& withdraw);
+  void receive(int from, const Progress& progress);
   template <class Other>
   void receive(int, const Other&) {
     ignore("message for a rank");
   }
 
+  JobProgress job_progress() const;
   bool find_disagreement(int from, const Join& join);
   void answer_orphan(int from, std::uint64_t counter, const Standing& standing);
   bool answer_missed(int from, const Join& join);
@@ -169,6 +173,7 @@ class CoordinatorMachine {
   std::vector<Digest> global_digests_;
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
+  std::map<int, Progress> progress_;  // the latest of each rank
   std::map<int, int> asked_;          // ranks that may know how the attempt has ended, and how often they were asked
   std::optional<Committed> settled_;  // what the own writer says of the checkpoint
   Hook hook_ = Hook::kFinish;

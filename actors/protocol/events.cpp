@@ -52,7 +52,9 @@ const char* actor_of(Hook hook) noexcept {
   }
 }
 
-bool is_of_coordinator(Timer timer) noexcept { return timer != Timer::kAnswer && timer != Timer::kCall; }
+bool is_of_coordinator(Timer timer) noexcept {
+  return timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession;
+}
 
 std::string in_seconds(Duration duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();

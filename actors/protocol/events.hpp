@@ -87,6 +87,7 @@ enum class Timer : std::uint8_t {
   kProbe,       // coordinator: a sign of life of ranks that were lost before the call
   kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
   kCall,        // rank: the deadline that its caller has set
+  kProgress,    // rank: it is time to say how far it is; no deadline
 };
 // Whether it is the coordinator's machine that started it; otherwise the rank's.
 bool is_of_coordinator(Timer timer) noexcept;
@@ -107,6 +108,11 @@ struct Finished {
   std::string save_id;
 };
 
+// How far all ranks are, for whoever wants to see it. Only while the call runs.
+struct ProgressTold {
+  JobProgress job;
+};
+
 // For traces: a change of state, or a message that was ignored. Texts live for ever.
 struct Note {
   const char* what = "";
@@ -116,7 +122,7 @@ struct Note {
 // A failure that nobody threw. Its text is cut as it will be when it travels, so that all ranks hold the same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, Note>;
+using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, ProgressTold, Note>;
 using Effects = std::vector<Effect>;
 
 // --- events ---------------------------------------------------------------------------------------------------------------
@@ -150,6 +156,10 @@ struct HookDone {
 struct TimerFired {
   Timer timer = Timer::kAnswer;
 };
+// In place of TimerFired, of Timer::kProgress: how much of its own part the rank has moved.
+struct ProgressDue {
+  Moved moved{};
+};
 // No message of this rank arrives any more before its next PeerUp, or one could not be read or sent.
 struct PeerDown {
   int rank = 0;
@@ -173,7 +183,8 @@ struct Cancelled {
   std::string why;
 };
 
-using Event = std::variant<CallStarted, CancelRequested, Received, HookDone, TimerFired, PeerDown, PeerUp, ActorDied, Cancelled>;
+using Event =
+    std::variant<CallStarted, CancelRequested, Received, HookDone, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied, Cancelled>;
 
 // "1.5 s", for texts.
 std::string in_seconds(Duration duration);

@@ -54,6 +54,7 @@ void RankMachine::on(const CallStarted& call) {
   metadata_save_id_.clear();
   local_plan_.reset();
   report_.reset();
+  progress_told_ = progress_heard_ = 0;
   delivered_ = false;
   lost_.reset();
   candidate_ = leader_ = -1;
@@ -120,6 +121,7 @@ void RankMachine::receive(const Begin& begin) {
   key_order_ = begin.key_order;
   began_ = true;
   become(State::kPreparing);
+  time_progress();
   run(Hook::kReset);
 }
 
@@ -418,6 +420,7 @@ void RankMachine::end(Outcome outcome, bool alone) {
   }
   outcome_ = std::move(outcome);
   effects_.emplace_back(StopTimer{Timer::kAnswer});
+  effects_.emplace_back(StopTimer{Timer::kProgress});
   if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
   if (!has_hook_running()) let_go();
 }

@@ -10,6 +10,8 @@
 // Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
 // Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
 //             while one runs takes effect when it has ended.
+// Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank tells the coordinator how far it is, and is told how
+//             far all are: rank_progress.cpp. Nothing else depends on that.
 // Cancelled:  by its caller, or at the deadline that this has set, the rank stops, tells the coordinator, and waits for the outcome as
 //             in any failed call: rank_cancel.cpp.
 // Peer death: the coordinator judges the others'. When it is lost itself, the rank goes on with its phase, and turns to the coordinator
@@ -70,6 +72,7 @@ class RankMachine {
   void on(const Received& received);
   void on(const HookDone& done);
   void on(const TimerFired& fired);
+  void on(const ProgressDue& due);
   void on(const PeerDown& down);
   void on(const PeerUp& up) { down_.erase(up.rank); }
   void on(const ActorDied& died);
@@ -86,11 +89,13 @@ class RankMachine {
   void receive(int from, std::uint64_t counter, const AskStanding& ask);
   void receive(int from, const FollowOther& other);
   void receive(const Unreadable& unreadable);
+  void receive(const JobProgress& job);
   template <class Other>
   void receive(const Other&) {
     ignore("message for a coordinator");
   }
 
+  void time_progress();
   void run(Hook hook, HookValue argument = {});
   RunHook hook_effect(Hook hook, std::uint64_t sequence) const;
   bool has_hook_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
@@ -156,8 +161,10 @@ class RankMachine {
   bool began_ = false;                  // some hook has run: there is something to let go of
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
-  std::optional<Message> report_;  // what was said, or is to be said, at the end of the last phase
-  bool delivered_ = false;         // the coordinator was sent the results
+  std::optional<Message> report_;     // what was said, or is to be said, at the end of the last phase
+  std::uint64_t progress_told_ = 0;   // how often, in this attempt
+  std::uint64_t progress_heard_ = 0;  // the largest number of an answer
+  bool delivered_ = false;            // the coordinator was sent the results
   std::string metadata_save_id_;
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};

@@ -148,8 +148,10 @@ std::vector<Envelope> sample_envelopes() {
       sample_standing(failure),
       AskStanding{7, 2, 2, Operation::kSave, "/run/step_1"},
       FollowOther{3},
+      Progress{4, {10, 3, 4096, 1024}},
+      JobProgress{4, Phase::kWrite, 1, {40, 13, 16384, 5000}, 2, {10, 3, 4096, 1024}},
   };
-  static_assert(std::variant_size_v<Message> == 23, "a new message wants a sample");
+  static_assert(std::variant_size_v<Message> == 25, "a new message wants a sample");
   std::vector<Envelope> envelopes;
   for (const Message& body : bodies) envelopes.push_back({{"00112233445566778899aabbccddeeff", "checkpointer", 3}, 1, 5, 6, body});
   return envelopes;

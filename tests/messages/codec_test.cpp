@@ -89,9 +89,18 @@ Standing random_standing(Random& random) {
   return standing;
 }
 
+Moved random_moved(Random& random) {
+  Moved moved;
+  moved.items = random.next();
+  moved.items_done = moved.items - random.next() % (moved.items / 2 + 1);
+  moved.bytes = random.next();
+  moved.bytes_done = random.next() % (moved.bytes / 2 + 1);
+  return moved;
+}
+
 // A message of the kind at `index` of the variant.
 Message random_body(Random& random, std::size_t index) {
-  static_assert(kKinds == 23, "a new message is made here, compared below, and has its round trip");
+  static_assert(kKinds == 25, "a new message is made here, compared below, and has its round trip");
   switch (index) {
     case 0: {
       Join join;
@@ -156,8 +165,20 @@ Message random_body(Random& random, std::size_t index) {
     case 21:
       return AskStanding{random.next(), static_cast<int>(random.next() % kRanksMax), random.next(), random_operation(random),
                          random_text(random, 60)};
-    default:
+    case 22:
       return FollowOther{static_cast<int>(random.next() % kRanksMax) - 1};
+    case 23:
+      return Progress{random_ticket(random), random_moved(random)};
+    default: {
+      JobProgress job;
+      job.number = random_ticket(random);
+      job.phase = static_cast<Phase>(1 + random.next() % 6);
+      job.ranks_done = static_cast<int>(random.next() % kRanksMax);
+      job.moved = random_moved(random);
+      job.slowest_rank = static_cast<int>(random.next() % kRanksMax) - 1;
+      job.slowest = random_moved(random);
+      return job;
+    }
   }
 }
 
@@ -232,6 +253,11 @@ struct SameBody {
            a.operation == b.operation && a.checkpoint_id == b.checkpoint_id;
   }
   bool operator()(const FollowOther& a, const FollowOther& b) const { return a.leader == b.leader; }
+  bool operator()(const Progress& a, const Progress& b) const { return a.number == b.number && a.moved == b.moved; }
+  bool operator()(const JobProgress& a, const JobProgress& b) const {
+    return a.number == b.number && a.phase == b.phase && a.ranks_done == b.ranks_done && a.moved == b.moved &&
+           a.slowest_rank == b.slowest_rank && a.slowest == b.slowest;
+  }
   template <class A, class B>
   bool operator()(const A&, const B&) const {
     return false;
@@ -353,7 +379,7 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
   using Encoded = v1::Envelope;
   const auto random = seeded_random(74);
   constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kFailed = 12, kOutcome = 13, kCancel = 14, kWithdraw = 18,
-                        kStanding = 20, kAsk = 21, kFollow = 22;
+                        kStanding = 20, kAsk = 21, kFollow = 22, kProgress = 23, kJob = 24;
   struct Case {
     const char* reason;
     std::size_t kind;
@@ -423,6 +449,18 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
        }},
       {"unknown value", kAsk, [](Encoded& m) { m.mutable_ask_standing()->clear_operation(); }},
       {"rank is out of bounds", kFollow, [](Encoded& m) { m.mutable_follow_other()->set_leader(-2); }},
+      {"no number", kProgress, [](Encoded& m) { m.mutable_progress()->clear_number(); }},
+      {"more is done", kProgress, [](Encoded& m) { m.mutable_progress()->mutable_moved()->set_items(0); }},
+      {"more is done", kProgress,
+       [](Encoded& m) {
+         m.mutable_progress()->mutable_moved()->set_bytes(1);
+         m.mutable_progress()->mutable_moved()->set_bytes_done(2);
+       }},
+      {"no number", kJob, [](Encoded& m) { m.mutable_job_progress()->clear_number(); }},
+      {"unknown value", kJob, [](Encoded& m) { m.mutable_job_progress()->clear_phase(); }},
+      {"more ranks", kJob, [](Encoded& m) { m.mutable_job_progress()->set_ranks_done(kRanksMax + 1); }},
+      {"rank is out of bounds", kJob, [](Encoded& m) { m.mutable_job_progress()->set_slowest_rank(-2); }},
+      {"more is done", kJob, [](Encoded& m) { m.mutable_job_progress()->mutable_slowest()->set_items(0); }},
   };
   for (const auto& [reason, kind, spoil] : cases) {
     CAPTURE(reason);

@@ -95,11 +95,14 @@ struct Trouble {
   int thaw = 0;         // and goes on, to find its links closed
   int victims_max = 1;  // killed or frozen, all together
   int actor_dies = 0;
+  int progress = 0;       // it is time for a rank to say how far it is
+  int lose_progress = 0;  // that, or its answer, is lost
 };
 
 class MachineWorld {
  public:
   MachineWorld(int size, unsigned seed, Trouble trouble = {}) : trouble_(trouble), random_(seed) {
+    options_.progress_interval = std::chrono::minutes(trouble.progress > 0 ? kSeldomMinutes : 0);
     for (int rank = 0; rank < size; ++rank) {
       ranks_.push_back(std::make_unique<RankMachine>(identity_of(rank, size), options_));
       coordinators_.push_back(std::make_unique<CoordinatorMachine>(identity_of(rank, size), options_));
@@ -118,6 +121,7 @@ class MachineWorld {
   std::uint64_t content = 1;
   std::vector<std::string> sent;       // names of messages, in the order of sending
   std::vector<std::string> hooks_run;  // "rank hook"
+  int times_shown = 0;                 // how far all ranks are
 
   void start(const CallStarted& call) {
     for (int index = 0; index < size(); ++index) start(index, call);
@@ -158,6 +162,7 @@ class MachineWorld {
     links_[{index, index}].clear();
     timers_.erase({index, Timer::kAnswer});
     timers_.erase({index, Timer::kCall});
+    timers_.erase({index, Timer::kProgress});
     timers_.erase({index, Timer::kPhase});
     timers_.erase({index, Timer::kSuccession});
     for (std::size_t i = pending_.size(); i-- > 0;)
@@ -196,6 +201,9 @@ class MachineWorld {
   const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // by which ranks
 
  private:
+  // When nothing else happens: so rarely that it is no deadline that passes.
+  static constexpr int kSeldomMinutes = 7;
+
   struct Parcel {
     std::uint64_t counter;
     Message body;
@@ -220,6 +228,7 @@ class MachineWorld {
       if (chance(trouble_.freeze) && is_alive(victim) && frozen_.count(victim) == 0) freeze(victim);
     }
     if (!frozen_.empty() && chance(trouble_.thaw)) thaw(*frozen_.begin());
+    if (chance(trouble_.progress)) tell_progress(static_cast<int>(random_() % at(size())));
 
     std::vector<std::pair<int, int>> links;
     for (const auto& [link, parcels] : links_)
@@ -240,6 +249,11 @@ class MachineWorld {
     else
       hear_news(news[choice - links.size() - hooks.size()]);
     return true;
+  }
+
+  void tell_progress(int index) {
+    if (!is_alive(index) || frozen_.count(index) != 0 || timers_.erase({index, Timer::kProgress}) == 0) return;
+    step_rank(index, ProgressDue{{4, 2, 4096, 1024}});
   }
 
   // What was under way between it and others, and what it was going to hear.
@@ -321,6 +335,10 @@ class MachineWorld {
     }
     const auto [rank, timer] = next->first;
     now_ = std::max(now_, next->second);
+    if (timer == Timer::kProgress) {
+      tell_progress(rank);
+      return true;
+    }
     timers_.erase(next);
     deadline_passed_ = true;
     if (is_of_coordinator(timer))
@@ -361,6 +379,7 @@ class MachineWorld {
   void transmit(int from, const Send& send) {
     if (!is_alive(send.to)) return tell_down(from, send.to, FailureKind::kLost, "nobody listens there any more");
     if (frozen_.count(send.to) != 0 || severed_.count(std::minmax(from, send.to)) != 0) return;
+    if (is_of_progress(send.body) && chance(trouble_.lose_progress)) return;
     links_[{from, send.to}].push_back({send.counter, send.body});
   }
 
@@ -395,6 +414,11 @@ class MachineWorld {
         // No hook may run when a call has ended; a coordinator's that hangs is behind the release on the executor.
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
         finished_[at(index)].push_back(*finished);
+      } else if (const auto* shown = std::get_if<ProgressTold>(&effect)) {
+        CHECK_FALSE(rank(index).is_idle());
+        CHECK(shown->job.ranks_done <= size());
+        CHECK(shown->job.slowest_rank < size());
+        ++times_shown;
       }
     }
   }

@@ -428,11 +428,21 @@ void SimulatedRank::perform(protocol::Effects effects, bool for_coordinator) {
       timers_.erase(stopped->timer);
     } else if (const auto* finished = std::get_if<protocol::Finished>(&effect)) {
       end_call(*finished);
+    } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
+      show(shown->job);
     } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
       trace(note->what);
       world_.coverage.hit((note->ok ? "became " : "ignored: ") + std::string(note->what));
     }
   }
+}
+
+// Nobody sees more than there is, nor the call of another.
+void SimulatedRank::show(const protocol::JobProgress& job) {
+  world_.coverage.hit(std::string("shown how far all ranks are in phase ") + cairn::to_string(job.phase));
+  const auto world = static_cast<std::uint64_t>(job_.size());
+  const bool in_bounds = job.ranks_done <= job_.size() && job.slowest_rank < job_.size() && job.moved.items <= 4 * world;
+  if (!call_ || !in_bounds) world_.ledger.accuse(where() + ": was shown a progress that is none of its call's");
 }
 
 void SimulatedRank::start_timer(const protocol::StartTimer& timer) {
@@ -442,6 +452,7 @@ void SimulatedRank::start_timer(const protocol::StartTimer& timer) {
       const auto running = timers_.find(name);
       if (running == timers_.end() || running->second != number) return;
       timers_.erase(running);
+      if (name == protocol::Timer::kProgress) return step_rank(protocol::ProgressDue{{4, 2, 4096, 1024}});
       trace("a deadline passes");
       world_.coverage.hit(protocol::is_of_coordinator(name) ? "coordinator's deadline" : "rank's deadline");
       if (protocol::is_of_coordinator(name))

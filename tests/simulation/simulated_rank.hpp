@@ -111,6 +111,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void perform(protocol::Effects effects, bool for_coordinator);
   void send(const protocol::Send& message);
   void receive(const protocol::Received& received);
+  void show(const protocol::JobProgress& job);
   void start_timer(const protocol::StartTimer& timer);
   void run_for_coordinator(const protocol::RunHook& hook, std::uint64_t life);
   void queue(QueuedHook hook);

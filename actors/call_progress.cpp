@@ -1,0 +1,56 @@
+#include <cairn/actors/call_progress.hpp>
+
+#include <algorithm>
+
+namespace cairn {
+
+CallProgress::Seen CallProgress::seen() const {
+  std::lock_guard lock(mutex_);
+  return seen_;
+}
+
+void CallProgress::restart() {
+  std::lock_guard lock(mutex_);
+  seen_ = {};
+}
+
+void CallProgress::start_moving(std::uint64_t items, std::uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  seen_.own = {items, 0, bytes, 0};
+  seen_.moving_since = system_clock().now();
+}
+
+void CallProgress::add_item(std::uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  auto& own = seen_.own;
+  own.items_done = std::min(own.items_done + 1, own.items);
+  own.bytes_done += std::min(bytes, own.bytes - own.bytes_done);
+}
+
+void CallProgress::follow(protocol::RankMachine::State state, const protocol::Effects& effects) {
+  using State = protocol::RankMachine::State;
+  if (state == State::kPreparing) enter(Step::kPlanning);
+  if (state == State::kMoving) enter(Step::kMoving);
+  if (state != State::kReported) return;
+  for (const auto& effect : effects) {
+    const auto* send = std::get_if<protocol::Send>(&effect);
+    if (send == nullptr) continue;
+    if (std::holds_alternative<protocol::Written>(send->body) || std::holds_alternative<protocol::ReadDone>(send->body))
+      enter(Step::kMoved);
+  }
+}
+
+void CallProgress::enter(Step step) {
+  std::lock_guard lock(mutex_);
+  if (step == seen_.step) return;
+  seen_.step = step;
+  if (step == Step::kMoving) seen_.moving_since = system_clock().now();
+}
+
+void CallProgress::take(const protocol::JobProgress& job) {
+  std::lock_guard lock(mutex_);
+  seen_.job = job;
+  seen_.job_at = system_clock().now();
+}
+
+}  // namespace cairn

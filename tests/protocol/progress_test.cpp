@@ -1,0 +1,229 @@
+// How far a call is: what ranks and coordinator tell each other, and that nothing depends on it.
+#include "endings.hpp"
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<Duration> progress_timers(const Effects& effects) {
+  std::vector<Duration> found;
+  for (const auto& timer : all_of<StartTimer>(effects))
+    if (timer.timer == Timer::kProgress) found.push_back(timer.after);
+  return found;
+}
+
+bool stops_progress(const Effects& effects) {
+  for (const auto& timer : all_of<StopTimer>(effects))
+    if (timer.timer == Timer::kProgress) return true;
+  return false;
+}
+
+Progress progress_of(std::uint64_t number, Moved moved = {}) { return {number, moved}; }
+
+// --- a rank -------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("progress: a rank says nothing before its call has begun, nor when it has ended") {
+  RankSteps rank;
+  CHECK(was_ignored(rank.step(ProgressDue{})));
+  CHECK(progress_timers(rank.step(call_of(1))).empty());
+  CHECK(was_ignored(rank.step(ProgressDue{})));
+  CHECK(was_ignored(rank.receive(0, JobProgress{1}, 0)));
+  CHECK(progress_timers(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
+  CHECK(sent<Progress>(rank.step(ProgressDue{})).size() == 1);
+  const auto effects = rank.receive(Outcome{1, {}, Committed::kYes, "id"});
+  CHECK(stops_progress(effects));
+  CHECK(was_ignored(rank.step(ProgressDue{})));
+}
+
+TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller interval than it was told") {
+  RuntimeOptions options;
+  options.progress_interval = milliseconds(300);
+  RankSteps rank(1, 2, options);
+  const RunHook move = rank.move(1);
+  const Moved moved{10, 3, 1000, 400};
+  auto effects = rank.step(ProgressDue{moved});
+  REQUIRE(sent<Progress>(effects).size() == 1);
+  CHECK(sent<Progress>(effects)[0].first == 0);
+  CHECK(sent<Progress>(effects)[0].second.number == 1);
+  CHECK(sent<Progress>(effects)[0].second.moved == moved);
+  CHECK(progress_timers(effects) == std::vector<Duration>{milliseconds(300)});
+  rank.done(move);
+  effects = rank.step(ProgressDue{moved});
+  REQUIRE(sent<Progress>(effects).size() == 1);
+  CHECK(sent<Progress>(effects)[0].second.number == 2);
+  // The next attempt counts anew.
+  rank.receive(Outcome{1, {}, Committed::kYes, "id"});
+  rank.move(2, 2);
+  CHECK(sent<Progress>(rank.step(ProgressDue{}))[0].second.number == 1);
+}
+
+TEST_CASE("progress: the more ranks there are, the less often each of them speaks; 0 is never") {
+  RuntimeOptions options;
+  RankSteps many(1, 1000, options);
+  many.step(call_of(1));
+  CHECK(progress_timers(many.receive(0, Begin{1, {}}, 1)) == std::vector<Duration>{milliseconds(2000)});
+  options.progress_interval = milliseconds(0);
+  RankSteps never(1, 2, options);
+  never.step(call_of(1));
+  CHECK(progress_timers(never.receive(0, Begin{1, {}}, 1)).empty());
+}
+
+TEST_CASE("progress: what a rank is told again, late, or without having asked is not shown") {
+  RankSteps rank;
+  rank.move(1);
+  CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
+  for (int i = 0; i < 3; ++i) rank.step(ProgressDue{});
+  auto shown = all_of<ProgressTold>(rank.receive(JobProgress{2, Phase::kWrite, 1, {4, 2, 8, 4}, 1, {2, 0, 4, 0}}));
+  REQUIRE(shown.size() == 1);
+  CHECK(shown[0].job.moved == Moved{4, 2, 8, 4});
+  CHECK(shown[0].job.slowest_rank == 1);
+  CHECK(was_ignored(rank.receive(JobProgress{2, Phase::kWrite})));
+  CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
+  CHECK(was_ignored(rank.receive(0, JobProgress{3, Phase::kWrite}, 7)));  // of another attempt
+  CHECK(was_ignored(rank.receive(1, JobProgress{3, Phase::kWrite}, 1)));  // not the coordinator's
+  CHECK(all_of<ProgressTold>(rank.receive(JobProgress{3, Phase::kWrite})).size() == 1);
+}
+
+TEST_CASE("progress: a rank that has lost its coordinator tells nobody, until it finds it again") {
+  RankSteps rank(2, 3);
+  rank.move(1);
+  rank.step(ProgressDue{});
+  rank.step(lost(0));
+  auto effects = rank.step(ProgressDue{});
+  CHECK(sent<Progress>(effects).empty());
+  CHECK(progress_timers(effects).size() == 1);
+  CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
+}
+
+// --- the coordinator ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("progress: a coordinator answers nobody outside the attempt, and tells no outcome again") {
+  CoordinatorSteps coordinator(2);
+  CHECK(was_ignored(coordinator.receive(1, progress_of(1), 0)));
+  coordinator.plan(1);
+  CHECK(was_ignored(coordinator.receive(1, progress_of(1), 9)));
+  coordinator.receive(1, Cancel{1, failure_on(1, "leaves")});
+  coordinator.receive(0, PhaseFailed{failure_on(0, "broken")});
+  CHECK(coordinator.machine().is_idle());
+  CHECK(was_ignored(coordinator.receive(1, progress_of(2), 1)));
+}
+
+TEST_CASE("progress: a rank that no longer takes part is not answered") {
+  CoordinatorSteps coordinator(3);
+  coordinator.plan(1);
+  coordinator.step(lost(2));
+  CHECK(was_ignored(coordinator.receive(2, progress_of(1))));
+}
+
+TEST_CASE("progress: repeated and late ones change nothing") {
+  CoordinatorSteps coordinator(2);
+  coordinator.plan(1);
+  CHECK(sent<JobProgress>(coordinator.receive(1, progress_of(2, {4, 2, 40, 20}))).size() == 1);
+  CHECK(was_ignored(coordinator.receive(1, progress_of(2, {4, 4, 40, 40}))));
+  CHECK(was_ignored(coordinator.receive(1, progress_of(1, {4, 1, 40, 10}))));
+  const auto told = sent<JobProgress>(coordinator.receive(0, progress_of(1, {4, 3, 40, 30})));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].first == 0);
+  CHECK(told[0].second.number == 1);
+  CHECK(told[0].second.moved == Moved{8, 5, 80, 50});
+}
+
+TEST_CASE("progress: the slowest is who has done the smallest part of its own, of those that have not ended the phase") {
+  CoordinatorSteps coordinator(3);
+  coordinator.join(1);
+  auto job = sent<JobProgress>(coordinator.receive(1, progress_of(1))).at(0).second;
+  CHECK(job.phase == Phase::kLocalPlan);
+  CHECK(job.ranks_done == 0);
+  CHECK(job.slowest_rank == 0);
+  for (const int rank : {0, 1}) coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
+  job = sent<JobProgress>(coordinator.receive(1, progress_of(2))).at(0).second;
+  CHECK(job.ranks_done == 2);
+  CHECK(job.slowest_rank == 2);
+
+  const auto effects = coordinator.receive(2, LocalSavePlan{plan_of(2), plan_digest(*plan_of(2))});
+  job = sent<JobProgress>(coordinator.receive(1, progress_of(3))).at(0).second;
+  CHECK(job.phase == Phase::kGlobalPlan);
+  CHECK(job.slowest_rank == 0);  // all wait for it
+  coordinator.run_hooks(effects);
+
+  coordinator.receive(0, progress_of(1, {2, 1, 100, 50}));
+  coordinator.receive(1, progress_of(4, {2, 1, 1000, 400}));
+  job = sent<JobProgress>(coordinator.receive(2, progress_of(1, {8, 1, 0, 0}))).at(0).second;  // of bytes objects only
+  CHECK(job.phase == Phase::kWrite);
+  CHECK(job.ranks_done == 0);
+  CHECK(job.moved == Moved{12, 3, 1100, 450});
+  CHECK(job.slowest_rank == 2);
+  coordinator.written(2);
+  job = sent<JobProgress>(coordinator.receive(0, progress_of(2, {2, 1, 100, 50}))).at(0).second;
+  CHECK(job.ranks_done == 1);
+  CHECK(job.moved == Moved{12, 10, 1100, 450});  // it had done more than it had said
+  CHECK(job.slowest_rank == 1);
+  CHECK(job.slowest == Moved{2, 1, 1000, 400});
+  coordinator.written(1);
+  coordinator.written(0);
+  job = sent<JobProgress>(coordinator.receive(2, progress_of(2, {8, 8, 0, 0}))).at(0).second;
+  CHECK(job.phase == Phase::kFinish);
+  CHECK(job.moved == Moved{12, 12, 1100, 1100});
+  CHECK(job.slowest_rank == 0);
+}
+
+TEST_CASE("progress: sums of what strangers to arithmetic say do not wrap around") {
+  CoordinatorSteps coordinator(2);
+  coordinator.plan(1);
+  const std::uint64_t most = ~std::uint64_t{0};
+  coordinator.receive(0, progress_of(1, {most, most, most, most}));
+  const auto job = sent<JobProgress>(coordinator.receive(1, progress_of(1, {5, 5, 5, 5}))).at(0).second;
+  CHECK(job.moved == Moved{most, most, most, most});
+}
+
+// --- all together -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("progress that is lost, repeated and overtakes decides nothing: calls succeed on all ranks, and no deadline passes") {
+  int shown = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    const int size = 1 + static_cast<int>(seed % 5);
+    Trouble trouble;
+    trouble.progress = 40;
+    trouble.lose_progress = seed % 3 == 0 ? 50 : 0;
+    trouble.duplicate = seed % 2 ? 20 : 0;
+    MachineWorld world(size, seed, trouble);
+    for (std::uint64_t call = 1; call <= 4; ++call) {
+      world.start(call_of(call, call == 3 ? Operation::kLoad : Operation::kSave, static_cast<int>(seed / 5) % size));
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+      check_all_agree(world);
+      CHECK(world.finished(0).back().failures.empty());
+    }
+    CHECK_FALSE(world.deadline_passed());
+    shown += world.times_shown;
+  }
+  CHECK(shown > 1000);
+}
+
+TEST_CASE("progress beside everything that may go wrong: every call ends, and no machine breaks") {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.progress = 30;
+    trouble.lose_progress = 20;
+    trouble.reorder = seed % 2 ? 50 : 0;
+    trouble.duplicate = 30;
+    trouble.cut = seed % 3 == 0 ? 2 : 0;
+    trouble.kill = seed % 4 == 0 ? 2 : 0;
+    trouble.cancel_call = seed % 5 == 0 ? 2 : 0;
+    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
+    for (std::uint64_t call = 1; call <= 2; ++call) {
+      for (int rank = 0; rank < world.size(); ++rank)
+        if (world.is_alive(rank)) world.start(rank, call_of(call, call % 2 ? Operation::kSave : Operation::kLoad));
+      REQUIRE(world.run());
+      for (int rank = 0; rank < world.size(); ++rank)
+        if (world.is_alive(rank)) CHECK(world.finished(rank).size() == call);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::test
