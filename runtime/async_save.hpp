@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include <cairn/base/failure.hpp>
 #include <cairn/state/staging.hpp>
 
 namespace cairn {
@@ -55,15 +56,34 @@ struct SaveProgress {
     kDone,
   };
   Step step = Step::kStaging;
-  // Of this rank's part; known while it writes and after that. Done is what the writer has taken.
+  // Of this rank's part; known while it writes and after that. Done is what the writer has taken: it may still be on its way.
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;
   std::uint64_t bytes = 0;  // of tensors
   std::uint64_t bytes_done = 0;
-  double bytes_per_second = 0;                    // since writing began
+  double bytes_per_second = 0;                    // since writing began, while it writes
   std::optional<std::chrono::milliseconds> left;  // of writing, at that pace
   // Host memory that this checkpointer's stager holds; of a state that is streamed, the writer.
   std::uint64_t staging_bytes = 0;
+
+  // Of all ranks together, as this rank heard of it last, at most RuntimeOptions::progress_interval ago; absent before that, and in saves
+  // that are over sooner. What ranks have not said yet is not counted.
+  struct Job {
+    Phase phase = Phase::kLocalPlan;  // that the coordinator is in: local plan, global plan, write, finish
+    int ranks_done = 0;               // that have ended it
+    std::uint64_t items = 0;
+    std::uint64_t items_done = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t bytes_done = 0;
+    double bytes_per_second = 0;                    // since this rank began to write, while any writes
+    std::optional<std::chrono::milliseconds> left;  // of writing, at the pace of the slowest rank
+    // Of those that have not ended the phase, the rank that has done the smallest part of its own; -1: none. While the coordinator plans
+    // or publishes, that is itself.
+    int slowest_rank = -1;
+    std::uint64_t slowest_bytes = 0;
+    std::uint64_t slowest_bytes_done = 0;
+  };
+  std::optional<Job> job;
 };
 
 const char* to_string(SaveProgress::Step step) noexcept;

@@ -53,9 +53,9 @@ std::string text_of(const std::exception_ptr& error) { return capture_failure(0,
 AsyncSave::AsyncSave(Parts parts)
     : parts_(std::move(parts)),
       leases_([this] { set_staged(); }),
-      writer_(*parts_.writer, counts_, streams() ? &leases_ : nullptr),
+      writer_(*parts_.writer, streams() ? &leases_ : nullptr),
       planner_(
-          *parts_.planner, writer_, [this]() -> const StateDict& { return staged_state(); }, counts_,
+          *parts_.planner, *progress_, writer_, [this]() -> const StateDict& { return staged_state(); },
           streams() ? &leases_ : nullptr) {}
 
 AsyncSave::~AsyncSave() { join(); }
@@ -71,6 +71,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   call.state_dict = &state_;
   call.planner = &planner_;
   call.writer = &writer_;
+  call.progress = progress_;
   const auto self = shared_from_this();
   {
     std::lock_guard lock(parts_.order->mutex);
@@ -155,12 +156,16 @@ const StateDict& AsyncSave::staged_state() {
     had_turn_ = true;
   }
   if (staging_error_) std::rethrow_exception(staging_error_);
+  display_ = std::make_unique<ProgressDisplay>(
+      ProgressDisplay::What{parts_.show_progress, parts_.rank, parts_.ranks, true, checkpoint_id()}, progress_);
   return state_;
 }
 
 void AsyncSave::end(Outcome outcome) {
   heeding_.clear();
   leases_.disarm();
+  if (display_) display_->end(outcome.ok());
+  display_.reset();
   // Cairn's own planner is kept for the next save, and would keep what it was set up with.
   try {
     if (had_turn_ && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
@@ -252,24 +257,15 @@ std::exception_ptr AsyncSave::take_unread() {
 }
 
 SaveProgress AsyncSave::progress() const {
-  SaveProgress progress;
+  SaveProgress progress = progress_of(progress_->seen(), system_clock().now());
   progress.staging_bytes = parts_.stager->bytes_held() + (streams() ? parts_.writer->staging_bytes() : 0);
   std::lock_guard lock(parts_.order->mutex);
   if (done_)
     progress.step = SaveProgress::Step::kDone;
-  else if (staged_)
-    progress.step = turn_has_come() ? counts_.step.load() : SaveProgress::Step::kQueued;
-  progress.items = counts_.items;
-  progress.items_done = std::min<std::uint64_t>(counts_.items_done, progress.items);
-  progress.bytes = counts_.bytes;
-  progress.bytes_done = std::min<std::uint64_t>(counts_.bytes_done, progress.bytes);
-  if (progress.step != SaveProgress::Step::kWriting || progress.bytes_done == 0) return progress;
-  const MonotonicTime since{Duration(counts_.writing_since.load())};
-  const double elapsed = std::chrono::duration<double>(system_clock().now() - since).count();
-  if (elapsed <= 0) return progress;
-  progress.bytes_per_second = static_cast<double>(progress.bytes_done) / elapsed;
-  const double left = static_cast<double>(progress.bytes - progress.bytes_done) / progress.bytes_per_second;
-  progress.left = std::chrono::milliseconds(static_cast<std::int64_t>(left * 1000));
+  else if (!staged_)
+    progress.step = SaveProgress::Step::kStaging;
+  else if (!turn_has_come())
+    progress.step = SaveProgress::Step::kQueued;
   return progress;
 }
 
@@ -368,24 +364,6 @@ void AsyncSaves::close(std::chrono::milliseconds deadline, const std::shared_ptr
 }
 
 // --- the handle -------------------------------------------------------------------------------------------------------------
-
-const char* to_string(SaveProgress::Step step) noexcept {
-  switch (step) {
-    case SaveProgress::Step::kStaging:
-      return "staging";
-    case SaveProgress::Step::kQueued:
-      return "queued";
-    case SaveProgress::Step::kPlanning:
-      return "planning";
-    case SaveProgress::Step::kWriting:
-      return "writing";
-    case SaveProgress::Step::kPublishing:
-      return "publishing";
-    case SaveProgress::Step::kDone:
-      return "done";
-  }
-  return "unknown";
-}
 
 bool AsyncSaveResponse::staged() const { return save_->staged(); }
 bool AsyncSaveResponse::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {

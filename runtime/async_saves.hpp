@@ -26,6 +26,7 @@
 #include <cairn/runtime/async_save.hpp>
 #include <cairn/runtime/caller_executor.hpp>
 #include <cairn/runtime/cancellation.hpp>
+#include <cairn/runtime/progress_display.hpp>
 #include <cairn/runtime/tensor_leases.hpp>
 #include <cairn/state/device_copies.hpp>
 
@@ -46,6 +47,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     int rank = 0;
+    int ranks = 1;
+    ShowProgress show_progress = ShowProgress::kOff;
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;
     std::string slot;  // which checkpointer the actors know it by
@@ -106,7 +109,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
 
   Parts parts_;
   CallerExecutor executor_;
-  SaveCounts counts_;
+  const std::shared_ptr<CallProgress> progress_ = std::make_shared<CallProgress>();
+  std::unique_ptr<ProgressDisplay> display_;  // since its turn has come
   TensorLeases leases_;  // of a state that is streamed
   SideStreams streams_;  // the same, of the devices that it is on
   AsyncWriter writer_;

@@ -16,6 +16,8 @@
 #include <cairn/runtime/call_failure.hpp>
 #include <cairn/runtime/call_options.hpp>
 #include <cairn/runtime/caller_executor.hpp>
+#include <cairn/runtime/progress_display.hpp>
+#include <cairn/runtime/progress_hooks.hpp>
 #include <cairn/runtime/stateful_objects.hpp>
 #include <cairn/state/staged_values.hpp>
 
@@ -101,6 +103,10 @@ struct Checkpointer::Implementation {
     return own.writer_for(wanted, async_options.low_priority);
   }
 
+  ProgressDisplay::What what_to_show(bool is_save, const std::string& checkpoint_id) const {
+    return {world.show_progress(), world.rank(), world.size(), is_save, checkpoint_id};
+  }
+
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
             const std::vector<std::string>& prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
 
@@ -168,6 +174,12 @@ struct FoundObjects {
   std::exception_ptr refusal;
 };
 
+// Then they may know each other, and nothing comes between them: what they move is not counted.
+template <class Planner, class Storage>
+bool are_both_users(const Planner& planner, const Storage& storage) {
+  return planner != nullptr && storage != nullptr;
+}
+
 template <class Storage>
 void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
   if (!storage.validate_checkpoint_id(checkpoint_id))
@@ -231,12 +243,18 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
     objects.get().describe(key_order, working);
   };
   call.state_dict = &working;
-  call.planner = planner.get();
+  const auto progress = std::make_shared<CallProgress>();
+  CountingSavePlanner counting(*planner, *progress);
+  call.planner = are_both_users(options.planner, options.storage_writer) ? planner.get() : &counting;
   call.writer = writer.get();
+  call.progress = progress;
+  auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
       self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
   const auto heeding = self.heed(options.cancellation, ticket);
+  ProgressDisplay display(std::move(what_to_show), progress);
   Outcome outcome = executor.run();
+  display.end(outcome.ok());
   if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
   if (const auto unread = self.saves.take_unread(saving(checkpoint_id) + " has succeeded, but")) std::rethrow_exception(unread);
 }
@@ -263,6 +281,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     actors.cancel(slot, ticket, why);
   };
   parts.rank = self.world.rank();
+  parts.ranks = self.world.size();
+  parts.show_progress = self.world.show_progress();
   parts.order = self.saves.order();
   parts.slot = self.slot_for(policy);
   const bool refused = policy == WhileInFlight::kRefuse && self.saves.any_in_flight();
@@ -350,6 +370,10 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   // A checkpoint that is replaced while it is read is read again, once: every rank sees the same outcome, so all of them decide
   // alike.
   const MonotonicTime start = system_clock().now();
+  const auto progress = std::make_shared<CallProgress>();
+  CountingLoadPlanner counting(*planner_of_call, *progress);
+  auto to_show = what_to_show(false, checkpoint_id);
+  std::optional<ProgressDisplay> display;
   for (bool again : {true, false}) {
     StateDict working = state_dict;
     std::vector<std::string> agreed_order;
@@ -366,13 +390,17 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     };
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
-    call.planner = planner_of_call.get();
+    call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
     call.reader = reader.get();
+    call.progress = progress;
+    progress->restart();
     const auto ticket =
         world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
     const auto heeding = heed(options.cancellation, ticket);
+    if (!display) display.emplace(std::move(to_show), progress);
     Outcome outcome = executor.run();
     if (outcome.ok()) {
+      display->end(true);
       adopt_leaves(state_dict, working);
       restore(objects.get(), agreed_order, working, checkpoint_id);
       return;

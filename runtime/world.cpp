@@ -387,6 +387,8 @@ bool World::has_backend_for(const std::string& device_type) const {
 
 std::chrono::milliseconds World::shutdown_deadline() const { return implementation_->options.shutdown_deadline; }
 
+ShowProgress World::show_progress() const { return implementation_->options.show_progress; }
+
 std::string World::dump_trace() const { return implementation_->runtime.dump_trace(); }
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }

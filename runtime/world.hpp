@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,18 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
+
+// How rank 0 shows people how far saves and loads are.
+enum class ShowProgress : std::uint8_t {
+  kOff = 1,
+  // In the log (base/log.hpp), a line of level info for each phase. By default nobody sees these: nobody has asked a library for them, and
+  // standard error is the program's. CAIRN_LOG=info or `set_log_level` brings them out.
+  kLog,
+  // Where standard error is a terminal, and lines of the log go there: one line that is redrawn, five times a second, with phase,
+  // percent, rate, slowest rank and time left. For programs that write whole lines there, if anything: Cairn's own log lines go above it,
+  // those of others beside it. Elsewhere as kLog.
+  kTerminal,
+};
 
 // Waits, those of `runtime` included, that are longer than a year count as a year.
 struct WorldOptions {
@@ -43,6 +56,7 @@ struct WorldOptions {
   // "cuda" alone). Cairn uses none of it; it is for what depends on it: an asynchronous save needs one for "cpu". Empty: not known,
   // and nothing is refused.
   std::string backends;
+  ShowProgress show_progress = ShowProgress::kLog;
   std::shared_ptr<Observer> observer;  // sees every message; may be null
 };
 
@@ -99,6 +113,7 @@ class World {
   // Whether WorldOptions::backends has one for this type of device ("cpu", "cuda"), or is empty.
   bool has_backend_for(const std::string& device_type) const;
   std::chrono::milliseconds shutdown_deadline() const;  // of the options
+  ShowProgress show_progress() const;                   // too
 
   // The last messages between the actors of this rank, as text, oldest first.
   std::string dump_trace() const;

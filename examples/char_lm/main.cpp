@@ -90,8 +90,10 @@ void train(const Arguments& arguments) {
   torch::manual_seed(static_cast<std::uint64_t>(arguments.seed));
   DataParallel parallel = DataParallel::from_environment();
   const bool launched = std::getenv("WORLD_SIZE") != nullptr;
-  cairn::CheckpointManager manager(launched ? cairn::World::from_environment() : cairn::World::single(), arguments.directory,
-                                   keeping(arguments.save_every, arguments.keep));
+  cairn::WorldOptions options;
+  options.show_progress = cairn::ShowProgress::kTerminal;  // of saves and loads that take their time
+  cairn::CheckpointManager manager(launched ? cairn::World::from_environment(options) : cairn::World::single(options),
+                                   arguments.directory, keeping(arguments.save_every, arguments.keep));
   const bool speaks = parallel.rank() == 0;
 
   const Text text(arguments.text);

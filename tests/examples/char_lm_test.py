@@ -37,6 +37,17 @@ class CharLm(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return losses(done.stdout)
 
+    def test_the_log_tells_how_far_saves_are_to_whoever_wants_to_know(self):
+        wanted = {**os.environ, "CAIRN_LOG": "info"}
+        arguments = ("--steps", 1, "--save-every", 1)
+        done = subprocess.run(command(2, self.root / "told", *arguments), env=wanted, check=True, capture_output=True, text=True)
+        for phase in ("planning on 2 ranks", "writing on 2 ranks", "publishing"):
+            self.assertEqual(done.stderr.count(f"rank 0: saving '{self.root}/told/step_1': {phase}"), 1, done.stderr)
+        self.assertIn(f"rank 0: saved '{self.root}/told/step_1' in ", done.stderr)
+        unasked = {name: value for name, value in os.environ.items() if name != "CAIRN_LOG"}
+        done = subprocess.run(command(2, self.root / "quiet", *arguments), env=unasked, check=True, capture_output=True, text=True)
+        self.assertNotIn("step_1", done.stderr)
+
     @classmethod
     def reference(cls):
         """One rank, uninterrupted, nothing saved; without the launcher, as a plain program."""
