@@ -16,7 +16,7 @@ namespace cairn {
 
 enum class LogLevel : std::uint8_t {
   kTrace = 1,
-  kDebug,
+  kDebug,    // what was removed, or made anew
   kInfo,     // what a save or load is doing: one line a phase, of rank 0
   kWarning,  // something is not as it should be, and Cairn goes on
   kError,    // something was lost

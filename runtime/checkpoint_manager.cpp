@@ -339,7 +339,10 @@ void CheckpointManager::Implementation::remove_unkept() {
     if (kept.count(checkpoint->name) > 0) continue;
     try {
       if (run.is_pinned(checkpoint->name)) continue;
-      if (const auto stays = run.remove(*checkpoint)) faults.push_back({checkpoint->name, *stays});
+      if (const auto stays = run.remove(*checkpoint))
+        faults.push_back({checkpoint->name, *stays});
+      else
+        write_log(LogLevel::kDebug, world.rank(), "removed " + child_url(run.url(), checkpoint->name));
     } catch (const std::exception& error) {
       faults.push_back({checkpoint->name, error.what()});
     }

@@ -11,6 +11,7 @@
 
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/clock.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/runtime/async_saves.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/call_failure.hpp>
@@ -76,7 +77,11 @@ struct Checkpointer::Implementation {
     if (!fits && wanted.stream)
       stager = std::make_shared<StreamingStager>();
     else if (!fits)
-      stager = std::make_shared<DefaultStager>(wanted, [&actors = world.runtime()](std::string_view what) { actors.note(what); });
+      stager = std::make_shared<DefaultStager>(
+          wanted, [&actors = world.runtime(), rank = world.rank(), checkpointer = name](std::string_view what) {
+            actors.note(what);
+            write_log(LogLevel::kDebug, rank, std::string(what) + " by checkpointer '" + checkpointer + "'");
+          });
     stager_options = wanted;
     return stager;
   }

@@ -22,8 +22,9 @@ constexpr milliseconds kRedraw{200};
 ProgressDisplay::ProgressDisplay(What what, std::shared_ptr<const CallProgress> progress) noexcept
     : what_(std::move(what)), progress_(std::move(progress)), start_(system_clock().now()) {
   if (what_.rank != 0 || what_.how == ShowProgress::kOff) return;
+  const bool in_log = is_logged(LogLevel::kInfo);
   on_terminal_ = what_.how == ShowProgress::kTerminal && is_logged_to_stderr() && has_status_terminal();
-  if (!on_terminal_ && !is_logged(LogLevel::kInfo)) return;
+  if (!on_terminal_ && !in_log) return;
   try {
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { show_until_end(); });

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 #include <cairn/tests/support/generations.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
@@ -277,7 +278,8 @@ TEST_CASE("progress counts what the writer has taken") {
   CHECK(whole.staging_bytes == 0);
 }
 
-TEST_CASE("memory that is kept is made anew, and the trace says so, when the state has changed in shape") {
+TEST_CASE("memory that is kept is made anew, and trace and log say so, when the state has changed in shape") {
+  const CapturedLog log(LogLevel::kDebug);
   const TemporaryDirectory directory;
   const World world = World::single();
   Checkpointer checkpointer(world);
@@ -288,6 +290,7 @@ TEST_CASE("memory that is kept is made anew, and the trace says so, when the sta
   CHECK(world.dump_trace().find("staging memory is made anew") == std::string::npos);
   checkpointer.async_save({{"weight", counting({11})}}, directory.path() + "/step", {}, async).result();
   CHECK(world.dump_trace().find("staging memory is made anew") != std::string::npos);
+  CHECK(log.text().find("debug rank 0: staging memory is made anew by checkpointer 'main'\n") != std::string::npos);
 }
 
 int niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))); }

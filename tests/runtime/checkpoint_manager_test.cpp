@@ -14,6 +14,7 @@
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
@@ -245,6 +246,7 @@ TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinne
   forget_memory("manager");
   for (const std::string& run : {directory.path() + "/run", std::string("mem://manager/run")}) {
     CAPTURE(run);
+    const CapturedLog log(LogLevel::kDebug);
     CheckpointManagerOptions options = keeping_last(2);
     options.retention.keep_every = 10;
     options.retention.keep_best = 1;
@@ -263,6 +265,7 @@ TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinne
       CHECK(manager.is_pinned("step_11"));
       CHECK(manager.retention_faults().empty());
     });
+    CHECK(log.text().find("debug rank 0: removed " + run + "/step_8\n") != std::string::npos);
     managed(run, options, [](CheckpointManager& manager) {
       if (manager.world().rank() == 0) manager.unpin("step_11");
       save_steps(manager, {15});
