@@ -1,7 +1,8 @@
 // char_lm: trains a small character model, data-parallel, and survives being stopped at any moment.
 //
 // A step has a fixed number of micro-batches, dealt out to the ranks; their gradients are gathered and summed in the order of the
-// micro-batches, on one thread. So the losses are equal to the last bit at any number of ranks, before and after a restart.
+// micro-batches, on one thread. So the losses are equal to the last bit at any number of ranks, before and after a restart. With
+// --parallel, Cairn shards or replicates the model instead; any mode resumes from any other's checkpoint.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -11,11 +12,13 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/process_groups.hpp>
 
 #include "checkpoints.hpp"
 #include "data_parallel.hpp"
 #include "model.hpp"
 #include "text.hpp"
+#include "wrapped.hpp"
 
 namespace char_lm {
 namespace {
@@ -32,6 +35,7 @@ struct Arguments {
   bool resume = false;
   bool async = false;
   std::uint32_t keep = 0;
+  std::string parallel = "none";
 };
 
 // One row: the gradients of one micro-batch, all parameters in one, and its loss at the end.
@@ -59,7 +63,7 @@ float accumulate(CharModel& model, const torch::Tensor& rows) {
   return sum[offset].item<float>();
 }
 
-float train_step(CharModel& model, Training& training, const Text& text, DataParallel& parallel) {
+float train_step(CharModel& model, Training& training, const Text& text, const DataParallel& parallel) {
   const std::vector<std::int64_t> drawn = text.draw(*training.position, kMicroBatches);  // the same on all ranks
   std::vector<torch::Tensor> rows;
   for (int i = parallel.first(kMicroBatches); i < parallel.last(kMicroBatches); ++i) {
@@ -88,7 +92,7 @@ void report(const std::optional<cairn::ValidCheckpoint>& restored, const std::st
 void train(const Arguments& arguments) {
   torch::set_num_threads(1);
   torch::manual_seed(static_cast<std::uint64_t>(arguments.seed));
-  DataParallel parallel = DataParallel::from_environment();
+  const DataParallel parallel(cairn::training::process_group_from_environment());
   const bool launched = std::getenv("WORLD_SIZE") != nullptr;
   cairn::WorldOptions options;
   options.show_progress = cairn::ShowProgress::kTerminal;  // of saves and loads that take their time
@@ -98,13 +102,16 @@ void train(const Arguments& arguments) {
 
   const Text text(arguments.text);
   CharModel model(text.characters());
+  const bool wrapped = arguments.parallel != "none";
+  if (wrapped) wrap(model, parallel, arguments.parallel);
   Training training{model.ptr(),
                     std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate)),
                     std::make_shared<cairn::DataPosition>()};
   training.position->seed = arguments.seed;
   if (arguments.resume) report(resume(training, manager), arguments.directory, speaks);
   while (training.step < arguments.steps && manager.signal() == 0) {
-    const float loss = train_step(model, training, text, parallel);
+    const float loss =
+        wrapped ? wrapped_step(model, training, text, kMicroBatches, parallel) : train_step(model, training, text, parallel);
     if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
     save_if_due(training, loss, manager, arguments.async);
   }
@@ -127,6 +134,10 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--keep", arguments.keep, "Checkpoints to keep: the last ones; 0 for all")
       ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--parallel", arguments.parallel,
+                 "none: whole models, losses equal to the last bit at any number of ranks; replicate, full: as Cairn's trainers do")
+      ->check(CLI::IsMember({"none", "replicate", "full"}))
       ->capture_default_str();
   app.add_flag("--async", arguments.async, "Save in the background");
   app.add_flag("--resume", arguments.resume, "Go on from the latest checkpoint in DIR that is whole");

@@ -141,8 +141,22 @@ class CharLm(unittest.TestCase):
     def test_resuming_without_a_checkpoint_starts_anew(self):
         self.assertEqual(self.train(1, self.root / "none", "--steps", STEPS, "--save-every", 0, "--resume"), self.reference())
 
+    def test_any_mode_resumes_from_any_other_at_any_number_of_ranks(self):
+        def close(found, first):
+            self.assertEqual(sorted(map(int, found)), list(range(first, STEPS + 1)))
+            for step, loss in found.items():  # sums in another order: some units of the last place, which Adam carries on
+                self.assertAlmostEqual(float(loss), float(self.reference()[step]), delta=1e-4)
+        for mode, ranks, other, others in (("full", 4, "none", 1), ("none", 2, "full", 3), ("full", 2, "replicate", 2), ("replicate", 3, "full", 1)):
+            directory = self.root / f"{mode}_{other}"
+            self.train(ranks, directory, "--steps", 2, "--save-every", 2, "--parallel", mode)
+            close(self.train(others, directory, "--steps", STEPS, "--save-every", 0, "--resume", "--parallel", other), 3)
+        close(self.train(4, self.root / "async", "--steps", STEPS, "--save-every", 2, "--async", "--parallel", "full"), 1)
+        done = subprocess.run(command(5, self.root / "odd", "--parallel", "full"), capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("cannot be dealt out evenly to 5 ranks", done.stdout + done.stderr)
+
     def test_wrong_use_is_told(self):
-        for options in (["--steps", "-1"], ["--what"]):
+        for options in (["--steps", "-1"], ["--what"], ["--parallel", "some"]):
             done = subprocess.run([CHAR_LM, *options], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
         done = subprocess.run([CHAR_LM, "--text", str(self.root / "none")], capture_output=True, text=True)
