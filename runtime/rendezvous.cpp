@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,6 +32,10 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPollMax{50};
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
+// How long a connection to a store must last to be believed: the process of a job that was killed still takes some while it ends. Rank
+// 0, which expects nobody there, looks longer.
+constexpr std::chrono::milliseconds kHold{100};
+constexpr std::chrono::milliseconds kHoldOfHost{500};
 // Beyond all deadlines of a conversation with a store, until the store counts as silent.
 constexpr std::chrono::milliseconds kSilentStore{3000};
 // For one connect that only asks whether somebody is there.
@@ -126,9 +131,14 @@ std::string seconds(std::chrono::milliseconds time) {
   return text.str();
 }
 
-// Whether somebody listens at `address`, or begins to before the deadline; at least one attempt. "" is yes, else what the trouble
-// is. TCPStore's own attempts come with complaints in the log.
-std::string try_connect(const std::string& address, std::chrono::milliseconds deadline) {
+bool hangs_up(const Socket& socket, std::chrono::milliseconds within) {
+  pollfd question{socket.get(), POLLIN | POLLRDHUP, 0};
+  return ::poll(&question, 1, static_cast<int>(within.count())) > 0;  // a store says nothing of itself
+}
+
+// Whether somebody listens at `address`, or begins to before the deadline, and does not end at once; at least one attempt. "" is yes,
+// else what the trouble is. TCPStore's own attempts come with complaints in the log, and one that is reset ends the process.
+std::string try_connect(const std::string& address, std::chrono::milliseconds deadline, std::chrono::milliseconds hold) {
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
@@ -140,8 +150,10 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         progress = check_connect(socket);
       }
-      if (progress.state == ConnectState::kConnected) return "";
-      trouble = progress.state == ConnectState::kFailed ? std::strerror(progress.error_number) : "no answer";
+      if (progress.state == ConnectState::kConnected && !hangs_up(socket, hold)) return "";
+      trouble = progress.state == ConnectState::kConnected ? "it hangs up"
+                : progress.state == ConnectState::kFailed  ? std::strerror(progress.error_number)
+                                                           : "no answer";
     } catch (const Error& error) {
       trouble = error.what();
     }
@@ -343,7 +355,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
   do {
-    if (may_host && !try_connect(address, std::chrono::milliseconds(0)).empty()) {
+    if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost).empty()) {
       options.isServer = true;
       options.timeout = timeout;
       try {
@@ -354,7 +366,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     // Whoever listens may be about to end, as a rank that was killed: then it is this one's turn to host after all.
     const auto patience = may_host ? std::min(left, kProbe) : left;
-    trouble = try_connect(address, patience);
+    trouble = try_connect(address, patience, kHold);
     if (!trouble.empty()) continue;
     options.isServer = false;
     options.timeout = std::max(patience, kProbe);
