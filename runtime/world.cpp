@@ -63,6 +63,13 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
+// The same on all ranks that know the same.
+std::string incarnation_from(const std::vector<std::string>& known) {
+  DigestBuilder digest;
+  for (const auto& text : known) digest.add(ByteSpan(text));
+  return to_hex(digest.finish()).substr(0, 32);
+}
+
 // To be kept for as long as a world lives: the secret itself is kept in a Secret only, which wipes it.
 WorldOptions without_secret(const WorldOptions& options) {
   WorldOptions copy = options;
@@ -281,16 +288,15 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
   if (job_id.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "World::from_addresses needs a job id that is never used again: what is saved is named by it");
-  DigestBuilder digest;
-  digest.add(ByteSpan(job_id));
-  for (const auto& address : addresses) digest.add(ByteSpan(address));
+  std::vector<std::string> names{job_id};
+  names.insert(names.end(), addresses.begin(), addresses.end());
   const Secret secret = size == 1 ? Secret() : find_secret(options);
   const auto own = split_address(addresses[static_cast<std::size_t>(rank)]);
   TcpLinksConfig links;
   auto door = std::make_shared<Door>(rank, size, options.bind_address.empty() ? own.host : options.bind_address, own.port, secret);
   links.listener = door->open();
   links.addresses = addresses;
-  links.incarnation = to_hex(digest.finish()).substr(0, 32);
+  links.incarnation = incarnation_from(names);
   const std::string key_context = links.incarnation;
   return Implementation::connect(std::move(links), rank, std::move(door), key_context, secret, options);
 }
@@ -330,52 +336,52 @@ std::vector<int> World::survivors(const FailureMap& failures) const {
   return ranks;
 }
 
-World World::rejoin(const std::vector<int>& survivors) const {
-  const auto& self = *implementation_;
-  const int new_rank = check_survivors(survivors, self.rank, self.size);
-  const int new_size = static_cast<int>(survivors.size());
-  if (self.process) {
-    implementation_->runtime.shutdown(self.options.shutdown_deadline);
-    return Implementation::meet(self.process->next(survivors), new_rank, new_size, self.options);
-  }
-  if (self.rejoined)
-    throw Error(ErrorCode::kPrecondition,
-                "rank " + std::to_string(self.rank) +
-                    " has rejoined others from this world already: go on from the world that it got then");
-  implementation_->runtime.shutdown(self.options.shutdown_deadline);
-  const auto patience = bounded_wait(self.options.assemble_deadline);
-  const auto arrival = std::make_shared<Arrival>();
-  arrival->deadline = system_clock().now() + patience;
-  TcpLinksConfig links;
-  for (const int survivor : survivors) links.addresses.push_back(self.addresses[static_cast<std::size_t>(survivor)]);
-  links.listener = self.door->open_again(patience);
-  DigestBuilder incarnation;
-  incarnation.add(ByteSpan(self.incarnation + " rejoined by " + listed(survivors)));
-  links.incarnation = to_hex(incarnation.finish()).substr(0, 32);
-  links.arrival = arrival;
-  World world = Implementation::connect(std::move(links), new_rank, self.door, self.key_context, self.secret, self.options);
-  world.implementation_->local_rank = self.local_rank;
-  world.implementation_->store = self.store;
-  world.await_all(patience);
-  arrival->complete = true;
-  implementation_->rejoined = true;
-  return world;
-}
+namespace {
 
-void World::await_all(std::chrono::milliseconds deadline) const {
+// Of a world that survivors have gone to: until all of them are there.
+void await_all(const World& world, std::chrono::milliseconds deadline) {
   try {
-    Agreement(*this, "cairn/rejoin")
+    Agreement(world, "cairn/rejoin")
         .reach(
             "who goes on", "", [](const auto&) { return std::string(); }, deadline);
   } catch (const CheckpointException& failed) {
-    const std::string all =
-        "the world of " + std::to_string(size()) + " ranks did not assemble within " + std::to_string(deadline.count()) + " ms: ";
+    const std::string all = "the world of " + std::to_string(world.size()) + " ranks did not assemble within " +
+                            std::to_string(deadline.count()) + " ms: ";
     std::vector<int> missing;
     for (const auto& [rank, failure] : failed.failures())
       if (failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent) missing.push_back(rank);
     if (!missing.empty()) throw Error(ErrorCode::kDeadline, all + name_ranks(missing) + " did not come");
     throw Error(ErrorCode::kDeadline, all + describe(failed.failures()));
   }
+}
+
+}  // namespace
+
+World World::rejoin(const std::vector<int>& survivors) const {
+  const auto& self = *implementation_;
+  const int new_rank = check_survivors(survivors, self.rank, self.size);
+  if (self.rejoined)
+    throw Error(ErrorCode::kPrecondition,
+                "rank " + std::to_string(self.rank) +
+                    " has rejoined others from this world already: go on from the world that it got then");
+  implementation_->runtime.shutdown(self.options.shutdown_deadline);
+  if (self.process)
+    return Implementation::meet(self.process->next(survivors), new_rank, static_cast<int>(survivors.size()), self.options);
+  const auto patience = bounded_wait(self.options.assemble_deadline);
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->deadline = system_clock().now() + patience;
+  TcpLinksConfig links;
+  for (const int survivor : survivors) links.addresses.push_back(self.addresses[static_cast<std::size_t>(survivor)]);
+  links.listener = self.door->open_again(patience);
+  links.incarnation = incarnation_from({self.incarnation + " rejoined by " + listed(survivors)});
+  links.arrival = arrival;
+  World world = Implementation::connect(std::move(links), new_rank, self.door, self.key_context, self.secret, self.options);
+  world.implementation_->local_rank = self.local_rank;
+  world.implementation_->store = self.store;
+  await_all(world, patience);
+  arrival->complete = true;
+  implementation_->rejoined = true;
+  return world;
 }
 
 bool World::shutdown(std::chrono::milliseconds deadline) const { return implementation_->runtime.shutdown(deadline); }

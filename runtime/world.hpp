@@ -126,7 +126,6 @@ class World {
  private:
   struct Implementation;
   explicit World(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
-  void await_all(std::chrono::milliseconds deadline) const;
   std::shared_ptr<Implementation> implementation_;
 };
 
