@@ -74,17 +74,23 @@ bool agree(const std::map<std::string, torch::Tensor>& a, const std::map<std::st
   return true;
 }
 
+bool is_uneven_subcase() {
+  bool is = false;
+  SUBCASE("even") { is = false; }
+  SUBCASE("uneven") { is = true; }
+  return is;
+}
+
+std::vector<std::int64_t> sizes_of_chain(bool uneven) {
+  if (uneven) return {5, 10, 15, 30, 5};
+  return {5, 8, 4, 12};
+}
+
 }  // namespace
 
 TEST_CASE("B4.1 a hybrid-sharded model is saved, trained on, and loaded again") {
-  const bool uneven = [] {
-    bool is = false;
-    SUBCASE("even") { is = false; }
-    SUBCASE("uneven") { is = true; }
-    return is;
-  }();
-  const std::vector<std::int64_t> sizes =
-      uneven ? std::vector<std::int64_t>{5, 10, 15, 30, 5} : std::vector<std::int64_t>{5, 8, 4, 12};
+  const bool uneven = is_uneven_subcase();
+  const auto sizes = sizes_of_chain(uneven);
   auto model = chain_of(sizes);
   wrap(model, Wrapper::kHybrid, uneven ? "b41u" : "b41e");
   torch::optim::Adam optimizer(model->parameters(), 0.1);
@@ -114,14 +120,8 @@ TEST_CASE("B4.1 a hybrid-sharded model is saved, trained on, and loaded again") 
 }
 
 TEST_CASE("B4.2 a hybrid-sharded model loads into a fully sharded one") {
-  const bool uneven = [] {
-    bool is = false;
-    SUBCASE("even") { is = false; }
-    SUBCASE("uneven") { is = true; }
-    return is;
-  }();
-  const std::vector<std::int64_t> sizes =
-      uneven ? std::vector<std::int64_t>{5, 10, 15, 30, 5} : std::vector<std::int64_t>{5, 8, 4, 12};
+  const bool uneven = is_uneven_subcase();
+  const auto sizes = sizes_of_chain(uneven);
   auto hybrid = chain_of(sizes, 1), full = chain_of(sizes, 2);
   wrap(hybrid, Wrapper::kHybrid, uneven ? "b42u" : "b42e");
   wrap(full, Wrapper::kFull, "");

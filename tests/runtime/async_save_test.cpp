@@ -16,6 +16,7 @@
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 #include <cairn/tests/support/generations.hpp>
+#include <cairn/tests/support/held_writer.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -243,20 +244,8 @@ TEST_CASE("overlapped staging returns at once; the state may be changed after wa
 }
 
 TEST_CASE("progress counts what the writer has taken") {
-  // Takes one item after the other, each when told.
-  struct Writer : FaultyWriter {
-    explicit Writer(int rank) : FaultyWriter({}, rank) {}
-    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
-      for (std::size_t i = 0; i < plan.items.size(); ++i) {
-        if (i == 1) gate.pass();
-        planner.resolve_data(plan, plan.items[i]);
-      }
-      return ready_future(WriteResults{});
-    }
-    Gate gate;
-  };
   Checkpointer checkpointer(World::single());
-  const auto writer = std::make_shared<Writer>(0);
+  const auto writer = std::make_shared<HeldWriter>(0);
   SaveOptions options;
   options.storage_writer = writer;
   const auto saving = checkpointer.async_save({{"a", counting({10})}, {"b", counting({30})}}, "nowhere", options);

@@ -13,7 +13,7 @@
 #include <cairn/runtime/progress_hooks.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
-#include <cairn/tests/support/gate.hpp>
+#include <cairn/tests/support/held_writer.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/own_child.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -22,20 +22,6 @@ namespace cairn::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Takes the first item of its plan, and the others once its gate is open.
-class HeldWriter : public FaultyWriter {
- public:
-  explicit HeldWriter(int rank) : FaultyWriter({}, rank) {}
-  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
-    for (std::size_t i = 0; i < plan.items.size(); ++i) {
-      if (i == 1) gate.pass();
-      planner.resolve_data(plan, plan.items[i]);
-    }
-    return ready_future(WriteResults{});
-  }
-  Gate gate;
-};
 
 WorldOptions often() {
   WorldOptions options;
