@@ -30,6 +30,7 @@ set(CAIRN_PUBLIC_HEADERS
     storage/store.hpp
     actors/options.hpp
     training/checkpoint_activations.hpp
+    training/distributed_tensor.hpp
     training/fully_shard.hpp
     training/hooked.hpp
     training/process_group.hpp

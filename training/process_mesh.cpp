@@ -51,8 +51,20 @@ ProcessMesh ProcessMesh::along(const std::string& axis_name) const {
   const auto& names = mesh_.axis_names();
   const auto found = std::find(names.begin(), names.end(), axis_name);
   if (found == names.end()) throw Error(ErrorCode::kInvalidArgument, "process mesh: no axis has the name \"" + axis_name + '"');
-  const ProcessGroup& group = axes_[static_cast<std::size_t>(found - names.begin())];
-  return ProcessMesh(DeviceMesh({group.size()}, group.ranks(), {axis_name}), group, {group});
+  if (root_) return *this;
+  const auto axis = static_cast<std::size_t>(found - names.begin());
+  const ProcessGroup& group = axes_[axis];
+  ProcessMesh taken(DeviceMesh({group.size()}, group.ranks(), {axis_name}), group, {group});
+  taken.root_ = std::make_shared<const ProcessMesh>(*this);
+  taken.axis_of_root_ = axis;
+  return taken;
+}
+
+std::vector<Placement> ProcessMesh::on_root(std::vector<Placement> placements) const {
+  if (!root_) return placements;
+  std::vector<Placement> expanded(root_->axes(), Replicate{});
+  expanded[axis_of_root_] = placements.front();
+  return expanded;
 }
 
 }  // namespace cairn::training

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ class ProcessMesh {
   const ProcessGroup& axis(std::size_t axis) const { return axes_[axis]; }
   // One axis as a mesh of its own, for what takes one ("tp" of {"dp", "tp"}). Throws kInvalidArgument if there is no such axis.
   ProcessMesh along(const std::string& axis_name) const;
+  // The mesh that this one was taken from by `along`; else this one.
+  const ProcessMesh& root() const { return root_ ? *root_ : *this; }
+  std::size_t axis_of_root() const { return axis_of_root_; }  // which one `along` took
+  // `placements` on this mesh as placements on `root()`: alike along its other axes.
+  std::vector<Placement> on_root(std::vector<Placement> placements) const;
 
  private:
   ProcessMesh(DeviceMesh mesh, ProcessGroup world, std::vector<ProcessGroup> axes);
@@ -35,6 +41,8 @@ class ProcessMesh {
   DeviceMesh mesh_;
   ProcessGroup world_;
   std::vector<ProcessGroup> axes_;
+  std::shared_ptr<const ProcessMesh> root_;  // null: itself
+  std::size_t axis_of_root_ = 0;
 };
 
 }  // namespace cairn::training

@@ -1,0 +1,40 @@
+#include <cairn/training/differentiable.hpp>
+
+#include <torch/torch.h>
+
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+namespace {
+
+class Mapped : public torch::autograd::Node {
+ public:
+  explicit Mapped(TensorMap backward) : backward_(std::move(backward)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (!gradients[0].defined() || !should_compute_output(0)) return {torch::Tensor()};
+    return {backward_(gradients[0])};
+  }
+  std::string name() const override { return "CairnMapped"; }
+
+ private:
+  TensorMap backward_;
+};
+
+}  // namespace
+
+torch::Tensor differentiable(const torch::Tensor& input, const TensorMap& forward, TensorMap backward) {
+  torch::Tensor result;
+  {
+    const torch::NoGradGuard no_grad;
+    result = forward(input);
+  }
+  if (!torch::GradMode::is_enabled() || !input.requires_grad()) return result;
+  if (result.is_same(input)) result = input.detach();
+  const std::shared_ptr<Mapped> node(new Mapped(std::move(backward)), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  torch::autograd::set_history(result, node);
+  return result;
+}
+
+}  // namespace cairn::training
