@@ -18,6 +18,17 @@ if(TARGET c10_cuda)
   target_compile_definitions(cairn_torch INTERFACE CAIRN_HAS_CUDA)
 endif()
 
+# A build with CUDA needs NCCL, which c10d's group for CUDA devices is made of: its header only, LibTorch brings the code. NCCL_ROOT says
+# where else to look.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_ROOT PATH_SUFFIXES include)
+if(TARGET c10_cuda AND NOT NCCL_INCLUDE_DIR)
+  message(FATAL_ERROR "LibTorch has CUDA, but nccl.h is not found: set NCCL_ROOT")
+elseif(TARGET c10_cuda)
+  message(STATUS "NCCL: ${NCCL_INCLUDE_DIR}")
+else()
+  message(STATUS "NCCL: none, as LibTorch has no CUDA; training runs on Gloo alone")
+endif()
+
 # CAF and isa-l ship no CMake package.
 find_path(CAF_INCLUDE_DIR caf/actor.hpp REQUIRED)
 find_library(CAF_CORE_LIBRARY caf_core REQUIRED)

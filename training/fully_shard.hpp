@@ -65,6 +65,8 @@ struct FullyShardOptions {
   ShardingStrategy strategy = ShardingStrategy::kFull;
   MixedPrecision mixed_precision;
   WrapPolicy wrap_policy;  // empty: no submodules
+  // Gather the unit that came next the last time while this one computes, forward and backward: one more unit's memory.
+  bool prefetch = true;
   // kNoShard: gradients go in messages of about this size, which are sent while backward goes on. 25 MiB.
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   // Left alone with all that is in them: their parameters stay whole, and nobody averages their gradients.

@@ -8,19 +8,19 @@
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/training/c10d_backends.hpp>
+#include <cairn/training/device_watch.hpp>
 
 namespace cairn::training {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using Backend = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-using Work = c10::intrusive_ptr<c10d::Work>;
+using Backend = std::shared_ptr<C10dBackend>;
 
 // How long a rank that failed waits to hear of the others, so as to name those that say nothing.
 constexpr milliseconds kRollCallMax{2000};
@@ -28,23 +28,25 @@ constexpr milliseconds kRollCallPoll{10};
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "process group: " + why); }
 
-// The memory of `tensor` as bytes: what Gloo's groups move without asking for the type.
+// The memory of `tensor` as bytes: what c10d's groups move without asking for the type. Keeps it alive, also while nobody waits.
 torch::Tensor bytes_of(const torch::Tensor& tensor) {
-  return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
-                          torch::TensorOptions().dtype(torch::kUInt8).device(tensor.device()));
+  return torch::from_blob(
+      tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())}, [tensor](void*) {},
+      torch::TensorOptions().dtype(torch::kUInt8).device(tensor.device()));
 }
 
-bool sums_natively(at::ScalarType type) {
-  return type == at::kFloat || type == at::kDouble || type == at::kInt || type == at::kLong;
-}
-
-// The type in which sums of `type` are made.
-at::ScalarType type_of_sums(at::ScalarType type) {
-  if (sums_natively(type)) return type;
-  if (type == at::kHalf || type == at::kBFloat16) return at::kFloat;
+void check_summable(at::ScalarType type) {
+  for (const auto summable : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong}) {
+    if (type == summable) return;
+  }
   throw Error(ErrorCode::kUnsupported, std::string("process group: tensors of type ") + c10::toString(type) +
                                            " cannot be summed over ranks; use a floating type, int32 or int64");
 }
+
+// The type in which `backend` makes sums of `type`.
+at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) { return backend.sums(type) ? type : at::kFloat; }
+
+bool is_late(steady_clock::time_point began, milliseconds timeout) { return steady_clock::now() - began >= timeout; }
 
 }  // namespace
 
@@ -80,12 +82,8 @@ class ProcessGroup::Implementation {
         family_(std::move(family)) {
     if (size() == 1) return;
     run("make the group", [&] {
-      auto gloo = c10d::ProcessGroupGloo::Options::create(options_.timeout);
-      gloo->devices.push_back(
-          c10d::ProcessGroupGloo::createDeviceForHostname(options_.address.empty() ? "127.0.0.1" : options_.address));
-      gloo->threads = 2;
-      backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(),
-                                                             std::move(gloo));
+      on_host_ = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
+                                   options_.address);
     });
   }
 
@@ -99,21 +97,52 @@ class ProcessGroup::Implementation {
 
   // Lets the group go: peers that wait for this rank learn of it.
   void close() {
-    Backend backend;
-    const std::lock_guard lock(mutex_);
-    backend.swap(backend_);
+    Backend on_host, on_device;
+    {
+      const std::lock_guard lock(mutex_);
+      on_host.swap(on_host_);
+      on_device.swap(on_device_);
+    }
+    if (on_device) on_device->abort();
   }
 
-  Backend backend(const std::string& action) const {
+  // What moves tensors of `device`.
+  Backend backend(const std::string& action, at::Device device) {
+    const Backend on_host = this->on_host();
     {
       const std::lock_guard lock(family_->mutex);
       if (!family_->failure.empty())
         throw Error(ErrorCode::kUnavailable, action + ": the group is broken since an earlier failure; " + family_->failure);
     }
+    if (device.is_cpu()) return on_host;
+    if (!device.is_cuda()) {
+      throw Error(ErrorCode::kUnsupported, action + ": tensors on " + device.str() +
+                                               " cannot be moved between ranks; those in host memory and on CUDA devices can");
+    }
+    // NCCL waits for ever for a rank that does not come.
+    if (!has_device_backend()) run(action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); });
     const std::lock_guard lock(mutex_);
-    check_invariant(backend_.defined(), "a process group that has not failed has no backend");
-    return backend_;
+    if (!on_device_) {
+      on_device_ =
+          make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name_ + "/nccl", store_), rank_, size(), options_.timeout);
+      watch_ = std::make_unique<DeviceWatch>(
+          options_.timeout, [this](const std::string& late) { fail(late, "the device has not finished it", /*late=*/true); });
+    }
+    return on_device_;
   }
+
+  Backend on_host() {  // null once the group is broken
+    const std::lock_guard lock(mutex_);
+    return on_host_;
+  }
+
+  bool has_device_backend() {
+    const std::lock_guard lock(mutex_);
+    return on_device_ != nullptr;
+  }
+
+  // To be called when the current stream of `device` waits for a collective.
+  void watch(const std::string& action, at::Device device) { watch_->expect(action, device); }
 
   // Runs `work`, which talks to other ranks; what it throws breaks the family.
   template <class Body>
@@ -124,12 +153,14 @@ class ProcessGroup::Implementation {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail(action, error.what(), steady_clock::now() - began >= options_.timeout);
+      const bool late = is_late(began, options_.timeout);
+      throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, error.what(), late));
     }
   }
 
  private:
-  [[noreturn]] void fail(const std::string& action, const std::string& cause, bool late) {
+  // Breaks the family. Returns what is to be said.
+  std::string fail(const std::string& action, const std::string& cause, bool late) {
     std::string text =
         action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");
     const std::vector<int> missing = roll_call();
@@ -144,7 +175,7 @@ class ProcessGroup::Implementation {
     for (const auto& member : members) {
       if (const auto group = member.lock()) group->close();
     }
-    throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, text);
+    return text;
   }
 
   std::string describe() const {
@@ -184,20 +215,47 @@ class ProcessGroup::Implementation {
   const ProcessGroupOptions options_;
   const std::string name_;
   const std::shared_ptr<Family> family_;
-  mutable std::mutex mutex_;
-  Backend backend_;
+  std::mutex mutex_;
+  Backend on_host_, on_device_;         // the latter from the first collective on a device on
+  std::unique_ptr<DeviceWatch> watch_;  // as long as that; ended first
 };
 
 // --- Pending --------------------------------------------------------------------------------------------------------------
 
 struct Pending::State {
+  State(std::shared_ptr<ProcessGroup::Implementation> of, std::string what, C10dBackend::Work under_way,
+        std::vector<torch::Tensor> until_done, std::function<void()> rest = {})
+      : group(std::move(of)),
+        action(std::move(what)),
+        work(std::move(under_way)),
+        kept(std::move(until_done)),
+        finish(std::move(rest)),
+        on_device(!kept.front().device().is_cpu()) {}
+  State(State&&) = default;
+  State& operator=(State&&) = delete;
+
   std::shared_ptr<ProcessGroup::Implementation> group;
   std::string action;
-  Work work;
-  std::vector<torch::Tensor> kept;  // alive until the work is done
+  C10dBackend::Work work;
+  std::vector<torch::Tensor> kept;  // alive until the work is done; all on one device
   std::function<void()> finish;     // what is left to do on this rank
+  bool on_device;
+
+  // Memory that a device still works with may be given back once the current stream is behind that work.
+  ~State() {
+    if (!on_device || !work) return;
+    try {
+      work->wait();
+    } catch (const std::exception&) {  // a later call says so
+    }
+  }
 };
 
+Pending Pending::of(State state) {
+  Pending pending;
+  pending.state_ = std::make_unique<State>(std::move(state));
+  return pending;
+}
 Pending::Pending() noexcept = default;
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
@@ -207,6 +265,8 @@ void Pending::wait() {
   if (!state_) return;
   const std::unique_ptr<State> state = std::move(state_);
   state->group->run(state->action, [&] { state->work->wait(); });
+  if (state->on_device) state->group->watch(state->action, state->kept.front().device());
+  state->work.reset();
   if (state->finish) state->finish();
 }
 
@@ -281,12 +341,10 @@ Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch:
     return pending;
   }
   const std::string action = describe("all-gather", input);
-  const Backend backend = implementation_->backend(action);
+  const Backend backend = implementation_->backend(action, input.device());
   implementation_->run(action, [&] {
-    std::vector<std::vector<torch::Tensor>> outputs{bytes_of(output).chunk(size())};
-    std::vector<torch::Tensor> inputs{bytes_of(input)};
-    pending.state_ = std::make_unique<Pending::State>(
-        Pending::State{implementation_, action, backend->allgather(outputs, inputs), {output, input}, {}});
+    auto work = backend->all_gather(bytes_of(output), bytes_of(input));
+    pending = Pending::of({implementation_, action, std::move(work), {output, input}});
   });
   return pending;
 }
@@ -294,7 +352,7 @@ Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch:
 Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const {
   check_sizes("reduce-scatter", input, output, size());
   const torch::NoGradGuard no_grad;
-  const at::ScalarType type = type_of_sums(input.scalar_type());
+  check_summable(input.scalar_type());
   Pending pending;
   if (input.numel() == 0) return pending;
   if (size() == 1) {
@@ -302,11 +360,16 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
     return pending;
   }
   const std::string action = describe("reduce-scatter", input);
-  const Backend backend = implementation_->backend(action);
+  const Backend backend = implementation_->backend(action, input.device());
   implementation_->run(action, [&] {
+    if (backend->reduces_and_scatters()) {
+      auto work = backend->reduce_scatter(output.detach(), input.detach());
+      pending = Pending::of({implementation_, action, std::move(work), {output, input}});
+      return;
+    }
+    const at::ScalarType type = type_of_sums(input.scalar_type(), *backend);
     const torch::Tensor parts = torch::empty_like(input);
-    torch::Tensor received = bytes_of(parts), sent = bytes_of(input);
-    std::vector<std::int64_t> equal;
+    auto work = backend->all_to_all(bytes_of(parts), bytes_of(input));
     auto finish = [output, parts, type, n = size()] {
       const torch::NoGradGuard no_grad_here;
       const torch::Tensor rows = parts.view({n, -1});
@@ -314,8 +377,7 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
       for (int i = 1; i < n; ++i) sum.add_(rows[i]);
       output.view(-1).copy_(sum);
     };
-    pending.state_ = std::make_unique<Pending::State>(Pending::State{
-        implementation_, action, backend->alltoall_base(received, sent, equal, equal), {parts, input}, std::move(finish)});
+    pending = Pending::of({implementation_, action, std::move(work), {parts, input}, std::move(finish)});
   });
   return pending;
 }
@@ -323,14 +385,14 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
 Pending ProcessGroup::all_reduce_async(const torch::Tensor& tensor) const {
   check_tensor("all-reduce", tensor);
   const torch::NoGradGuard no_grad;
-  const at::ScalarType type = type_of_sums(tensor.scalar_type());
+  check_summable(tensor.scalar_type());
   Pending pending;
   if (size() == 1 || tensor.numel() == 0) return pending;
   const std::string action = describe("all-reduce", tensor);
-  const Backend backend = implementation_->backend(action);
+  const Backend backend = implementation_->backend(action, tensor.device());
   implementation_->run(action, [&] {
+    const at::ScalarType type = type_of_sums(tensor.scalar_type(), *backend);
     const torch::Tensor sum = tensor.to(type);
-    std::vector<torch::Tensor> tensors{sum.detach()};
     std::function<void()> finish;
     if (type != tensor.scalar_type()) {
       finish = [tensor, sum] {
@@ -338,8 +400,8 @@ Pending ProcessGroup::all_reduce_async(const torch::Tensor& tensor) const {
         tensor.detach().copy_(sum);
       };
     }
-    pending.state_ = std::make_unique<Pending::State>(
-        Pending::State{implementation_, action, backend->allreduce(tensors), {tensor, sum}, std::move(finish)});
+    auto work = backend->all_reduce(sum.detach());
+    pending = Pending::of({implementation_, action, std::move(work), {tensor, sum}, std::move(finish)});
   });
   return pending;
 }
@@ -357,23 +419,20 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
   if (root < 0 || root >= size()) refuse("broadcast: there is no rank " + std::to_string(root) + " of " + std::to_string(size()));
   if (size() == 1 || tensor.numel() == 0) return;
   const std::string action = describe("broadcast", tensor);
-  const Backend backend = implementation_->backend(action);
+  const Backend backend = implementation_->backend(action, tensor.device());
+  Pending pending;
   implementation_->run(action, [&] {
-    std::vector<torch::Tensor> tensors{bytes_of(tensor)};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    backend->broadcast(tensors, options)->wait();
+    auto work = backend->broadcast(bytes_of(tensor), root);
+    pending = Pending::of({implementation_, action, std::move(work), {tensor}});
   });
+  pending.wait();
 }
 
 void ProcessGroup::barrier() const {
   if (size() == 1) return;
-  const Backend backend = implementation_->backend("barrier");
+  const Backend backend = implementation_->backend("barrier", at::kCPU);
   // Not Gloo's own: an all-reduce ends on no rank before all have come, and its failure is not one of a call before.
-  implementation_->run("barrier", [&] {
-    std::vector<torch::Tensor> tensors{torch::zeros({1}, torch::kInt32)};
-    backend->allreduce(tensors)->wait();
-  });
+  implementation_->run("barrier", [&] { backend->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); });
 }
 
 }  // namespace cairn::training

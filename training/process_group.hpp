@@ -4,6 +4,11 @@
 // copies share one group. Calls of one group come one after the other, from any thread; `..._async` returns a Pending, and the tensors
 // stay as they are until it is waited for.
 //
+// Tensors in host memory go through Gloo, those on CUDA devices through NCCL ("cpu:gloo,cuda:nccl"), each rank with a device of its own;
+// one group serves both. On devices, calls and `wait` return when the work is ordered before whatever the current stream gets next, as
+// with all of LibTorch; what is not done by the timeout, or fails there, ends all that waits for it on the device, and the next
+// call throws; results since the last call that did not throw are then void.
+//
 // No call hangs: one that is not done by the timeout throws kDeadline, one whose peer is gone kUnavailable; both say which collective
 // it was, on which rank, and which ranks have not been heard of since. The group, all that were made from it, and all that it was made
 // from are then broken: later calls throw the first failure again, kUnavailable.
@@ -44,6 +49,7 @@ class Pending {
  private:
   friend class ProcessGroup;
   struct State;
+  static Pending of(State state);
   std::unique_ptr<State> state_;
 };
 
@@ -70,7 +76,7 @@ class ProcessGroup {
   void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // `output` gets this rank's part of the sum over the ranks: `input` has `size()` times its elements, those for rank 0 first. The
-  // sum is made in the order of the ranks, in float32 for half and bfloat16, and rounded once.
+  // sum is made in the order of the ranks, in float32 for half and bfloat16, and rounded once; on devices, in NCCL's way.
   void reduce_scatter(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // The sum over the ranks, in place; bit for bit the same on all of them.
@@ -78,7 +84,7 @@ class ProcessGroup {
   Pending all_reduce_async(const torch::Tensor& tensor) const;
   // What `root`, a rank of this group, has. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
-  // Returns when all ranks have called it.
+  // Returns when all ranks have called it; devices may still be at work.
   void barrier() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include <torch/torch.h>
 
@@ -28,6 +29,11 @@ class AfterAccumulation : public torch::autograd::FunctionPostHook {
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+torch::Tensor as_bytes(const torch::Tensor& tensor) {
+  return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
+                          tensor.options().dtype(torch::kUInt8).requires_grad(false));
+}
 
 }  // namespace
 
@@ -190,54 +196,82 @@ void ShardedUnit::follow_requires_grad(Parameter& parameter) {
   if (parameter.requires_grad) watch_gradient(static_cast<std::size_t>(&parameter - parameters_.data()));
 }
 
-void ShardedUnit::gather() {
-  if (gathered_) return;
+std::int64_t ShardedUnit::bytes_per_rank(const Parameter& parameter) const {
+  return parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type()));
+}
+
+void ShardedUnit::begin_gathering() {
   check_untouched();
   if (!in_backward_pass()) {
     for (Parameter& parameter : parameters_) follow_requires_grad(parameter);
   }
   const torch::NoGradGuard no_grad;
+  gathering_.emplace();
   const int ranks = shard_group_.size();
-  const auto bytes_per_rank = [](const Parameter& parameter) {
-    return parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type()));
-  };
-  const auto as_bytes = [](const torch::Tensor& tensor) {
-    return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
-                            tensor.options().dtype(torch::kUInt8).requires_grad(false));
-  };
-  std::vector<torch::Tensor> memories;
-  if (ranks == 1) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      memories.push_back(shard(i).detach().to(parameters_[i].full.scalar_type()));
-  } else {
-    std::int64_t bytes = 0;
-    for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
-    const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
-    const torch::Tensor own = torch::empty({bytes}, options), all = torch::empty({ranks, bytes}, options);
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const torch::Tensor cast = shard(i).detach().to(parameters_[i].full.scalar_type());
-      if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(as_bytes(cast));
-      offset += bytes_per_rank(parameters_[i]);
-    }
-    shard_group_.all_gather(all, own);
-    offset = 0;
-    for (const Parameter& parameter : parameters_) {
-      const std::int64_t part = bytes_per_rank(parameter);
-      const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
-      if (part > 0) as_bytes(memory).view({ranks, part}).copy_(all.narrow(1, offset, part));
-      memories.push_back(memory);
-      offset += part;
-    }
+  if (ranks == 1) return;
+  std::int64_t bytes = 0;
+  for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
+  const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
+  const torch::Tensor own = torch::empty({bytes}, options);
+  gathering_->parts = torch::empty({ranks, bytes}, options);
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor cast = shard(i).detach().to(parameters_[i].full.scalar_type());
+    if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(as_bytes(cast));
+    offset += bytes_per_rank(parameters_[i]);
   }
+  gathering_->pending = shard_group_.all_gather_async(gathering_->parts, own);
+}
+
+// The memory of each parameter.
+std::vector<torch::Tensor> ShardedUnit::end_gathering() {
+  const torch::NoGradGuard no_grad;
+  Gathering gathering = *std::exchange(gathering_, std::nullopt);
+  gathering.pending.wait();
+  const int ranks = shard_group_.size();
+  std::vector<torch::Tensor> memories;
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (ranks == 1) {
+      memories.push_back(shard(i).detach().to(parameter.full.scalar_type()));
+      continue;
+    }
+    const std::int64_t part = bytes_per_rank(parameter);
+    const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
+    if (part > 0) as_bytes(memory).view({ranks, part}).copy_(gathering.parts.narrow(1, offset, part));
+    memories.push_back(memory);
+    offset += part;
+  }
+  return memories;
+}
+
+void ShardedUnit::gather() {
+  if (gathered_) return;
+  if (!gathering_) begin_gathering();
+  memory_.gathered = 0;
+  const std::vector<torch::Tensor> memories = end_gathering();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     set_memory(parameters_[i].full, memories[i]);
-    if (ranks > 1 || memories[i].data_ptr() != shard(i).data_ptr())
+    if (shard_group_.size() > 1 || memories[i].data_ptr() != shard(i).data_ptr())
       memory_.gathered += static_cast<std::int64_t>(memories[i].nbytes());
   }
   gathered_ = true;
   ++memory_.gathers;
-  group()->note_memory();
+  group()->note_gathered(*this);
+}
+
+void ShardedUnit::prefetch() {
+  if (gathered_ || gathering_) return;
+  begin_gathering();
+  memory_.gathered = static_cast<std::int64_t>(gathering_->parts.nbytes());
+}
+
+void ShardedUnit::drop_prefetched() {
+  if (!gathering_) return;
+  Gathering dropped = *std::exchange(gathering_, std::nullopt);
+  memory_.gathered = 0;
+  dropped.pending.wait();
 }
 
 void ShardedUnit::free() {

@@ -35,9 +35,18 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void unpin();
 
   void gather();
-  void free();  // no-op while pinned
-  // Reduces gradients that have come, if any have, or if the unit was at work in this backward pass.
+  // Begins what the next `gather` then only has to wait for; no-op for a unit that is gathered.
+  void prefetch();
+  void drop_prefetched();  // its memory; the ranks have all begun it
+  void free();             // no-op while pinned
+  // Begins to reduce gradients that have come, if any have, or if the unit was at work in this backward pass.
   void finish_backward();
+  // Begins the second half of reductions under way, where there is one: first over the ranks that share the cut, then over replicas.
+  void advance_reductions();
+  // Waits for reductions. Returns for each parameter in them how many ranks had a gradient, in the order that `put_gradients` takes.
+  torch::Tensor end_reductions();
+  // `had`: a number for each parameter in the reductions that have ended. Returns where the next unit's begin.
+  const float* put_gradients(const float* had);
   void abandon_backward();
 
   // The shard of parameter `index`; undefined if nobody holds it any more.
@@ -54,6 +63,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   const ProcessGroup& shard_group() const { return shard_group_; }
   bool keeps_until_backward() const { return options_.strategy == ShardingStrategy::kShardGradients; }
   bool is_gathered() const { return gathered_; }
+  bool prefetches() const { return options_.prefetch && shard_group_.size() > 1; }
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
   const MemoryUse& memory() const { return memory_; }  // without the peak, which is the group's
 
@@ -74,11 +84,17 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
     // Held, or its hooks would go.
     std::shared_ptr<torch::autograd::Node> accumulator;
   };
+  // Parameters on their way: the parts of all ranks, one after the other.
+  struct Gathering {
+    torch::Tensor parts;
+    Pending pending;
+  };
   // Gradients on their way.
   struct Reduction {
     std::vector<std::size_t> members;
     std::int64_t elements = 0;  // of the gradients; after them one flag for each member
     torch::Tensor sums;
+    bool scattered = false;  // over the ranks that share the cut
     Pending pending;
   };
 
@@ -86,6 +102,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
               std::shared_ptr<UnitGroup> group);
   torch::Tensor add(const FoundParameter& found);
   void check_untouched() const;
+  std::int64_t bytes_per_rank(const Parameter& parameter) const;  // in messages
+  void begin_gathering();
+  std::vector<torch::Tensor> end_gathering();
   void follow_requires_grad(Parameter& parameter);
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);
@@ -94,7 +113,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void make_buckets();
   bool is_complete(const std::vector<std::size_t>& bucket) const;
   Reduction begin_reduction(const std::vector<std::size_t>& members);
-  void end_reduction(Reduction& reduction);
+  void advance(Reduction& reduction);
   void reduce_what_is_left();
   void put_gradient(std::size_t index, const torch::Tensor& gradient);
   void stand_in_for_gradients();
@@ -117,7 +136,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   int pins_ = 0;
   // Parameters whose gradients go in one message, in the order in which messages are sent, which is the same on all ranks.
   std::vector<std::vector<std::size_t>> buckets_;
-  std::vector<Reduction> reductions_;  // of the first buckets, under way
+  std::size_t buckets_begun_ = 0;
+  std::vector<Reduction> reductions_;  // under way
+  std::optional<Gathering> gathering_;
   MemoryUse memory_;
 };
 

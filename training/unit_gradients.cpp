@@ -29,8 +29,8 @@ void ShardedUnit::gradient_came(std::size_t index) {
     const torch::NoGradGuard no_grad;
     if (gradients_come_ == 1) make_buckets();
     // In their order, whatever order the gradients come in: so all ranks send alike.
-    while (reductions_.size() < buckets_.size() && is_complete(buckets_[reductions_.size()]))
-      reductions_.push_back(begin_reduction(buckets_[reductions_.size()]));
+    while (buckets_begun_ < buckets_.size() && is_complete(buckets_[buckets_begun_]))
+      reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
   }
   if (gradients_come_ == gradients_expected()) finish_backward();
 }
@@ -45,11 +45,11 @@ void ShardedUnit::finish_backward() {
     if (averaged() == 1) {
       take_gradients_alone();
     } else {
-      if (reductions_.empty()) make_buckets();
-      while (reductions_.size() < buckets_.size()) reductions_.push_back(begin_reduction(buckets_[reductions_.size()]));
-      for (Reduction& reduction : reductions_) end_reduction(reduction);
-      reductions_.clear();
+      if (buckets_begun_ == 0) make_buckets();
+      while (buckets_begun_ < buckets_.size()) reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
       reduce_what_is_left();
+      buckets_begun_ = 0;
+      group()->advance_other_reductions(*this);
     }
     stand_in_for_gradients();
   }
@@ -61,6 +61,8 @@ void ShardedUnit::abandon_backward() {
   gradients_come_ = 0;
   pins_ = 0;
   reductions_.clear();
+  buckets_begun_ = 0;
+  drop_prefetched();
   for (Parameter& parameter : parameters_) {
     parameter.gradient_came = false;
     parameter.full.mutable_grad() = torch::Tensor();
@@ -75,7 +77,7 @@ void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient)
   if (held.defined()) {
     held.add_(gradient);
   } else {
-    held = gradient.to(own.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    held = gradient.to(own.scalar_type()).variable_data();  // part of a message, but no view: optimizers detach it in place
   }
 }
 
@@ -146,28 +148,54 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
     offset += parameter.chunk_elements;
     ++flag;
   }
-  reduction.sums = sent.view({-1});
   if (ranks > 1) {
     reduction.sums = torch::empty({row}, options);
-    shard_group_.reduce_scatter(reduction.sums, sent.view({-1}));
+    reduction.pending = shard_group_.reduce_scatter_async(reduction.sums, sent.view({-1}));
+  } else {
+    reduction.sums = sent.view({-1});
+    advance(reduction);
   }
-  if (replica_group_) reduction.pending = replica_group_->all_reduce_async(reduction.sums);
   return reduction;
 }
 
-void ShardedUnit::end_reduction(Reduction& reduction) {
+void ShardedUnit::advance(Reduction& reduction) {
+  if (reduction.scattered) return;
   reduction.pending.wait();
-  const auto count = static_cast<std::int64_t>(reduction.members.size());
-  const torch::Tensor had = reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat).cpu();
-  reduction.sums.div_(averaged());
-  std::int64_t offset = 0, ordinal = 0;
-  for (const std::size_t i : reduction.members) {
-    const Parameter& parameter = parameters_[i];
-    const torch::Tensor own = shard(i);
-    if (had[ordinal++].item<float>() > 0 && own.defined())
-      put_gradient(i, reduction.sums.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
-    offset += parameter.chunk_elements;
+  reduction.scattered = true;
+  if (replica_group_) reduction.pending = replica_group_->all_reduce_async(reduction.sums);
+}
+
+void ShardedUnit::advance_reductions() {
+  const torch::NoGradGuard no_grad;
+  for (Reduction& reduction : reductions_) advance(reduction);
+}
+
+torch::Tensor ShardedUnit::end_reductions() {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> had{torch::empty({0}, torch::TensorOptions().dtype(torch::kFloat).device(device()))};
+  for (Reduction& reduction : reductions_) {
+    reduction.pending.wait();
+    const auto count = static_cast<std::int64_t>(reduction.members.size());
+    had.push_back(reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat));
+    reduction.sums.div_(averaged());
   }
+  return torch::cat(had);
+}
+
+const float* ShardedUnit::put_gradients(const float* had) {
+  const torch::NoGradGuard no_grad;
+  for (const Reduction& reduction : reductions_) {
+    std::int64_t offset = 0;
+    for (const std::size_t i : reduction.members) {
+      const Parameter& parameter = parameters_[i];
+      const torch::Tensor own = shard(i);
+      if (*had++ > 0 && own.defined())
+        put_gradient(i, reduction.sums.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
+      offset += parameter.chunk_elements;
+    }
+  }
+  reductions_.clear();
+  return had;
 }
 
 // A parameter may get a second gradient after its bucket has gone, where parts of a model are computed anew in backward.
@@ -177,9 +205,7 @@ void ShardedUnit::reduce_what_is_left() {
       const torch::Tensor& gradient = parameters_[i].full.grad();
       return gradient.defined() && memory_owner(gradient) == nullptr;
     });
-    if (!left) continue;
-    Reduction reduction = begin_reduction(bucket);
-    end_reduction(reduction);
+    if (left) reductions_.push_back(begin_reduction(bucket));
   }
 }
 

@@ -38,12 +38,26 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   bool in_backward() const { return in_backward_; }
   // Frees units that neither are `unit` nor enclose it.
   void free_others(const ShardedUnit& unit);
+  // Lets the reductions of units before `unit` go on; what they sent is given back.
+  void advance_other_reductions(const ShardedUnit& unit);
 
+  // To be called when `unit` has been gathered: begins to gather what is likely to be next.
+  void note_gathered(ShardedUnit& unit);
   void note_memory();
   std::int64_t gathered_peak() const { return gathered_peak_; }
   void reset_peak() { gathered_peak_ = 0, note_memory(); }
 
  private:
+  // In which order units are gathered in one kind of scope.
+  struct Order {
+    std::vector<ShardedUnit*> last;  // to compare with, never to follow before `units` has said that it lives
+    std::vector<ShardedUnit*> now;
+    bool as_last = true;  // so far
+
+    void begin();
+    ShardedUnit* next_after(ShardedUnit& unit);  // null: unknown
+  };
+  void drop_prefetched();
   void end_backward();
   void abandon_backward();  // an earlier pass that threw
 
@@ -52,6 +66,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
   bool in_backward_ = false;
+  Order forward_, backward_;
   std::int64_t gathered_peak_ = 0;
 };
 

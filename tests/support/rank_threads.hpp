@@ -13,11 +13,12 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/tests/support/rank_device.hpp>
 #include <cairn/training/process_group.hpp>
 
 namespace cairn::testing {
 
-// Runs `body` on each rank. Throws what a rank threw; where several did, what a rank found by itself comes before what it was told.
+// Runs `body` on each rank, each with its device. Throws what a rank threw; where several did, what a rank found by itself comes before what it was told.
 inline void on_ranks(int size, const std::function<void(const training::ProcessGroup&)>& body,
                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -27,6 +28,8 @@ inline void on_ranks(int size, const std::function<void(const training::ProcessG
     threads.emplace_back([&, rank] {
       try {
         at::set_num_threads(1);
+        rank_device() = device_of_rank(rank);
+        const c10::DeviceGuard guard(rank_device());
         training::ProcessGroupOptions options;
         options.timeout = timeout;
         body(training::ProcessGroup::from_store(store, rank, size, options));
@@ -49,7 +52,8 @@ inline void on_ranks(int size, const std::function<void(const training::ProcessG
   if (told) std::rethrow_exception(told);
 }
 
-// LibTorch's generator is the process's: what draws from it does so alone, from the same seed on all ranks.
+// LibTorch's generator is the process's: what draws from it does so alone, from the same seed on all ranks. The result, a tensor or a
+// module, is moved to the rank's device.
 inline std::mutex& generator_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -59,7 +63,7 @@ template <class Work>
 auto seeded(std::uint64_t seed, Work&& work) -> decltype(work()) {
   const std::lock_guard lock(generator_mutex());
   torch::manual_seed(seed);
-  return work();
+  return here(work());
 }
 
 }  // namespace cairn::testing

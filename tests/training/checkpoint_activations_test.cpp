@@ -85,22 +85,24 @@ TEST_CASE("activation checkpointing: gradients, random draws, several arguments 
     int calls = 0;
   };
   torch::manual_seed(0);
-  Hooked<NoisyImpl> plain;
+  auto plain = here(Hooked<NoisyImpl>());
   torch::manual_seed(0);
-  Hooked<NoisyImpl> model;
+  auto model = here(Hooked<NoisyImpl>());
   checkpoint_activations(model);
   checkpoint_activations(model->linear);
   const auto run = [](Hooked<NoisyImpl>& of) {
     torch::manual_seed(3);
-    torch::Tensor x = torch::randn({4, 6}).requires_grad_(), bias = torch::randn({6}).requires_grad_();
+    const auto options = torch::dtype(torch::kFloat).device(rank_device());
+    torch::Tensor x = torch::randn({4, 6}, options).requires_grad_(), bias = torch::randn({6}, options).requires_grad_();
     of(x, 2.5, bias).pow(2).sum().backward();
-    return std::vector<torch::Tensor>{x.grad(), bias.grad(), of->linear->weight.grad(), of->linear->bias.grad(), torch::rand({1})};
+    return std::vector<torch::Tensor>{x.grad(), bias.grad(), of->linear->weight.grad(), of->linear->bias.grad(),
+                                      torch::rand({1}, options)};
   };
   CHECK(largest_difference(run(plain), run(model)) == 0);
   CHECK(plain->calls == 1);
   CHECK(model->calls == 2);
   const torch::NoGradGuard no_grad;
-  model(torch::ones({1, 6}), 1.0, torch::ones({6}));
+  model(here(torch::ones({1, 6})), 1.0, here(torch::ones({6})));
   CHECK(model->calls == 3);
 }
 
@@ -168,7 +170,7 @@ TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs a
       } else {
         checkpoint_activations(model->c2);
       }
-      model(torch::zeros({2, 100})).sum().backward();
+      model(here(torch::zeros({2, 100}))).sum().backward();
       CHECK((model->seen == std::vector<at::ScalarType>{at::kFloat}));
       CHECK((model->c1->seen == std::vector<at::ScalarType>{at::kFloat}));
       CHECK((model->c2->seen == std::vector<at::ScalarType>(inside ? 1 : 2, at::kBFloat16)));

@@ -85,7 +85,7 @@ TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: 
     refused([&] { model->layers[0]->weight.mul_(2); });
     refused([&] { model->layers[0]->weight.detach().zero_(); });
     refused([&] { torch::nn::init::ones_(model->layers[0]->weight); });
-    refused([&] { model->layers[0]->weight.copy_(torch::ones({6, 4})); });
+    refused([&] { model->layers[0]->weight.copy_(here(torch::ones({6, 4}))); });
 
     model(input).sum().backward();
     const Thrown from_old = thrown_by([&] { early.step(); });
@@ -117,6 +117,9 @@ TEST_CASE("fully_shard: a rank that does not use the model is named by the other
 }
 
 TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory than it says") {
+  bool prefetch = false;
+  SUBCASE("gathering units when they are used") { prefetch = false; }
+  SUBCASE("gathering the next unit ahead") { prefetch = true; }
   for (const int size : {1, 2, 4}) {
     CAPTURE(size);
     on_ranks(size, [&](const ProcessGroup& group) {
@@ -124,9 +127,11 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
       auto plain = model_of<CompositeWithParameters>(16), model = model_of<CompositeWithParameters>(16);
       std::int64_t whole = 0;
       for (const auto& parameter : plain->parameters()) whole += static_cast<std::int64_t>(parameter.nbytes());
-      fully_shard(*model->u1, mesh);
-      fully_shard(*model->u2, mesh);
-      fully_shard(model, mesh);
+      FullyShardOptions options;
+      options.prefetch = prefetch;
+      fully_shard(*model->u1, mesh, options);
+      fully_shard(*model->u2, mesh, options);
+      fully_shard(model, mesh, options);
 
       // Names are the plain model's; each rank has its rows.
       CHECK((model->named_parameters().keys() == plain->named_parameters().keys()));
@@ -148,7 +153,10 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
       CHECK(whole == 2 * unit + root);
       const auto use = training::memory_use(*model);
       CHECK(use.gathered == 0);
-      CHECK(use.gathered_peak == (size == 1 ? 0 : unit + root));  // one unit and what encloses it, never all; one rank shares
+      // One unit and what encloses it, and the one that is gathered ahead: never all. One rank shares the memory.
+      CHECK(use.gathered_peak == (size == 1 ? 0 : unit + root + (prefetch ? unit : 0)));
+      // Five steps, three units, forward and backward; nothing is gathered in vain. The root stays while its units come and go.
+      CHECK(use.gathers == 5 * 6);
       CHECK_FALSE(model->u1->l1->weight.storage().data());
     });
   }
@@ -252,7 +260,7 @@ TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
     model->named_parameters()["unit.l1.weight"].set_requires_grad(false);
     model->frozen->weight.set_requires_grad(true);
     for (auto& parameter : model->parameters()) parameter.mutable_grad() = torch::Tensor();
-    model(torch::ones({2, 3})).sum().backward();
+    model(here(torch::ones({2, 3}))).sum().backward();
     CHECK_FALSE(model->named_parameters()["unit.l1.weight"].grad().defined());
     CHECK(model->named_parameters()["frozen.weight"].grad().defined());
     CHECK(model->named_parameters()["frozen.weight"].requires_grad());

@@ -32,13 +32,21 @@ TEST_CASE("process group: bad input is refused before anything is sent") {
 }
 
 TEST_CASE("process group: a rank that does not come is named when the time is over, and the group is broken from then on") {
+  bool at_first = false;
+  SUBCASE("at the first collective") { at_first = true; }
+  SUBCASE("at a later one") { at_first = false; }
   on_ranks(
       3,
-      [](const ProcessGroup& group) {
+      [&](const ProcessGroup& group) {
         const ProcessMesh mesh(group, {3, 1});
+        const torch::Tensor tensor = here(torch::ones({4}));
+        if (!at_first) group.all_reduce(tensor);
         if (group.rank() == 2) return;  // keeps its group until it returns, and makes no call
-        const torch::Tensor tensor = torch::ones({4});
-        const Thrown thrown = thrown_by([&] { group.all_reduce(tensor); });
+        const Thrown thrown = thrown_by([&] {
+          group.all_reduce(tensor);
+          tensor.sum().item<float>();  // a device has nothing to say before this
+          group.barrier();
+        });
         CHECK((thrown.code == ErrorCode::kDeadline || thrown.code == ErrorCode::kUnavailable));
         CHECK(thrown.says("all-reduce of 16 bytes"));
         CHECK(thrown.says("rank " + std::to_string(group.rank()) + " of 3"));
@@ -56,31 +64,31 @@ TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type th
       for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong}) {
         CAPTURE(c10::toString(type));
         const int rank = group.rank();
-        const torch::Tensor own = torch::arange(3).to(type) + rank * 10;
-        torch::Tensor all = torch::empty({size, 3}, type);
+        const torch::Tensor own = here(torch::arange(3)).to(type) + rank * 10;
+        torch::Tensor all = here(torch::empty({size, 3}, type));
         group.all_gather(all, own);
-        for (int other = 0; other < size; ++other) CHECK(all[other].equal(torch::arange(3).to(type) + other * 10));
+        for (int other = 0; other < size; ++other) CHECK(all[other].equal(here(torch::arange(3)).to(type) + other * 10));
 
         // Rank r is sent rows [2r, 2r + 2).
-        const torch::Tensor parts = (torch::arange(2 * size).unsqueeze(1) + rank).to(type);
-        torch::Tensor sum = torch::empty({2, 1}, type);
+        const torch::Tensor parts = (here(torch::arange(2 * size)).unsqueeze(1) + rank).to(type);
+        torch::Tensor sum = here(torch::empty({2, 1}, type));
         group.reduce_scatter(sum, parts);
         const int ranks_sum = size * (size - 1) / 2;
-        CHECK(sum.equal(((torch::arange(2).unsqueeze(1) + 2 * rank) * size + ranks_sum).to(type)));
+        CHECK(sum.equal(((here(torch::arange(2)).unsqueeze(1) + 2 * rank) * size + ranks_sum).to(type)));
 
-        torch::Tensor reduced = torch::full({5}, rank + 1, type);
+        torch::Tensor reduced = here(torch::full({5}, rank + 1, type));
         group.all_reduce(reduced);
-        CHECK(reduced.equal(torch::full({5}, size * (size + 1) / 2, type)));
+        CHECK(reduced.equal(here(torch::full({5}, size * (size + 1) / 2, type))));
 
-        torch::Tensor told = torch::full({2}, rank, type);
+        torch::Tensor told = here(torch::full({2}, rank, type));
         group.broadcast(told, size - 1);
-        CHECK(told.equal(torch::full({2}, size - 1, type)));
+        CHECK(told.equal(here(torch::full({2}, size - 1, type))));
       }
-      torch::Tensor flags = torch::zeros({size}, torch::kBool);
-      group.all_gather(flags, torch::full({1}, group.rank() == 0, torch::kBool));
+      torch::Tensor flags = here(torch::zeros({size}, torch::kBool));
+      group.all_gather(flags, here(torch::full({1}, group.rank() == 0, torch::kBool)));
       CHECK(flags.count_nonzero().item<int>() == 1);
-      group.all_gather(torch::empty({0}), torch::empty({0}));
-      group.reduce_scatter(torch::empty({0}), torch::empty({0}));
+      group.all_gather(here(torch::empty({0})), here(torch::empty({0})));
+      group.reduce_scatter(here(torch::empty({0})), here(torch::empty({0})));
       group.barrier();
     });
   }
@@ -91,15 +99,15 @@ TEST_CASE("process group: calls that are under way at the same time end each wit
     std::vector<torch::Tensor> gathered, reduced;
     std::vector<training::Pending> pending;
     for (int i = 0; i < 8; ++i) {
-      gathered.push_back(torch::empty({3, 2}));
-      pending.push_back(group.all_gather_async(gathered.back(), torch::full({2}, 10 * i + group.rank(), torch::kFloat)));
-      reduced.push_back(torch::full({2}, i, torch::kBFloat16));
+      gathered.push_back(here(torch::empty({3, 2})));
+      pending.push_back(group.all_gather_async(gathered.back(), here(torch::full({2}, 10 * i + group.rank(), torch::kFloat))));
+      reduced.push_back(here(torch::full({2}, i, torch::kBFloat16)));
       pending.push_back(group.all_reduce_async(reduced.back()));
     }
     for (auto it = pending.rbegin(); it != pending.rend(); ++it) it->wait();
     for (int i = 0; i < 8; ++i) {
       CHECK(gathered[static_cast<std::size_t>(i)][2][1].item<float>() == static_cast<float>(10 * i + 2));
-      CHECK(reduced[static_cast<std::size_t>(i)].equal(torch::full({2}, 3 * i, torch::kBFloat16)));
+      CHECK(reduced[static_cast<std::size_t>(i)].equal(here(torch::full({2}, 3 * i, torch::kBFloat16))));
     }
   });
 }
@@ -112,7 +120,7 @@ TEST_CASE("process group: a mesh has a group for each row and each column") {
     CHECK((mesh.axis(1).ranks() == std::vector<int>{2 * row, 2 * row + 1}));
     CHECK(mesh.axis(0).rank() == row);
     CHECK(mesh.axis(1).rank() == column);
-    torch::Tensor rows = torch::full({1}, 1 << group.rank(), torch::kFloat), columns = rows.clone();
+    torch::Tensor rows = here(torch::full({1}, 1 << group.rank(), torch::kFloat)), columns = rows.clone();
     mesh.axis(1).all_reduce(rows);
     mesh.axis(0).all_reduce(columns);
     CHECK(rows.item<float>() == static_cast<float>(3 << (2 * row)));

@@ -66,7 +66,7 @@ TEST_CASE("B5.4 replicate covers exactly the parameters that no sharded child ow
     fully_shard(*model->u1, ProcessMesh(group), linear);
     fully_shard(*model->u2, ProcessMesh(group), linear);
     replicate(model, group);
-    model(torch::ones({2, kWidth})).sum().backward();
+    model(here(torch::ones({2, kWidth}))).sum().backward();
     const auto names = training::replicated_parameters(*model);
     CHECK((std::set<std::string>(names.begin(), names.end()) == std::set<std::string>{"l.weight", "l.bias", "p"}));
     for (const auto& parameter : model->named_parameters()) CHECK(parameter.value().grad().defined());

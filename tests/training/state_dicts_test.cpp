@@ -53,9 +53,9 @@ TEST_CASE("state dicts: contradicting options, foreign submodules and dicts that
     const torch::Tensor before = model->l1->parameters()[0].detach().clone();
     Dict wrong = training::get_model_state_dict(*model);
     wrong.erase("l1.bias");
-    wrong["l1.weight"] = torch::ones({5, 6});
-    wrong["l2.weight"] = torch::ones({6, 6});
-    wrong.insert("more", torch::ones({1}));
+    wrong["l1.weight"] = here(torch::ones({5, 6}));
+    wrong["l2.weight"] = here(torch::ones({6, 6}));
+    wrong.insert("more", here(torch::ones({1})));
     const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, wrong); });
     CHECK(thrown.code == ErrorCode::kMismatch);
     CHECK(thrown.says("\"l1.bias\" is missing"));
@@ -63,7 +63,7 @@ TEST_CASE("state dicts: contradicting options, foreign submodules and dicts that
     CHECK(thrown.says("\"more\" is not in the model"));
     CHECK_FALSE(thrown.says("l2.weight"));
     CHECK(model->l2->parameters()[0].count_nonzero().item<int>() > 0);
-    CHECK_FALSE(model->l2->parameters()[0].equal(torch::ones({3, 6})));  // nothing was changed
+    CHECK_FALSE(model->l2->parameters()[0].equal(here(torch::ones({3, 6}))));  // nothing was changed
     CHECK(model->l1->parameters()[0].equal(before));
 
     auto late = composite();
@@ -141,8 +141,8 @@ TEST_CASE("state dicts: sharded by default, live, and selected by the options") 
     // Not strict: what is there is taken.
     StateDictOptions loose;
     loose.strict = false;
-    training::set_model_state_dict(*model, {{"l1.bias", torch::full({6}, 3.0)}, {"unknown", torch::ones({1})}}, loose);
-    CHECK(model->named_parameters()["l1.bias"].equal(torch::full({3}, 3.0)));
+    training::set_model_state_dict(*model, {{"l1.bias", here(torch::full({6}, 3.0))}, {"unknown", here(torch::ones({1}))}}, loose);
+    CHECK(model->named_parameters()["l1.bias"].equal(here(torch::full({3}, 3.0))));
   });
 }
 

@@ -1,0 +1,98 @@
+#include <cairn/training/device_watch.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace cairn::training {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+constexpr milliseconds kPollMax{50};
+}
+
+struct DeviceWatch::State {
+  struct Expected {
+    std::string action;
+    c10::Event over;
+    steady_clock::time_point until;
+  };
+
+  static void run(const std::shared_ptr<State>& state) {
+    std::unique_lock lock(state->mutex);
+    while (!state->stopped) {
+      auto& expected = state->expected;
+      if (expected.empty()) {
+        state->changed.wait(lock);
+        continue;
+      }
+      if (is_over(expected.front().over)) {
+        expected.pop_front();
+        continue;
+      }
+      if (steady_clock::now() >= expected.front().until) {
+        const std::string action = std::move(expected.front().action);
+        lock.unlock();
+        state->late(action);
+        return;
+      }
+      state->changed.wait_for(lock, std::clamp(state->timeout / 20, milliseconds(1), kPollMax));
+    }
+  }
+
+  static bool is_over(const c10::Event& event) {
+    try {
+      return event.query();
+    } catch (const std::exception&) {
+      return true;  // the device has failed: whoever uses it next is told by the device itself
+    }
+  }
+
+  milliseconds timeout;
+  std::function<void(const std::string&)> late;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Expected> expected;
+  bool stopped = false;
+  std::thread thread;
+};
+
+DeviceWatch::DeviceWatch(milliseconds timeout, std::function<void(const std::string& action)> late)
+    : state_(std::make_shared<State>()) {
+  state_->timeout = timeout;
+  state_->late = std::move(late);
+  state_->thread = std::thread([state = state_] { State::run(state); });
+}
+
+DeviceWatch::~DeviceWatch() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopped = true;
+    state_->expected.clear();
+  }
+  state_->changed.notify_all();
+  if (state_->thread.get_id() == std::this_thread::get_id()) {
+    state_->thread.detach();
+  } else {
+    state_->thread.join();
+  }
+}
+
+void DeviceWatch::expect(std::string action, c10::Device device) {
+  c10::Event over(device.type());
+  over.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->expected.push_back({std::move(action), std::move(over), steady_clock::now() + state_->timeout});
+  }
+  state_->changed.notify_all();
+}
+
+}  // namespace cairn::training

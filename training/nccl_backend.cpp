@@ -1,0 +1,60 @@
+#include <cstdlib>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <cairn/training/c10d_backends.hpp>
+
+namespace cairn::training {
+namespace {
+
+class NcclBackend : public C10dBackend {
+ public:
+  explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
+  ~NcclBackend() override {
+    try {
+      if (!aborted_) group_->shutdown();
+    } catch (const std::exception&) {  // a peer has gone: nothing is left to be told
+    }
+  }
+
+  Work all_gather(torch::Tensor output, torch::Tensor input) override { return group_->_allgather_base(output, input); }
+  Work all_to_all(torch::Tensor output, torch::Tensor input) override {
+    std::vector<std::int64_t> equal;
+    return group_->alltoall_base(output, input, equal, equal);
+  }
+  Work all_reduce(torch::Tensor tensor) override {
+    std::vector<torch::Tensor> tensors{tensor};
+    return group_->allreduce(tensors);
+  }
+  Work broadcast(torch::Tensor tensor, int root) override {
+    std::vector<torch::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return group_->broadcast(tensors, options);
+  }
+  Work reduce_scatter(torch::Tensor output, torch::Tensor input) override { return group_->_reduce_scatter_base(output, input); }
+
+  bool sums(at::ScalarType type) const override { return type != at::kBool; }
+  bool reduces_and_scatters() const override { return true; }
+  void abort() override {
+    aborted_ = true;
+    group_->abort();
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               std::chrono::milliseconds timeout) {
+  // c10d would end the process when a collective is late; ProcessGroup reports it instead.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = 2 * timeout;  // not before ProcessGroup itself
+  return std::make_unique<NcclBackend>(c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, std::move(options)));
+}
+
+}  // namespace cairn::training
