@@ -69,7 +69,7 @@ class ComputedAnew : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     std::vector<torch::Tensor> inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const torch::Tensor input = inputs_[i].unpack(shared_from_this());
+      const torch::Tensor input = inputs_[i].unpack(pointer_to(*this));
       inputs.push_back(input.defined() ? input.detach().set_requires_grad(requires_grad_[i]) : input);
     }
     variable_list results(inputs.size());
@@ -105,7 +105,7 @@ class ComputedAnew : public torch::autograd::Node {
 
 torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
                                 const ActivationCheckpointOptions& options) {
-  std::shared_ptr<ComputedAnew> node(new ComputedAnew(forward, inputs, options.preserve_rng_state), torch::autograd::deleteNode);
+  const NodePointer node = make_node<ComputedAnew>(forward, inputs, options.preserve_rng_state);
   torch::Tensor output;
   {
     const torch::NoGradGuard no_grad;

@@ -82,7 +82,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
     bool gradient_came = false;       // in this backward pass
     torch::Tensor no_gradient;        // stands in for the gradient of `full`
     // Held, or its hooks would go.
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    decltype(torch::autograd::Edge::function) accumulator;
   };
   // Parameters on their way: the parts of all ranks, one after the other.
   struct Gathering {

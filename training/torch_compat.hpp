@@ -2,9 +2,13 @@
 // Nothing else in `training` asks for the version.
 #pragma once
 
+#include <memory>
+#include <type_traits>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -23,6 +27,29 @@ struct OpenTensorImpl : c10::TensorImpl {
 struct OpenModule : torch::nn::Module {
   using torch::nn::Module::parameters_;
 };
+
+// Owns a node of the graph: a std::shared_ptr until some 2.x, an intrusive pointer since.
+using NodePointer = decltype(torch::autograd::Edge::function);
+inline constexpr bool kNodesAreShared = std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>;
+
+template <class Node, class... Arguments>
+NodePointer make_node(Arguments&&... arguments) {
+  if constexpr (kNodesAreShared) {
+    return NodePointer(new Node(std::forward<Arguments>(arguments)...), [](Node* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// To a node that is owned already.
+template <class Node, class Pointer = NodePointer>
+Pointer pointer_to(Node& node) {
+  if constexpr (kNodesAreShared) {
+    return node.shared_from_this();
+  } else {
+    return Pointer::reclaim_copy(&node);
+  }
+}
 
 inline void mark_as_sharded(const torch::Tensor& tensor) {
   auto member = &OpenTensorImpl::key_set_;

@@ -21,14 +21,18 @@ namespace {
 const ProcessGroup& ranks() {
   static const ProcessGroup group = [] {
     at::set_num_threads(1);
+    const char* const local_rank = std::getenv("LOCAL_RANK");
+    rank_device() = device_of_rank(local_rank == nullptr ? 0 : std::stoi(local_rank));
+    static const c10::DeviceGuard of_this_process(rank_device());
     return process_group_from_environment();
   }();
   return group;
 }
 
 Hooked<Chain> chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0) {
+  ranks();  // before anything is made, as they say on which device
   torch::manual_seed(seed);
-  return Hooked<Chain>(sizes);
+  return here(Hooked<Chain>(sizes));
 }
 
 enum class Wrapper { kFull, kHybrid, kReplicated };
@@ -53,7 +57,7 @@ double train_step(Model& model, torch::optim::Optimizer& optimizer, const torch:
 
 torch::Tensor random_input(std::int64_t rows, std::int64_t columns) {
   torch::manual_seed(0);
-  return torch::rand({rows, columns});
+  return here(torch::rand({rows, columns}));
 }
 
 // The local tensors of a state dict, copied.
@@ -184,7 +188,7 @@ void check_end_to_end(Wrapper wrapper, const std::string& name) {
   auto fresh = chain_of(sizes, 7);
   wrap(fresh, wrapper, name + "/second");
   auto fresh_optimizer = std::make_shared<torch::optim::Adam>(fresh->parameters(), 0.2);
-  auto fresh_object = std::make_shared<TestState>(torch::zeros({10, 10}));
+  auto fresh_object = std::make_shared<TestState>(here(torch::zeros({10, 10})));
   const std::shared_ptr<torch::nn::Module> fresh_module = fresh.ptr();
   StateDict state{{"model", fresh_module},
                   {"optimizer", stateful(fresh_optimizer, fresh_module)},
@@ -249,7 +253,8 @@ struct FixtureNetImpl : torch::nn::Module {
 torch::Tensor tensor_of(const SafeTensor& safe) {
   return torch::from_blob(const_cast<char*>(safe.bytes.data()), array_of(safe.sizes),
                           torch::TensorOptions().dtype(*scalar_type_of(safe.dtype)))
-      .clone();
+      .clone()
+      .to(rank_device());
 }
 
 }  // namespace
@@ -260,7 +265,8 @@ TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded 
   for (const auto& [folder, sizes] : fixtures) {
     CAPTURE(folder);
     torch::manual_seed(3);
-    Hooked<FixtureNetImpl> model(sizes);
+    ranks();
+    auto model = here(Hooked<FixtureNetImpl>(sizes));
     FullyShardOptions options;
     options.wrap_policy = wrap_classes<torch::nn::LinearImpl>();
     fully_shard(model, ProcessMesh(ranks()), options);
@@ -318,7 +324,8 @@ TEST_CASE("B3.2 a sharded model and its optimizer go through a URL; the optimize
   };
   const auto wrapped = [](std::uint64_t seed) {
     torch::manual_seed(seed);
-    Hooked<NetImpl> model;
+    ranks();
+    auto model = here(Hooked<NetImpl>());
     FullyShardOptions options;
     options.wrap_policy = wrap_classes<torch::nn::SequentialImpl>();
     fully_shard(model, ProcessMesh(ranks()), options);

@@ -1,0 +1,309 @@
+// What sharding costs a training step. Without arguments: on the CPU, one rank, `replicate` and `fully_shard` beside the plain model.
+// With --cuda, as the ranks of cairn-launch, each on a CUDA device of its own: a transformer of about a billion parameters computed in
+// bfloat16, fully sharded and replicated: time and memory of a step, and of saving and resuming. fsdp2_step.py is the same in PyTorch.
+//
+// One JSON object a line, by rank 0: {name, value, unit, limit, ratio, goal, met}; medians. `--quick`: a smaller model, fewer steps.
+// `--directory DIRECTORY`: where the checkpoint goes; default /dev/shm.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+#ifdef CAIRN_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/process_groups.hpp>
+#include <cairn/training/fully_shard.hpp>
+#include <cairn/training/replicate.hpp>
+#include <cairn/training/state_dicts.hpp>
+
+namespace cairn {
+namespace {
+
+using training::Hooked;
+using training::ProcessGroup;
+using training::ProcessMesh;
+
+struct Shape {
+  std::int64_t layers, width, heads, words, length, rows;  // rows: of a rank's batch
+};
+constexpr Shape kLarge{18, 2048, 16, 32000, 512, 16};
+constexpr Shape kQuick{4, 1024, 16, 8000, 256, 4};
+constexpr Shape kSmall{4, 256, 4, 1000, 64, 2};
+
+double seconds_of(const std::function<void()>& act) {
+  const auto start = std::chrono::steady_clock::now();
+  act();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// `limit` 0: none. `goal`: the most that value may be, in limits; 0: none.
+void print(const std::string& name, double value, const char* unit, double limit = 0, double goal = 0) {
+  std::printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"", name.c_str(), value, unit);
+  if (limit > 0) std::printf(", \"limit\": %.6g, \"ratio\": %.4g", limit, value / limit);
+  if (goal > 0)
+    std::printf(", \"goal\": \"at most %.4g x the limit\", \"met\": %s", goal, value <= goal * limit ? "true" : "false");
+  std::printf("}\n");
+  std::fflush(stdout);
+}
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(const Shape& shape)
+      : heads(shape.heads),
+        before_attention(torch::nn::LayerNormOptions({shape.width})),
+        before_mlp(torch::nn::LayerNormOptions({shape.width})),
+        qkv(shape.width, 3 * shape.width),
+        out(shape.width, shape.width),
+        up(shape.width, 4 * shape.width),
+        down(4 * shape.width, shape.width) {
+    register_module("before_attention", before_attention);
+    register_module("before_mlp", before_mlp);
+    register_module("qkv", qkv);
+    register_module("out", out);
+    register_module("up", up);
+    register_module("down", down);
+  }
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask) {
+    const std::int64_t rows = x.size(0), length = x.size(1), width = x.size(2);
+    const auto parts = qkv(before_attention(x)).view({rows, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
+    const torch::Tensor scores = torch::matmul(parts[0], parts[1].transpose(-1, -2)) * scale;
+    const torch::Tensor mixed = torch::matmul(torch::softmax(scores + mask, -1), parts[2]);
+    const torch::Tensor attended = x + out(mixed.transpose(1, 2).reshape({rows, length, width}));
+    return attended + down(torch::gelu(up(before_mlp(attended))));
+  }
+  std::int64_t heads;
+  torch::nn::LayerNorm before_attention, before_mlp;
+  torch::nn::Linear qkv, out, up, down;
+};
+TORCH_MODULE(Block);
+
+struct TransformerImpl : torch::nn::Module {
+  explicit TransformerImpl(const Shape& shape)
+      : words(shape.words, shape.width), places(shape.length, shape.width), scores(shape.width, shape.words) {
+    register_module("words", words);
+    register_module("places", places);
+    for (std::int64_t i = 0; i < shape.layers; ++i) blocks->push_back(Block(shape));
+    register_module("blocks", blocks);
+    register_module("scores", scores);
+    mask = register_buffer("mask", torch::full({shape.length, shape.length}, -1e4).triu(1));
+  }
+  torch::Tensor forward(const torch::Tensor& input) {
+    torch::Tensor x = words(input) + places(torch::arange(input.size(1), input.device()));
+    const torch::Tensor in_type = mask.to(x.scalar_type());
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, in_type);
+    return scores(x);
+  }
+  torch::nn::Embedding words, places;
+  torch::nn::ModuleList blocks;
+  torch::nn::Linear scores;
+  torch::Tensor mask;
+};
+TORCH_MODULE(Transformer);
+
+void wait_for(at::Device device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+void reset_peak(at::Device device) {
+#ifdef CAIRN_HAS_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+  (void)device;
+}
+
+double peak_mib(at::Device device) {
+#ifdef CAIRN_HAS_CUDA
+  if (device.is_cuda())
+    return static_cast<double>(c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak) / (1 << 20);
+#endif
+  (void)device;
+  return 0;
+}
+
+// A model in training. Every rank has an input of its own.
+class Trainer {
+ public:
+  Trainer(const Shape& shape, at::Device device, int rank, const std::function<void(Hooked<Transformer>&)>& wrap)
+      : device_(device) {
+    torch::manual_seed(0);
+    model_ = Hooked<Transformer>(shape);
+    model_->to(device);
+    wrap(model_);
+    optimizer_ = std::make_shared<torch::optim::AdamW>(model_->parameters(), 1e-4);
+    torch::manual_seed(static_cast<std::uint64_t>(rank));
+    input_ = torch::randint(shape.words, {shape.rows, shape.length}, torch::kLong).to(device);
+  }
+
+  // Forward and backward, and apart from it the optimizer.
+  std::pair<double, double> step() {
+    const double pass = seconds_of([&] {
+      optimizer_->zero_grad();
+      const torch::Tensor scores = model_(input_);
+      torch::nn::functional::cross_entropy(scores.view({-1, scores.size(2)}), input_.view(-1)).backward();
+      wait_for(device_);
+    });
+    return {pass, seconds_of([&] {
+              optimizer_->step();
+              wait_for(device_);
+            })};
+  }
+
+  Hooked<Transformer>& model() { return model_; }
+  StateDict state() {
+    const auto as_module = std::static_pointer_cast<torch::nn::Module>(model_.ptr());
+    return {{"model", as_module}, {"optimizer", stateful(optimizer_, as_module)}};
+  }
+
+ private:
+  at::Device device_;
+  Hooked<Transformer> model_{nullptr};
+  std::shared_ptr<torch::optim::AdamW> optimizer_;
+  torch::Tensor input_;
+};
+
+// --- one rank on the CPU ------------------------------------------------------------------------------------------------------
+
+void measure_overhead(bool quick) {
+  const ProcessGroup alone = ProcessGroup::single();
+  const auto blocks = training::wrap_classes<BlockImpl>();
+  Trainer plain(kSmall, at::kCPU, 0, [](auto&) {});
+  Trainer replicated(kSmall, at::kCPU, 0, [&](auto& model) { training::replicate(*model, alone); });
+  Trainer sharded(kSmall, at::kCPU, 0, [&](auto& model) {
+    training::FullyShardOptions options;
+    options.wrap_policy = blocks;
+    training::fully_shard(model, ProcessMesh(alone), options);
+  });
+  std::vector<double> of_plain, of_replicated, of_sharded;
+  for (int i = 0; i < (quick ? 7 : 41); ++i) {  // side by side: the machine's mood is the same for all
+    for (const auto& [trainer, times] : {std::pair{&plain, &of_plain}, {&replicated, &of_replicated}, {&sharded, &of_sharded}}) {
+      const auto [pass, rest] = trainer->step();
+      if (i > 1) times->push_back(pass + rest);
+    }
+  }
+  print("training_step_cpu_replicate_1_rank", median(of_replicated), "s", median(of_plain), 1.05);
+  print("training_step_cpu_fully_shard_1_rank", median(of_sharded), "s", median(of_plain), 1.05);
+}
+
+// --- ranks on CUDA devices -----------------------------------------------------------------------------------------------------
+
+struct Measured {
+  double pass, optimizer, peak;
+};
+
+Measured measure_steps(Trainer& trainer, at::Device device, int steps) {
+  for (int i = 0; i < 4; ++i) trainer.step();
+  reset_peak(device);
+  std::vector<double> passes, rests;
+  for (int i = 0; i < steps; ++i) {
+    const auto [pass, rest] = trainer.step();
+    passes.push_back(pass);
+    rests.push_back(rest);
+  }
+  return {median(passes), median(rests), peak_mib(device)};
+}
+
+void print_steps(const std::string& name, const Measured& measured, int ranks) {
+  const std::string of = name + "_" + std::to_string(ranks) + "_ranks";
+  print("training_pass_cuda_" + of, measured.pass, "s");
+  print("training_step_cuda_" + of, measured.pass + measured.optimizer, "s");
+  print("training_peak_cuda_" + of, measured.peak, "MiB");
+}
+
+void measure_ranks(bool quick, const std::string& directory) {
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank == nullptr ? 0 : std::atoi(local_rank)));
+  const c10::DeviceGuard guard(device);
+  const ProcessGroup group = training::process_group_from_environment();
+  World world = World::from_environment();
+  const bool tells = group.rank() == 0;
+  const Shape& shape = quick ? kQuick : kLarge;
+  const int steps = quick ? 5 : 15;
+  const auto wrap = [&](training::ShardingStrategy strategy) {
+    return [&, strategy](Hooked<Transformer>& model) {
+      training::FullyShardOptions options;
+      options.wrap_policy = training::wrap_classes<BlockImpl>();
+      options.strategy = strategy;
+      options.mixed_precision.parameters = at::kBFloat16;
+      options.mixed_precision.reduction = at::kFloat;
+      training::fully_shard(model, ProcessMesh(group), options);
+    };
+  };
+  {
+    Trainer sharded(shape, device, group.rank(), wrap(training::ShardingStrategy::kFull));
+    std::int64_t parameters = 0;
+    for (const auto& parameter : sharded.model()->parameters()) parameters += parameter.numel();
+    const Measured measured = measure_steps(sharded, device, steps);
+    if (tells) {
+      print("training_parameters_of_rank_0", static_cast<double>(parameters), "elements");
+      print_steps("fully_shard", measured, group.size());
+    }
+
+    Checkpointer checkpointer(world);
+    const std::string where = directory + "/cairn_training_benchmark";
+    const double save = seconds_of([&] { checkpointer.save(sharded.state(), where); });
+    Trainer resumed(shape, device, group.rank(), wrap(training::ShardingStrategy::kFull));
+    StateDict state = resumed.state();
+    const double load = seconds_of([&] { checkpointer.load(state, where); });
+    const double first = resumed.step().first;
+    group.barrier();
+    if (tells) {
+      print("training_save_cuda", save, "s");
+      print("training_resume_cuda_load", load, "s");
+      print("training_resume_cuda_first_pass", first, "s");
+      std::filesystem::remove_all(where);
+    }
+  }
+  Trainer replicated(shape, device, group.rank(), wrap(training::ShardingStrategy::kNoShard));
+  const Measured measured = measure_steps(replicated, device, steps);
+  if (tells) print_steps("replicate", measured, group.size());
+  world.shutdown(std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  bool quick = false, cuda = false;
+  std::string directory = "/dev/shm";
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--quick") {
+      quick = true;
+    } else if (std::string_view(argv[i]) == "--cuda") {
+      cuda = true;
+    } else if (std::string_view(argv[i]) == "--directory" && i + 1 < argc) {
+      directory = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: %s [--quick] [--cuda [--directory DIRECTORY]]\n", argv[0]);
+      return 2;
+    }
+  }
+  try {
+    if (cuda) {
+      cairn::measure_ranks(quick, directory);
+    } else {
+      torch::set_num_threads(1);
+      cairn::measure_overhead(quick);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
