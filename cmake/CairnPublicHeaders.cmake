@@ -33,6 +33,7 @@ set(CAIRN_PUBLIC_HEADERS
     training/distributed_tensor.hpp
     training/fully_shard.hpp
     training/hooked.hpp
+    training/parallelize.hpp
     training/process_group.hpp
     training/process_mesh.hpp
     training/replicate.hpp

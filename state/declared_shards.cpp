@@ -1,68 +1,28 @@
 // Which tensors are parts of larger ones.
-#include <algorithm>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
-
-#include <c10/core/UndefinedTensorImpl.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/state/weak_tensor_table.hpp>
 
 namespace cairn {
 namespace {
 
-using TensorPointer = std::decay_t<decltype(std::declval<torch::Tensor>().getIntrusivePtr())>;
-using WeakTensorPointer = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
-class Registry {
- public:
-  struct Layout {
-    DeviceMesh mesh;
-    std::vector<Placement> placements;
-    int rank;
-  };
-  struct Declaration {
-    // While it is held, no other TensorImpl gets this address: a lookup never finds a dead tensor's declaration.
-    WeakTensorPointer tensor;
-    Box box;
-    Extents size;
-    std::shared_ptr<const Layout> layout;  // may be null
-  };
-
-  void put(const torch::Tensor& parameter, const Box& box, const Extents& size, std::shared_ptr<const Layout> layout = nullptr) {
-    const std::lock_guard lock(mutex_);
-    if (declarations_.size() >= sweep_at_) sweep();
-    const TensorPointer pointer = parameter.getIntrusivePtr();
-    declarations_.insert_or_assign(pointer.get(), Declaration{WeakTensorPointer(pointer), box, size, std::move(layout)});
-  }
-
-  std::optional<Declaration> find(const torch::Tensor& parameter) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = declarations_.find(parameter.unsafeGetTensorImpl());
-    if (found == declarations_.end()) return std::nullopt;
-    return found->second;
-  }
-
- private:
-  static constexpr std::size_t kSweepAtLeast = 256;
-
-  void sweep() {
-    for (auto it = declarations_.begin(); it != declarations_.end();) {
-      it = it->second.tensor.expired() ? declarations_.erase(it) : std::next(it);
-    }
-    sweep_at_ = std::max(kSweepAtLeast, 2 * declarations_.size());
-  }
-
-  mutable std::mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, Declaration> declarations_;
-  std::size_t sweep_at_ = kSweepAtLeast;
+struct MeshLayout {
+  DeviceMesh mesh;
+  std::vector<Placement> placements;
+  int rank;
+};
+struct DeclaredShard {
+  Box box;
+  Extents size;
+  std::shared_ptr<const MeshLayout> layout;  // may be null
 };
 
 // Never destroyed: tensors may outlive static objects.
-Registry& registry() {
-  static Registry* const instance = new Registry;
+WeakTensorTable<DeclaredShard>& declarations() {
+  static auto* const instance = new WeakTensorTable<DeclaredShard>;
   return *instance;
 }
 
@@ -83,7 +43,7 @@ void check_declaration(const torch::Tensor& parameter, const Box& box, const Ext
 
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size) {
   check_declaration(parameter, box, size);
-  registry().put(parameter, box, size);
+  declarations().put(parameter, {box, size, nullptr});
 }
 
 void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
@@ -91,19 +51,19 @@ void declare_shard(const torch::Tensor& parameter, const Extents& size, const De
   const auto box = local_box(size, mesh, placements, rank);
   if (!box) refuse_declaration("rank " + std::to_string(rank) + " is not in the mesh");
   check_declaration(parameter, *box, size);
-  registry().put(parameter, *box, size, std::make_shared<const Registry::Layout>(Registry::Layout{mesh, placements, rank}));
+  declarations().put(parameter, {*box, size, std::make_shared<const MeshLayout>(MeshLayout{mesh, placements, rank})});
 }
 
 std::optional<std::pair<Box, Extents>> declared_shard(const torch::Tensor& parameter) {
   if (!parameter.defined()) return std::nullopt;
-  const auto found = registry().find(parameter);
+  const auto found = declarations().find(parameter);
   if (!found) return std::nullopt;
   return std::make_pair(found->box, found->size);
 }
 
 Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
   if (!declared.defined()) return tensor;
-  const auto declaration = registry().find(declared);
+  const auto declaration = declarations().find(declared);
   if (!declaration) return tensor;
   const Box& box = declaration->box;
   if (extents_of(tensor.sizes()) != box.sizes) {

@@ -31,7 +31,7 @@ torch::Tensor differentiable(const torch::Tensor& input, const TensorMap& forwar
   }
   if (!torch::GradMode::is_enabled() || !input.requires_grad()) return result;
   if (result.is_same(input)) result = input.detach();
-  const std::shared_ptr<Mapped> node(new Mapped(std::move(backward)), torch::autograd::deleteNode);
+  const auto node = make_node<Mapped>(std::move(backward));
   node->set_next_edges(torch::autograd::collect_next_edges(input));
   torch::autograd::set_history(result, node);
   return result;

@@ -12,6 +12,9 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/parallel_parameter.hpp>
+#include <cairn/training/parameter_layout.hpp>
+#include <cairn/training/ranks_alike.hpp>
 #include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>
 
@@ -23,12 +26,6 @@ using UnitPointer = std::shared_ptr<ShardedUnit>;
 
 [[noreturn]] void refuse(ErrorCode code, const Module& module, const std::string& why) {
   throw Error(code, "fully_shard of " + module.name() + ": " + why);
-}
-
-// The unit that a tensor belongs to, as the shard or as the full parameter; null for others.
-UnitPointer unit_of(const torch::Tensor& tensor) {
-  const MemoryOwner* const owner = memory_owner(tensor);
-  return owner == nullptr ? nullptr : owner->unit.lock();
 }
 
 bool is_ignored(const Module& module, const FullyShardOptions& options) {
@@ -71,16 +68,8 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
     digest.add(static_cast<std::int64_t>(parameter.tensor.requires_grad()));
     for (const std::int64_t size : parameter.tensor.sizes()) digest.add(size);
   }
-  const Digest own = digest.finish();
   const ProcessGroup& world = mesh.world();
-  torch::Tensor sent = torch::empty({static_cast<std::int64_t>(own.size())}, torch::kUInt8);
-  std::copy(own.begin(), own.end(), sent.data_ptr<std::uint8_t>());
-  torch::Tensor all = torch::empty({world.size(), sent.numel()}, torch::kUInt8);
-  world.all_gather(all, sent);
-  std::vector<int> differing;
-  for (int rank = 1; rank < world.size(); ++rank) {
-    if (!all[rank].equal(all[0])) differing.push_back(world.ranks()[static_cast<std::size_t>(rank)]);
-  }
+  const std::vector<int> differing = ranks_that_differ(digest.finish(), world);
   if (!differing.empty()) {
     refuse(ErrorCode::kMismatch, module,
            name_ranks(differing) + " wrapped something else than rank " + std::to_string(world.ranks().front()) +
@@ -102,7 +91,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   std::vector<UnitPointer> inner;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
-    if (UnitPointer unit = unit_of(tensor)) {
+    if (UnitPointer unit = unit_behind(tensor)) {
       if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
       check_shardable(module, place.name, tensor);
@@ -131,7 +120,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
     }
   }
   if (shards.empty()) return;
-  const UnitPointer made = unit_of(shards.front());
+  const UnitPointer made = unit_behind(shards.front());
   for (const auto& unit : inner) made->enclose(unit);
 }
 
@@ -142,7 +131,7 @@ std::int64_t unwrapped_elements(Module& module, const FullyShardOptions& options
   std::int64_t elements = 0;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
-    if (!unit_of(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) elements += tensor.numel();
+    if (!unit_behind(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) elements += tensor.numel();
   }
   return elements;
 }
@@ -160,7 +149,7 @@ void shard_inside(Module& module, const ProcessMesh& mesh, const FullyShardOptio
 std::vector<UnitPointer> units_in(const Module& module) {
   std::vector<UnitPointer> units;
   for (const auto& parameter : module.parameters()) {
-    UnitPointer unit = unit_of(parameter);
+    UnitPointer unit = unit_behind(parameter);
     if (unit && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(std::move(unit));
   }
   return units;
@@ -212,26 +201,38 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
   const torch::NoGradGuard no_grad;
   const bool largest = std::isinf(norm_type);
   const auto join = [largest](double& total, double part) { total = largest ? std::max(total, part) : total + part; };
-  // By the ranks over which the parameters are cut.
-  std::map<std::vector<int>, std::pair<ProcessGroup, double>> parts;
+  // Of the parameters that are cut over the same ranks; in the parameters' order, which is the same on all ranks.
+  struct Part {
+    std::vector<ProcessGroup> groups;
+    double sum = 0;
+  };
+  std::vector<Part> parts;
+  const auto part_of_groups = [&parts](const std::vector<ProcessGroup>& groups) -> Part& {
+    const auto same = [](const ProcessGroup& a, const ProcessGroup& b) { return a.ranks() == b.ranks(); };
+    for (Part& part : parts) {
+      if (std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(), same)) return part;
+    }
+    return parts.emplace_back(Part{groups});
+  };
   std::vector<torch::Tensor> gradients;
   std::set<const void*> seen;
   for (const auto& parameter : module.parameters()) {
-    const UnitPointer unit = unit_of(parameter);
-    const ProcessGroup group = unit ? unit->shard_group() : ProcessGroup::single();
-    const auto place = parts.emplace(group.size() > 1 ? group.ranks() : std::vector<int>{}, std::make_pair(group, 0.0)).first;
+    Part& part = part_of_groups(groups_cutting(parameter));
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.push_back(parameter.grad());
     if (parameter.grad().numel() == 0) continue;
     const double norm = largest ? parameter.grad().abs().max().item<double>() : parameter.grad().norm(norm_type).item<double>();
-    join(place->second.second, largest ? norm : std::pow(norm, norm_type));
+    join(part.sum, largest ? norm : std::pow(norm, norm_type));
   }
   double total = 0;
-  for (const auto& [ranks, part] : parts) {
-    const auto& [group, own] = part;
-    torch::Tensor all = torch::empty({group.size()}, torch::kDouble);
-    group.all_gather(all, torch::full({1}, own, torch::kDouble));
-    for (int rank = 0; rank < group.size(); ++rank) join(total, all[rank].item<double>());
+  for (Part& part : parts) {
+    for (const ProcessGroup& group : part.groups) {
+      torch::Tensor all = torch::empty({group.size()}, torch::kDouble);
+      group.all_gather(all, torch::full({1}, part.sum, torch::kDouble));
+      part.sum = 0;
+      for (int rank = 0; rank < group.size(); ++rank) join(part.sum, all[rank].item<double>());
+    }
+    join(total, part.sum);
   }
   if (!largest) total = std::pow(total, 1.0 / norm_type);
   const double factor = max_norm / (total + 1e-6);
@@ -243,13 +244,12 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
 
 torch::Tensor full_tensor(const torch::Tensor& shard) {
   const MemoryOwner* const owner = memory_owner(shard);
-  const UnitPointer unit = unit_of(shard);
-  if (!unit) return shard.detach().clone();
-  if (owner->role != MemoryOwner::Role::kShard) {
+  if (is_parallel_handle(shard) || (owner != nullptr && owner->role != MemoryOwner::Role::kShard)) {
     throw Error(ErrorCode::kInvalidArgument,
-                "full_tensor: \"" + owner->name + "\" was taken from the module's member; pass the shard from its parameters()");
+                "full_tensor: " + (owner != nullptr ? '"' + owner->name + '"' : std::string("this one")) +
+                    " was taken from the module's member; pass the shard from its parameters()");
   }
-  return unit->whole(owner->index, shard.detach());
+  return whole_like(shard, shard.detach());
 }
 
 MemoryUse memory_use(const Module& module) {

@@ -1,6 +1,6 @@
 #include <cairn/training/gather_on_use.hpp>
 
-#include <mutex>
+#include <algorithm>
 #include <vector>
 
 #include <torch/library.h>
@@ -94,10 +94,7 @@ class Uses {
 
 void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
-  bool makes_views = false;
-  for (const auto& returned : schema.returns()) {
-    makes_views = makes_views || (returned.alias_info() != nullptr && !returned.alias_info()->isWrite());
-  }
+  const bool reads = !makes_views(schema);
   Units units;
   const auto& arguments = schema.arguments();
   const std::size_t first = stack->size() - arguments.size();
@@ -105,12 +102,12 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
     const c10::IValue& value = (*stack)[first + i];
     const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     if (value.isTensor()) {
-      note(value.toTensor(), written, !makes_views, schema, units);
+      note(value.toTensor(), written, reads, schema, units);
     } else if (value.isTensorList()) {
-      for (const torch::Tensor& tensor : value.toTensorVector()) note(tensor, written, !makes_views, schema, units);
+      for (const torch::Tensor& tensor : value.toTensorVector()) note(tensor, written, reads, schema, units);
     } else if (value.isList()) {  // of optional tensors
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) note(item.toTensor(), written, !makes_views, schema, units);
+        if (item.isTensor()) note(item.toTensor(), written, reads, schema, units);
       }
     }
   }
@@ -136,19 +133,28 @@ void install_gather_on_use() {
   (void)library;
 }
 
-torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,
-                                    MemoryOwner owner) {
-  const at::Device device = options.device();
-  auto holder = std::make_unique<Holder>();
-  holder->owner = std::make_shared<const MemoryOwner>(std::move(owner));
-  const torch::Tensor empty = torch::empty({0}, options.requires_grad(false));
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), storage_bytes, data_with(std::move(holder), nullptr, device),
-                             storage_of(empty)->allocator(), /*resizable=*/false);
+bool makes_views(const c10::FunctionSchema& schema) {
+  const auto is_view = [](const c10::Argument& returned) {
+    return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();
+  };
+  return std::any_of(schema.returns().begin(), schema.returns().end(), is_view);
+}
+
+torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options) {
   torch::Tensor tensor = torch::empty({0}, options.requires_grad(false));
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), storage_bytes, std::move(data), storage_of(tensor)->allocator(),
+                             /*resizable=*/false);
   std::vector<std::int64_t> strides(sizes.size(), 1);
   for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<std::int64_t>(sizes[i], 1);
   tensor.set_(storage, 0, sizes, strides);
   return tensor;
+}
+
+torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,
+                                    MemoryOwner owner) {
+  auto holder = std::make_unique<Holder>();
+  holder->owner = std::make_shared<const MemoryOwner>(std::move(owner));
+  return tensor_over(data_with(std::move(holder), nullptr, options.device()), storage_bytes, sizes, options);
 }
 
 void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include <ATen/core/function_schema.h>
 #include <torch/types.h>
 
 namespace cairn::training {
@@ -34,6 +35,11 @@ struct MemoryOwner {
 
 // Installs the kernel, once per process.
 void install_gather_on_use();
+
+// Whether an operation returns views of what it is given, and so touches no data.
+bool makes_views(const c10::FunctionSchema& schema);
+// A strided tensor of this size over memory that another owns, or over none.
+torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options);
 
 // A strided tensor of this size whose storage has `storage_bytes` (at least those of the tensor) but no memory.
 torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,

@@ -4,7 +4,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/training/fully_shard.hpp>
-#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/sharded_unit.hpp>
 
 namespace cairn::training {
@@ -12,8 +12,7 @@ namespace cairn::training {
 // A unit that is not cut: what differs from a sharded one is that nothing is gathered, and gradients go in several messages.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options) {
   for (const auto& parameter : module.parameters()) {
-    const MemoryOwner* const owner = memory_owner(parameter);
-    const auto unit = owner == nullptr ? nullptr : owner->unit.lock();
+    const auto unit = unit_behind(parameter);
     if (unit && unit->group()->has_wrapped(module)) {
       throw Error(ErrorCode::kPrecondition,
                   "Cannot apply replicate to " + module.name() + ": it is fully sharded or replicated already");
@@ -26,8 +25,7 @@ void replicate(torch::nn::Module& module, const ProcessGroup& group, const Repli
   fully_shard(module, ProcessMesh(group), whole);
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : module.named_parameters()) {
-    const MemoryOwner* const owner = memory_owner(parameter.value());
-    const auto unit = owner == nullptr ? nullptr : owner->unit.lock();
+    const auto unit = unit_behind(parameter.value());
     if (unit && unit->is_of(module)) group.broadcast(parameter.value().detach(), 0);
   }
 }
@@ -35,8 +33,7 @@ void replicate(torch::nn::Module& module, const ProcessGroup& group, const Repli
 std::vector<std::string> replicated_parameters(const torch::nn::Module& module) {
   std::vector<std::string> names;
   for (const auto& parameter : module.named_parameters()) {
-    const MemoryOwner* const owner = memory_owner(parameter.value());
-    const auto unit = owner == nullptr ? nullptr : owner->unit.lock();
+    const auto unit = unit_behind(parameter.value());
     if (unit && unit->options().strategy == ShardingStrategy::kNoShard) names.push_back(parameter.key());
   }
   return names;

@@ -7,9 +7,9 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/adapters.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -93,7 +93,7 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   memory_.shards += static_cast<std::int64_t>(shard.nbytes());
   own_shard(shard, {MemoryOwner::Role::kShard, weak_from_this(), index, found.name}, shared_from_this());
   shard.requires_grad_(parameter.requires_grad);
-  if (cut) declare_shard(shard, extents, mesh_.mesh(), placements, rank);
+  declare_what_is_left(shard, full, mesh_, placements);
 
   const at::ScalarType type =
       full.is_floating_point() ? options_.mixed_precision.parameters.value_or(parameter.type) : parameter.type;

@@ -51,6 +51,8 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
 
   // The shard of parameter `index`; undefined if nobody holds it any more.
   torch::Tensor shard(std::size_t index) const;
+  // What the model computes with.
+  const torch::Tensor& full(std::size_t index) const { return parameters_[index].full; }
   // A copy of all rows of what is cut like parameter `index`, of which this rank has `local`. A collective.
   torch::Tensor whole(std::size_t index, const torch::Tensor& local) const;
   bool encloses(const ShardedUnit& other) const;

@@ -8,8 +8,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/training/gather_on_use.hpp>
-#include <cairn/training/sharded_unit.hpp>
+#include <cairn/training/parameter_layout.hpp>
 
 namespace cairn::training {
 namespace {
@@ -27,15 +26,11 @@ std::map<std::string, torch::Tensor> registered_tensors(const Module& module, co
   return named;
 }
 
-std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& parameter) {
-  const MemoryOwner* const owner = memory_owner(parameter);
-  return owner == nullptr ? nullptr : owner->unit.lock();
-}
-
 // Rank 0 of the ranks that hold the model together; alone, a rank is its own.
 ProcessGroup world_of(const Module& module) {
   for (const auto& parameter : module.parameters()) {
-    if (const auto unit = unit_behind(parameter)) return unit->mesh().world();
+    ProcessGroup world = world_behind(parameter);
+    if (world.size() > 1) return world;
   }
   return ProcessGroup::single();
 }
@@ -93,9 +88,8 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
     const ShardedTensor& sharded = value.sharded();
     const torch::Tensor local = sharded.local_shards().front().tensor;
     if (options.full_state_dict) {
-      const auto unit = unit_behind(parameter);
-      check_invariant(unit != nullptr, "a sharded entry of a state dict belongs to no unit");
-      const torch::Tensor whole = unit->whole(memory_owner(parameter)->index, local.detach());
+      check_invariant(parameter.defined(), "a sharded entry of a state dict belongs to no parameter");
+      const torch::Tensor whole = whole_like(parameter, local.detach());
       return keeps ? Value(moved(whole)) : Value();
     }
     if (!options.cpu_offload) return value;

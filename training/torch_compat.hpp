@@ -19,6 +19,8 @@ namespace cairn::training {
 // LibTorch 1.13 and 2.x keep this key, before all others, for tensors that wrap what another tensor does, and use it in their own tests
 // only. Tensors of sharded parameters carry it: see gather_on_use.hpp.
 inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+// Another such key, before that one. Parameters of parallel layers carry it: see parallel_parameter.hpp.
+inline constexpr c10::DispatchKey kParallelKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // Members that LibTorch keeps to derived classes.
 struct OpenTensorImpl : c10::TensorImpl {
@@ -51,11 +53,12 @@ Pointer pointer_to(Node& node) {
   }
 }
 
-inline void mark_as_sharded(const torch::Tensor& tensor) {
+inline void mark_with(const torch::Tensor& tensor, c10::DispatchKey key) {
   auto member = &OpenTensorImpl::key_set_;
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  impl->*member = (impl->*member).add(kShardedKey);
+  impl->*member = (impl->*member).add(key);
 }
+inline void mark_as_sharded(const torch::Tensor& tensor) { mark_with(tensor, kShardedKey); }
 
 inline torch::OrderedDict<std::string, torch::Tensor>& registered_parameters(torch::nn::Module& module) {
   auto member = &OpenModule::parameters_;

@@ -2,7 +2,7 @@
 //
 // A step has a fixed number of micro-batches, dealt out to the ranks; their gradients are gathered and summed in the order of the
 // micro-batches, on one thread. So the losses are equal to the last bit at any number of ranks, before and after a restart. With
-// --parallel, Cairn shards or replicates the model instead; any mode resumes from any other's checkpoint.
+// --parallel, Cairn shards or replicates the model, or cuts its layers, instead; any mode resumes from any other's checkpoint.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -104,6 +104,8 @@ void train(const Arguments& arguments) {
   CharModel model(text.characters());
   const bool wrapped = arguments.parallel != "none";
   if (wrapped) wrap(model, parallel, arguments.parallel);
+  // Ranks that share layers share the batches.
+  const DataParallel of_batches = arguments.parallel == "tp" ? DataParallel(cairn::training::ProcessGroup::single()) : parallel;
   Training training{model.ptr(),
                     std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate)),
                     std::make_shared<cairn::DataPosition>()};
@@ -111,7 +113,7 @@ void train(const Arguments& arguments) {
   if (arguments.resume) report(resume(training, manager), arguments.directory, speaks);
   while (training.step < arguments.steps && manager.signal() == 0) {
     const float loss =
-        wrapped ? wrapped_step(model, training, text, kMicroBatches, parallel) : train_step(model, training, text, parallel);
+        wrapped ? wrapped_step(model, training, text, kMicroBatches, of_batches) : train_step(model, training, text, parallel);
     if (speaks) std::printf("step %lld loss %.9g\n", static_cast<long long>(training.step), static_cast<double>(loss));
     save_if_due(training, loss, manager, arguments.async);
   }
@@ -135,9 +137,10 @@ int run(int argc, char** argv) {
   app.add_option("--keep", arguments.keep, "Checkpoints to keep: the last ones; 0 for all")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--parallel", arguments.parallel,
-                 "none: whole models, losses equal to the last bit at any number of ranks; replicate, full: as Cairn's trainers do")
-      ->check(CLI::IsMember({"none", "replicate", "full"}))
+  app.add_option(
+         "--parallel", arguments.parallel,
+         "none: whole models, losses equal to the last bit at any number of ranks; replicate, full, tp: as Cairn's trainers do")
+      ->check(CLI::IsMember({"none", "replicate", "full", "tp"}))
       ->capture_default_str();
   app.add_flag("--async", arguments.async, "Save in the background");
   app.add_flag("--resume", arguments.resume, "Go on from the latest checkpoint in DIR that is whole");

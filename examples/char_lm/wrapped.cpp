@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cairn/training/fully_shard.hpp>
+#include <cairn/training/parallelize.hpp>
 #include <cairn/training/replicate.hpp>
 
 namespace char_lm {
@@ -13,6 +14,11 @@ namespace sharding = cairn::training;
 
 void wrap(CharModel& model, const DataParallel& parallel, const std::string& how) {
   if (how == "replicate") return sharding::replicate(*model, parallel.group());
+  if (how == "tp") {
+    return sharding::parallelize(
+        *model, sharding::ProcessMesh(parallel.group()),
+        {{"embedding", sharding::RowwiseParallel{}}, {"scores", sharding::ColwiseParallel{/*gather_output=*/true}}});
+  }
   sharding::FullyShardOptions options;
   options.wrap_policy = [](const torch::nn::Module&, std::int64_t) { return true; };  // each layer is a unit
   sharding::fully_shard(*model, sharding::ProcessMesh(parallel.group()), options);

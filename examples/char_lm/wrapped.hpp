@@ -1,4 +1,4 @@
-// Training with the model wrapped by Cairn: sharded, or replicated.
+// Training with the model wrapped by Cairn: sharded, replicated, or with layers that are cut.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace char_lm {
 
-// "full": each rank keeps its rows of every parameter; "replicate": each keeps all. Optimizers are made afterwards.
+// "full": each rank keeps its rows of every parameter; "replicate": each keeps all; "tp": the embedding and the scores are cut, and all ranks
+// work on the same batches. Optimizers are made afterwards.
 void wrap(CharModel& model, const DataParallel& parallel, const std::string& how);
 
 // One step over `micro_batches`, which divide by the number of ranks (std::runtime_error if not). Each rank adds up the gradients of its

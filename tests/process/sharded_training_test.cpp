@@ -10,6 +10,7 @@
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/parallelize.hpp>
 #include <cairn/training/state_dicts.hpp>
 
 using namespace cairn;
@@ -35,12 +36,17 @@ Hooked<Chain> chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t see
   return here(Hooked<Chain>(sizes));
 }
 
-enum class Wrapper { kFull, kHybrid, kReplicated };
+enum class Wrapper { kFull, kHybrid, kReplicated, kFullAndParallel };
 
 void wrap(Hooked<Chain>& model, Wrapper wrapper, const std::string& name) {
   FullyShardOptions options;
   options.wrap_policy = wrap_classes<torch::nn::LinearImpl>();
   if (wrapper == Wrapper::kReplicated) options.strategy = ShardingStrategy::kNoShard;
+  if (wrapper == Wrapper::kFullAndParallel) {
+    const ProcessMesh grid(ranks(), {2, 2}, {"dp", "tp"}, name);
+    parallelize(*model, grid.along("tp"), {{"net1", ColwiseParallel{}}, {"net2", RowwiseParallel{}}});
+    return fully_shard(model, grid.along("dp"), options);
+  }
   const ProcessMesh mesh =
       wrapper == Wrapper::kHybrid ? ProcessMesh(ranks(), {2, 2}, {"replicas", "shards"}, name) : ProcessMesh(ranks());
   fully_shard(model, mesh, options);
@@ -158,7 +164,12 @@ struct TestState : Stateful {
   torch::Tensor tensor;
 };
 
-void check_end_to_end(Wrapper wrapper, const std::string& name) {
+bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
+  return a.sizes() == b.sizes() && (a - b).abs().max().item<double>() <= tolerance;
+}
+
+// `tolerance`: 0 where the wrapped model sums in the plain one's order.
+void check_end_to_end(Wrapper wrapper, const std::string& name, double tolerance = 0) {
   const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};
   auto plain = chain_of(sizes), model = chain_of(sizes);
   wrap(model, wrapper, name + "/first");
@@ -202,7 +213,10 @@ void check_end_to_end(Wrapper wrapper, const std::string& name) {
 
   // One more step gives the same on the plain model and on the one that was loaded.
   const double expected = train_step(plain, plain_optimizer, input);
-  CHECK(train_step(fresh, *fresh_optimizer, input) == expected);
+  const double resumed = train_step(fresh, *fresh_optimizer, input);
+  CHECK(std::abs(resumed - expected) <= tolerance * std::abs(expected));
+  CHECK(train_step(model, *optimizer, input) == resumed);  // and on the one that was saved, to the last bit
+  CHECK(largest_difference(whole_parameters(*model), whole_parameters(*fresh)) == 0);
   CHECK(memory_use(*fresh).gathered == 0);
 
   StateDictOptions whole;
@@ -210,17 +224,17 @@ void check_end_to_end(Wrapper wrapper, const std::string& name) {
   const auto [of_model, of_optimizer] = get_state_dict(*fresh, *fresh_optimizer, whole);
   const auto [of_plain, of_plain_optimizer] = get_state_dict(*plain, plain_optimizer);
   REQUIRE(of_model.size() == of_plain.size());
-  for (const auto& [key, value] : of_plain) CHECK(value.tensor().equal(of_model.at(key).tensor()));
+  for (const auto& [key, value] : of_plain) CHECK(close(value.tensor(), of_model.at(key).tensor(), tolerance));
   for (const auto& [key, fields] : of_plain_optimizer.at("state").dict()) {
     for (const char* field : {"exp_avg", "exp_avg_sq"})
-      CHECK(fields[field].tensor().equal(of_optimizer.at("state")[key][field].tensor()));
+      CHECK(close(fields[field].tensor(), of_optimizer.at("state")[key][field].tensor(), tolerance));
     CHECK(fields["step"].to_int() == 3);
   }
   // The gathered state loads into a plain optimizer that has never stepped.
   torch::optim::Adam gathered(plain->parameters(), 0.3);
   set_optimizer_state_dict(*plain, gathered, of_optimizer);
   const Dict again = get_optimizer_state_dict(*plain, gathered);
-  for (const auto& [key, fields] : of_plain_optimizer.at("state").dict())
+  for (const auto& [key, fields] : of_optimizer.at("state").dict())
     CHECK(fields["exp_avg"].tensor().equal(again.at("state")[key]["exp_avg"].tensor()));
   CHECK(again.at("param_groups").list()[0]["lr"].to_double() == 0.1);
 }
@@ -231,6 +245,11 @@ TEST_CASE("B2.1 fully sharded, hybrid and replicated training state, end to end"
   SUBCASE("fully sharded") { check_end_to_end(Wrapper::kFull, "end_full"); }
   SUBCASE("hybrid") { check_end_to_end(Wrapper::kHybrid, "end_hybrid"); }
   SUBCASE("whole on every rank") { check_end_to_end(Wrapper::kReplicated, "end_whole"); }
+}
+
+TEST_CASE("B2.2 fully sharded training of parallel layers on a grid, end to end") {
+  // Row-wise layers sum in another order; three steps of Adam at 0.1 carry the last places on.
+  check_end_to_end(Wrapper::kFullAndParallel, "end_parallel", 1e-4);
 }
 
 namespace {

@@ -1,0 +1,52 @@
+// What is known of tensors, for as long as they live.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include <c10/core/UndefinedTensorImpl.h>
+#include <torch/types.h>
+
+namespace cairn {
+
+// By TensorImpl. Thread-safe.
+template <class Entry>
+class WeakTensorTable {
+ public:
+  void put(const torch::Tensor& tensor, Entry entry) {
+    const std::lock_guard lock(mutex_);
+    if (known_.size() >= sweep_at_) sweep();
+    const auto pointer = tensor.getIntrusivePtr();
+    known_.insert_or_assign(pointer.get(), std::make_pair(WeakPointer(pointer), std::move(entry)));
+  }
+
+  // Nothing for tensors that were not put.
+  std::optional<Entry> find(const torch::Tensor& tensor) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(tensor.unsafeGetTensorImpl());
+    if (found == known_.end()) return std::nullopt;
+    return found->second.second;
+  }
+
+ private:
+  using WeakPointer = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  static constexpr std::size_t kSweepAtLeast = 256;
+
+  void sweep() {
+    for (auto it = known_.begin(); it != known_.end();) {
+      it = it->second.first.expired() ? known_.erase(it) : std::next(it);
+    }
+    sweep_at_ = std::max(kSweepAtLeast, 2 * known_.size());
+  }
+
+  mutable std::mutex mutex_;
+  // While the weak pointer is held, no other TensorImpl gets this address: a lookup never finds what was known of a dead tensor.
+  std::unordered_map<const c10::TensorImpl*, std::pair<WeakPointer, Entry>> known_;
+  std::size_t sweep_at_ = kSweepAtLeast;
+};
+
+}  // namespace cairn

@@ -1,0 +1,193 @@
+#include <cairn/training/parallel_parameter.hpp>
+
+#include <optional>
+#include <vector>
+
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/weak_tensor_table.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+namespace {
+
+// The context of a handle's DataPtr.
+struct ParallelHandle {
+  std::shared_ptr<const ParallelParameter> parameter;
+  bool is_gradient;  // stands in for the gradient: the real one is the part's
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> whole;
+  mutable bool required_grad;  // as last seen on both tensors
+};
+
+void delete_handle(void* handle) { delete static_cast<ParallelHandle*>(handle); }
+
+const ParallelHandle* handle_in(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kParallelKey) || !tensor.has_storage()) return nullptr;
+  const at::DataPtr& data = tensor.storage().data_ptr();
+  return data.get_deleter() == &delete_handle ? static_cast<const ParallelHandle*>(data.get_context()) : nullptr;
+}
+
+torch::Tensor handle_tensor(const torch::Tensor& like, std::unique_ptr<ParallelHandle> handle) {
+  at::DataPtr data(nullptr, handle.release(), &delete_handle, like.device());
+  return tensor_over(std::move(data), like.nbytes(), like.sizes(), like.options());
+}
+
+WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
+  static auto* const table = new WeakTensorTable<std::weak_ptr<const ParallelParameter>>;  // tensors may outlive static objects
+  return *table;
+}
+
+// --- the kernel -------------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void refuse_operation(const ParallelHandle& handle, const c10::FunctionSchema& schema) {
+  const std::string name = "the parallel parameter \"" + handle.parameter->name + "\" ";
+  if (handle.is_gradient) {
+    throw Error(ErrorCode::kPrecondition,
+                name + "has no gradient of its own (" + schema.name() +
+                    " asked for it): gradients are those of the parts in the module's parameters(); make the "
+                    "optimizer after parallelize, from those");
+  }
+  throw Error(ErrorCode::kUnsupported,
+              name + "cannot be used by " + schema.name() +
+                  ": this rank has a part of it only. Its layer's own products and look-ups are known; change the part in "
+                  "the module's parameters(), read the whole by full_tensor of that");
+}
+
+// Freezing works on either of the two.
+void follow_requires_grad(const ParallelHandle& handle, const torch::Tensor& whole) {
+  torch::Tensor part = handle.parameter->part, seen = whole;
+  if (whole.requires_grad() == handle.required_grad && part.requires_grad() == handle.required_grad) return;
+  handle.required_grad = whole.requires_grad() == handle.required_grad ? part.requires_grad() : whole.requires_grad();
+  if (part.requires_grad() != handle.required_grad) part.requires_grad_(handle.required_grad);
+  if (seen.requires_grad() != handle.required_grad) seen.requires_grad_(handle.required_grad);
+}
+
+// Nothing for tensors of others; throws for a view that no rule knows.
+std::optional<ParallelArgument> argument_of(const torch::Tensor& tensor, const c10::FunctionSchema& schema) {
+  const ParallelHandle* const handle = handle_in(tensor);
+  if (handle == nullptr) return std::nullopt;
+  const auto pointer = handle->whole.lock();
+  if (handle->is_gradient || !pointer) refuse_operation(*handle, schema);
+  const torch::Tensor whole(pointer);
+  follow_requires_grad(*handle, whole);
+  ParallelArgument argument{handle->parameter};
+  argument.detached = whole.requires_grad() && !tensor.requires_grad();
+  if (tensor.storage_offset() != 0) refuse_operation(*handle, schema);
+  if (tensor.sizes() == whole.sizes() && tensor.strides() == whole.strides()) return argument;
+  argument.transposed = true;
+  const bool fits = tensor.dim() == 2 && whole.dim() == 2 && tensor.size(0) == whole.size(1) && tensor.size(1) == whole.size(0) &&
+                    tensor.stride(0) == whole.stride(1) && tensor.stride(1) == whole.stride(0);
+  if (!fits) refuse_operation(*handle, schema);
+  return argument;
+}
+
+using Arguments = torch::jit::Stack;
+
+bool is_matrix(const std::optional<ParallelArgument>& argument) { return argument && argument->parameter->size.size() == 2; }
+bool is_vector(const std::optional<ParallelArgument>& argument) { return argument && argument->parameter->size.size() == 1; }
+
+torch::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : torch::Tensor(); }
+
+// The result of an operation that is known; undefined for others. `parallel`: what is known of each argument.
+torch::Tensor computed(const std::string& name, const Arguments& arguments,
+                       const std::vector<std::optional<ParallelArgument>>& parallel) {
+  const auto alone = [&](std::size_t only) {
+    for (std::size_t i = 0; i < parallel.size(); ++i) {
+      if (i != only && parallel[i]) return false;
+    }
+    return true;
+  };
+  if ((name == "aten::matmul" || name == "aten::mm") && is_matrix(parallel[1]) && alone(1))
+    return parallel_product(arguments[0].toTensor(), *parallel[1]);
+  if (name == "aten::addmm" && is_matrix(parallel[2]) && !parallel[1] && (!parallel[0] || is_vector(parallel[0]))) {
+    return parallel_affine(arguments[0].toTensor(), parallel[0] ? &*parallel[0] : nullptr, arguments[1].toTensor(), *parallel[2],
+                           arguments[3].toScalar(), arguments[4].toScalar());
+  }
+  if (name == "aten::embedding" && is_matrix(parallel[0]) && !parallel[0]->transposed && alone(0) && !arguments[3].toBool() &&
+      !arguments[4].toBool())
+    return parallel_embedding(*parallel[0], arguments[1].toTensor(), arguments[2].toInt());
+  if (name == "aten::linear" && is_matrix(parallel[1]) && !parallel[0] && (!parallel[2] || is_vector(parallel[2]))) {
+    ParallelArgument transposed = *parallel[1];
+    transposed.transposed = !transposed.transposed;
+    const torch::Tensor product = parallel_product(arguments[0].toTensor(), transposed);
+    if (parallel[2]) return product + parallel_bias(product, *parallel[2]);
+    const torch::Tensor bias = tensor_or_none(arguments[2]);
+    return bias.defined() ? product + bias : product;
+  }
+  return {};
+}
+
+void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = operation.schema();
+  const std::size_t count = schema.arguments().size(), first = stack->size() - count;
+  const Arguments arguments(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+  std::vector<std::optional<ParallelArgument>> parallel(count);
+  const ParallelHandle* handle = nullptr;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && handle == nullptr) handle = handle_in(argument.toTensor());
+    if (!argument.isTensorList()) continue;
+    for (const torch::Tensor& tensor : argument.toTensorVector()) handle = handle == nullptr ? handle_in(tensor) : handle;
+  }
+  if (makes_views(schema) || handle == nullptr) {
+    operation.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParallelKey), stack);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (arguments[i].isTensor()) parallel[i] = argument_of(arguments[i].toTensor(), schema);
+  }
+  // Adding the bias after the product, as layers do for inputs of more than two dimensions.
+  const bool adds = (schema.name() == "aten::add_" || schema.name() == "aten::add") && schema.overload_name() == "Tensor";
+  if (adds && !parallel[0] && is_vector(parallel[1])) {
+    (*stack)[first + 1] = parallel_bias(arguments[0].toTensor(), *parallel[1]);
+    operation.callBoxed(stack);
+    return;
+  }
+  torch::Tensor result;
+  if (schema.overload_name().empty()) result = computed(schema.name(), arguments, parallel);
+  if (!result.defined()) refuse_operation(*handle, schema);
+  torch::jit::drop(*stack, count);
+  torch::jit::push(*stack, std::move(result));
+}
+
+void install_compute_in_parts() {
+  // Never taken back: models may outlive static objects.
+  static torch::Library* const library = [] {
+    auto* made = new torch::Library(torch::Library::IMPL, "_", kParallelKey, __FILE__, __LINE__);
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<&compute_in_parts>());
+    return made;
+  }();
+  (void)library;
+}
+
+}  // namespace
+
+void make_parallel(const torch::Tensor& whole, std::shared_ptr<const ParallelParameter> parameter) {
+  install_compute_in_parts();
+  const torch::NoGradGuard no_grad;
+  const auto handle = [&](bool is_gradient) {
+    return std::make_unique<ParallelHandle>(
+        ParallelHandle{parameter, is_gradient, decltype(ParallelHandle::whole)(whole.getIntrusivePtr()), whole.requires_grad()});
+  };
+  parameters_by_part().put(parameter->part, parameter);
+  torch::Tensor held = whole;
+  held.mutable_grad() = torch::Tensor();
+  held.set_data(handle_tensor(whole, handle(false)));
+  mark_with(held, kParallelKey);
+  if (!held.requires_grad()) return;
+  torch::Tensor& gradient = held.mutable_grad();
+  gradient = handle_tensor(whole, handle(true));
+  mark_with(gradient, kParallelKey);
+}
+
+std::shared_ptr<const ParallelParameter> parallel_parameter_of(const torch::Tensor& part) {
+  if (!part.defined()) return nullptr;
+  const auto found = parameters_by_part().find(part);
+  return found ? found->lock() : nullptr;
+}
+
+bool is_parallel_handle(const torch::Tensor& tensor) { return handle_in(tensor) != nullptr; }
+
+}  // namespace cairn::training

@@ -1,0 +1,186 @@
+#include <cairn/training/parallelize.hpp>
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/training/distributed_tensor.hpp>
+#include <cairn/training/gather_on_use.hpp>
+#include <cairn/training/parallel_parameter.hpp>
+#include <cairn/training/ranks_alike.hpp>
+#include <cairn/training/torch_compat.hpp>
+
+namespace cairn::training {
+namespace {
+
+using torch::nn::Module;
+
+std::vector<std::string> parts_of_name(const std::string& name) {
+  std::vector<std::string> parts;
+  std::istringstream stream(name);
+  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+bool name_matches(const std::string& pattern, const std::string& name) {
+  const auto patterns = parts_of_name(pattern), parts = parts_of_name(name);
+  return std::equal(patterns.begin(), patterns.end(), parts.begin(), parts.end(),
+                    [](const std::string& each, const std::string& part) { return ::fnmatch(each.c_str(), part.c_str(), 0) == 0; });
+}
+
+// A parameter that is to be cut.
+struct Cut {
+  std::string name;  // from the parallelized module on
+  torch::Tensor whole;
+  std::int64_t dim;
+  std::optional<bool> gather_output;  // nothing where the output is whole anyway
+  bool input_is_parallel = true;
+};
+
+class PlanReader {
+ public:
+  PlanReader(Module& module, const ParallelPlan& plan) {
+    const auto modules = module.named_modules("", /*include_self=*/true);
+    std::map<const Module*, std::string> taken;  // by which pattern
+    for (const auto& [pattern, style] : plan) {
+      bool found = false;
+      for (const auto& named : modules) {
+        if (!name_matches(pattern, named.key())) continue;
+        found = true;
+        const auto [place, is_new] = taken.emplace(named.value().get(), pattern);
+        if (is_new) {
+          read(named.key(), *named.value(), style);
+        } else {
+          problem("\"" + named.key() + "\" is named by \"" + place->second + "\" and by \"" + pattern + '"');
+        }
+      }
+      if (!found) problem("\"" + pattern + "\" names no submodule");
+    }
+    look_for_ties(module);
+    if (!problems_.empty())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "parallelize " + module.name() + ": the plan does not fit the module; nothing was changed:" + problems_);
+  }
+
+  const std::vector<Cut>& cuts() const { return cuts_; }
+
+ private:
+  void problem(const std::string& text) { problems_ += "\n  " + text; }
+
+  void read(const std::string& name, Module& layer, const ParallelStyle& style) {
+    const auto* const columns = std::get_if<ColwiseParallel>(&style);
+    const auto* const rows = std::get_if<RowwiseParallel>(&style);
+    const std::string prefix = name.empty() ? "" : name + ".";
+    Cut weight{prefix + "weight", {}, columns != nullptr ? 0 : 1};
+    if (columns != nullptr) weight.gather_output = columns->gather_output;
+    if (rows != nullptr) weight.input_is_parallel = rows->input_is_parallel;
+    if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(&layer)) {
+      weight.whole = linear->weight;
+      add(weight);
+      if (columns == nullptr || !linear->bias.defined()) return;
+      Cut bias = weight;
+      bias.name = prefix + "bias";
+      bias.whole = linear->bias;
+      add(bias);
+    } else if (auto* const embedding = dynamic_cast<torch::nn::EmbeddingImpl*>(&layer)) {
+      const auto& options = embedding->options;
+      if (options.max_norm()) return problem("\"" + name + "\" has a max_norm, which changes whole rows in forward");
+      if (options.scale_grad_by_freq()) return problem("\"" + name + "\" scales gradients by frequency, which no rank knows alone");
+      if (options.sparse()) return problem("\"" + name + "\" has sparse gradients");
+      weight.whole = embedding->weight;
+      weight.dim = 1 - weight.dim;  // stored as [rows, features], where linear layers have [output, input]
+      add(weight);
+    } else {
+      problem("\"" + name + "\" is a " + layer.name() + "; Linear and Embedding can be cut");
+    }
+  }
+
+  void add(const Cut& cut) {
+    const std::string the = "\"" + cut.name + "\" ";
+    if (is_parallel_handle(cut.whole)) return problem(the + "is parallel already");
+    if (cut.whole.key_set().has(kShardedKey)) return problem(the + "is fully sharded; parallelize first");
+    if (!cut.whole.is_leaf() || cut.whole.layout() != at::kStrided) return problem(the + "is no plain leaf tensor");
+    for (Cut& other : cuts_) {
+      if (!other.whole.is_same(cut.whole)) continue;
+      const bool differ = other.gather_output && cut.gather_output && other.gather_output != cut.gather_output;
+      if (other.dim != cut.dim || differ) return problem(the + "is tied to \"" + other.name + "\", which is cut in another way");
+      if (!other.gather_output) other.gather_output = cut.gather_output;
+    }
+    cuts_.push_back(cut);
+  }
+
+  // Where a parameter is registered that is cut elsewhere, but not there.
+  void look_for_ties(Module& module) {
+    std::set<std::string> planned;
+    for (const Cut& cut : cuts_) planned.insert(cut.name);
+    for (const auto& named : module.named_modules("", /*include_self=*/true)) {
+      for (const auto& parameter : registered_parameters(*named.value())) {
+        const std::string name = (named.key().empty() ? "" : named.key() + ".") + parameter.key();
+        if (planned.count(name) > 0) continue;
+        for (const Cut& cut : cuts_) {
+          if (!cut.whole.is_same(parameter.value())) continue;
+          problem("\"" + name + "\" is tied to \"" + cut.name + "\", but the plan does not name it");
+          break;
+        }
+      }
+    }
+  }
+
+  std::vector<Cut> cuts_;
+  std::string problems_;
+};
+
+void compare_plans(const Module& module, const std::vector<Cut>& cuts, const ProcessMesh& mesh) {
+  DigestBuilder digest;
+  for (const Cut& cut : cuts) {
+    digest.add(ByteSpan(cut.name)).add(cut.dim).add(static_cast<std::int64_t>(cut.gather_output.value_or(false)));
+    digest.add(static_cast<std::int64_t>(cut.input_is_parallel)).add(static_cast<std::int64_t>(cut.whole.scalar_type()));
+    digest.add(static_cast<std::int64_t>(cut.whole.requires_grad()));
+    for (const std::int64_t size : cut.whole.sizes()) digest.add(size);
+  }
+  const std::vector<int> differing = ranks_that_differ(digest.finish(), mesh.world());
+  if (differing.empty()) return;
+  throw Error(ErrorCode::kMismatch, "parallelize " + module.name() + ": " + name_ranks(differing) +
+                                        " cut something else than rank " + std::to_string(mesh.world().ranks().front()) +
+                                        ": the plan, and the names, sizes and types of parameters are to be the same on all ranks");
+}
+
+}  // namespace
+
+void parallelize(Module& module, const ProcessMesh& mesh, const ParallelPlan& plan) {
+  if (mesh.axes() != 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "parallelize: the mesh has " + std::to_string(mesh.axes()) + " axes; pass one of them, as mesh.along(\"tp\")");
+  }
+  const PlanReader reader(module, plan);
+  compare_plans(module, reader.cuts(), mesh);
+  std::map<const void*, torch::Tensor> parts;  // by what they are of
+  for (const Cut& cut : reader.cuts()) {
+    if (parts.count(cut.whole.unsafeGetTensorImpl()) > 0) continue;  // tied to one before
+    const DistributedTensor distributed = DistributedTensor::distribute(cut.whole, mesh, {Shard{cut.dim}});
+    const torch::Tensor& part = distributed.local();
+    part.set_requires_grad(cut.whole.requires_grad());
+    distributed.declare();
+    make_parallel(cut.whole, std::make_shared<const ParallelParameter>(
+                                 ParallelParameter{cut.name, part, distributed.size(), cut.dim, mesh,
+                                                   cut.gather_output.value_or(false), cut.input_is_parallel}));
+    parts.emplace(cut.whole.unsafeGetTensorImpl(), part);
+  }
+  for (const auto& inner : module.modules()) {
+    for (auto& parameter : registered_parameters(*inner)) {
+      const auto part = parts.find(parameter.value().unsafeGetTensorImpl());
+      if (part != parts.end()) parameter.value() = part->second;
+    }
+  }
+}
+
+}  // namespace cairn::training
