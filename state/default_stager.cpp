@@ -188,8 +188,7 @@ class DefaultStaging final : public Staging {
                  const std::shared_ptr<const StagingMemory>& pinned)
       : layout_(std::move(layout)) {
     for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
-    for (std::size_t i = 0; i < bytes_.size(); ++i)
-      if (!layout_.regions[i].device.is_cpu()) copies_.add(source_of(layout_.regions[i]), bytes_[i]);
+    begin_device_copies(pinned);
     Value whole{StateDict(state)};
     copy_plain_values(whole);
     std::size_t next = 0;
@@ -215,6 +214,36 @@ class DefaultStaging final : public Staging {
   }
 
  private:
+  // Small neighbours are copied at once.
+  void begin_device_copies(const std::shared_ptr<const StagingMemory>& pinned) {
+    const auto& regions = layout_.regions;
+    const auto is_small = [&](std::size_t i) { return regions[i].pinned && regions[i].length() <= kJoinedRegionMaxBytes; };
+    for (std::size_t i = 0; i < regions.size();) {
+      const std::size_t first = i++;
+      if (regions[first].device.is_cpu()) continue;
+      while (i < regions.size() && is_small(first) && is_small(i) && regions[i].device == regions[first].device &&
+             regions[i].position == regions[i - 1].position + aligned_up(regions[i - 1].length()) &&
+             regions[i].position + regions[i].length() - regions[first].position <= kJoinedMaxBytes)
+        ++i;
+      if (i - first == 1) {
+        copies_.add(source_of(regions[first]), bytes_[first]);
+        continue;
+      }
+      std::vector<torch::Tensor> parts;
+      std::vector<std::int64_t> gaps;
+      for (std::size_t part = first; part < i; ++part) {
+        parts.push_back(source_of(regions[part]));
+        const std::uint64_t end = regions[part].position + regions[part].length();
+        gaps.push_back(part + 1 == i ? 0 : static_cast<std::int64_t>(regions[part + 1].position - end));
+      }
+      torch::Tensor joined = torch::from_blob(
+          pinned->data() + regions[first].position,
+          {static_cast<std::int64_t>(regions[i - 1].position + regions[i - 1].length() - regions[first].position)},
+          [pinned](void*) {}, torch::kUInt8);
+      copies_.add_joined(parts, gaps, joined);
+    }
+  }
+
   // On the caller's thread by as many threads as LibTorch's operations take there; a save's own thread must not take them from those.
   void copy_host_memory() {
     std::vector<std::size_t> regions;
@@ -256,7 +285,9 @@ class DefaultStaging final : public Staging {
                 "\"" + region.name + "\" was resized while it was being staged: call wait_staged() before changing the state");
   }
 
-  static constexpr std::int64_t kGrainBytes = 4 << 20;  // less is not worth another thread
+  static constexpr std::uint64_t kJoinedRegionMaxBytes = 4 << 20;  // above it a copy of its own is as fast
+  static constexpr std::uint64_t kJoinedMaxBytes = 64 << 20;       // of device memory, while it lasts
+  static constexpr std::int64_t kGrainBytes = 4 << 20;             // less is not worth another thread
 
   const std::thread::id begun_on_ = std::this_thread::get_id();
   Layout layout_;

@@ -64,6 +64,32 @@ void DeviceCopies::add(const torch::Tensor& from, torch::Tensor& to) {
   to.copy_(from, /*non_blocking=*/true);
 }
 
+void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std::vector<std::int64_t>& gaps, torch::Tensor& to) {
+  const c10::StreamGuard guard(streams_.of(parts.front().device()));
+  torch::Tensor joined;
+  try {
+    joined = torch::empty(to.sizes(), parts.front().options());
+  } catch (const c10::Error&) {  // the trainer has all of the device's memory
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      to.narrow(0, at, parts[i].numel()).copy_(parts[i], /*non_blocking=*/true);
+      at += parts[i].numel() + gaps[i];
+    }
+    return;
+  }
+  std::vector<torch::Tensor> pieces;
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    pieces.push_back(parts[i]);
+    at += parts[i].numel();
+    if (gaps[i] > 0) pieces.push_back(torch::empty({gaps[i]}, parts[i].options()));
+    at += gaps[i];
+  }
+  check_invariant(at == to.numel(), "parts and gaps do not make up what they become");
+  at::cat_out(joined, pieces);
+  to.copy_(joined, /*non_blocking=*/true);
+}
+
 void DeviceCopies::wait() { streams_.wait(); }
 
 DeviceCopies::~DeviceCopies() {

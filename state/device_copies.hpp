@@ -41,6 +41,9 @@ class DeviceCopies {
 
   // Throws as `SideStreams::of`.
   void add(const torch::Tensor& from, torch::Tensor& to);
+  // `parts`, bytes of one device each, become `to`, one after the other with `gaps` unused bytes behind each: gathered on the device first,
+  // if it has memory for that, as many small copies take longer than a large one.
+  void add_joined(const std::vector<torch::Tensor>& parts, const std::vector<std::int64_t>& gaps, torch::Tensor& to);
   // On any thread: blocks until all of them are done.
   void wait();
 

@@ -238,6 +238,25 @@ TEST_CASE("GPU: tensors are copied after the work that was given before, into pa
   }
 }
 
+TEST_CASE("GPU: many small tensors of every length come over whole, between large ones") {
+  if (!has_gpu()) return;
+  DefaultStager stager(kept());
+  StateDict state;
+  std::vector<torch::Tensor> expected;
+  for (std::int64_t i = 0; i < 300; ++i) {
+    const std::int64_t length = i % 100 == 7 ? std::int64_t{5} << 20 : 1 + 37 * i * i % 70000;
+    expected.push_back(torch::arange(length).remainder(251).add(i % 5).to(torch::kUInt8));
+    state.insert(std::to_string(i), expected.back().to(torch::kCUDA));
+  }
+  for (int round = 0; round < 2; ++round) {
+    const StateDict copy = stager.begin(state)->finish();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      CHECK(torch::equal(copy.at(std::to_string(i)).tensor(), expected[i]));
+    }
+  }
+}
+
 #ifdef CAIRN_HAS_CUDA
 TEST_CASE("GPU: each device's current stream is waited for, also one that is not the default") {
   if (!has_gpu()) return;
