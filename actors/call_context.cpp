@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <cairn/actors/local_messages.hpp>
+
 namespace cairn {
 
 CallContext::CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
@@ -57,5 +59,8 @@ StorageContext CallContext::storage_context(const protocol::RunHook& hook) const
 void CallContext::finish(Outcome outcome) {
   if (!outcome_) outcome_ = std::move(outcome);
 }
+
+std::uint32_t trace_checkpointer(const StartCall& start) { return checkpointer_key(start.context->call().id.checkpointer); }
+std::uint32_t trace_checkpointer(const HookRequest& request) { return checkpointer_key(request.context->call().id.checkpointer); }
 
 }  // namespace cairn

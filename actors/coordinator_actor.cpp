@@ -5,6 +5,7 @@
 
 #include <caf/typed_event_based_actor.hpp>
 
+#include <cairn/actors/call_events.hpp>
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
@@ -37,7 +38,7 @@ class Coordinator : public CoordinatorActor::base {
           });
         },
         [this](WakeUp) {
-          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) step(checkpointer, protocol::TimerFired{timer});
+          for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) time_out(checkpointer, timer);
           timers_.arm(this, true);
         },
     };
@@ -59,6 +60,12 @@ class Coordinator : public CoordinatorActor::base {
     timers_.arm(this);
   }
 
+  void time_out(const std::string& checkpointer, protocol::Timer timer) {
+    tap_.set_cause(tap_.record(call_event(EventKind::kState, trace_name_of(timer), checkpointer, 0)));
+    step(checkpointer, protocol::TimerFired{timer});
+    tap_.set_cause(0);
+  }
+
   protocol::CoordinatorMachine& machine_of(const std::string& checkpointer) {
     if (auto* known = machines_.find(checkpointer)) return *known;
     auto& made = machines_.make(checkpointer);
@@ -77,7 +84,7 @@ class Coordinator : public CoordinatorActor::base {
       } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stop->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
-        tap_.record(EventKind::kState, note->what, machine.counter(), note->ok);
+        tap_.record(call_event(EventKind::kState, note->what, checkpointer, machine.counter(), note->ok));
       }
     }
   }

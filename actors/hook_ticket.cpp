@@ -2,14 +2,14 @@
 
 #include <utility>
 
+#include <cairn/actors/call_events.hpp>
 #include <cairn/actors/links/links.hpp>
 
 namespace cairn {
-
-HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
+HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, const Tap& asker, int rank, std::string checkpointer,
                        std::uint64_t coordinator, const protocol::RunHook& hook, std::shared_ptr<Injector> injector)
     : supervisor_(std::move(supervisor)),
-      tap_(std::move(tracer), protocol::actor_of(hook.hook)),
+      tap_(asker.tracer(), protocol::actor_of(hook.hook)),
       rank_(rank),
       checkpointer_(std::move(checkpointer)),
       coordinator_(coordinator),
@@ -19,7 +19,9 @@ HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer
       sequence_(hook.sequence),
       counter_(hook.counter),
       injector_(std::move(injector)),
-      started_(tap_.tracer()->now()) {}
+      started_(tap_.tracer()->now()) {
+  tap_.set_cause(asker.cause());
+}
 
 HookTicket::~HookTicket() {
   if (reported_) return;
@@ -28,12 +30,13 @@ HookTicket::~HookTicket() {
       protocol::make_failure(rank_, phase_, FailureKind::kInternal, ErrorCode::kInternal, actor,
                              std::string(protocol::name_of(hook_, operation_)) + " never ran: the " + actor + " actor of rank " +
                                  std::to_string(rank_) + " or the executor of the call dropped it");
-  failure.trace_position = record(false);
+  failure.trace_position = record(false, failure.what);
   report(std::move(failure));
 }
 
 void HookTicket::start() {
   started_ = tap_.tracer()->now();
+  if (hook_ != protocol::Hook::kRelease) tap_.set_cause(tap_.record(event_of(EventKind::kBegan)));
   if (!injector_ || hook_ == protocol::Hook::kRelease) return;
   const bool after_the_phases = hook_ == protocol::Hook::kAskCommitted || hook_ == protocol::Hook::kAbandon;
   const char* const phase = after_the_phases ? "" : to_string(phase_);
@@ -50,19 +53,25 @@ void HookTicket::succeed(protocol::HookValue value) {
 void HookTicket::fail(std::exception_ptr exception) {
   if (reported_) return;
   Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));
-  failure.trace_position = record(false);
+  failure.trace_position = record(false, failure.what);
   report(std::move(failure));
 }
 
-std::uint64_t HookTicket::record(bool ok) {
-  ObservedEvent event;
-  event.kind = EventKind::kOperation;
-  event.attempt = counter_;
-  event.actor = protocol::actor_of(hook_);
-  event.name = protocol::name_of(hook_, operation_);
+ObservedEvent HookTicket::event_of(EventKind kind) const {
+  ObservedEvent event = call_event(kind, protocol::name_of(hook_, operation_), checkpointer_, counter_);
+  event.phase = phase_;
+  event.bytes = bytes_;
+  return event;
+}
+
+std::uint64_t HookTicket::record(bool ok, std::string_view failure) {
+  ObservedEvent event = event_of(EventKind::kOperation);
   event.duration = tap_.tracer()->now() - started_;
+  event.text = failure;
   event.ok = ok;
-  return tap_.tracer()->record(event);
+  const std::uint64_t id = tap_.record(event);
+  tap_.set_cause(id);  // of the report
+  return id;
 }
 
 void HookTicket::report(std::variant<protocol::HookValue, Failure> result) {

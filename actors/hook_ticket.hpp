@@ -25,20 +25,24 @@ T take(protocol::HookValue& argument) {
 // so. Not thread-safe: handed from one thread to the next.
 class HookTicket {
  public:
-  // `coordinator`: 0 when the rank's own machine asked, else which life of the coordinator actor did.
-  HookTicket(std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer, int rank, std::string checkpointer,
-             std::uint64_t coordinator, const protocol::RunHook& hook, std::shared_ptr<Injector> injector = nullptr);
+  // `asker`: whose tracer it takes, and what made it ask. `coordinator`: 0 when the rank's own machine asked, else which life of the
+  // coordinator actor did.
+  HookTicket(std::shared_ptr<Inbox> supervisor, const Tap& asker, int rank, std::string checkpointer, std::uint64_t coordinator,
+             const protocol::RunHook& hook, std::shared_ptr<Injector> injector = nullptr);
   ~HookTicket();
   HookTicket(const HookTicket&) = delete;
   HookTicket& operator=(const HookTicket&) = delete;
 
+  // For the trace: how much data the hook moves.
+  void set_bytes(std::uint64_t bytes) { bytes_ = bytes; }
   // The hook begins: its duration counts from here. Throws what an injector has for it, as if the hook had thrown.
   void start();
   void succeed(protocol::HookValue value);
   void fail(std::exception_ptr exception);
 
  private:
-  std::uint64_t record(bool ok);
+  ObservedEvent event_of(EventKind kind) const;
+  std::uint64_t record(bool ok, std::string_view failure = {});
   void report(std::variant<protocol::HookValue, Failure> result);
 
   const std::shared_ptr<Inbox> supervisor_;
@@ -53,6 +57,7 @@ class HookTicket {
   const std::uint64_t counter_;
   const std::shared_ptr<Injector> injector_;  // null: nothing is injected
   MonotonicTime started_;
+  std::uint64_t bytes_ = 0;
   bool reported_ = false;
 };
 

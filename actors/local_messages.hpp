@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <cairn/actors/protocol/events.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/messages/control.hpp>
 
 namespace cairn {
@@ -95,6 +96,25 @@ inline const char* trace_name_of(const protocol::Message& body) {
   return protocol::is_of_progress(body) ? nullptr : protocol::name_of(body);
 }
 
+// Of a deadline that has passed.
+inline const char* trace_name_of(protocol::Timer timer) {
+  switch (timer) {
+    case protocol::Timer::kAnswer:
+      return "timer: the coordinator's answer";
+    case protocol::Timer::kPhase:
+      return "timer: the ranks' answers";
+    case protocol::Timer::kProbe:
+      return "timer: a sign of life";
+    case protocol::Timer::kSuccession:
+      return "timer: answers to the successor";
+    case protocol::Timer::kCall:
+      return "timer: the caller's deadline";
+    case protocol::Timer::kProgress:
+      break;
+  }
+  return "timer: progress";
+}
+
 // An actor -> itself: the next deadline of its TimerQueue.
 struct WakeUp {};
 
@@ -129,5 +149,18 @@ inline std::uint64_t trace_attempt(const CoordinatorHook& hook) { return hook.ho
 inline std::uint64_t trace_attempt(const CoordinatorStopped&) { return 0; }
 inline std::uint64_t trace_attempt(const Unsent&) { return 0; }
 inline std::uint64_t trace_attempt(const Stop&) { return 0; }
+
+// Of its checkpointer, as in save ids; 0: it is of none, or of all.
+std::uint32_t trace_checkpointer(const StartCall& start);
+std::uint32_t trace_checkpointer(const HookRequest& request);
+inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }
+inline std::uint32_t trace_checkpointer(const HookReport& report) { return checkpointer_key(report.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorEvent& event) { return checkpointer_key(event.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorNews&) { return 0; }
+inline std::uint32_t trace_checkpointer(const CoordinatorSend& send) { return checkpointer_key(send.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorHook& hook) { return checkpointer_key(hook.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorStopped&) { return 0; }
+inline std::uint32_t trace_checkpointer(const Unsent& unsent) { return checkpointer_key(unsent.checkpointer); }
+inline std::uint32_t trace_checkpointer(const Stop&) { return 0; }
 
 }  // namespace cairn

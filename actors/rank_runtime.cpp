@@ -1,5 +1,6 @@
 #include <cairn/actors/rank_runtime.hpp>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -8,10 +9,14 @@
 
 #include <cairn/actors/actor_system.hpp>
 #include <cairn/actors/call_context.hpp>
+#include <cairn/actors/call_events.hpp>
+#include <cairn/actors/failure_report.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/tracing/trace_writer.hpp>
 
 namespace cairn {
 namespace {
@@ -72,6 +77,38 @@ void check_call(const Call& call, int world_size, bool has_state, bool has_plann
            std::to_string(world_size) + " ranks");
 }
 
+class Both final : public Observer {
+ public:
+  Both(std::shared_ptr<Observer> first, std::shared_ptr<Observer> second) : first_(std::move(first)), second_(std::move(second)) {}
+  void on_event(const ObservedEvent& event) noexcept override {
+    first_->on_event(event);
+    second_->on_event(event);
+  }
+
+ private:
+  const std::shared_ptr<Observer> first_;
+  const std::shared_ptr<Observer> second_;
+};
+
+// Nobody's training ends because it cannot be watched.
+std::shared_ptr<Observer> observer_of(const RankConfig& config) {
+  if (config.trace_directory.empty()) return config.observer;
+  std::shared_ptr<Observer> stream;
+  try {
+    stream = std::make_shared<TraceStream>(config.trace_directory,
+                                           trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kStream));
+  } catch (const std::exception& error) {
+    write_log(LogLevel::kWarning, config.rank, std::string("there will be no trace of this rank: ") + error.what());
+    return config.observer;
+  }
+  return config.observer ? std::make_shared<Both>(config.observer, std::move(stream)) : stream;
+}
+
+bool was_only_cancelled(const FailureMap& failures) {
+  return std::all_of(failures.begin(), failures.end(),
+                     [](const auto& entry) { return entry.second.kind == FailureKind::kCancelled; });
+}
+
 }  // namespace
 
 struct RankRuntime::Implementation {
@@ -86,7 +123,7 @@ struct RankRuntime::Implementation {
   Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
       : system(std::move(actor_system)),
         config(with_bounded_waits(std::move(rank_config))),
-        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, config.observer)),
+        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config))),
         tap(tracer, "runtime"),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 
@@ -99,9 +136,18 @@ struct RankRuntime::Implementation {
   std::uint64_t start(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
     auto context = admit(std::move(call), std::move(done));
     const std::uint64_t ticket = context->ticket();
+    const std::uint64_t cause = record_call(*context);
     // A supervisor that has died lets go of the context at once, and so calls `done`: not under the lock.
-    if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}));
+    if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}, cause));
     return ticket;
+  }
+
+  std::uint64_t record_call(const CallContext& context) {
+    const Call& call = context.call();
+    ObservedEvent event = call_event(EventKind::kCall, protocol::to_string(context.operation()), call.id.checkpointer, 0);
+    event.text = call.checkpoint_id;
+    event.number = call.id.ordinal;
+    return tap.record(event);
   }
 
   std::shared_ptr<CallContext> admit(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
@@ -114,8 +160,19 @@ struct RankRuntime::Implementation {
     if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
     if (running->checkpointers.count(checkpointer) != 0)
       refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
+    FailedCall report;
+    report.directory = common.report_directory;
+    report.checkpoint_id = common.checkpoint_id;
+    report.operation =
+        protocol::to_string(std::holds_alternative<SaveCall>(call) ? protocol::Operation::kSave : protocol::Operation::kLoad);
+    report.id = common.id;
     // The checkpointer is free again when `done` begins: it may start the next call.
-    auto leave = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
+    auto leave = [shared = running, checkpointer, report = std::move(report), incarnation = config.incarnation, rank = config.rank,
+                  world_size = config.world_size, recorded = tracer, done = std::move(done)](Outcome outcome) mutable {
+      if (!report.directory.empty() && !was_only_cancelled(outcome.failures)) {
+        report.outcome = outcome;
+        write_failure_report(std::move(report), incarnation, rank, world_size, recorded);
+      }
       {
         std::lock_guard leaving(shared->mutex);
         shared->checkpointers.erase(checkpointer);
@@ -179,6 +236,12 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
 }
 
 void RankRuntime::note(std::string_view what) { implementation_->tap.record(EventKind::kState, what, 0, true); }
+
+void RankRuntime::write_trace(const std::string& path) const {
+  const auto& config = implementation_->config;
+  const TraceSnapshot taken = implementation_->tracer->snapshot();
+  write_trace_file(path, trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kRing), taken.events);
+}
 
 std::string RankRuntime::dump_trace() const { return implementation_->tracer->dump(); }
 

@@ -55,6 +55,8 @@ struct Call {
   std::map<std::string, std::string> user_metadata;
   std::optional<Duration> deadline;     // for the outcome; then the call is cancelled, by this rank for all. Not above 0: at once
   TrainerExecutor* executor = nullptr;  // runs every hook
+  // Where a report is left if the call fails (failure_report.hpp), unless it was only cancelled; "": nowhere.
+  std::string report_directory;
   // Is told how far the call is, and asked what to tell the coordinator. May be null: then this rank's part is not known.
   std::shared_ptr<CallProgress> progress;
   // Runs once on the executor, after all ranks have joined, with the agreed order of keys: the Stateful hooks. May throw.
@@ -91,6 +93,7 @@ struct RankConfig {
   bool one_process = false;  // all ranks live in this process: stores that are one process's will do
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
+  std::string trace_directory;         // where all events go to, in files; "": nowhere
   std::shared_ptr<Injector> injector;  // faults on purpose; null: none
 };
 
@@ -117,6 +120,8 @@ class RankRuntime {
   // Puts a line of its own into the trace. `what`: a name, as in ObservedEvent. Thread-safe.
   void note(std::string_view what);
 
+  // Writes the ring to a file, as tracing/trace_writer.hpp says.
+  void write_trace(const std::string& path) const;
   // Writes the trace ring as text, oldest event first.
   std::string dump_trace() const;
 

@@ -9,6 +9,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cairn/actors/call_context.hpp>
+#include <cairn/actors/call_events.hpp>
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/hook_ticket.hpp>
 #include <cairn/actors/machine_table.hpp>
@@ -174,7 +175,7 @@ class Supervisor : public SupervisorActor::base {
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stopped->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
-        tap_.record(EventKind::kState, note->what, slot.machine.counter(), note->ok);
+        tap_.record(call_event(EventKind::kState, note->what, checkpointer, slot.machine.counter(), note->ok));
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
@@ -183,6 +184,7 @@ class Supervisor : public SupervisorActor::base {
         outcome.failures = std::move(finished->failures);
         outcome.committed = finished->committed;
         outcome.save_id = std::move(finished->save_id);
+        record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), outcome);
         context->finish(std::move(outcome));
       }
     }
@@ -192,7 +194,11 @@ class Supervisor : public SupervisorActor::base {
   static CallProgress* progress_of(const Slot& slot) { return slot.context ? slot.context->call().progress.get() : nullptr; }
 
   void time_out(const std::string& checkpointer, protocol::Timer timer) {
-    if (timer != protocol::Timer::kProgress) return step(checkpointer, protocol::TimerFired{timer});
+    if (timer != protocol::Timer::kProgress) {
+      tap_.set_cause(tap_.record(call_event(EventKind::kState, trace_name_of(timer), checkpointer, 0, true)));
+      step(checkpointer, protocol::TimerFired{timer});
+      return tap_.set_cause(0);
+    }
     const Slot* const slot = slots_.find(checkpointer);
     const auto* const progress = slot ? progress_of(*slot) : nullptr;
     step(checkpointer, protocol::ProgressDue{progress ? progress->seen().own : protocol::Moved{}});
@@ -217,8 +223,7 @@ class Supervisor : public SupervisorActor::base {
   // --- hooks ----------------------------------------------------------------------------------------------------------------
 
   void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
-    auto ticket =
-        std::make_shared<HookTicket>(inbox_, tap_.tracer(), config_.rank, checkpointer, coordinator, hook, config_.injector);
+    auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
     const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
     auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
     // A child that is gone for good drops the request, and the ticket reports that.
@@ -268,8 +273,11 @@ class Supervisor : public SupervisorActor::base {
     envelope.sender = config_.rank;
     envelope.cause = tap_.cause();
     envelope.body = message.body;
-    if (const char* const name = trace_name_of(message.body))
-      envelope.id = tap_.record(EventKind::kSent, name, message.counter, true, message.to);
+    if (const char* const name = trace_name_of(message.body)) {
+      ObservedEvent event = call_event(EventKind::kSent, name, checkpointer, message.counter, true);
+      event.peer = message.to;
+      envelope.id = tap_.record(event);
+    }
     try {
       caf::anon_send(links_, LinkSend{message.to, std::make_shared<const std::string>(protocol::encode(envelope))});
     } catch (const Error& error) {
@@ -318,8 +326,16 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void on_link_down(const LinkDown& down) {
-    tap_.record(EventKind::kHandled, "LinkDown", 0, false, down.rank);
-    peer_down(peer_down_of(down));
+    const protocol::PeerDown news = peer_down_of(down);
+    ObservedEvent event;
+    event.kind = EventKind::kHandled;
+    event.name = "LinkDown";
+    event.peer = down.rank;
+    event.text = news.why;
+    event.ok = false;
+    tap_.set_cause(tap_.record(event));
+    peer_down(news);
+    tap_.set_cause(0);
   }
 
   void peer_down(const protocol::PeerDown& event) {
@@ -350,8 +366,14 @@ class Supervisor : public SupervisorActor::base {
       tap_.record(EventKind::kState, "message of another incarnation", 0, false, message.rank);
       return;
     }
-    tap_.handle_from(message.rank, trace_name_of(envelope.body), envelope.attempt.counter, message.bytes->size(), envelope.id,
-                     [&] { deliver(message.rank, envelope.attempt.checkpointer, envelope.attempt.counter, envelope.body); });
+    const protocol::Attempt& attempt = envelope.attempt;
+    ObservedEvent event;
+    if (const char* const name = trace_name_of(envelope.body))
+      event = call_event(EventKind::kHandled, name, attempt.checkpointer, attempt.counter, true);
+    event.peer = message.rank;
+    event.bytes = message.bytes->size();
+    event.cause = envelope.id;
+    tap_.handle_from(event, [&] { deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body); });
   }
 
   // --- children -------------------------------------------------------------------------------------------------------------
@@ -404,6 +426,7 @@ class Supervisor : public SupervisorActor::base {
   bool may_restart(unsigned& restarts) {
     if (stopping_ || restarts >= config_.options.child_restarts_max) return false;
     ++restarts;
+    tap_.record(EventKind::kState, "an actor of this rank is restarted", 0, false);
     return true;
   }
 

@@ -106,6 +106,8 @@ HookValue run_reader(protocol::RunHook& hook, CallContext& context) {
 
 void run(HookRequest& request) {
   try {
+    const auto& progress = request.context->call().progress;
+    if (request.hook.hook == Hook::kMoveData && progress) request.ticket->set_bytes(progress->seen().own.bytes);
     request.ticket->start();
     if (request.hook.hook == Hook::kMoveData) return move_data(request);
     if (request.hook.hook == Hook::kRelease) return request.ticket->succeed({});

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <new>
 #include <type_traits>
-#include <vector>
 
 namespace cairn {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<ObservedEvent> && std::is_trivially_destructible_v<ObservedEvent>);
+
+constexpr std::size_t kTextShare = 8;  // one part of so many is for texts
 
 const char* verb(EventKind kind) {
   switch (kind) {
@@ -20,6 +23,14 @@ const char* verb(EventKind kind) {
       return "state";
     case EventKind::kOperation:
       return "ran";
+    case EventKind::kBegan:
+      return "began";
+    case EventKind::kCall:
+      return "called";
+    case EventKind::kFailure:
+      return "failure:";
+    case EventKind::kOutcome:
+      return "ended:";
   }
   return "?";
 }
@@ -34,14 +45,19 @@ void append_line(std::string& text, const ObservedEvent& event) {
   text.append(event.actor).append(" ").append(verb(event.kind)).append(" ").append(event.name);
   if (event.peer >= 0) {
     const bool to_peer = event.kind == EventKind::kSent;
-    text += (to_peer ? " to rank " : " from rank ") + std::to_string(event.peer);
+    if (event.kind == EventKind::kFailure)
+      text += " of rank " + std::to_string(event.peer);
+    else
+      text += (to_peer ? " to rank " : " from rank ") + std::to_string(event.peer);
   }
   if (event.cause != 0) text += " because of #" + std::to_string(event.cause);
   if (event.bytes != 0) text += ", " + std::to_string(event.bytes) + " bytes";
   if (event.duration.count() != 0) {
     text += ", " + std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(event.duration).count()) + " us";
   }
-  if (!event.ok) text += event.kind == EventKind::kState ? ", ignored" : ", failed";
+  if (!event.detail.empty()) text.append(", ").append(event.detail);
+  if (!event.text.empty()) text.append(": ").append(event.text);
+  if (!event.ok && event.kind != EventKind::kFailure) text += event.kind == EventKind::kState ? ", ignored" : ", failed";
   text += '\n';
 }
 
@@ -49,36 +65,63 @@ void append_line(std::string& text, const ObservedEvent& event) {
 
 Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock)
     : rank_(rank),
-      capacity_(std::max<std::size_t>(1, ring_bytes / sizeof(ObservedEvent))),
+      capacity_(std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
       observer_(std::move(observer)),
       clock_(clock),
-      ring_(std::allocator<ObservedEvent>().allocate(capacity_)) {}
+      ring_(std::allocator<Kept>().allocate(capacity_)),
+      text_capacity_(ring_bytes / kTextShare),
+      texts_(new char[text_capacity_]) {}
 
-Tracer::~Tracer() { std::allocator<ObservedEvent>().deallocate(ring_, capacity_); }
+Tracer::~Tracer() { std::allocator<Kept>().deallocate(ring_, capacity_); }
 
 std::uint64_t Tracer::record(ObservedEvent event) noexcept {
   event.rank = rank_;
   event.time = clock_.now();
   event.wall_time = clock_.wall_now();
+  event.text = event.text.substr(0, kEventTextMax);
   {
     std::lock_guard lock(mutex_);
     event.id = next_++;
-    new (&ring_[(event.id - 1) % capacity_]) ObservedEvent(event);
+    Kept& kept = *new (&ring_[(event.id - 1) % capacity_]) Kept{event};
+    kept.event.text = {};
+    keep_text(event.text, kept);
   }
   if (observer_) observer_->on_event(event);
   return event.id;
 }
 
-std::string Tracer::dump() const {
-  std::vector<ObservedEvent> events;
-  {
-    std::lock_guard lock(mutex_);
-    const std::uint64_t count = std::min<std::uint64_t>(next_ - 1, capacity_);
-    events.reserve(count);
-    for (std::uint64_t id = next_ - count; id < next_; ++id) events.push_back(ring_[(id - 1) % capacity_]);
+void Tracer::keep_text(std::string_view text, Kept& kept) noexcept {
+  if (text.empty() || text.size() > text_capacity_) return;
+  // Not around the end, so that it can be read in one piece.
+  const std::size_t left = text_capacity_ - texts_written_ % text_capacity_;
+  if (text.size() > left) texts_written_ += left;
+  kept.text_at = texts_written_;
+  kept.text_size = static_cast<std::uint32_t>(text.size());
+  std::memcpy(texts_.get() + texts_written_ % text_capacity_, text.data(), text.size());
+  texts_written_ += text.size();
+}
+
+TraceSnapshot Tracer::snapshot() const {
+  TraceSnapshot taken;
+  std::lock_guard lock(mutex_);
+  const std::uint64_t count = std::min<std::uint64_t>(next_ - 1, capacity_);
+  taken.lost = next_ - 1 - count;
+  taken.events.reserve(count);
+  taken.texts.assign(texts_.get(), texts_.get() + std::min<std::uint64_t>(texts_written_, text_capacity_));
+  const std::uint64_t oldest_text = texts_written_ - std::min<std::uint64_t>(texts_written_, text_capacity_);
+  for (std::uint64_t id = next_ - count; id < next_; ++id) {
+    const Kept& kept = ring_[(id - 1) % capacity_];
+    taken.events.push_back(kept.event);
+    if (kept.text_size != 0 && kept.text_at >= oldest_text)
+      taken.events.back().text = {taken.texts.data() + kept.text_at % text_capacity_, kept.text_size};
   }
+  return taken;
+}
+
+std::string Tracer::dump() const {
+  const TraceSnapshot taken = snapshot();
   std::string text;
-  for (const auto& event : events) append_line(text, event);
+  for (const auto& event : taken.events) append_line(text, event);
   return text;
 }
 

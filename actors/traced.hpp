@@ -2,6 +2,7 @@
 // both ends. Messages are plain records; inside a process nothing is serialised.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,7 +20,8 @@ namespace cairn {
 template <class T>
 struct Traced {
   T value;
-  std::uint64_t id = 0;  // of the event of sending
+  std::uint64_t id = 0;     // of the event of sending
+  MonotonicTime sent_at{};  // set with `id`
 };
 
 // An address of an actor that may be held anywhere, by hooks that outlive the actor too: once closed, posting does nothing.
@@ -52,56 +54,58 @@ class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, std::string_view actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` has `trace_name(const T&)` and `trace_attempt(const T&)`, found by its namespace. One without a name (null) is
-  // not recorded.
+  // A message type `T` has `trace_name`, `trace_attempt` and `trace_checkpointer` of `const T&`, found by its namespace. One without a
+  // name (null) is not recorded. `cause`: 0 for that of this tap.
   template <class T>
-  Traced<T> wrap(T value) {
+  Traced<T> wrap(T value, std::uint64_t cause = 0) {
     if (trace_name(value) == nullptr) return Traced<T>{std::move(value)};
-    ObservedEvent event;
-    event.kind = EventKind::kSent;
-    event.attempt = trace_attempt(value);
-    event.actor = actor_;
-    event.name = trace_name(value);
-    event.cause = cause_;
-    const std::uint64_t id = tracer_->record(event);
-    return Traced<T>{std::move(value), id};
+    ObservedEvent event = event_of(EventKind::kSent, value);
+    event.cause = cause;
+    const MonotonicTime now = tracer_->now();
+    const std::uint64_t id = record(event);
+    return Traced<T>{std::move(value), id, now};
   }
 
   // Runs `handler`; what is sent meanwhile has this message as its cause.
   template <class T, class Handler>
   void handle(const Traced<T>& message, Handler handler) {
     if (trace_name(message.value) == nullptr) return handler();
-    Handling handling(*this, trace_name(message.value), trace_attempt(message.value), message.id);
+    Handling handling(*this, event_of(EventKind::kHandled, message.value), message.id, message.sent_at);
     handler();
     handling.event.ok = true;
   }
 
-  // The same for a message of another rank, recorded as it arrives: `cause` is an id in that rank's trace.
+  // The same for a message of another rank, recorded as it arrives. `event` says which; its cause is an id in that rank's trace.
   template <class Handler>
-  void handle_from(int peer, const char* name, std::uint64_t attempt, std::uint64_t bytes, std::uint64_t cause, Handler handler) {
-    if (name == nullptr) return handler();
-    cause_ = cause;
-    cause_ = record(EventKind::kHandled, name, attempt, true, peer, bytes);
+  void handle_from(const ObservedEvent& event, Handler handler) {
+    if (event.name.data() == nullptr) return handler();
+    cause_ = record(event);
     handler();
     cause_ = 0;
   }
 
+  // Fills in the actor, and the cause unless it has one.
+  std::uint64_t record(ObservedEvent event) {
+    event.actor = actor_;
+    if (event.cause == 0) event.cause = cause_;
+    return tracer_->record(event);
+  }
   std::uint64_t record(EventKind kind, std::string_view name, std::uint64_t attempt, bool ok, int peer = -1,
                        std::uint64_t bytes = 0) {
     ObservedEvent event;
     event.kind = kind;
     event.attempt = attempt;
     event.peer = peer;
-    event.actor = actor_;
     event.name = name;
     event.bytes = bytes;
-    event.cause = cause_;
     event.ok = ok;
-    return tracer_->record(event);
+    return record(event);
   }
 
   const std::shared_ptr<Tracer>& tracer() const { return tracer_; }
   std::uint64_t cause() const { return cause_; }
+  // What is recorded and sent from now on is because of that event.
+  void set_cause(std::uint64_t cause) { cause_ = cause; }
 
  private:
   // Records the handled message when the handler has ended, by an exception too.
@@ -109,13 +113,10 @@ class Tap {
     Tap& tap;
     ObservedEvent event;
     MonotonicTime start;
-    Handling(Tap& owner, std::string_view name, std::uint64_t attempt, std::uint64_t cause)
-        : tap(owner), start(owner.tracer_->now()) {
-      event.kind = EventKind::kHandled;
-      event.attempt = attempt;
-      event.actor = tap.actor_;
-      event.name = name;
+    Handling(Tap& owner, const ObservedEvent& handled, std::uint64_t cause, MonotonicTime sent_at)
+        : tap(owner), event(handled), start(owner.tracer_->now()) {
       event.cause = cause;
+      event.queued = std::max(Duration(0), start - sent_at);
       event.ok = false;
       tap.cause_ = cause;
     }
@@ -123,10 +124,20 @@ class Tap {
     Handling& operator=(const Handling&) = delete;
     ~Handling() {
       event.duration = tap.tracer_->now() - start;
-      tap.tracer_->record(event);
+      tap.record(event);
       tap.cause_ = 0;
     }
   };
+
+  template <class T>
+  static ObservedEvent event_of(EventKind kind, const T& message) {
+    ObservedEvent event;
+    event.kind = kind;
+    event.attempt = trace_attempt(message);
+    event.checkpointer = trace_checkpointer(message);
+    event.name = trace_name(message);
+    return event;
+  }
 
   const std::shared_ptr<Tracer> tracer_;
   const std::string_view actor_;

@@ -36,13 +36,15 @@ bool is_canonical_counter(std::string_view text) noexcept {
 
 }  // namespace
 
+std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept { return crc32(0, ByteSpan(checkpointer)); }
+
 std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter) {
   if (incarnation.size() != kIncarnationDigits || !is_lower_hex(incarnation))
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot make a save id: the incarnation must be 32 lower-case hexadecimal digits, got \"" +
                     std::string(incarnation.substr(0, 64)) + "\"");
   char name_hash[kCheckpointerDigits + 1];
-  std::snprintf(name_hash, sizeof name_hash, "%08x", static_cast<unsigned>(crc32(0, ByteSpan(checkpointer))));
+  std::snprintf(name_hash, sizeof name_hash, "%08x", static_cast<unsigned>(checkpointer_key(checkpointer)));
   std::string id(kMark);
   id.append(incarnation).append("-").append(name_hash).append("-").append(std::to_string(counter));
   return id;

@@ -16,6 +16,9 @@ namespace cairn {
 // `incarnation`: 32 lower-case hexadecimal digits, else kInvalidArgument. `checkpointer`: any name.
 std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter);
 
+// The checkpointer's part of a save id, as a number.
+std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept;
+
 // Whether `text` has exactly the form above: nothing that another program would name by chance.
 bool is_save_id(std::string_view text) noexcept;
 

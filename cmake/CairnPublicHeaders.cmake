@@ -17,6 +17,11 @@ set(CAIRN_PUBLIC_HEADERS
     planning/metadata.hpp
     planning/plan.hpp
     planning/resharding.hpp
+    tracing/trace_chain.hpp
+    tracing/trace_diagnosis.hpp
+    tracing/trace_directory.hpp
+    tracing/trace_file.hpp
+    tracing/trace_messages.hpp
     state/adapters.hpp
     state/device_mesh.hpp
     state/fields.hpp

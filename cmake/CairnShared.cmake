@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
-set(public_folders base planning state storage training runtime)
+set(public_folders base planning tracing state storage training runtime)
 set(inner_folders messages protocol actors)
 
 add_library(cairn_shared SHARED)

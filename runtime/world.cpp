@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,8 @@
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
 #include <cairn/runtime/rendezvous.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
 namespace {
@@ -120,6 +123,9 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.one_process = one_process;
   config.options = options.runtime;
   config.observer = options.observer;
+  config.trace_directory = options.trace_directory;
+  if (const char* const directory = std::getenv("CAIRN_TRACE"); directory != nullptr && config.trace_directory.empty())
+    config.trace_directory = directory;
   config.injector = active_injector();
   return config;
 }
@@ -144,6 +150,16 @@ void check_descriptors(int rank, int world_size) {
   write_log(LogLevel::kWarning, rank,
             "this process may open so few files that its rank can be linked to " + std::to_string(tcp_peers_max()) + " of the " +
                 std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
+}
+
+// That a checkpoint lies in; "" where that is no directory. What is no checkpoint id is found out by the call itself.
+std::string directory_beside(const std::string& checkpoint_id) {
+  try {
+    const std::string scheme = split_url(checkpoint_id).scheme;
+    return scheme.empty() || scheme == "file" ? parent_url(open_store(checkpoint_id)->url()) : "";
+  } catch (const std::exception&) {
+    return "";
+  }
 }
 
 // Where a rank listens, in one world after the other.
@@ -396,6 +412,15 @@ std::chrono::milliseconds World::shutdown_deadline() const { return implementati
 ShowProgress World::show_progress() const { return implementation_->options.show_progress; }
 
 std::string World::dump_trace() const { return implementation_->runtime.dump_trace(); }
+
+void World::write_trace(const std::string& path) const { implementation_->runtime.write_trace(path); }
+
+std::string World::report_directory(const std::string& place) const {
+  const WorldOptions& options = implementation_->options;
+  if (!options.failure_reports) return "";
+  if (!options.failure_directory.empty()) return options.failure_directory;
+  return !place.empty() ? directory_beside(place) : "";
+}
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }
 

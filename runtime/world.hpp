@@ -58,6 +58,14 @@ struct WorldOptions {
   std::string backends;
   ShowProgress show_progress = ShowProgress::kLog;
   std::shared_ptr<Observer> observer;  // sees every message; may be null
+  // Where each rank writes every message, hook and change of state as it happens (docs/tracing.md), for `cairn trace` to read: a directory
+  // that all ranks may share; at most 256 MiB a rank, the oldest go first. Empty: what CAIRN_TRACE names; if that is empty too, nowhere.
+  std::string trace_directory;
+  // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of each rank, in this directory. Empty:
+  // saves by Cairn's own writer leave it in the directory that holds the checkpoint. There must be a directory; after 16 reports no more
+  // are written there. Nothing is left of calls that were only cancelled.
+  std::string failure_directory;
+  bool failure_reports = true;
 };
 
 class World {
@@ -117,9 +125,14 @@ class World {
 
   // The last messages between the actors of this rank, as text, oldest first.
   std::string dump_trace() const;
+  // The same as a file for `cairn trace`, written at once; one that is there is replaced. A name that ends in ".trace" is found by it.
+  // Throws kNotFound, kPermission, kNoSpace, kUnavailable.
+  void write_trace(const std::string& path) const;
 
   // For Cairn's own use: the actors of this rank, and the names that are taken by checkpointers.
   RankRuntime& runtime() const;
+  // Where a failed call leaves its report, "": nowhere. `place`: of the checkpoint, "" if that has none.
+  std::string report_directory(const std::string& place) const;
   void claim_checkpointer(const std::string& name) const;
   void release_checkpointer(const std::string& name) const noexcept;
 

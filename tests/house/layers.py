@@ -7,14 +7,16 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # From the bottom up: a folder includes itself and those before it.
-FOLDERS = ["base", "planning", "messages", "state", "storage", "actors", "training", "runtime"]
+FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "training", "runtime"]
 
 # Narrower than the order: nothing of these may appear, although they lie below.
 FORBIDDEN_FOLDERS = {
     "messages": {"state"},
-    "state": {"messages"},
+    "tracing": {"planning"},
+    "state": {"messages", "tracing"},
+    "storage": {"tracing"},
     "actors/protocol": {"state", "storage"},
-    "training": {"messages", "storage", "actors"},
+    "training": {"messages", "tracing", "storage", "actors"},
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"
@@ -27,6 +29,7 @@ FORBIDDEN_LIBRARIES = {
     "base": [TORCH, CAF, PROTOBUF],
     "planning": [TORCH, CAF, PROTOBUF, OPENSSL],
     "messages": [TORCH, CAF, OPENSSL],
+    "tracing": [TORCH, CAF, OPENSSL],
     "state": [CAF, PROTOBUF, OPENSSL],
     "storage": [CAF, OPENSSL],
     "actors/protocol": [TORCH, CAF, OPENSSL],

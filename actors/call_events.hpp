@@ -1,0 +1,20 @@
+// Events of the trace that the actors of a rank record about one call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/traced.hpp>
+#include <cairn/base/observer.hpp>
+
+namespace cairn {
+
+ObservedEvent call_event(EventKind kind, std::string_view name, const std::string& checkpointer, std::uint64_t counter,
+                         bool ok = true);
+
+// How the call ended on this rank, after each entry of its failure map.
+void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);
+
+}  // namespace cairn

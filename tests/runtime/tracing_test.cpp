@@ -1,0 +1,215 @@
+// What ranks write of what they do: streams of traces, and reports of failures.
+#include <cairn/tests/support/torch.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/runtime/checkpointer.hpp>
+#include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/environment.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
+#include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+
+namespace cairn::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A state that Cairn's own planner refuses on rank 1, in a phase of its own.
+StateDict state_that_fails(const World& world, const std::string& text) {
+  StateDict state = common_state(world.rank(), world.size());
+  if (world.rank() != 1) return state;
+  class Throws final : public Stateful {
+   public:
+    explicit Throws(std::string text) : text_(std::move(text)) {}
+    Dict state_dict() override { throw PlannedFault(text_); }
+    void load_state_dict(const Dict&) override {}
+
+   private:
+    const std::string text_;
+  };
+  state["broken"] = std::shared_ptr<Stateful>(std::make_shared<Throws>(text));
+  return state;
+}
+
+void fail_to_save(World& world, const std::string& id, const SaveOptions& options = {}) {
+  Checkpointer checkpointer(world);
+  CHECK_THROWS_AS(checkpointer.save(state_that_fails(world, "the planted fault"), id, options), CheckpointException);
+}
+
+TEST_CASE("tracing: CAIRN_TRACE makes every rank write all that it does, and no secret of the trainer's") {
+  TemporaryDirectory directory;
+  const std::string traces = directory.path() + "/traces";
+  const Environment environment({{"CAIRN_TRACE", traces}});
+  std::string incarnation;
+  on_all_ranks(3, [&](World& world) {
+    Checkpointer checkpointer(world);
+    SaveOptions options;
+    options.user_metadata["note"] = "words-of-the-user";
+    StateDict state = common_state(world.rank(), world.size());
+    checkpointer.save(state, directory.path() + "/run/step_1", options);
+    checkpointer.load(state, directory.path() + "/run/step_1");
+    if (world.rank() == 0) incarnation = world.incarnation();
+  });
+  const TraceDirectory found(traces);
+  REQUIRE(found.files().size() == 3);
+  for (const auto& file : found.files()) {
+    CHECK(file.fault.empty());
+    CHECK(file.damage.empty());
+    CHECK(file.header->world_size == 3);
+    CHECK(content_of(file.path).find("words-of-the-user") == std::string::npos);
+  }
+  REQUIRE(found.jobs().size() == 1);
+  CHECK(found.jobs()[0].incarnation == incarnation);
+  CHECK(found.jobs()[0].missing.empty());
+  REQUIRE(found.attempts().size() == 2);
+  for (const auto& attempt : found.attempts()) {
+    CHECK(attempt.checkpoint_id == directory.path() + "/run/step_1");
+    CHECK(attempt.calls.size() == 3);
+    CHECK(attempt.has_ended());
+    CHECK_FALSE(attempt.has_failed());
+    const Trace trace = found.read(attempt);
+    for (int rank = 0; rank < 3; ++rank) {
+      std::set<std::string_view> names;
+      std::uint64_t bytes = 0;
+      for (const auto& event : trace.events.at(rank)) {
+        names.insert(event.name);
+        if (event.kind == EventKind::kOperation) bytes += event.bytes;
+      }
+      for (const char* name : {"rank: moving", "Begin", "Outcome"}) CHECK(names.count(name) == 1);
+      CHECK(names.count(attempt.operation == "save" ? "write_data" : "read_data") == 1);
+      CHECK(bytes > 0);
+    }
+  }
+  CHECK(found.attempts()[0].operation == "save");
+  CHECK(found.attempts()[0].save_id == make_save_id(incarnation, "main", found.attempts()[0].counter));
+  CHECK(found.attempts()[1].operation == "load");
+}
+
+TEST_CASE("tracing: a place where no trace can be written is said once, and nothing else ends") {
+  TemporaryDirectory directory;
+  std::ofstream(directory.path() + "/file") << "x";
+  CapturedLog log;
+  WorldOptions options;
+  options.trace_directory = directory.path() + "/file";
+  const World world = World::single(options);
+  Checkpointer(world).save(common_state(0, 1), directory.path() + "/step_1");
+  CHECK(log.text().find("there will be no trace of this rank") != std::string::npos);
+}
+
+TEST_CASE("tracing: a trace is written at once when somebody asks for it") {
+  TemporaryDirectory directory;
+  const World world = World::single();
+  Checkpointer(world).save(common_state(0, 1), directory.path() + "/step_1");
+  const std::string path = directory.path() + "/now.trace";
+  world.write_trace(path);
+  world.write_trace(path);
+  const TraceDirectory found(path);
+  REQUIRE(found.attempts().size() == 1);
+  CHECK(found.attempts()[0].has_ended());
+  CHECK_THROWS_AS(world.write_trace(directory.path() + "/none/now.trace"), Error);
+}
+
+TEST_CASE("tracing: a failed save leaves its report and every rank's last events in the run's directory") {
+  TemporaryDirectory directory;
+  CapturedLog log;
+  on_all_ranks(3, [&](World& world) { fail_to_save(world, directory.path() + "/step_7"); });
+  std::vector<std::string> reports;
+  for (const auto& name : names_in(directory.path()))
+    if (name.rfind("failure-", 0) == 0) reports.push_back(name);
+  REQUIRE(reports.size() == 1);
+  const fs::path report = directory.path() + "/" + reports[0];
+  CHECK(is_save_id(reports[0].substr(8)));
+  const auto names = names_in(report);
+  REQUIRE(names.size() == 4);
+  CHECK(names[0].rfind("rank-00000-", 0) == 0);
+  CHECK(names[3] == "report.txt");
+  const std::string text = content_of(report / "report.txt");
+  for (const char* part : {"the planted fault", "rank 1", "step_7", "committed   no", "PlannedFault"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part, " is not in\n", text);
+  CHECK(log.text().find("cairn trace " + report.string()) != std::string::npos);
+
+  const TraceDirectory found(report.string());
+  REQUIRE(found.attempts().size() == 1);
+  CHECK(found.attempts()[0].has_failed());
+  CHECK(found.attempts()[0].calls.size() == 3);
+  CHECK("failure-" + found.attempts()[0].save_id == reports[0]);
+  // The directory of the run stands for the latest report in it.
+  CHECK(TraceDirectory(directory.path()).path() == report.string());
+  const Trace trace = found.read(found.attempts()[0]);
+  bool told = false;
+  for (const auto& event : trace.events.at(2))
+    told =
+        told || (event.kind == EventKind::kFailure && event.peer == 1 && event.text.find("the planted fault") != std::string::npos);
+  CHECK(told);
+}
+
+TEST_CASE("tracing: reports go where they are wanted, and nowhere if they are not") {
+  TemporaryDirectory directory;
+  const std::string wanted = directory.path() + "/wanted";
+  fs::create_directory(wanted);
+  WorldOptions options;
+  options.failure_directory = wanted;
+  on_all_ranks(
+      2, [&](World& world) { fail_to_save(world, directory.path() + "/step_1"); }, options);
+  CHECK(names_in(wanted).size() == 1);
+
+  options.failure_reports = false;
+  on_all_ranks(
+      2, [&](World& world) { fail_to_save(world, directory.path() + "/step_1"); }, options);
+  CHECK(names_in(wanted).size() == 1);
+
+  // A user-defined writer may take ids that are no places.
+  on_all_ranks(2, [&](World& world) {
+    SaveOptions of_users;
+    of_users.storage_writer = std::make_shared<FaultyWriter>(FailOn{}, world.rank());
+    fail_to_save(world, directory.path() + "/step_1", of_users);
+  });
+  for (const auto& name : names_in(directory.path())) CHECK(name.rfind("failure-", 0) != 0);
+}
+
+TEST_CASE("tracing: of many failures no more than 16 leave a report, and of cancelled calls none does") {
+  TemporaryDirectory directory;
+  const World world = World::single();
+  {
+    Checkpointer checkpointer(world);
+    SaveOptions options;
+    options.cancellation.emplace();
+    options.cancellation->cancel("the test wants it");
+    CHECK_THROWS_AS(checkpointer.save(common_state(0, 1), directory.path() + "/step_1", options), CheckpointException);
+    CHECK(names_in(directory.path()).empty());
+  }
+  fs::create_directory(directory.path() + "/run");
+  std::ofstream(directory.path() + "/run/file") << "no place for a checkpoint";
+  Checkpointer checkpointer(world);
+  for (int i = 0; i < 20; ++i)
+    CHECK_THROWS_AS(checkpointer.save(common_state(0, 1), directory.path() + "/run/file"), CheckpointException);
+  std::size_t reports = 0;
+  for (const auto& name : names_in(directory.path() + "/run")) reports += name.rfind("failure-", 0) == 0;
+  CHECK(reports == 16);
+}
+
+}  // namespace
+}  // namespace cairn::testing

@@ -1,0 +1,314 @@
+#include <cairn/tests/support/plain.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tests/tracing/scripted_traces.hpp>
+#include <cairn/tracing/trace_chain.hpp>
+#include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_messages.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace cairn::testing;
+
+struct Analysed {
+  explicit Analysed(const std::string& path) : directory(path), trace(directory.read(*directory.most_interesting())) {}
+  TraceDirectory directory;
+  Trace trace;
+  std::vector<TracedMessage> messages = match_messages(trace);
+  TraceClocks clocks{trace, messages};
+  Diagnosis diagnosis = diagnose(trace, messages, clocks);
+};
+
+double milliseconds(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
+bool near(double value, double wanted, double by = 0.6) { return std::fabs(value - wanted) <= by; }
+
+const TracedPhase& phase(const Diagnosis& diagnosis, const std::string& name) {
+  for (const auto& it : diagnosis.phases)
+    if (it.name == name) return it;
+  throw std::runtime_error("there is no phase " + name);
+}
+
+bool notes(const Diagnosis& diagnosis, const std::string& text) {
+  return std::any_of(diagnosis.notices.begin(), diagnosis.notices.end(),
+                     [&](const auto& notice) { return notice.text.find(text) != std::string::npos; });
+}
+
+TEST_CASE("trace analysis: a good save with a slow rank: who took how long, and who was waited for") {
+  ScriptedTraces script(4);
+  script_good_save(script, {5, 40, 900, 50});
+  const Analysed it(script.write());
+  CHECK(it.diagnosis.end == TracedEnd::kSucceeded);
+  CHECK(it.diagnosis.committed == "yes");
+  CHECK(it.diagnosis.coordinator == 0);
+  CHECK(it.diagnosis.failures.empty());
+  CHECK(it.diagnosis.bytes == 4'000'000);
+  REQUIRE(it.diagnosis.phases.size() == 5);
+  CHECK(phase(it.diagnosis, "write").slowest_rank == 2);
+  CHECK(near(milliseconds(phase(it.diagnosis, "write").slowest), 900));
+  CHECK(near(milliseconds(phase(it.diagnosis, "write").median), 40));
+  CHECK(near(milliseconds(phase(it.diagnosis, "write").duration), 901.1));
+  CHECK(phase(it.diagnosis, "join").slowest_rank == 3);
+  CHECK(near(milliseconds(phase(it.diagnosis, "join").slowest), 3));
+  REQUIRE(it.diagnosis.wait);
+  CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
+  CHECK(it.diagnosis.wait->waiter == 0);
+  CHECK(it.diagnosis.wait->phase == "write");
+  CHECK(it.diagnosis.wait->was_answered);
+  CHECK(near(milliseconds(it.diagnosis.wait->duration), 850));
+  CHECK(notes(it.diagnosis, "rank 2 took 900.2 ms for write"));
+}
+
+TEST_CASE("trace analysis: clocks that differ are aligned by the messages, within the bound that is told") {
+  ScriptedTraces script(4);
+  script.set_ahead(1, 250);
+  script.set_ahead(2, -4000);
+  script.set_ahead(3, 0.05);
+  script_good_save(script, {5, 40, 300, 50});
+  const Analysed it(script.write());
+  CHECK(it.clocks.reference() == 0);
+  CHECK(it.clocks.unaligned().empty());
+  CHECK(it.clocks.violations().empty());
+  CHECK(it.clocks.error_max() <= at_ms(0.31) - at_ms(0));
+  for (int rank = 1; rank < 4; ++rank) {
+    const auto call = std::find_if(it.trace.events.at(rank).begin(), it.trace.events.at(rank).end(),
+                                   [](const auto& event) { return event.kind == EventKind::kCall; });
+    const auto first = it.trace.events.at(0).front();
+    const double after = milliseconds(it.clocks.at(*call) - it.clocks.at(first));
+    CHECK(std::fabs(after - rank) <= milliseconds(*it.clocks.error(rank)) + 1e-3);
+  }
+  CHECK(phase(it.diagnosis, "write").slowest_rank == 2);
+  for (const auto& message : it.messages) {
+    REQUIRE(message.sent);
+    REQUIRE(message.handled);
+    CHECK(it.clocks.at(*message.sent) <= it.clocks.at(*message.handled));
+  }
+}
+
+TEST_CASE("trace analysis: messages that no clocks can explain, and one that got lost") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 40});
+  const auto back = script.send(1, 0, 100, "Late");
+  script.handle(0, 1, 60, "Late", back);  // 40 ms before it was sent
+  script.send(0, 1, 30, "StopPhase");
+  script.outcome(1, 200, true);
+  const Analysed it(script.write());
+  REQUIRE(it.clocks.violations().size() == 1);
+  CHECK(near(milliseconds(it.clocks.violations()[0].by), 39.7));
+  CHECK(notes(it.diagnosis, "ranks 0 and 1 were handled before they were sent"));
+}
+
+TEST_CASE("trace analysis: a message that never arrived at a rank that went on") {
+  ScriptedTraces script(3);
+  script.call(0, 0);
+  script.call(1, 0);
+  script.pass(1, 0, 1, 1.2, "Join");
+  script.pass(0, 1, 2, 2.2, "Begin");
+  script.send(0, 1, 10, "GlobalSavePlan");
+  script.send(0, 2, 10, "GlobalSavePlan");  // nobody knows what became of that
+  script.state(1, 20, "rank: preparing");
+  const Analysed it(script.write());
+  const auto lost = lost_messages(it.trace, it.messages, it.clocks);
+  REQUIRE(lost.size() == 1);
+  CHECK(lost[0].to == 1);
+  CHECK(lost[0].sent->name == "GlobalSavePlan");
+  CHECK(notes(it.diagnosis, "GlobalSavePlan from rank 0 to rank 1 never arrived"));
+  CHECK(it.diagnosis.end == TracedEnd::kUnfinished);
+  CHECK(it.trace.job.missing == std::vector<int>{2});
+}
+
+TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original text") {
+  ScriptedTraces script(3);
+  std::uint64_t position = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto call = script.call(rank, rank);
+    script.state(rank, rank + 0.1, "rank: joining", call);
+    const auto began = script.began(rank, 10, "write_data", Phase::kWrite, call);
+    if (rank == 1) position = script.ended(1, 30, "write_data", Phase::kWrite, began, 20, "no space left on device");
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    script.failure(rank, 40, 1, "raised", Phase::kWrite, "cairn::Error: no space left on device", position);
+    script.outcome(rank, 41, false);
+  }
+  const Analysed it(script.write());
+  CHECK(it.diagnosis.end == TracedEnd::kFailed);
+  CHECK(it.diagnosis.committed == "no");
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  const auto& failure = it.diagnosis.failures[0];
+  CHECK(failure.rank == 1);
+  CHECK(failure.kind == "raised");
+  CHECK(failure.phase == "write");
+  CHECK(failure.text == "cairn::Error: no space left on device");
+  REQUIRE(failure.hook);
+  CHECK(failure.hook->name == "write_data");
+  REQUIRE(failure.hook->duration);
+  CHECK(near(milliseconds(*failure.hook->duration), 20));
+}
+
+TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who waited for it in vain") {
+  ScriptedTraces script(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto call = script.call(rank, 0);
+    script.state(rank, 0.1, "rank: joining", call);
+    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
+    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
+  }
+  script.state(0, 1, "coordinator: moving");
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank != 0) script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
+    script.state(rank, 1.5, "rank: moving");
+    const auto began = script.began(rank, 2, "write_data", Phase::kWrite);
+    if (rank == 1) continue;  // and that is the last of it
+    script.ended(rank, 12, "write_data", Phase::kWrite, began, 10);
+    script.state(rank, 12.1, "rank: reported");
+  }
+  script.pass(2, 0, 12.2, 12.5, "Written");
+  ObservedEvent down;
+  down.kind = EventKind::kHandled;
+  down.name = "LinkDown";
+  down.actor = "supervisor";
+  down.peer = 1;
+  down.ok = false;
+  script.add(0, 5002, down);
+  for (const int rank : {0, 2}) {
+    script.failure(rank, 5003, 1, "silent", Phase::kWrite, "rank 1 gave no sign of life for 5 s");
+    script.outcome(rank, 5004, false);
+  }
+  {
+    const Analysed it(script.write());
+    REQUIRE(it.diagnosis.failures.size() == 1);
+    const auto& failure = it.diagnosis.failures[0];
+    CHECK(failure.kind == "silent");
+    REQUIRE(failure.hook);
+    CHECK(failure.hook->name == "write_data");
+    CHECK_FALSE(failure.hook->duration);
+    REQUIRE(it.diagnosis.wait);
+    CHECK(it.diagnosis.wait->awaited == std::vector<int>{1});
+    CHECK(it.diagnosis.wait->waiter == 0);
+    CHECK_FALSE(it.diagnosis.wait->was_answered);
+    CHECK(near(milliseconds(it.diagnosis.wait->duration), 5000));
+    CHECK(phase(it.diagnosis, "write").unfinished == std::vector<int>{1});
+  }
+  // Without its trace, the same but for what only it knew.
+  std::filesystem::remove(script.path_of(1));
+  const Analysed it(script.directory());
+  CHECK(it.trace.job.missing == std::vector<int>{1});
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  CHECK_FALSE(it.diagnosis.failures[0].hook);
+  REQUIRE(it.diagnosis.wait);
+  CHECK(near(milliseconds(it.diagnosis.wait->duration), 5001.2));
+}
+
+TEST_CASE("trace analysis: the chain of causes crosses ranks, and its parts make up the whole time") {
+  ScriptedTraces script(4);
+  script_good_save(script, {5, 40, 900, 50});
+  const Analysed it(script.write());
+  const auto* outcome = last_outcome(it.trace, it.clocks);
+  REQUIRE(outcome != nullptr);
+  const auto chain = causal_chain(it.trace, *outcome);
+  CHECK(chain.front().event->kind == EventKind::kCall);
+  CHECK(chain.front().event->rank == 3);  // who called last
+  bool through_write = false;
+  for (const auto& link : chain) through_write = through_write || (link.event->rank == 2 && link.event->name == "write_data");
+  CHECK(through_write);
+
+  const auto steps = critical_path(it.trace, it.clocks, *outcome);
+  Duration whole{0};
+  Duration longest{0};
+  std::string what;
+  for (const auto& step : steps) {
+    whole += step.duration;
+    if (step.duration > longest) {
+      longest = step.duration;
+      what = step.what + " on rank " + std::to_string(step.rank);
+    }
+  }
+  CHECK(what == "write_data on rank 2");
+  CHECK(near(milliseconds(whole), milliseconds(it.clocks.at(*outcome) - it.diagnosis.begin), 0.01));
+  CHECK(steps.front().what == "had not called yet");
+}
+
+TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 6}, 0, 1);
+  script.set_attempt(2);
+  script_good_save(script, {5, 7}, 1000, 2);
+  const std::string path = script.write();
+
+  ScriptedTraces other(2, std::string(32, 'b'));
+  script_good_save(other, {1, 1});
+  write_trace_file(path + "/other.trace", header_of(1, 2, std::string(32, 'b')), {});
+  std::filesystem::copy_file(other.write() + "/" + trace_file_name(header_of(0, 2, std::string(32, 'b'))),
+                             path + "/of-another.trace");
+  TraceHeader later = header_of(0, 2);
+  later.version = kTraceVersion + 1;
+  Bytes bytes;
+  TraceEncoder().header(later, bytes);
+  std::ofstream(path + "/later.trace") << bytes;
+  std::ofstream(path + "/noise.trace") << "noise";
+
+  const TraceDirectory directory(path);
+  REQUIRE(directory.jobs().size() == 2);
+  CHECK(directory.jobs()[0].missing.empty());
+  std::size_t faults = 0;
+  for (const auto& file : directory.files()) faults += !file.fault.empty();
+  CHECK(faults == 2);
+  REQUIRE(directory.attempts().size() == 3);
+  std::size_t of_first = 0;
+  for (const auto& attempt : directory.attempts()) {
+    if (attempt.job != std::string(32, 'a')) continue;
+    ++of_first;
+    CHECK(attempt.calls.size() == 2);
+    const Trace trace = directory.read(attempt);
+    for (const auto& [rank, events] : trace.events) {
+      CHECK(events.size() > 10);
+      std::size_t calls = 0;
+      for (const auto& event : events) calls += event.kind == EventKind::kCall && event.number == attempt.counter;
+      CHECK(calls == 1);
+    }
+  }
+  CHECK(of_first == 2);
+}
+
+TEST_CASE("trace directory: more events than are asked for are left out, and that is said") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 6});
+  const TraceDirectory directory(script.write());
+  const Trace trace = directory.read(directory.attempts().front(), 8);
+  CHECK(trace.truncated);
+  for (const auto& [rank, events] : trace.events) CHECK(events.size() == 4);
+  CHECK_FALSE(directory.read(directory.attempts().front()).truncated);
+}
+
+TEST_CASE("trace directory: the failed one is looked at first, a cancelled one is not") {
+  ScriptedTraces script(1);
+  const auto end_with = [&](std::uint64_t counter, double begin, const char* kind) {
+    script.set_attempt(counter);
+    script.call(0, begin, counter);
+    script.state(0, begin + 1, "rank: preparing");
+    if (*kind != 0) script.failure(0, begin + 2, 0, kind, Phase::kWrite, "text");
+    script.outcome(0, begin + 3, *kind == 0);
+  };
+  end_with(1, 0, "");
+  end_with(2, 100, "raised");
+  end_with(3, 200, "");
+  end_with(4, 300, "cancelled");
+  const TraceDirectory directory(script.write());
+  REQUIRE(directory.attempts().size() == 4);
+  CHECK(directory.most_interesting()->counter == 2);
+  CHECK(directory.attempts()[3].was_cancelled);
+}
+
+TEST_CASE("trace directory: nothing to read is said, with what is there") {
+  TemporaryDirectory directory;
+  CHECK_THROWS_AS(TraceDirectory(directory.path()), Error);
+  CHECK_THROWS_AS(TraceDirectory(directory.path() + "/none"), Error);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,52 @@
+// Events to write and read back.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include <cairn/base/observer.hpp>
+#include <cairn/tracing/trace_writer.hpp>
+
+namespace cairn::testing {
+
+inline TraceHeader header_of(int rank, int world_size, const std::string& incarnation = std::string(32, 'a')) {
+  return trace_header(incarnation, rank, world_size, TraceSource::kStream);
+}
+
+inline MonotonicTime at_ms(double milliseconds) {
+  return MonotonicTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds)));
+}
+
+// Every field differs from its default, and from those of the event before.
+inline ObservedEvent full_event(std::uint64_t id) {
+  ObservedEvent event;
+  event.kind = static_cast<EventKind>(1 + id % 8);
+  event.time = at_ms(static_cast<double>(id) * 1.5);
+  event.wall_time = WallTime(std::chrono::seconds(1'700'000'000 + id));
+  event.attempt = 100 + id;
+  event.checkpointer = 0xdeadbeef;
+  event.peer = static_cast<int>(id % 5);
+  event.phase = static_cast<Phase>(1 + id % 6);
+  event.actor = "storage";
+  event.name = id % 2 == 0 ? "write_data" : "Written";
+  event.detail = "kNoSpace";
+  event.text = "the disk is full";
+  event.number = 7 * id;
+  event.bytes = 1000 * id;
+  event.id = id;
+  event.cause = id - 1;
+  event.duration = std::chrono::microseconds(id);
+  event.queued = std::chrono::nanoseconds(id);
+  event.ok = id % 2 == 0;
+  return event;
+}
+
+inline bool same(const ObservedEvent& a, const ObservedEvent& b) {
+  return a.kind == b.kind && a.time == b.time && a.wall_time == b.wall_time && a.attempt == b.attempt &&
+         a.checkpointer == b.checkpointer && a.peer == b.peer && a.phase == b.phase && a.actor == b.actor && a.name == b.name &&
+         a.detail == b.detail && a.text == b.text && a.number == b.number && a.bytes == b.bytes && a.id == b.id &&
+         a.cause == b.cause && a.duration == b.duration && a.queued == b.queued && a.ok == b.ok;
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,184 @@
+// Traces of a job that never was: a test says what happened when, and gets the files that its ranks would have written.
+#pragma once
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/tracing/sample_events.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+
+namespace cairn::testing {
+
+inline constexpr std::uint32_t kCheckpointer = 0x1234;
+
+// Times are milliseconds of the world; each rank stamps with clocks of its own.
+class ScriptedTraces {
+ public:
+  explicit ScriptedTraces(int world_size, std::string incarnation = std::string(32, 'a'))
+      : world_size_(world_size), incarnation_(std::move(incarnation)) {}
+
+  // How much that rank's wall clock, which `monotonic` follows from another start, is ahead.
+  void set_ahead(int rank, double milliseconds) { ahead_[rank] = milliseconds; }
+  void set_attempt(std::uint64_t counter) { attempt_ = counter; }
+
+  std::uint64_t add(int rank, double time, ObservedEvent event) {
+    auto& events = events_[rank];
+    event.id = events.size() + 1;
+    event.rank = rank;
+    event.time = at_ms(time + 1e6 * (rank + 1));
+    event.wall_time = WallTime(std::chrono::seconds(1'700'000'000)) + (at_ms(time + ahead_[rank]) - at_ms(0));
+    if (event.checkpointer == 0 && event.name != "LinkDown") event.checkpointer = kCheckpointer;
+    if (event.attempt == 0 && event.kind != EventKind::kCall) event.attempt = attempt_;
+    events.push_back(event);
+    return event.id;
+  }
+  std::uint64_t call(int rank, double time, std::uint64_t number = 1) {
+    ObservedEvent event = named(EventKind::kCall, "save", "runtime");
+    event.number = number;
+    event.text = "run/step_1";
+    return add(rank, time, event);
+  }
+  std::uint64_t state(int rank, double time, std::string_view name, std::uint64_t cause = 0, bool ok = true) {
+    ObservedEvent event = named(EventKind::kState, name, name.substr(0, 4) == "coor" ? "coordinator" : "supervisor");
+    event.cause = cause;
+    event.ok = ok;
+    return add(rank, time, event);
+  }
+  std::uint64_t send(int from, int to, double time, std::string_view name, std::uint64_t cause = 0) {
+    ObservedEvent event = named(EventKind::kSent, name, "supervisor");
+    event.peer = to;
+    event.cause = cause;
+    return add(from, time, event);
+  }
+  std::uint64_t handle(int to, int from, double time, std::string_view name, std::uint64_t cause) {
+    ObservedEvent event = named(EventKind::kHandled, name, "supervisor");
+    event.peer = from;
+    event.cause = cause;
+    return add(to, time, event);
+  }
+  // Sent and handled; the id of the handling.
+  std::uint64_t pass(int from, int to, double sent, double handled, std::string_view name, std::uint64_t cause = 0) {
+    return handle(to, from, handled, name, send(from, to, sent, name, cause));
+  }
+  std::uint64_t began(int rank, double time, std::string_view hook, Phase phase, std::uint64_t cause = 0, std::uint64_t bytes = 0) {
+    ObservedEvent event = named(EventKind::kBegan, hook, "storage");
+    event.phase = phase;
+    event.cause = cause;
+    event.bytes = bytes;
+    return add(rank, time, event);
+  }
+  std::uint64_t ended(int rank, double time, std::string_view hook, Phase phase, std::uint64_t began, double duration,
+                      std::string_view failure = {}) {
+    ObservedEvent event = named(EventKind::kOperation, hook, "storage");
+    event.phase = phase;
+    event.cause = began;
+    event.duration = at_ms(duration) - at_ms(0);
+    event.ok = failure.empty();
+    event.text = failure;
+    return add(rank, time, event);
+  }
+  std::uint64_t failure(int rank, double time, int whose, std::string_view kind, Phase phase, std::string_view text,
+                        std::uint64_t position = 0) {
+    ObservedEvent event = named(EventKind::kFailure, kind, "supervisor");
+    event.peer = whose == rank ? -1 : whose;
+    event.phase = phase;
+    event.detail = "kUnavailable";
+    event.text = text;
+    event.number = position;
+    event.ok = false;
+    return add(rank, time, event);
+  }
+  std::uint64_t outcome(int rank, double time, bool ok, std::uint64_t cause = 0) {
+    ObservedEvent event = named(EventKind::kOutcome, "outcome", "supervisor");
+    event.ok = ok;
+    event.detail = ok ? "yes" : "no";
+    event.cause = cause;
+    return add(rank, time, event);
+  }
+
+  std::string path_of(int rank) const {
+    return directory_.path() + "/" + trace_file_name(header_of(rank, world_size_, incarnation_));
+  }
+  // One file a rank; those of `left_out` are missing.
+  std::string write(const std::vector<int>& left_out = {}) const {
+    for (const auto& [rank, events] : events_) {
+      if (std::find(left_out.begin(), left_out.end(), rank) != left_out.end()) continue;
+      write_trace_file(path_of(rank), header_of(rank, world_size_, incarnation_), events);
+    }
+    return directory_.path();
+  }
+  const std::string& directory() const { return directory_.path(); }
+
+ private:
+  static ObservedEvent named(EventKind kind, std::string_view name, std::string_view actor) {
+    ObservedEvent event;
+    event.kind = kind;
+    event.name = name;
+    event.actor = actor;
+    return event;
+  }
+
+  const int world_size_;
+  const std::string incarnation_;
+  TemporaryDirectory directory_;
+  std::uint64_t attempt_ = 1;
+  std::map<int, double> ahead_;
+  std::map<int, std::vector<ObservedEvent>> events_;
+};
+
+// A save of `world_size` ranks that goes well, rank 0 coordinates; `write_ms` is how long each writes.
+inline void script_good_save(ScriptedTraces& script, const std::vector<double>& write_ms, double begin = 0,
+                             std::uint64_t number = 1) {
+  const int size = static_cast<int>(write_ms.size());
+  std::uint64_t all_joined = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const double at = begin + rank;
+    const auto call = script.call(rank, at, number);
+    script.state(rank, at + 0.1, "rank: joining", call);
+    if (rank == 0) script.state(0, begin + 0.2, "coordinator: joining", call);
+    if (rank != 0) all_joined = script.pass(rank, 0, at + 0.2, at + 0.5, "Join", call);
+  }
+  const double planning = begin + size;
+  script.state(0, planning, "coordinator: local plans", all_joined);
+  std::uint64_t all_planned = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto begun = rank == 0 ? all_joined : script.pass(0, rank, planning + 0.1, planning + 0.4, "Begin", all_joined);
+    script.state(rank, planning + 0.5, "rank: preparing", begun);
+    script.state(rank, planning + 1.5, "rank: planned", begun);
+    if (rank != 0) all_planned = script.pass(rank, 0, planning + 1.6, planning + 1.9 + 0.01 * rank, "LocalSavePlan", begun);
+  }
+  const double moving = planning + 3;
+  script.state(0, planning + 2.5, "coordinator: global plan", all_planned);
+  script.state(0, moving, "coordinator: moving", all_planned);
+  std::vector<std::tuple<double, int, std::uint64_t>> arrivals;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto plan = rank == 0 ? all_planned : script.pass(0, rank, moving + 0.1, moving + 0.4, "GlobalSavePlan", all_planned);
+    script.state(rank, moving + 0.5, "rank: moving", plan);
+    const double ms = write_ms[static_cast<std::size_t>(rank)];
+    const auto began = script.began(rank, moving + 0.6, "write_data", Phase::kWrite, plan, 1'000'000);
+    const auto ended = script.ended(rank, moving + 0.6 + ms, "write_data", Phase::kWrite, began, ms);
+    script.state(rank, moving + 0.7 + ms, "rank: reported", ended);
+    if (rank != 0) arrivals.emplace_back(moving + 1 + ms, rank, script.send(rank, 0, moving + 0.7 + ms, "Written", ended));
+  }
+  // The coordinator hears them in the order in which they end. Its own part is taken to be the first.
+  std::sort(arrivals.begin(), arrivals.end());
+  double written = moving + 1;
+  std::uint64_t last = all_planned;
+  for (const auto& [time, rank, sent] : arrivals) {
+    written = time;
+    last = script.handle(0, rank, time, "Written", sent);
+  }
+  script.state(0, written + 0.1, "coordinator: finishing", last);
+  script.state(0, written + 2.1, "coordinator: idle", last);
+  for (int rank = 0; rank < size; ++rank) {
+    const auto told = rank == 0 ? last : script.pass(0, rank, written + 2.2, written + 2.5, "Outcome", last);
+    script.outcome(rank, written + 2.6, true, told);
+  }
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,102 @@
+#include <cairn/tracing/trace_chain.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include <cairn/tracing/trace_names.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace trace_names;
+
+const ObservedEvent* cause_of(const Trace& trace, const ObservedEvent& event) {
+  if (event.cause == 0) return nullptr;
+  const bool is_of_other_rank = event.kind == EventKind::kHandled && event.peer >= 0;
+  return trace.find(is_of_other_rank ? event.peer : event.rank, event.cause);
+}
+
+bool is_change_of_state(const ObservedEvent& event) {
+  return event.kind == EventKind::kState && event.ok &&
+         (begins_with(event.name, kRankState) || begins_with(event.name, kCoordinatorState));
+}
+
+// Deadlines and lost connections are nobody's doing: they ended a wait, which began when the machines of the rank had last moved.
+const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent& event) {
+  const auto& events = trace.events.at(event.rank);
+  const bool by_coordinator = event.actor == kCoordinator;
+  const ObservedEvent* found = nullptr;
+  for (const auto& other : events) {
+    if (other.id >= event.id) break;
+    if (is_change_of_state(other) && (!by_coordinator || other.actor == kCoordinator)) found = &other;
+  }
+  return found;
+}
+
+std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }
+
+// What the time between two links of a chain was spent on, said of the second one's rank.
+std::string describe(const ChainLink& before, const ObservedEvent& event) {
+  const std::string name(event.name);
+  if (before.waited)
+    return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
+  if (event.kind == EventKind::kOperation) return name;
+  if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
+  if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
+  return event.actor == kCoordinator ? "coordinated" : "handled messages";
+}
+
+}  // namespace
+
+std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& event) {
+  std::vector<ChainLink> chain;
+  std::set<const ObservedEvent*> seen;
+  const ObservedEvent* at = &event;
+  bool waited = false;
+  while (at != nullptr && seen.insert(at).second) {
+    chain.push_back({at, waited});
+    waited = false;
+    const ObservedEvent* before = cause_of(trace, *at);
+    if (before == nullptr && at->kind != EventKind::kCall && at->cause == 0) {
+      before = last_change_before(trace, *at);
+      waited = before != nullptr;
+    }
+    at = before;
+  }
+  std::reverse(chain.begin(), chain.end());
+  return chain;
+}
+
+std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event) {
+  const auto chain = causal_chain(trace, event);
+  std::vector<PathStep> steps;
+  const auto add = [&](PathStep step) {
+    if (step.duration <= Duration(0)) return;
+    if (!steps.empty() && text_of(steps.back()) == text_of(step))
+      steps.back().duration += step.duration;
+    else
+      steps.push_back(std::move(step));
+  };
+  WallTime first = clocks.at(*chain.front().event);
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& other : events)
+      if (other.kind == EventKind::kCall) first = std::min(first, clocks.at(other));
+  add({chain.front().event->rank, "had not called yet", first, clocks.at(*chain.front().event) - first});
+  for (std::size_t i = 1; i < chain.size(); ++i) {
+    const WallTime begin = clocks.at(*chain[i - 1].event);
+    add({chain[i].event->rank, describe(chain[i - 1], *chain[i].event), begin, clocks.at(*chain[i].event) - begin});
+  }
+  return steps;
+}
+
+const ObservedEvent* last_outcome(const Trace& trace, const TraceClocks& clocks, std::optional<int> rank) {
+  const ObservedEvent* last = nullptr;
+  for (const auto& [of, events] : trace.events) {
+    if (rank && *rank != of) continue;
+    for (const auto& event : events)
+      if (event.kind == EventKind::kOutcome && (last == nullptr || clocks.at(event) > clocks.at(*last))) last = &event;
+  }
+  return last;
+}
+
+}  // namespace cairn

@@ -1,0 +1,351 @@
+#include <cairn/tracing/trace_directory.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/tracing/trace_names.hpp>
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace trace_names;
+
+constexpr std::size_t kCallsMax = 100'000;  // of one checkpointer on one rank: the later ones are the interesting ones
+
+std::vector<std::string> traces_in(const fs::path& directory) {
+  std::vector<std::string> paths;
+  std::error_code failed;
+  for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end; entry.increment(failed))
+    if (entry->path().extension() == ".trace") paths.push_back(entry->path().string());
+  if (failed) throw system_error("list the traces in", directory.string(), failed.value());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// The last one to be written.
+std::optional<fs::path> latest_report(const fs::path& directory) {
+  std::optional<fs::path> latest;
+  fs::file_time_type latest_time;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    std::error_code failed;
+    if (!begins_with(entry.path().filename().string(), "failure-") || !entry.is_directory(failed)) continue;
+    const auto time = entry.last_write_time(failed);
+    if (failed || (latest && time <= latest_time) || traces_in(entry.path()).empty()) continue;
+    latest = entry.path();
+    latest_time = time;
+  }
+  return latest;
+}
+
+struct Found {
+  std::string path;
+  std::vector<std::string> files;
+};
+
+Found find_traces(const std::string& path) {
+  if (!fs::exists(path)) throw Error(ErrorCode::kNotFound, "there is no " + path + " to read traces from");
+  if (!fs::is_directory(path)) return {path, {path}};
+  auto files = traces_in(path);
+  if (!files.empty()) return {path, std::move(files)};
+  if (const auto report = latest_report(path)) return {report->string(), traces_in(*report)};
+  throw Error(
+      ErrorCode::kNotFound,
+      path +
+          " holds no traces (rank-*.trace) and no reports of failed saves (failure-*): ranks write traces where CAIRN_TRACE "
+          "names a directory");
+}
+
+// Finds the calls of one checkpointer on one rank, as its events go by.
+class CallFinder {
+ public:
+  struct Call {
+    TracedCall call;
+    std::string operation;
+    std::string checkpoint_id;
+    std::string save_id;
+    bool only_cancelled = true;
+    bool failed = false;
+  };
+
+  void take(const ObservedEvent& event) {
+    if (event.kind == EventKind::kCall && current_ && current_->call.was_called) close(event);
+    if (!current_) {
+      current_.emplace();
+      current_->call.rank = event.rank;
+      current_->call.first_id = next_first_ != 0 ? next_first_ : event.id;
+      current_->call.begin = event.wall_time;
+    }
+    Call& it = *current_;
+    it.call.last_id = std::max(it.call.last_id, event.id);
+    if (!it.call.has_ended) it.call.end = event.wall_time;
+    if (event.kind == EventKind::kCall) {
+      it.call.was_called = true;
+      it.call.number = event.number;
+      it.call.begin = event.wall_time;
+      it.operation = event.name;
+      it.checkpoint_id = event.text;
+    }
+    const bool of_own_machine = event.actor == kSupervisor && event.ok && event.kind == EventKind::kState;
+    if (of_own_machine && begins_with(event.name, kRankState)) {
+      it.call.was_called = true;
+      if (event.attempt != 0) it.call.attempt = event.attempt;
+    }
+    if (event.kind == EventKind::kFailure) {
+      it.failed = true;
+      if (event.name != to_string(FailureKind::kCancelled)) it.only_cancelled = false;
+    }
+    if (event.kind == EventKind::kOutcome) {
+      it.call.was_called = true;
+      it.call.has_ended = true;
+      it.call.ok = event.ok;
+      it.call.committed = event.detail;
+      it.call.end = event.wall_time;
+      if (event.attempt != 0) it.call.attempt = event.attempt;
+      it.save_id = event.text;
+      outcome_id_ = event.id;
+    }
+  }
+
+  std::vector<Call> calls() && {
+    if (current_) calls_.push_back(std::move(*current_));
+    return std::move(calls_);
+  }
+
+ private:
+  void close(const ObservedEvent& event) {
+    // The others may have called before this rank, and told its coordinator.
+    next_first_ = outcome_id_ != 0 ? outcome_id_ + 1 : event.id;
+    outcome_id_ = 0;
+    calls_.push_back(std::move(*current_));
+    current_.reset();
+    if (calls_.size() > kCallsMax) calls_.erase(calls_.begin(), calls_.begin() + kCallsMax / 2);
+  }
+
+  std::vector<Call> calls_;
+  std::optional<Call> current_;
+  std::uint64_t next_first_ = 0;
+  std::uint64_t outcome_id_ = 0;  // of the current call
+};
+
+using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>;  // job, checkpointer, counter, number
+
+// Calls of all ranks -> attempts. Those that have heard their counter come first.
+class Grouping {
+ public:
+  void add(const std::string& job, std::uint32_t checkpointer, CallFinder::Call call) {
+    if (call.call.attempt == 0) {
+      later_.emplace_back(AttemptKey{job, checkpointer, 0, call.call.number}, std::move(call));
+      return;
+    }
+    put({job, checkpointer, call.call.attempt, 0}, std::move(call));
+  }
+
+  std::vector<TracedAttempt> attempts() && {
+    for (auto& [key, call] : later_) {
+      TracedAttempt* const known = of_the_others(key, call.call);
+      if (known)
+        join(*known, std::move(call));
+      else if (call.call.was_called)
+        put(key, std::move(call));
+    }
+    std::vector<TracedAttempt> attempts;
+    for (auto& [key, attempt] : attempts_) attempts.push_back(std::move(attempt));
+    std::stable_sort(attempts.begin(), attempts.end(), [](const auto& a, const auto& b) { return a.begin() < b.begin(); });
+    return attempts;
+  }
+
+ private:
+  void put(const AttemptKey& key, CallFinder::Call call) {
+    const auto [found, is_new] = attempts_.try_emplace(key);
+    TracedAttempt& attempt = found->second;
+    if (is_new) {
+      std::tie(attempt.job, attempt.checkpointer, attempt.counter, std::ignore) = key;
+      attempt.operation = "call";
+      attempt.was_cancelled = true;
+      if (attempt.counter != 0 && attempt.job.size() == 32) {
+        char rest[40];
+        std::snprintf(rest, sizeof rest, "-%08x-%llu", static_cast<unsigned>(attempt.checkpointer),
+                      static_cast<unsigned long long>(attempt.counter));
+        attempt.save_id = "cairn-" + attempt.job + rest;
+      }
+    }
+    join(attempt, std::move(call));
+  }
+
+  static void join(TracedAttempt& attempt, CallFinder::Call call) {
+    if (!call.operation.empty()) attempt.operation = call.operation;
+    if (!call.checkpoint_id.empty()) attempt.checkpoint_id = call.checkpoint_id;
+    attempt.was_cancelled = attempt.was_cancelled && call.only_cancelled;
+    attempt.calls.insert_or_assign(call.call.rank, std::move(call.call));
+  }
+
+  // A rank that never heard the counter was in the call of the same number, if anybody was; one that has heard of a call of the others
+  // only, in the one that was running.
+  TracedAttempt* of_the_others(const AttemptKey& key, const TracedCall& call) {
+    TracedAttempt* found = nullptr;
+    for (auto& [other, attempt] : attempts_) {
+      if (std::get<0>(other) != std::get<0>(key) || std::get<1>(other) != std::get<1>(key) || attempt.calls.count(call.rank) != 0)
+        continue;
+      const bool same_number = std::any_of(attempt.calls.begin(), attempt.calls.end(), [&](const auto& entry) {
+        return call.number != 0 && entry.second.number == call.number;
+      });
+      if (same_number) return &attempt;
+      if (!call.was_called && attempt.begin() <= call.end) found = &attempt;
+    }
+    return found;
+  }
+
+  std::map<AttemptKey, TracedAttempt> attempts_;
+  std::vector<std::pair<AttemptKey, CallFinder::Call>> later_;
+};
+
+bool is_earlier(const TracedFile& a, const TracedFile& b) {
+  const auto key = [](const TracedFile& file) {
+    return std::make_tuple(file.header->incarnation, file.header->rank, file.header->source, file.header->part);
+  };
+  return key(a) < key(b);
+}
+
+}  // namespace
+
+WallTime TracedAttempt::begin() const {
+  WallTime first = WallTime::max();
+  for (const auto& [rank, call] : calls)
+    if (call.was_called) first = std::min(first, call.begin);
+  return first;
+}
+
+bool TracedAttempt::has_failed() const {
+  return std::any_of(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.has_ended && !entry.second.ok; });
+}
+
+bool TracedAttempt::has_ended() const {
+  return std::all_of(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.has_ended; });
+}
+
+std::string TracedAttempt::describe() const {
+  return operation + (checkpoint_id.empty() ? std::string(" whose beginning is not in the traces") : " of '" + checkpoint_id + "'");
+}
+
+const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
+  const auto found = events.find(rank);
+  if (found == events.end()) return nullptr;
+  const auto at = std::lower_bound(found->second.begin(), found->second.end(), id,
+                                   [](const ObservedEvent& event, std::uint64_t wanted) { return event.id < wanted; });
+  return at != found->second.end() && at->id == id ? &*at : nullptr;
+}
+
+TraceDirectory::TraceDirectory(const std::string& path) {
+  auto found = find_traces(path);
+  path_ = std::move(found.path);
+  std::map<std::string, TracedJob> jobs;
+  std::vector<TracedFile> readable;
+  for (auto& name : found.files) {
+    TracedFile file;
+    file.path = std::move(name);
+    try {
+      file.header = TraceFileReader(file.path).header();
+      readable.push_back(std::move(file));
+    } catch (const Error& error) {
+      file.fault = error.what();
+      files_.push_back(std::move(file));
+    }
+  }
+  std::sort(readable.begin(), readable.end(), is_earlier);
+
+  // By job and rank; a rank's files follow one another.
+  std::map<std::tuple<std::string, int, std::uint32_t>, CallFinder> finders;
+  const auto names = std::make_shared<TraceNames>();
+  std::set<std::pair<std::string, int>> streams;
+  for (auto& file : readable) {
+    const TraceHeader& header = *file.header;
+    const std::pair<std::string, int> whose(header.incarnation, header.rank);
+    if (header.source == TraceSource::kStream) streams.insert(whose);
+    const bool is_of_stream = header.source == TraceSource::kRing && streams.count(whose) != 0;  // its events are in that
+    TracedJob& job = jobs[header.incarnation];
+    if (job.incarnation.empty()) {
+      job.incarnation = header.incarnation;
+      job.begin = header.wall;
+    }
+    job.begin = std::min(job.begin, header.wall);
+    job.world_size = std::max(job.world_size, header.world_size);
+    job.hosts[header.rank] = header.host;
+    try {
+      TraceFileReader reader(file.path, names);
+      ObservedEvent event;
+      while (reader.next(event)) {
+        ++file.events;
+        if (event.checkpointer != 0 && !is_of_stream) finders[{header.incarnation, header.rank, event.checkpointer}].take(event);
+      }
+      file.damage = reader.damage();
+      file.bytes_cut = reader.bytes_cut();
+    } catch (const Error& error) {
+      file.fault = error.what();
+    }
+    files_.push_back(std::move(file));
+  }
+
+  Grouping grouping;
+  for (auto& [key, finder] : finders)
+    for (auto& call : std::move(finder).calls()) grouping.add(std::get<0>(key), std::get<2>(key), std::move(call));
+  attempts_ = std::move(grouping).attempts();
+  for (auto& [incarnation, job] : jobs) {
+    for (int rank = 0; rank < job.world_size; ++rank)
+      if (job.hosts.count(rank) == 0) job.missing.push_back(rank);
+    jobs_.push_back(std::move(job));
+  }
+  std::sort(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+}
+
+const TracedAttempt* TraceDirectory::most_interesting() const {
+  const TracedAttempt* best = nullptr;
+  for (const auto& attempt : attempts_) {
+    const bool went_wrong = (attempt.has_failed() && !attempt.was_cancelled) || !attempt.has_ended();
+    if (went_wrong) best = &attempt;
+  }
+  return best == nullptr && !attempts_.empty() ? &attempts_.back() : best;
+}
+
+Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max) const {
+  Trace trace;
+  trace.attempt = attempt;
+  trace.names = std::make_shared<TraceNames>();
+  for (const auto& job : jobs_)
+    if (job.incarnation == attempt.job) trace.job = job;
+  const std::size_t share = std::max<std::size_t>(1, events_max / std::max<std::size_t>(1, attempt.calls.size()));
+  for (const auto& file : files_) {
+    if (!file.header || !file.fault.empty() || file.header->incarnation != attempt.job) continue;
+    const auto call = attempt.calls.find(file.header->rank);
+    if (call == attempt.calls.end()) continue;
+    auto& events = trace.events[file.header->rank];
+    TraceFileReader reader(file.path, trace.names);
+    ObservedEvent event;
+    while (reader.next(event)) {
+      if (event.id < call->second.first_id || event.id > call->second.last_id) continue;
+      if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
+      if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
+      if (events.size() >= share) {
+        trace.truncated = true;
+        break;
+      }
+      event.text = trace.names->intern(event.text);
+      events.push_back(event);
+    }
+  }
+  for (auto& [rank, events] : trace.events) {
+    std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    // A stream and a ring of one rank hold the same events.
+    events.erase(std::unique(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.id == b.id; }),
+                 events.end());
+  }
+  return trace;
+}
+
+}  // namespace cairn

@@ -1,0 +1,241 @@
+#include <cairn/tracing/trace_file.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <trace.pb.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tracing/trace_format.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace trace_format;
+
+constexpr std::size_t kChunkBytes = 256 * 1024;
+constexpr int kRanksMax = 1 << 24;
+
+// What is read of a file at a time, from `offset()` on.
+class Window {
+ public:
+  explicit Window(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0) throw system_error("open the trace", path, errno);
+    struct stat status {};
+    if (::fstat(file_, &status) == 0 && S_ISDIR(status.st_mode)) {
+      ::close(file_);
+      throw Error(ErrorCode::kCorrupt, path + " is a directory, no trace");
+    }
+  }
+  ~Window() { ::close(file_); }
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  // Whether there are so many bytes.
+  bool has(std::size_t bytes) {
+    while (buffer_.size() - at_ < bytes && !ended_) read_more();
+    return buffer_.size() - at_ >= bytes;
+  }
+  const char* data() const { return buffer_.data() + at_; }
+  std::size_t size() const { return buffer_.size() - at_; }
+  void drop(std::size_t bytes) { at_ += bytes; }
+  std::uint64_t offset() const { return buffer_offset_ + at_; }
+
+ private:
+  void read_more() {
+    buffer_.erase(0, at_);
+    buffer_offset_ += std::exchange(at_, 0);
+    const std::size_t before = buffer_.size();
+    buffer_.resize(before + kChunkBytes);
+    ssize_t count;
+    do {
+      count = ::read(file_, buffer_.data() + before, kChunkBytes);
+    } while (count < 0 && errno == EINTR);
+    buffer_.resize(before + static_cast<std::size_t>(count > 0 ? count : 0));
+    if (count < 0) throw system_error("read the trace", path_, errno);
+    ended_ = count == 0;
+  }
+
+  const std::string path_;
+  const int file_;
+  Bytes buffer_;
+  std::size_t at_ = 0;
+  std::uint64_t buffer_offset_ = 0;  // of buffer_ in the file
+  bool ended_ = false;
+};
+
+std::optional<Phase> phase_named(std::string_view name) {
+  for (const Phase phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
+    if (name == to_string(phase)) return phase;
+  return std::nullopt;
+}
+
+MonotonicTime monotonic_of(std::int64_t nanoseconds) { return MonotonicTime(Duration(nanoseconds)); }
+WallTime wall_of(std::int64_t nanoseconds) { return WallTime(Duration(nanoseconds)); }
+
+}  // namespace
+
+struct TraceNames::Set {
+  std::set<std::string, std::less<>> texts;
+};
+
+TraceNames::TraceNames() : set_(std::make_unique<Set>()) {}
+TraceNames::~TraceNames() = default;
+
+std::string_view TraceNames::intern(std::string_view text) {
+  const auto known = set_->texts.find(text);
+  return known != set_->texts.end() ? *known : *set_->texts.emplace(text).first;
+}
+
+struct TraceFileReader::Implementation {
+  Implementation(const std::string& file_path, std::shared_ptr<TraceNames> shared_names)
+      : path(file_path), names(shared_names ? std::move(shared_names) : std::make_shared<TraceNames>()), window(file_path) {
+    read_header();
+  }
+
+  [[noreturn]] void refuse(ErrorCode code, const std::string& why) const { throw Error(code, path + " " + why); }
+
+  void read_header() {
+    const bool has_mark = window.has(kMark.size()) && std::string_view(window.data(), kMark.size()) == kMark;
+    if (!window.has(1)) refuse(ErrorCode::kCorrupt, "is empty: whoever was to write it ended before it had begun");
+    if (!has_mark) refuse(ErrorCode::kCorrupt, "is no trace: it does not begin with CTrc");
+    if (!next_record() || record.kind_case() != v1::TraceRecord::kHeader || !damage.empty())
+      refuse(ErrorCode::kCorrupt, "cannot be read: its header is damaged or cut off");
+    const auto& message = record.header();
+    header.version = message.version();
+    if (header.version > kTraceVersion)
+      refuse(ErrorCode::kUnsupported, "has version " + std::to_string(header.version) +
+                                          " of the format, and this program reads up to " + std::to_string(kTraceVersion) +
+                                          ": use the cairn command of Cairn " + message.cairn_version() + " or later");
+    if (message.world_size() < 1 || message.world_size() > kRanksMax || message.rank() >= message.world_size())
+      refuse(ErrorCode::kCorrupt, "cannot be read: its header names rank " + std::to_string(message.rank()) + " of " +
+                                      std::to_string(message.world_size()));
+    header.incarnation = message.incarnation();
+    header.rank = static_cast<int>(message.rank());
+    header.world_size = static_cast<int>(message.world_size());
+    header.cairn_version = message.cairn_version();
+    header.source = message.source() == v1::TRACE_SOURCE_RING ? TraceSource::kRing : TraceSource::kStream;
+    header.part = message.part();
+    header.process = message.process();
+    header.host = message.host();
+    header.monotonic = monotonic_of(message.monotonic_ns());
+    header.wall = wall_of(message.wall_ns());
+  }
+
+  enum class Found : std::uint8_t { kRecord, kNone, kIncomplete };
+
+  // What begins where the window does. A record is parsed into `record`, and its length is returned in `length`.
+  Found look(std::size_t& length) {
+    if (!window.has(kFrameBytes)) {
+      const std::size_t known = std::min(window.size(), kMark.size());
+      return std::string_view(window.data(), known) == kMark.substr(0, known) ? Found::kIncomplete : Found::kNone;
+    }
+    if (std::string_view(window.data(), kMark.size()) != kMark) return Found::kNone;
+    const std::uint32_t bytes = get_u32(window.data() + 4);
+    if (bytes > kRecordBytesMax) return Found::kNone;
+    length = kFrameBytes + bytes;
+    if (!window.has(length)) return Found::kIncomplete;
+    if (get_u32(window.data() + 8) != checksum(window.data(), bytes)) return Found::kNone;
+    return record.ParseFromArray(window.data() + kFrameBytes, static_cast<int>(bytes)) ? Found::kRecord : Found::kNone;
+  }
+
+  // The next sound record; what lies before it is damage, or at the end of the file, and begun like a record, cut off.
+  bool next_record() {
+    const std::uint64_t begin = window.offset();
+    std::optional<std::uint64_t> incomplete;
+    while (window.has(1)) {
+      std::size_t length = 0;
+      const Found found = look(length);
+      if (found == Found::kRecord) {
+        add_damage(begin, window.offset());
+        window.drop(length);
+        return true;
+      }
+      if (found == Found::kIncomplete && !incomplete) incomplete = window.offset();
+      // On to the next place where one could begin.
+      const std::string_view rest(window.data() + 1, window.size() - 1);
+      const auto next = rest.find(kMark[0]);
+      window.drop(1 + (next == std::string_view::npos ? rest.size() : next));
+    }
+    add_damage(begin, incomplete.value_or(window.offset()));
+    if (incomplete) cut = window.offset() - *incomplete;
+    return false;
+  }
+
+  void add_damage(std::uint64_t begin, std::uint64_t end) {
+    if (begin < end) damage.push_back({begin, end - begin});
+  }
+
+  std::string_view name(std::uint32_t id) const {
+    if (id == 0) return {};
+    const bool known = id <= texts.size() && texts[id - 1].data() != nullptr;
+    return known ? texts[id - 1] : std::string_view("?");  // it was in a part that is damaged
+  }
+
+  void take_name(const v1::TraceName& message) {
+    if (message.id() == 0 || message.id() > kNamesMax || message.text().size() > kNameBytesMax) return;
+    if (message.id() > texts.size()) texts.resize(message.id());
+    texts[message.id() - 1] = names->intern(message.text());
+  }
+
+  bool take_event(const v1::TraceEvent& message, ObservedEvent& event) const {
+    if (!v1::TraceEventKind_IsValid(message.kind()) || message.kind() == v1::TRACE_EVENT_KIND_UNSPECIFIED)
+      return false;  // of later
+    event.kind = static_cast<EventKind>(message.kind());
+    event.id = message.id();
+    event.cause = message.cause();
+    event.time = monotonic_of(message.monotonic_ns());
+    event.wall_time = wall_of(message.wall_ns());
+    event.attempt = message.attempt();
+    event.checkpointer = message.checkpointer();
+    event.rank = header.rank;
+    event.peer = static_cast<int>(std::min<std::uint32_t>(message.peer(), kRanksMax)) - 1;
+    event.phase = phase_named(name(message.phase()));
+    event.actor = name(message.actor());
+    event.name = name(message.name());
+    event.detail = name(message.detail());
+    event.text = message.text();
+    event.number = message.number();
+    event.bytes = message.bytes();
+    event.duration = Duration(message.duration_ns());
+    event.queued = Duration(message.queued_ns());
+    event.ok = !message.failed();
+    return true;
+  }
+
+  const std::string path;
+  const std::shared_ptr<TraceNames> names;
+  Window window;
+  TraceHeader header;
+  v1::TraceRecord record;
+  std::vector<std::string_view> texts;  // by id - 1
+  std::vector<TraceDamage> damage;
+  std::uint64_t cut = 0;
+};
+
+TraceFileReader::TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names)
+    : implementation_(std::make_unique<Implementation>(path, std::move(names))) {}
+TraceFileReader::~TraceFileReader() = default;
+
+const TraceHeader& TraceFileReader::header() const { return implementation_->header; }
+
+bool TraceFileReader::next(ObservedEvent& event) {
+  auto& self = *implementation_;
+  while (self.next_record()) {
+    if (self.record.has_name()) self.take_name(self.record.name());
+    if (self.record.has_event() && self.take_event(self.record.event(), event)) return true;
+  }
+  return false;
+}
+
+const std::vector<TraceDamage>& TraceFileReader::damage() const { return implementation_->damage; }
+std::uint64_t TraceFileReader::bytes_cut() const { return implementation_->cut; }
+std::uint64_t TraceFileReader::bytes() const { return implementation_->window.offset(); }
+
+}  // namespace cairn

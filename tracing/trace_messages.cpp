@@ -1,0 +1,148 @@
+#include <cairn/tracing/trace_messages.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <cairn/tracing/trace_names.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace trace_names;
+
+// Links come and go without a message.
+bool is_from_a_rank(const ObservedEvent& event) {
+  return event.kind == EventKind::kHandled && event.peer >= 0 && event.name != kLinkUp && event.name != kLinkDown;
+}
+
+// What is known of (clock of `b`) - (clock of `a`), of ranks a < b.
+struct Bounds {
+  std::optional<Duration> lower;
+  std::optional<Duration> upper;
+};
+
+}  // namespace
+
+std::vector<TracedMessage> match_messages(const Trace& trace) {
+  std::vector<TracedMessage> messages;
+  std::map<std::pair<int, std::uint64_t>, std::size_t> sent;  // sender and id -> place
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (event.kind != EventKind::kSent || event.peer < 0) continue;
+      sent[{rank, event.id}] = messages.size();
+      messages.push_back({rank, event.peer, &event, nullptr});
+    }
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (!is_from_a_rank(event)) continue;
+      const auto found = sent.find({event.peer, event.cause});
+      if (found != sent.end() && messages[found->second].to == rank)
+        messages[found->second].handled = &event;
+      else
+        messages.push_back({event.peer, rank, nullptr, &event});
+    }
+  return messages;
+}
+
+TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& messages) {
+  for (const auto& [rank, events] : trace.events)
+    if (!events.empty())
+      clocks_[rank].to_wall = events.front().wall_time.time_since_epoch() - events.front().time.time_since_epoch();
+
+  std::map<std::pair<int, int>, Bounds> bounds;
+  std::map<int, std::size_t> degree;
+  const auto wall = [&](const ObservedEvent& event, Duration before = Duration(0)) {
+    return event.time.time_since_epoch() - before + clocks_[event.rank].to_wall;
+  };
+  for (const auto& message : messages) {
+    if (message.sent == nullptr || message.handled == nullptr || message.from == message.to) continue;
+    ++degree[message.from];
+    ++degree[message.to];
+    // handled + correction of `to` is not before sent + correction of `from`.
+    const Duration bound = wall(*message.sent) - wall(*message.handled, message.handled->duration);
+    auto& pair = bounds[std::minmax(message.from, message.to)];
+    if (message.from < message.to)
+      pair.lower = std::max(pair.lower.value_or(bound), bound);
+    else
+      pair.upper = std::min(pair.upper.value_or(-bound), -bound);
+  }
+  if (clocks_.empty()) return;
+  reference_ = clocks_.begin()->first;
+  for (const auto& [rank, count] : degree)
+    if (count > degree[reference_]) reference_ = rank;
+
+  for (auto& [pair, bound] : bounds) {
+    if (!bound.lower || !bound.upper || *bound.lower <= *bound.upper) continue;
+    violations_.push_back({pair.first, pair.second, *bound.lower - *bound.upper});
+  }
+
+  // Shortest paths from the reference, by the error.
+  clocks_[reference_].error = Duration(0);
+  std::set<int> settled;
+  while (true) {
+    int next = -1;
+    for (const auto& [rank, clock] : clocks_)
+      if (clock.error && settled.count(rank) == 0 && (next < 0 || *clock.error < *clocks_[next].error)) next = rank;
+    if (next < 0) break;
+    settled.insert(next);
+    for (const auto& [pair, bound] : bounds) {
+      if ((pair.first != next && pair.second != next) || !bound.lower || !bound.upper) continue;
+      const int other = pair.first == next ? pair.second : pair.first;
+      const Duration width = *bound.upper - *bound.lower;
+      const Duration error = *clocks_[next].error + (width < Duration(0) ? -width : width) / 2;
+      const Duration middle = (*bound.lower + *bound.upper) / 2;
+      auto& clock = clocks_[other];
+      if (clock.error && *clock.error <= error) continue;
+      clock.error = error;
+      clock.correction = clocks_[next].correction + (pair.first == next ? middle : -middle);
+    }
+  }
+}
+
+WallTime TraceClocks::at(int rank, MonotonicTime time) const {
+  const auto found = clocks_.find(rank);
+  if (found == clocks_.end()) return WallTime(time.time_since_epoch());
+  return WallTime(time.time_since_epoch() + found->second.to_wall + found->second.correction);
+}
+
+std::optional<Duration> TraceClocks::error(int rank) const {
+  const auto found = clocks_.find(rank);
+  return found == clocks_.end() ? std::nullopt : found->second.error;
+}
+
+Duration TraceClocks::error_max() const {
+  Duration most{0};
+  for (const auto& [rank, clock] : clocks_) most = std::max(most, clock.error.value_or(Duration(0)));
+  return most;
+}
+
+std::vector<int> TraceClocks::unaligned() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, clock] : clocks_)
+    if (!clock.error) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages,
+                                         const TraceClocks& clocks) {
+  std::vector<TracedMessage> lost;
+  for (const auto& message : messages) {
+    if (message.handled != nullptr) continue;
+    const auto receiver = trace.events.find(message.to);
+    if (receiver == trace.events.end() || receiver->second.empty()) continue;
+    const auto call = trace.attempt.calls.find(message.to);
+    const WallTime sent = clocks.at(*message.sent);
+    const Duration unsure = clocks.error(message.to).value_or(Duration(0)) + clocks.error(message.from).value_or(Duration(0));
+    // What comes after its own end is no longer of interest there.
+    bool lives_on = false;
+    for (const auto& event : receiver->second) {
+      if (event.kind == EventKind::kOutcome) break;
+      lives_on = lives_on || clocks.at(event) > sent + unsure;
+    }
+    if (lives_on && call != trace.attempt.calls.end()) lost.push_back(message);
+  }
+  return lost;
+}
+
+}  // namespace cairn

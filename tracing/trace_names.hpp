@@ -1,0 +1,24 @@
+// What the analysis knows of the names that the actors give to their messages, hooks and states (actors/protocol). A trace of another
+// version may have others: then less is said. Internal.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace cairn::trace_names {
+
+inline constexpr std::string_view kSupervisor = "supervisor";
+inline constexpr std::string_view kCoordinator = "coordinator";
+
+inline constexpr std::string_view kRankState = "rank: ";
+inline constexpr std::string_view kCoordinatorState = "coordinator: ";
+
+inline constexpr std::string_view kRestarted = "an actor of this rank is restarted";
+inline constexpr std::string_view kTimer = "timer: ";
+inline constexpr std::string_view kStoppedTimer = "timer that was stopped";
+inline constexpr std::string_view kLinkDown = "LinkDown";
+inline constexpr std::string_view kLinkUp = "LinkUp";
+
+inline bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
+
+}  // namespace cairn::trace_names

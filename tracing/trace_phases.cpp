@@ -1,0 +1,196 @@
+#include <cairn/tracing/trace_phases.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <cairn/tracing/trace_names.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace trace_names;
+
+struct PhaseNames {
+  std::string_view of_coordinator;          // its state
+  std::string_view of_ranks;                // theirs; "": the coordinator alone works
+  std::array<std::string_view, 3> answers;  // that end a rank's part, beside kEnds
+};
+constexpr std::array<std::string_view, 3> kEnds = {"PhaseFailed", "PhaseStopped", "Cancel"};
+
+const std::array<std::pair<std::string_view, PhaseNames>, 5> kPhases = {{
+    {"join", {"joining", "joining", {"Join", "", ""}}},
+    {"local_plan", {"local plans", "preparing", {"LocalSavePlan", "SameSavePlan", "LocalLoadPlan"}}},
+    {"global_plan", {"global plan", "", {"", "", ""}}},
+    {"write", {"moving", "moving", {"Written", "ReadDone", ""}}},
+    {"finish", {"finishing", "", {"", "", ""}}},
+}};
+
+std::string name_of(std::string_view phase, const Trace& trace) {
+  return phase == "write" && trace.attempt.operation == "load" ? "read" : std::string(phase);
+}
+
+bool is_answer(const PhaseNames& phase, std::string_view name) {
+  const auto is = [&](std::string_view other) { return name == other; };
+  return std::any_of(phase.answers.begin(), phase.answers.end(), is) || std::any_of(kEnds.begin(), kEnds.end(), is);
+}
+
+WallTime end_of_trace(const Trace& trace, const TraceClocks& clocks) {
+  WallTime last = WallTime::min();
+  for (const auto& [rank, events] : trace.events)
+    if (!events.empty()) last = std::max(last, clocks.at(events.back()));
+  return last;
+}
+
+const TracedState* find(const std::vector<TracedState>& states, std::string_view name) {
+  const auto found = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.name == name; });
+  return found == states.end() ? nullptr : &*found;
+}
+
+using StatesByRank = std::map<int, std::vector<TracedState>>;
+
+StatesByRank rank_states(const Trace& trace, const TraceClocks& clocks) {
+  StatesByRank states;
+  for (const auto& [rank, events] : trace.events) states[rank] = states_of(trace, clocks, rank, kRankState);
+  return states;
+}
+
+void add_parts(TracedPhase& phase, const PhaseNames& names, const StatesByRank& states, WallTime end) {
+  std::vector<std::pair<Duration, int>> parts;
+  for (const auto& [rank, of_rank] : states) {
+    const TracedState* const state = find(of_rank, names.of_ranks);
+    if (state == nullptr) continue;
+    if (phase.name == "join") {
+      parts.emplace_back(std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
+      continue;
+    }
+    parts.emplace_back(state->end.value_or(end) - state->begin, rank);
+    if (!state->end) phase.unfinished.push_back(rank);
+  }
+  if (parts.empty()) return;
+  std::sort(parts.begin(), parts.end());
+  phase.median = parts[(parts.size() - 1) / 2].first;
+  phase.slowest = parts.back().first;
+  phase.slowest_rank = parts.back().second;
+}
+
+}  // namespace
+
+std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix) {
+  std::vector<TracedState> states;
+  const auto found = trace.events.find(rank);
+  if (found == trace.events.end()) return states;
+  for (const auto& event : found->second) {
+    if (event.kind != EventKind::kState || !event.ok || !begins_with(event.name, prefix)) continue;
+    const std::string_view name = event.name.substr(prefix.size());
+    if (name == "coordinator lost" || name == "coordinator found") continue;  // said, but no state
+    const WallTime time = clocks.at(event);
+    if (!states.empty()) states.back().end = time;
+    if (name == "idle") {
+      if (states.empty()) continue;
+      break;
+    }
+    states.push_back({name, time, std::nullopt});
+  }
+  return states;
+}
+
+int coordinator_of(const Trace& trace) {
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kState && event.ok && begins_with(event.name, kCoordinatorState) &&
+          (event.attempt == trace.attempt.counter || trace.attempt.counter == 0))
+        return rank;
+  // Its own trace is not there: every rank reports to it, and to the registrar, which is rank 0, only that it has joined.
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == kSupervisor &&
+          is_answer(kPhases[1].second, event.name))
+        return event.peer;
+  return -1;
+}
+
+std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator) {
+  const auto states = rank_states(trace, clocks);
+  const auto of_coordinator = states_of(trace, clocks, coordinator, kCoordinatorState);
+  const WallTime end = end_of_trace(trace, clocks);
+  std::vector<TracedPhase> phases;
+  for (const auto& [name, names] : kPhases) {
+    TracedPhase phase;
+    phase.name = name_of(name, trace);
+    std::optional<WallTime> begin;
+    std::optional<WallTime> until;
+    if (const auto* state = find(of_coordinator, names.of_coordinator)) {
+      begin = state->begin;
+      until = state->end;
+    }
+    // The ranks have begun before the coordinator knows of it; without its trace they are all there is.
+    for (const auto& [rank, of_rank] : states) {
+      if (names.of_ranks.empty()) break;
+      const auto* state = find(of_rank, names.of_ranks);
+      if (state == nullptr) continue;
+      if (!begin || (name == "join" && state->begin < *begin)) begin = state->begin;
+      if (of_coordinator.empty() && state->end) until = std::max(until.value_or(*state->end), *state->end);
+    }
+    if (!begin) continue;
+    phase.begin = *begin;
+    phase.has_ended = until.has_value();
+    phase.duration = until.value_or(end) - *begin;
+    if (!names.of_ranks.empty()) add_parts(phase, names, states, end);
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& clocks, int coordinator) {
+  const auto found = trace.events.find(coordinator);
+  if (found == trace.events.end()) return std::nullopt;
+  const auto of_coordinator = states_of(trace, clocks, coordinator, kCoordinatorState);
+  const auto own = states_of(trace, clocks, coordinator, kRankState);
+  const WallTime end = end_of_trace(trace, clocks);
+  std::optional<TracedWait> longest;
+  for (const auto& [name, names] : kPhases) {
+    const TracedState* const phase = names.of_ranks.empty() ? nullptr : find(of_coordinator, names.of_coordinator);
+    if (phase == nullptr) continue;
+    const WallTime until = phase->end.value_or(end);
+
+    std::map<int, WallTime> answered;
+    for (const auto& event : found->second) {
+      if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != kSupervisor || !is_answer(names, event.name))
+        continue;
+      const WallTime time = clocks.at(event);
+      if (time > until || (time < phase->begin && name != "join")) continue;
+      answered.emplace(event.peer, std::max(time, phase->begin));
+    }
+    if (const TracedState* const part = find(own, names.of_ranks)) {
+      if (name == "join")
+        answered[coordinator] = std::max(part->begin, phase->begin);
+      else if (part->end && *part->end <= until)
+        answered[coordinator] = *part->end;
+    }
+
+    TracedWait wait;
+    wait.waiter = coordinator;
+    wait.phase = name_of(name, trace);
+    for (int rank = 0; rank < trace.job.world_size; ++rank)
+      if (answered.count(rank) == 0) wait.awaited.push_back(rank);
+    std::vector<std::pair<WallTime, int>> order;
+    for (const auto& [rank, time] : answered) order.emplace_back(time, rank);
+    std::sort(order.begin(), order.end());
+    wait.was_answered = wait.awaited.empty();
+    WallTime answer = until;
+    if (wait.was_answered && !order.empty()) {
+      wait.awaited.push_back(order.back().second);
+      answer = order.back().first;
+      order.pop_back();
+    }
+    wait.since = order.empty() ? phase->begin : std::max(phase->begin, order.back().first);
+    wait.duration = answer - wait.since;
+    if (!longest || wait.duration > longest->duration) longest = std::move(wait);
+  }
+  return longest;
+}
+
+}  // namespace cairn
