@@ -78,26 +78,52 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std:
   }
 }
 
-// What the ranks were told; they may differ only where some ended alone.
-std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks) {
-  std::map<int, TracedFailure> failures;
+using EventsByRank = std::map<int, const ObservedEvent*>;  // by the failing rank
+
+// What each rank was told.
+std::map<int, EventsByRank> told_maps(const Trace& trace) {
+  std::map<int, EventsByRank> maps;
   for (const auto& [rank, events] : trace.events)
-    for (const auto& event : events) {
-      if (event.kind != EventKind::kFailure) continue;
-      const int whose = event.peer < 0 ? rank : event.peer;
-      if (failures.count(whose) != 0) continue;
-      TracedFailure failure;
-      failure.rank = whose;
-      failure.kind = event.name;
-      failure.code = event.detail;
-      failure.phase = event.phase ? to_string(*event.phase) : "";
-      failure.text = event.text;
-      add_what_the_trace_says(trace, clocks, event.number, failure);
-      failures.emplace(whose, std::move(failure));
-    }
-  std::vector<TracedFailure> sorted;
-  for (auto& [rank, failure] : failures) sorted.push_back(std::move(failure));
-  return sorted;
+    for (const auto& event : events)
+      if (event.kind == EventKind::kFailure) maps[rank].emplace(event.peer < 0 ? rank : event.peer, &event);
+  return maps;
+}
+
+std::string summary_of(const EventsByRank& map) {
+  std::string text;
+  for (const auto& [rank, event] : map) text += std::to_string(rank) + " " + std::string(event->name) + "\n";
+  return text;
+}
+
+// The map that most ranks were told: others have it who ended alone, as those do who were cut off or stood still. `others`: they.
+std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others) {
+  const auto maps = told_maps(trace);
+  std::map<std::string, std::vector<int>> ranks;
+  for (const auto& [rank, map] : maps) ranks[summary_of(map)].push_back(rank);
+  const auto most =
+      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (most == ranks.end()) return std::nullopt;
+  for (const auto& [rank, map] : maps)
+    if (summary_of(map) != most->first) others.push_back(rank);
+  return maps.at(most->second.front());
+}
+
+std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks) {
+  std::vector<TracedFailure> failures;
+  std::vector<int> others;
+  const auto map = common_map(trace, others);
+  if (!map) return failures;
+  for (const auto& [whose, event] : *map) {
+    TracedFailure failure;
+    failure.rank = whose;
+    failure.kind = event->name;
+    failure.code = event->detail;
+    failure.phase = event->phase ? to_string(*event->phase) : "";
+    failure.text = event->text;
+    add_what_the_trace_says(trace, clocks, event->number, failure);
+    failures.push_back(std::move(failure));
+  }
+  return failures;
 }
 
 // Where nobody was told anything, hooks that threw, and ranks whose traces end first, are all there is.
@@ -177,6 +203,14 @@ struct Noticing {
   bool has_failed(int rank) const {
     return std::any_of(diagnosis.failures.begin(), diagnosis.failures.end(),
                        [&](const auto& failure) { return failure.rank == rank; });
+  }
+
+  void differing_maps() {
+    std::vector<int> others;
+    common_map(trace, others);
+    if (!others.empty())
+      add(others.front(), name_ranks(others) + (others.size() == 1 ? " was" : " were") +
+                              " told another failure map: cut off from the rest, or not running for a while");
   }
 
   void stragglers() {
@@ -332,6 +366,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 
   Noticing noticing{trace, messages, clocks, diagnosis, {}};
+  noticing.differing_maps();
   noticing.violated_causes();
   noticing.clock_jumps();
   noticing.links_and_restarts();

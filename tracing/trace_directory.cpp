@@ -230,6 +230,8 @@ bool TracedAttempt::has_ended() const {
   return std::all_of(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.has_ended; });
 }
 
+bool TracedAttempt::went_wrong() const { return has_failed() ? !was_cancelled : !has_ended(); }
+
 std::string TracedAttempt::describe() const {
   return operation + (checkpoint_id.empty() ? std::string(" whose beginning is not in the traces") : " of '" + checkpoint_id + "'");
 }
@@ -306,10 +308,8 @@ TraceDirectory::TraceDirectory(const std::string& path) {
 
 const TracedAttempt* TraceDirectory::most_interesting() const {
   const TracedAttempt* best = nullptr;
-  for (const auto& attempt : attempts_) {
-    const bool went_wrong = (attempt.has_failed() && !attempt.was_cancelled) || !attempt.has_ended();
-    if (went_wrong) best = &attempt;
-  }
+  for (const auto& attempt : attempts_)
+    if (attempt.went_wrong()) best = &attempt;
   return best == nullptr && !attempts_.empty() ? &attempts_.back() : best;
 }
 

@@ -57,6 +57,7 @@ struct TracedAttempt {
   WallTime begin() const;        // of the first call
   bool has_failed() const;       // on some rank
   bool has_ended() const;        // on every rank that has a trace of it
+  bool went_wrong() const;       // failed, but not by being cancelled only, or has not ended
   bool was_cancelled = false;    // all of its failures are cancellations
   std::string describe() const;  // "save of 'run/step_100'"
 };

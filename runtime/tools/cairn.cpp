@@ -1,4 +1,4 @@
-// The command `cairn`: looks at checkpoints, checks and converts them. Exit codes: 0 fine, 1 found bad, 2 wrong use.
+// The command `cairn`: looks at checkpoints and at what ranks have recorded, checks and converts checkpoints. Exit codes: 0 fine, 1 found bad, 2 wrong use.
 #include <csignal>
 #include <iostream>
 
@@ -6,6 +6,7 @@
 
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/tools/commands.hpp>
+#include <cairn/runtime/tools/trace.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -15,9 +16,26 @@ constexpr const char* kExamples = R"(Examples:
   cairn inspect run/step_100 --json     the same for programs
   cairn verify run/step_100             reads every byte, lists every fault
   cairn convert run/step_100 model.safetensors --to safetensors
+  cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
 
 DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
 Exit codes: 0 fine, 1 found bad, 2 wrong use.)";
+
+constexpr const char* kTraceExamples =
+    R"(What ranks record: a failed save leaves its last events in failure-<save id>/ beside the checkpoint; a job that is started with
+CAIRN_TRACE=DIR, or cairn-launch --trace DIR, writes all of them to DIR. DIR may also be the run's directory: then it is the last failure there.
+
+Examples:
+  cairn trace run                               ten lines: how it ended, where it failed, who was waited for
+  cairn trace explain run                       step by step, what led to the failure and to the end
+  cairn trace explain run --rank 2              the same, of rank 2
+  cairn trace timeline run                      a row a rank
+  cairn trace critical-path run                 what the time went into
+  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
+  cairn trace list traces                       all saves and loads; choose one with --attempt NUMBER
+
+Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one.
+A directory whose name is that of a command: cairn trace ./list)";
 
 // Errors are one line or a list, never a trace: `code` is what scripts branch on.
 int report(ExitCode code, const std::string& what) {
@@ -36,8 +54,80 @@ ExitCode exit_code_of(const Error& error) {
   }
 }
 
+// `cairn trace` and what it does with DIR.
+class TraceCommands {
+ public:
+  explicit TraceCommands(CLI::App& app)
+      : trace_(app.add_subcommand("trace", "Say what went wrong, or what took long, in a save or load")) {
+    trace_->footer(kTraceExamples);
+    trace_->add_option("DIR", choice_.directory, "Where the traces are");
+    add_choice(trace_);
+    list_ = add("list", "List the saves and loads");
+    explain_ = add("explain", "Follow the causes of the failure, and of the end");
+    explain_->add_option("--rank", rank_, "Of this rank");
+    messages_ = add("messages", "List messages, hooks and changes of state");
+    add_filters();
+    timeline_ = add("timeline", "Draw what each rank did when");
+    timeline_->add_option("--columns", columns_, "Characters for the time")->check(CLI::Range(10u, 1000u))->capture_default_str();
+    critical_path_ = add("critical-path", "Say which chain of messages and hooks took the time");
+    critical_path_->add_option("--rank", rank_, "To the end of the call on this rank, not the last one");
+  }
+
+  bool is_meant() const { return trace_->parsed(); }
+  int run() const {
+    if (*list_) return trace_list(choice_);
+    if (*explain_) return trace_explain(choice_, rank_);
+    if (*messages_) return trace_messages(choice_, filters_);
+    if (*timeline_) return trace_timeline(choice_, columns_);
+    if (*critical_path_) return trace_critical_path(choice_, rank_);
+    if (choice_.directory.empty())
+      throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
+    return trace_summary(choice_);
+  }
+
+ private:
+  CLI::App* add(const char* name, const char* what) {
+    auto* const command = trace_->add_subcommand(name, what);
+    command->add_option("DIR", choice_.directory, "Where the traces are")->required();
+    add_choice(command);
+    return command;
+  }
+  void add_choice(CLI::App* command) {
+    command->add_option("--attempt", choice_.attempt, "Which save or load: its number, save id, or a part of the checkpoint's id");
+    command->add_option("--job", choice_.job, "Of which job: the beginning of its incarnation");
+    command->add_option("--after", choice_.after, "Only those that have begun after this time, in seconds since 1970");
+    command->add_flag("--json", choice_.json, "Print JSON");
+  }
+  void add_filters() {
+    messages_->add_option("--rank", filters_.rank, "Of this rank");
+    messages_->add_option("--actor", filters_.actor, "Of this actor")
+        ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "coordinator"}));
+    messages_->add_option("--name,--type", filters_.name, "Whose message type, hook or state has this in its name");
+    messages_->add_option("--kind", filters_.kind, "Of this kind")
+        ->check(CLI::IsMember({"sent", "handled", "is", "began", "ended", "called"}));
+    messages_->add_option("--phase", filters_.phase, "Hooks and failures of this phase")
+        ->check(CLI::IsMember({"join", "local_plan", "global_plan", "write", "read", "finish"}));
+    messages_->add_option("--grep", filters_.text, "Whose line has this text");
+    messages_->add_option("--since", filters_.since, "Not before: seconds from the first call, or a time of day (UTC)");
+    messages_->add_option("--until", filters_.until, "Not after");
+    messages_->add_flag("--failed", filters_.failed, "What failed or was ignored");
+    messages_->add_option("--limit", filters_.limit, "So many lines at most");
+  }
+
+  TraceChoice choice_;
+  TraceMessagesOptions filters_;
+  std::optional<int> rank_;
+  unsigned columns_ = 100;
+  CLI::App* const trace_;
+  CLI::App* list_ = nullptr;
+  CLI::App* explain_ = nullptr;
+  CLI::App* messages_ = nullptr;
+  CLI::App* timeline_ = nullptr;
+  CLI::App* critical_path_ = nullptr;
+};
+
 int run(int argc, char** argv) {
-  CLI::App app{"Looks at distributed checkpoints, checks and converts them.", "cairn"};
+  CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
   app.set_version_flag("--version", std::string("cairn ") + kVersion);
   app.footer(kExamples);
   app.require_subcommand(1);
@@ -64,12 +154,15 @@ int run(int argc, char** argv) {
   convert_command->add_flag("--skip-unsupported", convert_options.skip_unsupported,
                             "Leave out tensors that the format has no type for");
 
+  const TraceCommands trace_commands(app);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kFine : kWrongUse;
   }
 
+  if (trace_commands.is_meant()) return trace_commands.run();
   if (*inspect_command) return inspect(inspect_options);
   if (*verify_command) return verify(verify_options);
   return convert(convert_options);

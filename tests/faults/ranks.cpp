@@ -6,6 +6,7 @@
 //   cairn_fault_ranks freeze DIRECTORY save|load COORDINATOR RULE... one call per rule; whoever it stops is let go on afterwards
 //   cairn_fault_ranks rejoin DIRECTORY COORDINATOR                   as attempt save; then the survivors save and load without the rest
 //   cairn_fault_ranks save DIRECTORY GENERATION GATE                 one save that stands still between its data and its end
+//   cairn_fault_ranks cancel DIRECTORY RANK                          two saves; the second one is cancelled by RANK's trainer
 //   cairn_fault_ranks check DIRECTORY...                             loads each; says which generation is there
 //   cairn_fault_ranks heedless DIRECTORY                             one save by a program that does not allow injection
 //
@@ -250,6 +251,16 @@ void save(const std::string& directory, int generation, const std::string& gate)
   self.report("report." + std::to_string(generation), told([&] { self.save(generation); }));
 }
 
+void cancel(const std::string& directory, int rank) {
+  Member self(World::from_environment(world_options()), directory, 0);
+  self.save(1);
+  const Cancellation cancellation;
+  if (self.world.rank() == rank) cancellation.cancel("the operator has had enough");
+  self.saving.cancellation = cancellation;
+  self.report("report", told([&] { self.save(2); }));
+  self.board.await_all("report", all_but(-1, self.world.size()));
+}
+
 void check(const std::vector<std::string>& directories) {
   Checkpointer checkpointer(World::from_environment(world_options()));
   for (const auto& directory : directories) {
@@ -268,6 +279,8 @@ int run(const std::vector<std::string>& arguments) {
     rejoin(arguments.at(1), std::stoi(arguments.at(2)));
   } else if (what == "save") {
     save(arguments.at(1), std::stoi(arguments.at(2)), arguments.at(3));
+  } else if (what == "cancel") {
+    cancel(arguments.at(1), std::stoi(arguments.at(2)));
   } else if (what == "heedless") {
     Member(World::from_environment(world_options()), arguments.at(1), 0).save(1);
     Member(World::single(), arguments.at(1), 0).save(2);

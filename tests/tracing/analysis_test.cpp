@@ -233,14 +233,35 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks, and its parts make
   CHECK(steps.front().what == "had not called yet");
 }
 
+TEST_CASE("trace analysis: a rank that was told otherwise than the rest is noticed, and does not decide what failed") {
+  ScriptedTraces script(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    script.call(rank, rank);
+    if (rank == 0) {  // it stood still, and found nobody when it came back
+      for (int other = 1; other < 4; ++other) script.failure(0, 900 + other, other, "lost", Phase::kWrite, "lost touch");
+    } else {
+      script.failure(rank, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
+    }
+    script.outcome(rank, 950, false);
+  }
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  CHECK(it.diagnosis.failures[0].rank == 0);
+  CHECK(it.diagnosis.failures[0].kind == "silent");
+  CHECK(notes(it.diagnosis, "rank 0 was told another failure map"));
+}
+
 TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6}, 0, 1);
   script.set_attempt(2);
   script_good_save(script, {5, 7}, 1000, 2);
   const std::string path = script.write();
+  const TraceDirectory alone(path);
+  const std::size_t events_alone = alone.read(alone.attempts().front()).events.at(0).size();
 
   ScriptedTraces other(2, std::string(32, 'b'));
+  for (int i = 0; i < 100; ++i) other.state(0, -1, "rank: joining");  // so that ids differ
   script_good_save(other, {1, 1});
   write_trace_file(path + "/other.trace", header_of(1, 2, std::string(32, 'b')), {});
   std::filesystem::copy_file(other.write() + "/" + trace_file_name(header_of(0, 2, std::string(32, 'b'))),
@@ -265,6 +286,7 @@ TEST_CASE("trace directory: several saves, two jobs, and files that cannot be re
     ++of_first;
     CHECK(attempt.calls.size() == 2);
     const Trace trace = directory.read(attempt);
+    if (attempt.counter == 1) CHECK(trace.events.at(0).size() == events_alone);
     for (const auto& [rank, events] : trace.events) {
       CHECK(events.size() > 10);
       std::size_t calls = 0;

@@ -1,0 +1,225 @@
+#include <cairn/runtime/tools/trace.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cairn::tools {
+namespace {
+
+const char* verb(EventKind kind) {
+  switch (kind) {
+    case EventKind::kSent:
+      return "sent";
+    case EventKind::kHandled:
+      return "handled";
+    case EventKind::kState:
+      return "is";
+    case EventKind::kOperation:
+      return "ended";
+    case EventKind::kBegan:
+      return "began";
+    case EventKind::kCall:
+      return "called";
+    case EventKind::kFailure:
+      return "was told:";
+    case EventKind::kOutcome:
+      return "has the";
+  }
+  return "?";
+}
+
+bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
+  if (attempt.job.rfind(choice.job, 0) != 0) return false;
+  if (std::chrono::duration<double>(attempt.begin().time_since_epoch()).count() < choice.after) return false;
+  if (choice.attempt.empty()) return true;
+  const bool is_number = choice.attempt.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) return std::to_string(attempt.counter) == choice.attempt;
+  return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
+}
+
+TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice) {
+  if (directory.attempts().empty()) {
+    std::string faults;
+    for (const auto& file : directory.files())
+      if (!file.fault.empty()) faults += "\n  " + printable(file.fault);
+    throw Error(ErrorCode::kNotFound, fmt::format("no save or load is in the traces of {}{}", directory.path(), faults));
+  }
+  const TracedAttempt* found = nullptr;
+  for (const auto& attempt : directory.attempts()) {
+    const bool is_better = found == nullptr || !choice.attempt.empty() || attempt.went_wrong() || !found->went_wrong();
+    if (fits(attempt, choice) && is_better) found = &attempt;
+  }
+  if (found == nullptr && choice.after != 0 && choice.attempt.empty())
+    throw Error(ErrorCode::kNotFound, fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
+  if (found == nullptr)
+    throw WrongUse(fmt::format("no save or load in {} is called \"{}\"{}: `cairn trace list` shows those that are there",
+                               directory.path(), choice.attempt, choice.job.empty() ? "" : " in job " + choice.job));
+  return *found;
+}
+
+}  // namespace
+
+OpenedTrace::OpenedTrace(const TraceChoice& choice)
+    : directory(choice.directory),
+      trace(directory.read(choose(directory, choice))),
+      messages(match_messages(trace)),
+      clocks(trace, messages),
+      begin(trace.attempt.begin()) {
+  std::optional<WallTime> first;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kCall) first = std::min(first.value_or(clocks.at(event)), clocks.at(event));
+  if (first) begin = *first;
+}
+
+double OpenedTrace::seconds(WallTime time) const { return std::chrono::duration<double>(time - begin).count(); }
+
+std::string time_of_day(WallTime time) {
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = static_cast<std::time_t>(milliseconds / 1000);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return fmt::format("{:02}:{:02}:{:02}.{:03}", parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
+}
+
+std::string human_duration(Duration duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  if (seconds >= 1 || seconds <= -1) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 1e-3 || seconds <= -1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.0f} us", seconds * 1e6);
+}
+
+std::string describe_event(const ObservedEvent& event) {
+  std::string name(event.name);
+  // "rank: moving" is what the supervisor says of its rank.
+  if (event.kind == EventKind::kState && event.ok && name.find(": ") != std::string::npos) {
+    if (name.rfind("timer: ", 0) == 0) return fmt::format("{} met the deadline for {}", event.actor, name.substr(7));
+    return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
+  }
+  if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
+  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb(event.kind), name);
+  if (event.kind == EventKind::kFailure)
+    text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
+  else if (event.peer >= 0)
+    text += fmt::format(" {} rank {}", event.kind == EventKind::kSent ? "to" : "from", event.peer);
+  if (event.kind == EventKind::kOutcome) text += event.ok ? ": success" : ": failure";
+  if (event.kind == EventKind::kOutcome) text += fmt::format(", committed {}", event.detail);
+  if (event.kind == EventKind::kOperation) text += fmt::format(" after {}", human_duration(event.duration));
+  if (event.kind == EventKind::kOperation && !event.ok) text += ", FAILED";
+  if (!event.text.empty()) text += ": " + printable(std::string(event.text));
+  return text;
+}
+
+Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
+  const WallTime time = opened.clocks.at(event);
+  Json json{{"rank", event.rank},        {"id", event.id},       {"seconds", opened.seconds(time)},
+            {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb(event.kind)},
+            {"name", event.name}};
+  if (event.peer >= 0) json["peer"] = event.peer;
+  if (event.cause != 0) json["cause"] = event.cause;
+  if (event.attempt != 0) json["attempt"] = event.attempt;
+  if (event.phase) json["phase"] = to_string(*event.phase);
+  if (!event.detail.empty()) json["detail"] = event.detail;
+  if (event.bytes != 0) json["bytes"] = event.bytes;
+  if (event.duration.count() != 0) json["duration_seconds"] = std::chrono::duration<double>(event.duration).count();
+  if (event.queued.count() != 0) json["queued_seconds"] = std::chrono::duration<double>(event.queued).count();
+  if (!event.ok) json["ok"] = false;
+  if (!event.text.empty()) json["text"] = event.text;
+  return json;
+}
+
+Json to_json(const TracedAttempt& attempt) {
+  return {{"operation", attempt.operation},
+          {"checkpoint_id", attempt.checkpoint_id},
+          {"attempt", attempt.counter},
+          {"save_id", attempt.save_id},
+          {"job", attempt.job},
+          {"ranks", attempt.calls.size()}};
+}
+
+void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+
+int trace_list(const TraceChoice& choice) {
+  const TraceDirectory directory(choice.directory);
+  const auto end_of = [](const TracedAttempt& attempt) {
+    if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
+    return attempt.has_ended() ? "succeeded" : "unfinished";
+  };
+  Json list = Json::array();
+  for (const auto& attempt : directory.attempts()) {
+    if (!choice.job.empty() && attempt.job.rfind(choice.job, 0) != 0) continue;
+    WallTime end = attempt.begin();
+    for (const auto& [rank, call] : attempt.calls) end = std::max(end, call.end);
+    Json entry = to_json(attempt);
+    entry["begin"] = time_of_day(attempt.begin());
+    entry["seconds"] = std::chrono::duration<double>(end - attempt.begin()).count();
+    entry["end"] = end_of(attempt);
+    list.push_back(std::move(entry));
+    if (!choice.json)
+      std::cout << fmt::format("{:>6}  {}  {:>10}  {:<10}  {:>4} ranks  job {}  {}\n", attempt.counter,
+                               time_of_day(attempt.begin()), human_duration(end - attempt.begin()), end_of(attempt),
+                               attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
+  }
+  if (choice.json) print_json(list);
+  return kFine;
+}
+
+int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options) {
+  const OpenedTrace opened(choice);
+  std::vector<const ObservedEvent*> events;
+  for (const auto& [rank, of_rank] : opened.trace.events)
+    for (const auto& event : of_rank) events.push_back(&event);
+  // By cause, as far as clocks that were aligned by it tell.
+  std::stable_sort(events.begin(), events.end(),
+                   [&](const auto* a, const auto* b) { return opened.clocks.at(*a) < opened.clocks.at(*b); });
+  const auto moment = [&](const std::string& text) -> std::optional<double> {
+    if (text.empty()) return std::nullopt;
+    std::tm parts{};
+    if (const char* const end = ::strptime(text.c_str(), "%H:%M:%S", &parts); end != nullptr && (*end == 0 || *end == '.')) {
+      const auto day = std::chrono::duration_cast<Duration>(std::chrono::hours(24)).count();
+      const auto since_midnight = std::chrono::duration<double>(Duration(opened.begin.time_since_epoch().count() % day)).count();
+      const double fraction = *end == '.' ? std::stod("0" + std::string(end)) : 0;
+      return parts.tm_hour * 3600 + parts.tm_min * 60 + parts.tm_sec + fraction - since_midnight;
+    }
+    try {
+      std::size_t used = 0;
+      const double seconds = std::stod(text, &used);
+      if (used == text.size()) return seconds;
+    } catch (const std::exception&) {
+    }
+    throw WrongUse("\"" + printable(text) +
+                   "\" is no time: give seconds from the beginning of the call (1.5), or a time of day (12:00:01.5)");
+  };
+  const auto since = moment(options.since);
+  const auto until = moment(options.until);
+  Json list = Json::array();
+  std::uint64_t shown = 0;
+  for (const auto* event : events) {
+    if (options.rank && event->rank != *options.rank) continue;
+    if (!options.actor.empty() && event->actor != options.actor) continue;
+    if (!options.name.empty() && event->name.find(options.name) == std::string_view::npos) continue;
+    if (!options.kind.empty() && options.kind != verb(event->kind)) continue;
+    if (!options.phase.empty() && (!event->phase || options.phase != to_string(*event->phase))) continue;
+    if (options.failed && event->ok) continue;
+    const double seconds = opened.seconds(opened.clocks.at(*event));
+    if ((since && seconds < *since) || (until && seconds > *until)) continue;
+    const std::string text = describe_event(*event);
+    if (!options.text.empty() && text.find(options.text) == std::string::npos) continue;
+    if (options.limit != 0 && ++shown > options.limit) break;
+    if (choice.json) {
+      list.push_back(to_json(opened, *event));
+      continue;
+    }
+    std::string extra;
+    if (event->bytes != 0) extra += ", " + human_bytes(event->bytes);
+    if (event->queued > std::chrono::milliseconds(1)) extra += ", waited " + human_duration(event->queued);
+    std::cout << fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}\n", seconds, event->rank, event->id, text, extra);
+  }
+  if (choice.json) print_json(list);
+  return kFine;
+}
+
+}  // namespace cairn::tools

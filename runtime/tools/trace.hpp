@@ -1,0 +1,73 @@
+// `cairn trace`: reads what ranks have written of a save or load. Each command prints its result, in text or as JSON.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <cairn/runtime/tools/commands.hpp>
+#include <cairn/tracing/trace_chain.hpp>
+#include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_messages.hpp>
+
+namespace cairn::tools {
+
+using Json = nlohmann::ordered_json;
+
+// Which save or load, of what directory.
+struct TraceChoice {
+  std::string directory;
+  std::string attempt;  // a counter, a save id, or a part of the checkpoint's id; "": the most interesting one
+  std::string job;      // the beginning of an incarnation; "": any
+  double after = 0;     // seconds since 1970: only what began later
+  bool json = false;
+};
+
+struct TraceMessagesOptions {
+  std::optional<int> rank;
+  std::string actor;
+  std::string name;   // message type, hook or state: a part of it
+  std::string kind;   // "sent", "handled", …
+  std::string phase;  // "write"
+  std::string text;   // in the whole line
+  std::string since;  // seconds from the beginning of the attempt, or a time of day
+  std::string until;
+  bool failed = false;
+  std::uint64_t limit = 0;  // 0: none
+};
+
+int trace_summary(const TraceChoice& choice);
+int trace_list(const TraceChoice& choice);
+int trace_explain(const TraceChoice& choice, std::optional<int> rank);
+int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
+int trace_timeline(const TraceChoice& choice, unsigned columns);
+int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
+
+// --- shared by them ---------------------------------------------------------------------------------------------------------
+
+// The chosen attempt with all that is computed of it.
+struct OpenedTrace {
+  explicit OpenedTrace(const TraceChoice& choice);
+
+  TraceDirectory directory;
+  Trace trace;
+  std::vector<TracedMessage> messages;
+  TraceClocks clocks;
+
+  // Of an event or a moment, from the beginning of the attempt.
+  double seconds(WallTime time) const;
+  WallTime begin;
+};
+
+std::string time_of_day(WallTime time);                  // "12:00:01.234", UTC
+std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
+std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
+Json to_json(const OpenedTrace& opened, const ObservedEvent& event);
+Json to_json(const TracedAttempt& attempt);
+void print_json(const Json& json);
+
+}  // namespace cairn::tools

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""`cairn trace` on what real ranks have recorded: of good saves, and of saves in which something was planted.
+
+usage: trace_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CAIRN, RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:4])
+FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
+PATIENCE = 120  # seconds of one launch; only a hang meets it
+WORLD = 4
+
+
+def cairn(*arguments, **options):
+    return subprocess.run([CAIRN, "trace", *map(str, arguments)], stdout=options.pop("stdout", subprocess.PIPE),
+                          stderr=subprocess.PIPE, text=True, **options)
+
+
+class Recording:
+    """What a launch has left: `traces` of every rank from beginning to end, and `run` with the report of a failure."""
+
+    def __init__(self, *arguments, options=(), ranks=WORLD):
+        self.root = tempfile.mkdtemp(prefix="cairn-trace-")
+        self.run, self.traces = os.path.join(self.root, "run"), os.path.join(self.root, "traces")
+        os.mkdir(self.run)
+        command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going", "--trace", self.traces, *options, "--", RANKS,
+                   arguments[0], self.run, *arguments[1:]]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.output, self.code = done.stdout, done.returncode
+
+    def remove(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class TraceTest(unittest.TestCase):
+    # Of a class: what is launched once for all its tests.
+    launch = None
+
+    @classmethod
+    def setUpClass(cls):
+        if cls.launch is None:
+            raise unittest.SkipTest("for those derived from it")
+        cls.recording = cls.launch()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.recording.remove()
+
+    def tell(self, *arguments, code=FINE):
+        done = cairn(*arguments)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr + self.recording.output)
+        return done.stdout if code == FINE else done.stderr
+
+    def summary(self, path=None):
+        text = self.tell(path or self.recording.traces)
+        self.assertLessEqual(len(text.splitlines()), 10, text)
+        return text
+
+    def told(self, *arguments):
+        return json.loads(self.tell(*arguments, "--json"))
+
+    def check_says(self, text, *parts):
+        for part in parts:
+            self.assertRegex(text, part)
+
+
+class GoodSave(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1"))
+
+    def test_how_it_ended_and_what_took_how_long(self):
+        self.assertEqual(self.recording.code, 0, self.recording.output)
+        text = self.summary()
+        self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) waited for rank",
+                        "phases +join .* local_plan .* global_plan .* write .* finish ", "traces +4 of 4 ranks")
+        self.assertNotIn("failed", text)
+        # 20x20, 10x10 floats: once, not once a rank.
+        self.check_says(text, r"data +2.0 KiB")
+
+    def test_json_holds_the_same(self):
+        told = self.told(self.recording.traces)
+        self.assertEqual((told["end"], told["committed"], told["coordinator"], told["failures"]), ("succeeded", "yes", 0, []))
+        self.assertEqual([phase["name"] for phase in told["phases"]], ["join", "local_plan", "global_plan", "write", "finish"])
+        self.assertTrue(all(phase["ended"] and phase["seconds"] >= 0 for phase in told["phases"]))
+        self.assertEqual(told["missing_ranks"], [])
+        self.assertEqual(told["unaligned_ranks"], [])
+        self.assertLess(told["clock_error_seconds"], 1)
+        self.assertEqual(told["notices"], [])
+
+    def test_both_saves_are_listed_and_each_can_be_chosen(self):
+        listed = self.told("list", self.recording.traces)
+        self.assertEqual([(entry["operation"], entry["attempt"], entry["end"], entry["ranks"]) for entry in listed],
+                         [("save", 1, "succeeded", WORLD), ("save", 2, "succeeded", WORLD)])
+        self.assertEqual(self.told(self.recording.traces)["attempt"], 2)
+        self.assertEqual(self.told(self.recording.traces, "--attempt", "1")["attempt"], 1)
+        self.assertEqual(self.told(self.recording.traces, "--attempt", listed[0]["save_id"])["attempt"], 1)
+        self.assertIn("cairn trace list", self.tell(self.recording.traces, "--attempt", "77", code=WRONG_USE))
+        self.assertIn("in job ff", self.tell(self.recording.traces, "--job", "ff", "--attempt", "1", code=WRONG_USE))
+
+    def test_the_parts_of_the_critical_path_are_the_whole_time(self):
+        steps = self.told("critical-path", self.recording.traces)
+        self.assertAlmostEqual(sum(step["percent"] for step in steps), 100, places=3)
+        told = self.told(self.recording.traces)
+        self.assertLessEqual(sum(step["seconds"] for step in steps), told["seconds"] + 2 * told["clock_error_seconds"] + 1e-6)
+        self.assertTrue(any(step["what"] == "finish" and step["rank"] == 0 for step in steps), steps)
+
+    def test_every_message_is_found_with_its_sender(self):
+        events = self.told("messages", self.recording.traces)
+        by_id = {(event["rank"], event["id"]): event for event in events}
+        written = [event for event in events if event["kind"] == "handled" and event["name"] == "Written" and "peer" in event]
+        self.assertEqual(sorted(event["peer"] for event in written), [1, 2, 3])
+        for event in written:
+            sent = by_id[(event["peer"], event["cause"])]
+            self.assertEqual((sent["kind"], sent["name"], sent["peer"]), ("sent", "Written", 0))
+            self.assertLessEqual(sent["seconds"], event["seconds"])
+
+    def test_filters(self):
+        def lines(*filters):
+            return self.tell("messages", self.recording.traces, *filters).splitlines()
+        everything = lines()
+        self.assertTrue(all("rank 2 " in line for line in lines("--rank", "2")))
+        self.assertEqual(sum(len(lines("--rank", str(rank))) for rank in range(WORLD)), len(everything))
+        self.assertEqual(len(lines("--name", "write_data", "--kind", "ended")), WORLD)
+        self.assertTrue(all("coordinator" in line for line in lines("--actor", "coordinator")))
+        self.assertEqual(len(lines("--limit", "3")), 3)
+        self.assertEqual(len(lines("--grep", "checkpoint", "--kind", "called")), WORLD)
+        moments = [float(line.split()[0]) for line in everything]
+        self.assertEqual(moments, sorted(moments))
+        # Between two that are printed apart.
+        middle = next((one + other) / 2 for one, other in zip(moments[len(moments) // 2:], moments[len(moments) // 2 + 1:])
+                      if other - one > 1e-5)
+        parts = [len(lines("--until", "%.9f" % middle)), len(lines("--since", "%.9f" % middle))]
+        self.assertEqual(sum(parts), len(everything))
+        self.assertGreater(min(parts), 0)
+        for wrong in (["--since", "noon"], ["--kind", "seen"], ["--actor", "nobody"], ["--phase", "lunch"], ["--rank", "x"]):
+            self.tell("messages", self.recording.traces, *wrong, code=WRONG_USE)
+
+    def test_the_timeline_has_a_row_a_rank(self):
+        rows = self.tell("timeline", self.recording.traces, "--columns", "60").splitlines()
+        self.assertEqual([len(re.match(r"rank +\d+ \|(.*)\|", row).group(1)) for row in rows[:WORLD]], [60] * WORLD)
+        self.assertTrue(all("#" in row for row in rows[:WORLD]))
+
+    def test_output_that_cannot_be_written_is_not_success(self):
+        with open("/dev/full", "w") as full:
+            self.assertEqual(cairn("messages", self.recording.traces, stdout=full).returncode, FOUND_BAD)
+
+    def test_ranks_whose_traces_are_missing_cut_or_flipped_are_named(self):
+        copy = os.path.join(self.recording.root, "spoilt")
+        shutil.copytree(self.recording.traces, copy)
+        self.addCleanup(shutil.rmtree, copy)
+        files = sorted(glob.glob(os.path.join(copy, "*.trace")))
+        os.unlink(files[3])
+        with open(files[2], "r+b") as file:
+            file.truncate(os.path.getsize(files[2]) - 7)
+        with open(files[1], "r+b") as file:
+            file.seek(5000)
+            byte = file.read(1)
+            file.seek(5000)
+            file.write(bytes([byte[0] ^ 1]))
+        text = self.tell(copy)
+        self.check_says(text, "3 of 4 ranks", "none of rank 3", "1 cut off", "1 damaged")
+        with open(files[0], "r+b") as file:
+            file.write(b"????")
+        text = self.tell(copy)
+        self.check_says(text, "2 of 4 ranks", "none of ranks 0, 3", "1 cannot be read")
+
+    def test_places_without_traces(self):
+        self.assertIn("holds no traces", self.tell(self.recording.run, code=FOUND_BAD))
+        self.assertIn("there is no", self.tell(self.recording.run + "/none", code=FOUND_BAD))
+        self.assertIn("is no trace", self.tell(os.path.join(self.recording.run, "report.0"), code=FOUND_BAD))
+        self.assertIn("--help", self.tell(code=WRONG_USE))
+
+
+class SlowRank(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=800ms@hook:write_data,rank=2,nth=2"]))
+
+    def test_it_is_named(self):
+        text = self.summary()
+        self.check_says(text, "succeeded", "waited for rank 2 in write since .* for [789]", "write: slowest rank 2 ",
+                        "notice +rank 2 took .* for write")
+
+    def test_it_is_on_the_critical_path(self):
+        steps = self.told("critical-path", self.recording.traces)
+        longest = max(steps, key=lambda step: step["seconds"])
+        self.assertEqual((longest["rank"], longest["what"]), (2, "write_data"))
+        self.assertGreater(longest["percent"], 50)
+
+
+class ThrownStoreError(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "disk-full@store:create,rank=1,nth=2"]))
+
+    def test_rank_phase_and_the_original_text_are_named(self):
+        for path in (self.recording.traces, self.recording.run):
+            text = self.summary(path)
+            self.check_says(text, "FAILED after .*; nothing was committed", "failed +rank 1 raised in write", "no_space|kNoSpace|space")
+        told = self.told(self.recording.traces)
+        self.assertEqual([(failure["rank"], failure["kind"], failure["phase"]) for failure in told["failures"]], [(1, "raised", "write")])
+        self.assertIn("create", told["failures"][0]["text"])
+
+    def test_the_chain_leads_from_the_call_to_the_failure_and_on_to_the_end(self):
+        to_failure, to_end = self.told("explain", self.recording.traces)
+        self.assertEqual(to_failure["steps"][0]["kind"], "called")
+        last = to_failure["steps"][-1]
+        self.assertEqual((last["rank"], last["name"], last["ok"]), (1, "write_data", False))
+        self.assertEqual(to_end["steps"][-1]["name"], "outcome")
+        self.assertIn("write_data", self.tell("explain", self.recording.traces, "--rank", "1"))
+        self.tell("explain", self.recording.traces, "--rank", "9", code=WRONG_USE)
+
+    def test_every_rank_left_its_last_events_beside_the_report(self):
+        (report,) = glob.glob(os.path.join(self.recording.run, "failure-*"))
+        self.assertEqual(len(glob.glob(os.path.join(report, "rank-*.trace"))), WORLD)
+        with open(os.path.join(report, "report.txt")) as file:
+            self.assertIn("rank 1", file.read())
+
+    def test_what_failed_is_listed(self):
+        lines = self.tell("messages", self.recording.traces, "--failed", "--rank", "1", "--kind", "ended").splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("write_data", lines[0])
+
+
+class KilledRank(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "2", options=["--inject", "kill@hook:write_data,rank=2,nth=2"]))
+
+    def test_rank_phase_and_hook_are_named(self):
+        text = self.summary()
+        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: write_data .* began .* and has not ended",
+                        "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
+
+    def test_what_the_survivors_left_names_it_without_its_trace(self):
+        text = self.summary(self.recording.run)
+        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "waited for rank 2", "3 of 4 ranks.*none of rank 2")
+
+    def test_the_launcher_shows_the_ten_lines(self):
+        self.assertEqual(self.recording.code, 128 + 9, self.recording.output)
+        shown = self.recording.output[self.recording.output.index("cairn-launch: cairn trace "):]
+        self.check_says(shown, "FAILED", "failed +rank 2 lost in write")
+
+    def test_its_last_sign_is_the_hook(self):
+        section = self.told("explain", self.recording.traces)[0]
+        self.assertIn("rank 2", section["title"])
+        self.assertEqual((section["steps"][-1]["rank"], section["steps"][-1]["name"], section["steps"][-1]["kind"]), (2, "write_data", "began"))
+
+
+class FrozenCoordinator(TraceTest):
+    launch = staticmethod(lambda: Recording(
+        "freeze", "save", "0", "freeze@hook:create_global_plan,rank=0",
+        options=["--inject", "kill@hook:begin,nth=999999", "--env", "CAIRN_TEST_SILENCE_MS=1000"]))
+
+    def test_rank_phase_and_wait_are_named(self):
+        self.assertEqual(self.recording.code, 0, self.recording.output)
+        text = self.summary()
+        self.check_says(text, "FAILED", "failed +rank 0 silent in ", "waited for rank 0 in .* in vain")
+        told = self.told(self.recording.traces)
+        self.assertEqual([failure["rank"] for failure in told["failures"]], [0])
+        self.assertEqual(told["wait"]["awaited"], [0])
+        self.assertGreater(told["wait"]["seconds"], 0.7)
+
+
+class CancelledSave(TraceTest):
+    launch = staticmethod(lambda: Recording("cancel", "3"))
+
+    def test_who_cancelled_and_why(self):
+        text = self.tell(self.recording.traces, "--attempt", "2")
+        self.check_says(text, "was cancelled", "failed +rank 3 cancelled in", "the operator has had enough", "nothing was committed")
+
+    def test_it_is_no_failure_that_is_looked_at_or_reported_first(self):
+        self.assertEqual([entry["end"] for entry in self.told("list", self.recording.traces)], ["succeeded", "cancelled"])
+        self.assertEqual(glob.glob(os.path.join(self.recording.run, "failure-*")), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
