@@ -9,7 +9,7 @@ case ${1:-} in -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; ex
 run_dir=$(readlink -m "${1:-$(mktemp -d -t cairn_demo.XXXXXX)}")/char_lm
 bin=$source_dir/build/release/bin
 
-steps=5
+steps=6
 step() { current=$((${current:-0} + 1)); printf '\n=== %d/%d %s (%d s since the start)\n' "$current" "$steps" "$1" "$SECONDS"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 
@@ -45,4 +45,8 @@ step "What was saved"
 show ls -R "$run_dir"
 show "$bin/cairn" inspect "$run_dir/step_30"
 show "$bin/cairn" verify "$run_dir/step_30"
+
+step "Kill a rank in the middle of a save, and ask why it failed"
+show "$bin/cairn-launch" -n 4 --keep-going --trace "$run_dir/traces" --inject 'kill@hook:write_data,rank=2,nth=2' -- \
+  "$bin/char_lm" --allow-injection --steps 10 --save-every 5 --dir "$run_dir/killed" && exit 1
 printf '\nDone in %d s. The checkpoints are in %s.\n' "$SECONDS" "$run_dir"

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/injection.hpp>
 #include <cairn/runtime/process_groups.hpp>
 
 #include "checkpoints.hpp"
@@ -34,6 +35,7 @@ struct Arguments {
   std::int64_t seed = 0;
   bool resume = false;
   bool async = false;
+  bool allow_injection = false;
   std::uint32_t keep = 0;
   std::string parallel = "none";
 };
@@ -143,12 +145,14 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember({"none", "replicate", "full", "tp"}))
       ->capture_default_str();
   app.add_flag("--async", arguments.async, "Save in the background");
+  app.add_flag("--allow-injection", arguments.allow_injection, "Meet the faults that cairn-launch --inject plants");
   app.add_flag("--resume", arguments.resume, "Go on from the latest checkpoint in DIR that is whole");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (arguments.allow_injection) cairn::allow_injection();
   try {
     train(arguments);
     return 0;

@@ -32,6 +32,7 @@ Examples:
   cairn trace timeline run                      a row a rank
   cairn trace critical-path run                 what the time went into
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
+  cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
   cairn trace list traces                       all saves and loads; choose one with --attempt NUMBER
 
 Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one.
@@ -71,6 +72,11 @@ class TraceCommands {
     timeline_->add_option("--columns", columns_, "Characters for the time")->check(CLI::Range(10u, 1000u))->capture_default_str();
     critical_path_ = add("critical-path", "Say which chain of messages and hooks took the time");
     critical_path_->add_option("--rank", rank_, "To the end of the call on this rank, not the last one");
+    export_ = add("export", "Write it in a format of other tools");
+    export_->add_option("--to", format_, "perfetto: JSON for ui.perfetto.dev and chrome://tracing")
+        ->required()
+        ->check(CLI::IsMember({"perfetto"}));
+    export_->add_option("-o,--output", output_, "The file; without it standard output");
   }
 
   bool is_meant() const { return trace_->parsed(); }
@@ -80,6 +86,7 @@ class TraceCommands {
     if (*messages_) return trace_messages(choice_, filters_);
     if (*timeline_) return trace_timeline(choice_, columns_);
     if (*critical_path_) return trace_critical_path(choice_, rank_);
+    if (*export_) return trace_export(choice_, output_);
     if (choice_.directory.empty())
       throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
     return trace_summary(choice_);
@@ -93,7 +100,7 @@ class TraceCommands {
     return command;
   }
   void add_choice(CLI::App* command) {
-    command->add_option("--attempt", choice_.attempt, "Which save or load: its number, save id, or a part of the checkpoint's id");
+    command->add_option("--attempt", choice_.attempt, "Which save or load: its number, save id, a part of the checkpoint's id, or 'last'");
     command->add_option("--job", choice_.job, "Of which job: the beginning of its incarnation");
     command->add_option("--after", choice_.after, "Only those that have begun after this time, in seconds since 1970");
     command->add_flag("--json", choice_.json, "Print JSON");
@@ -118,12 +125,15 @@ class TraceCommands {
   TraceMessagesOptions filters_;
   std::optional<int> rank_;
   unsigned columns_ = 100;
+  std::string format_;
+  std::string output_;
   CLI::App* const trace_;
   CLI::App* list_ = nullptr;
   CLI::App* explain_ = nullptr;
   CLI::App* messages_ = nullptr;
   CLI::App* timeline_ = nullptr;
   CLI::App* critical_path_ = nullptr;
+  CLI::App* export_ = nullptr;
 };
 
 int run(int argc, char** argv) {

@@ -34,7 +34,7 @@ const char* verb(EventKind kind) {
 bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
   if (std::chrono::duration<double>(attempt.begin().time_since_epoch()).count() < choice.after) return false;
-  if (choice.attempt.empty()) return true;
+  if (choice.attempt.empty() || choice.attempt == "last") return true;
   const bool is_number = choice.attempt.find_first_not_of("0123456789") == std::string::npos;
   if (is_number) return std::to_string(attempt.counter) == choice.attempt;
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
@@ -53,7 +53,8 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
     if (fits(attempt, choice) && is_better) found = &attempt;
   }
   if (found == nullptr && choice.after != 0 && choice.attempt.empty())
-    throw Error(ErrorCode::kNotFound, fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
   if (found == nullptr)
     throw WrongUse(fmt::format("no save or load in {} is called \"{}\"{}: `cairn trace list` shows those that are there",
                                directory.path(), choice.attempt, choice.job.empty() ? "" : " in job " + choice.job));

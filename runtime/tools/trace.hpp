@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 // Which save or load, of what directory.
 struct TraceChoice {
   std::string directory;
-  std::string attempt;  // a counter, a save id, or a part of the checkpoint's id; "": the most interesting one
+  std::string attempt;  // a counter, a save id, a part of the checkpoint's id, or "last"; "": the most interesting one
   std::string job;      // the beginning of an incarnation; "": any
   double after = 0;     // seconds since 1970: only what began later
   bool json = false;
@@ -46,6 +46,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
+int trace_export(const TraceChoice& choice, const std::string& path);  // "" or "-": to standard output
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------
 

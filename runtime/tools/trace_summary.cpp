@@ -91,8 +91,8 @@ std::string ranks_line(const Diagnosis& diagnosis) {
   std::string text;
   for (const auto& phase : diagnosis.phases) {
     if (phase.slowest_rank < 0) continue;
-    text += fmt::format("{}{}: slowest {} {}, median {}", text.empty() ? "" : " | ", phase.name,
-                        fmt::format("rank {}", phase.slowest_rank), human_duration(phase.slowest), human_duration(phase.median));
+    text += fmt::format("{}{}: slowest rank {} ({}), median {}", text.empty() ? "" : " | ", phase.name, phase.slowest_rank,
+                        human_duration(phase.slowest), human_duration(phase.median));
   }
   return text;
 }

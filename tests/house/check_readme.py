@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Code in README that names the file it is from stands there word for word. What README refers to is there: files, as in the other
+"""Code in README and the other documents that names the file it is from stands there word for word. What README refers to is there: files, as in the other
 documents, and the tests that stand for what happens when something fails."""
 
 import re
@@ -11,7 +11,7 @@ BLOCK = re.compile(r"^```cpp\n// (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REFERENCE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:hpp|cpp|md|sh|py))`")
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/protocol.md", "storage/FORMAT.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/protocol.md", "docs/tracing.md", "storage/FORMAT.md"]
 
 SECTION = re.compile(r"^## What happens when …$(.*?)^## ", re.MULTILINE | re.DOTALL)
 # In the last column: `folder: ` and the names of tests in it, in backquotes; several folders are parted by ';'.
@@ -48,10 +48,12 @@ def table_faults(text):
 
 def main():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    faults, blocks = [], BLOCK.findall(text)
-    for name, code in blocks:
+    faults = []
+    blocks = [(document, name, code) for document in DOCUMENTS
+              for name, code in BLOCK.findall((ROOT / document).read_text(encoding="utf-8"))]
+    for document, name, code in blocks:
         if code.strip() not in (ROOT / name).read_text(encoding="utf-8"):
-            faults.append(f"README.md: the code from {name} differs from what is there")
+            faults.append(f"{document}: the code from {name} differs from what is there")
     references = [(document, name) for document in DOCUMENTS
                   for name in REFERENCE.findall((ROOT / document).read_text(encoding="utf-8"))]
     for document, name in references:

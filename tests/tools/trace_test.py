@@ -148,6 +148,57 @@ class GoodSave(TraceTest):
         self.assertEqual([len(re.match(r"rank +\d+ \|(.*)\|", row).group(1)) for row in rows[:WORLD]], [60] * WORLD)
         self.assertTrue(all("#" in row for row in rows[:WORLD]))
 
+    def exported(self, recording):
+        path = os.path.join(recording.root, "exported.json")
+        self.assertEqual(self.tell("export", recording.traces, "--to", "perfetto", "-o", path), "")
+        with open(path) as file:
+            return json.load(file)["traceEvents"]
+
+    def check_trace_events(self, events):
+        """The rules of the Trace Event Format: what each phase needs; slices of a track nest; arrows have two ends, each on a slice."""
+        slices, flows = {}, {}
+        for event in events:
+            self.assertIn(event["ph"], "MXsfi")
+            self.assertIsInstance(event["pid"], int)
+            if event["ph"] == "M":
+                self.assertIn(event["name"], ("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+                continue
+            self.assertIsInstance(event["tid"], int)
+            self.assertGreaterEqual(event["ts"], 0)
+            if event["ph"] == "X":
+                self.assertGreaterEqual(event["dur"], 0)
+                slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+            elif event["ph"] in "sf":
+                flows.setdefault((event["cat"], event["id"]), []).append(event)
+        for track, of_track in slices.items():
+            open_ends = []
+            for begin, end in sorted(of_track, key=lambda it: (it[0], -it[1])):
+                while open_ends and open_ends[-1] <= begin + 1e-3:
+                    open_ends.pop()
+                if open_ends:
+                    self.assertLessEqual(end, open_ends[-1] + 1e-3, "slices of track %s cross" % (track,))
+                open_ends.append(end)
+        for name, ends in flows.items():
+            self.assertEqual(sorted(event["ph"] for event in ends), ["f", "s"], name)
+            sent, handled = sorted(ends, key=lambda event: event["ph"], reverse=True)
+            self.assertLessEqual(sent["ts"], handled["ts"])
+            for end in ends:
+                begins = [begin for begin, _ in slices[(end["pid"], end["tid"])]]
+                self.assertIn(end["ts"], begins)
+        return slices, flows
+
+    def test_what_is_exported_follows_the_rules_of_the_format(self):
+        events = self.exported(self.recording)
+        slices, flows = self.check_trace_events(events)
+        self.assertEqual({pid for pid, _ in slices}, set(range(WORLD)))
+        handled = [event for event in self.told("messages", self.recording.traces, "--kind", "handled", "--actor", "supervisor")
+                   if "peer" in event and event["name"] not in ("LinkUp", "LinkDown")]
+        self.assertEqual(len(flows), len(handled))
+        names = {event["name"] for event in events if event["ph"] == "X"}
+        self.assertTrue({"write_data", "finish", "moving", "finishing", "Written to 0", "Written from 3"} <= names, names)
+        self.tell("export", self.recording.traces, "--to", "paper", code=WRONG_USE)
+        self.assertIn("cannot", self.tell("export", self.recording.traces, "--to", "perfetto", "-o", "/nonexistent/x", code=FOUND_BAD))
+
     def test_output_that_cannot_be_written_is_not_success(self):
         with open("/dev/full", "w") as full:
             self.assertEqual(cairn("messages", self.recording.traces, stdout=full).returncode, FOUND_BAD)
@@ -243,6 +294,11 @@ class KilledRank(TraceTest):
         shown = self.recording.output[self.recording.output.index("cairn-launch: cairn trace "):]
         self.check_says(shown, "FAILED", "failed +rank 2 lost in write")
 
+    def test_the_export_shows_a_hook_without_end(self):
+        text = self.tell("export", self.recording.traces, "--to", "perfetto")
+        hooks = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X" and event["args"].get("ended") is False]
+        self.assertEqual([(event["pid"], event["name"]) for event in hooks], [(2, "write_data")])
+
     def test_its_last_sign_is_the_hook(self):
         section = self.told("explain", self.recording.traces)[0]
         self.assertIn("rank 2", section["title"])
@@ -268,7 +324,7 @@ class CancelledSave(TraceTest):
     launch = staticmethod(lambda: Recording("cancel", "3"))
 
     def test_who_cancelled_and_why(self):
-        text = self.tell(self.recording.traces, "--attempt", "2")
+        text = self.tell(self.recording.traces, "--attempt", "last")
         self.check_says(text, "was cancelled", "failed +rank 3 cancelled in", "the operator has had enough", "nothing was committed")
 
     def test_it_is_no_failure_that_is_looked_at_or_reported_first(self):
