@@ -26,6 +26,7 @@ set(CAIRN_PUBLIC_HEADERS
     state/device_mesh.hpp
     state/fields.hpp
     state/planner.hpp
+    state/script_module.hpp
     state/sharded_tensor.hpp
     state/state_dict.hpp
     state/staging.hpp

@@ -55,6 +55,17 @@ void check_shardable(const Module& module, const std::string& name, const torch:
   if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
 }
 
+// Of modules that are not wrapped themselves.
+void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& options, const std::shared_ptr<UnitGroup>& group) {
+  if (is_ignored(module, options)) return;
+  for (auto& buffer : module.buffers(/*recurse=*/false)) {
+    if (buffer.defined() && buffer.is_floating_point()) buffer.set_data(buffer.detach().to(type));
+  }
+  for (const auto& child : module.children()) {
+    if (!group->has_wrapped(*child)) cast_buffers(*child, type, options, group);
+  }
+}
+
 // All ranks are to wrap the same; found out before anything else is sent.
 void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
                          const FullyShardOptions& options) {
@@ -63,6 +74,7 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   const auto& mixed = options.mixed_precision;
   digest.add(static_cast<std::int64_t>(mixed.parameters.value_or(at::ScalarType::Undefined)));
   digest.add(static_cast<std::int64_t>(mixed.reduction.value_or(at::ScalarType::Undefined)));
+  digest.add(static_cast<std::int64_t>(mixed.buffers.value_or(at::ScalarType::Undefined)));
   for (const auto& parameter : found) {
     digest.add(ByteSpan(parameter.name)).add(static_cast<std::int64_t>(parameter.tensor.scalar_type()));
     digest.add(static_cast<std::int64_t>(parameter.tensor.requires_grad()));
@@ -107,6 +119,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
 
   const auto group = std::make_shared<UnitGroup>();
   for (const auto& unit : inner) unit->group()->merge_into(group);
+  if (options.mixed_precision.buffers) cast_buffers(module, *options.mixed_precision.buffers, options, group);
   group->note_wrapped(module);
   std::vector<torch::Tensor> shards;
   if (!found.empty()) shards = ShardedUnit::make(module, found, mesh, options, group);

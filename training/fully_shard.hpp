@@ -45,6 +45,8 @@ enum class ShardingStrategy {
 struct MixedPrecision {
   std::optional<at::ScalarType> parameters;  // what the model computes with; the shards keep their own type
   std::optional<at::ScalarType> reduction;   // in which gradients are averaged; default: the type of the shards
+  std::optional<at::ScalarType>
+      buffers;  // what floating buffers become, and are saved as: those of the wrapped module but not of inner ones
   // Floating inputs of the module become `parameters`. Works for modules that are called through Hooked.
   bool cast_forward_inputs = true;
 };
@@ -109,6 +111,13 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // A copy of the whole parameter behind `shard`, one of the module's parameters(), on every rank; of a plain tensor, a copy of that. A
 // collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
+
+// In which form state dicts hold sharded parameters, and what optimizers keep for them: see state_dicts.hpp.
+enum class StateDictType : std::uint8_t {
+  kSharded,  // sharded tensors, the live ones
+  kFull,     // whole tensors, copies
+  kLocal     // this rank's part as a plain tensor, the live one
+};
 
 struct MemoryUse {  // bytes on this rank
   std::int64_t shards = 0;

@@ -67,6 +67,8 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool is_gathered() const { return gathered_; }
   bool prefetches() const { return options_.prefetch && shard_group_.size() > 1; }
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
+  void set_state_dict_type(StateDictType type) { state_dict_type_ = type; }
+  StateDictType state_dict_type() const { return state_dict_type_; }
   const MemoryUse& memory() const { return memory_; }  // without the peak, which is the group's
 
  private:
@@ -133,6 +135,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   std::vector<Parameter> parameters_;
   bool gathered_ = false;
   bool gradient_sync_ = true;
+  StateDictType state_dict_type_ = StateDictType::kSharded;
   bool at_work_ = false;  // in this backward pass, and not reduced since
   std::size_t gradients_come_ = 0;
   int pins_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <torch/torch.h>
@@ -9,6 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/parameter_layout.hpp>
+#include <cairn/training/sharded_unit.hpp>
 
 namespace cairn::training {
 namespace {
@@ -87,11 +89,14 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
   if (value.is_sharded()) {
     const ShardedTensor& sharded = value.sharded();
     const torch::Tensor local = sharded.local_shards().front().tensor;
-    if (options.full_state_dict) {
+    const auto unit = unit_behind(parameter);
+    const StateDictType type = unit ? unit->state_dict_type() : StateDictType::kSharded;
+    if (options.full_state_dict || type == StateDictType::kFull) {
       check_invariant(parameter.defined(), "a sharded entry of a state dict belongs to no parameter");
       const torch::Tensor whole = whole_like(parameter, local.detach());
       return keeps ? Value(moved(whole)) : Value();
     }
+    if (type == StateDictType::kLocal) return options.cpu_offload ? Value(local.detach().cpu().clone()) : Value(local);
     if (!options.cpu_offload) return value;
     return sharded.with_local_tensors({local.detach().cpu().clone()});
   }
@@ -102,8 +107,9 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
 
 // --- setting --------------------------------------------------------------------------------------------------------------
 
-// This rank's part of `given`, which is that part or the whole of what `live` is; undefined if it is neither.
-torch::Tensor part_for(const Value& live, const Value& given) {
+// This rank's part of `given`, which is that part or the whole of what `live` is; undefined if it is neither. `local`: a part may be a plain
+// tensor.
+torch::Tensor part_for(const Value& live, const Value& given, bool local = false) {
   const torch::Tensor& to = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
   if (given.is_sharded()) {
     if (!live.is_sharded() || given.sharded().size() != live.sharded().size() || given.sharded().local_shards().size() != 1)
@@ -115,8 +121,15 @@ torch::Tensor part_for(const Value& live, const Value& given) {
   if (!given.is_tensor() || !given.tensor().defined()) return {};
   const torch::Tensor& tensor = given.tensor();
   if (!live.is_sharded()) return tensor.sizes() == to.sizes() ? tensor : torch::Tensor();
+  if (local && tensor.sizes() == to.sizes()) return tensor;
   if (extents_of(tensor.sizes()) != live.sharded().size()) return {};
   return part_of(tensor, live.sharded().local_shards().front().offsets, extents_of(to.sizes()));
+}
+
+// Whether dicts hold this entry of the model's own as a plain part.
+bool is_local(const Value& live) {
+  const auto unit = live.is_sharded() ? unit_behind(live.sharded().local_shards().front().tensor) : nullptr;
+  return unit && unit->state_dict_type() == StateDictType::kLocal;
 }
 
 // What rank 0 has under each name of `live`, whole, on every rank. One tensor at a time is there beyond the parts.
@@ -165,6 +178,25 @@ Dict get_model_state_dict(const Module& model, const StateDictOptions& options) 
   return dict;
 }
 
+void set_state_dict_type(Module& module, StateDictType type) {
+  for (const auto& parameter : module.parameters()) {
+    if (const auto unit = unit_behind(parameter)) unit->set_state_dict_type(type);
+  }
+}
+
+StateDictType state_dict_type(const Module& module) {
+  std::optional<StateDictType> found;
+  for (const auto& parameter : module.parameters()) {
+    const auto unit = unit_behind(parameter);
+    if (!unit) continue;
+    if (found && *found != unit->state_dict_type())
+      throw Error(ErrorCode::kPrecondition, "state dict type: parts of " + module.name() + " have different ones");
+    found = unit->state_dict_type();
+  }
+  if (!found) throw Error(ErrorCode::kPrecondition, "state dict type: nothing in " + module.name() + " is wrapped");
+  return *found;
+}
+
 void set_model_state_dict(Module& model, const Dict& state_dict, const StateDictOptions& options) {
   const Dict live = selected(model, options);
   const torch::NoGradGuard no_grad;
@@ -184,7 +216,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
       if (options.strict) problems += "\n  \"" + name + "\" is missing";
       continue;
     }
-    const torch::Tensor part = part_for(value, *given);
+    const torch::Tensor part = part_for(value, *given, is_local(value));
     const torch::Tensor to = value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor();
     if (!part.defined()) {
       problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);

@@ -15,6 +15,7 @@
 
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/training/fully_shard.hpp>
 
 namespace cairn::training {
 
@@ -41,6 +42,13 @@ Dict get_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Opti
                               const StateDictOptions& options = {});
 std::pair<Dict, Dict> get_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                      const StateDictOptions& options = {});
+
+// What the functions above give where the options do not ask for whole tensors: for all sharded parameters in `module`, which need not be wrapped
+// itself. The same on all ranks; kFull makes them collectives. Parameters that are cut by parallelize only are always sharded tensors, those
+// of `no_shard` and `replicate` plain ones. Modules as such in a state dict are not asked for it: they are saved as sharded.
+void set_state_dict_type(torch::nn::Module& module, StateDictType type);
+// The type that was set, kSharded if none was. Throws kPrecondition if there is no wrapped parameter in `module`, or if types differ within it.
+StateDictType state_dict_type(const torch::nn::Module& module);
 
 // Take over what is in the dict: in place, nothing for tensors that are the live ones. Each tensor is either whole, or this rank's part.
 // Throw kMismatch with everything that does not fit, before anything changes.

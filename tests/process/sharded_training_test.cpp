@@ -5,8 +5,10 @@
 #include <cairn/runtime/process_groups.hpp>
 #include <cairn/runtime/sharded_optimizer.hpp>
 #include <cairn/runtime/testing.hpp>
+#include <cairn/state/script_module.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/scripted.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
@@ -36,11 +38,18 @@ Hooked<Chain> chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t see
   return here(Hooked<Chain>(sizes));
 }
 
+Hooked<ScriptModule> scripted_chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0) {
+  ranks();
+  torch::manual_seed(seed);
+  return here(Hooked<ScriptModule>(scripted_chain(sizes)));
+}
+
 enum class Wrapper { kFull, kHybrid, kReplicated, kFullAndParallel };
 
-void wrap(Hooked<Chain>& model, Wrapper wrapper, const std::string& name) {
+template <class Model>
+void wrap(Hooked<Model>& model, Wrapper wrapper, const std::string& name) {
   FullyShardOptions options;
-  options.wrap_policy = wrap_classes<torch::nn::LinearImpl>();
+  options.wrap_policy = wrap_classes<torch::nn::LinearImpl, ScriptModuleImpl>();
   if (wrapper == Wrapper::kReplicated) options.strategy = ShardingStrategy::kNoShard;
   if (wrapper == Wrapper::kFullAndParallel) {
     const ProcessMesh grid(ranks(), {2, 2}, {"dp", "tp"}, name);
@@ -169,9 +178,10 @@ bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
 }
 
 // `tolerance`: 0 where the wrapped model sums in the plain one's order.
-void check_end_to_end(Wrapper wrapper, const std::string& name, double tolerance = 0) {
+template <class Make>
+void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name, double tolerance = 0) {
   const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};
-  auto plain = chain_of(sizes), model = chain_of(sizes);
+  auto plain = make(sizes, 0), model = make(sizes, 0);
   wrap(model, wrapper, name + "/first");
   torch::optim::Adam plain_optimizer(plain->parameters(), 0.1);
   auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.1);
@@ -196,7 +206,7 @@ void check_end_to_end(Wrapper wrapper, const std::string& name, double tolerance
                                     {"losses", Blob{Bytes(history.begin(), history.end())}}}}},
                     id);
 
-  auto fresh = chain_of(sizes, 7);
+  auto fresh = make(sizes, 7);
   wrap(fresh, wrapper, name + "/second");
   auto fresh_optimizer = std::make_shared<torch::optim::Adam>(fresh->parameters(), 0.2);
   auto fresh_object = std::make_shared<TestState>(here(torch::zeros({10, 10})));
@@ -242,14 +252,23 @@ void check_end_to_end(Wrapper wrapper, const std::string& name, double tolerance
 }  // namespace
 
 TEST_CASE("B2.1 fully sharded, hybrid and replicated training state, end to end") {
-  SUBCASE("fully sharded") { check_end_to_end(Wrapper::kFull, "end_full"); }
-  SUBCASE("hybrid") { check_end_to_end(Wrapper::kHybrid, "end_hybrid"); }
-  SUBCASE("whole on every rank") { check_end_to_end(Wrapper::kReplicated, "end_whole"); }
+  SUBCASE("fully sharded") { check_end_to_end(chain_of, Wrapper::kFull, "end_full"); }
+  SUBCASE("hybrid") { check_end_to_end(chain_of, Wrapper::kHybrid, "end_hybrid"); }
+  SUBCASE("whole on every rank") { check_end_to_end(chain_of, Wrapper::kReplicated, "end_whole"); }
+}
+
+TEST_CASE("B2.3 fully sharded, hybrid and replicated training state of TorchScript modules, end to end") {
+  const std::vector<std::int64_t> sizes{8, 16, 32};
+  auto names = scripted_chain_of(sizes)->named_parameters().keys();
+  CHECK((names == chain_of(sizes)->named_parameters().keys()));
+  SUBCASE("fully sharded") { check_end_to_end(scripted_chain_of, Wrapper::kFull, "script_full"); }
+  SUBCASE("hybrid") { check_end_to_end(scripted_chain_of, Wrapper::kHybrid, "script_hybrid"); }
+  SUBCASE("whole on every rank") { check_end_to_end(scripted_chain_of, Wrapper::kReplicated, "script_whole"); }
 }
 
 TEST_CASE("B2.2 fully sharded training of parallel layers on a grid, end to end") {
   // Row-wise layers sum in another order; three steps of Adam at 0.1 carry the last places on.
-  check_end_to_end(Wrapper::kFullAndParallel, "end_parallel", 1e-4);
+  check_end_to_end(chain_of, Wrapper::kFullAndParallel, "end_parallel", 1e-4);
 }
 
 namespace {

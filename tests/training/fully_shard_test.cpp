@@ -343,6 +343,39 @@ TEST_CASE("fully_shard: mixed precision computes in bfloat16, casts inputs of ho
   });
 }
 
+TEST_CASE("fully_shard: floating buffers become the type that is asked for, those of inner modules that of theirs") {
+  struct BufferedImpl : torch::nn::Module {
+    BufferedImpl() : inner(4), apart(4) {
+      register_module("inner", inner);
+      register_module("apart", apart);
+      weight = register_parameter("weight", torch::ones({4}));
+      offset = register_buffer("offset", torch::full({4}, 1.001));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return apart(inner(x * weight + offset)); }
+    torch::nn::BatchNorm1d inner, apart;
+    torch::Tensor weight, offset;
+  };
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto model = model_of<BufferedImpl>();
+    FullyShardOptions plain, half;
+    half.mixed_precision.buffers = torch::kBFloat16;
+    half.ignored_modules = {model->apart.get()};
+    fully_shard(*model->inner, ProcessMesh(group), plain);
+    fully_shard(model, ProcessMesh(group), half);
+    CHECK((model->offset.scalar_type() == torch::kBFloat16));
+    CHECK(model->offset[0].item<float>() == 1.0F);  // 8 bits
+    CHECK((model->inner->running_mean.scalar_type() == torch::kFloat));
+    CHECK((model->apart->running_mean.scalar_type() == torch::kFloat));
+    CHECK((model->inner->num_batches_tracked.scalar_type() == torch::kLong));
+    model(input_of(3, 4)).sum().backward();
+
+    auto different = model_of<BufferedImpl>();
+    CHECK(thrown_by([&] { fully_shard(different, ProcessMesh(group), group.rank() == 0 ? half : plain); }).code ==
+          ErrorCode::kMismatch);
+    CHECK((different->offset.scalar_type() == torch::kFloat));
+  });
+}
+
 TEST_CASE("fully_shard: any call of any method gathers, in a scope or without, in training and in evaluation") {
   on_ranks(2, [&](const ProcessGroup& group) {
     auto plain = model_of<Composite>(8), model = model_of<Composite>(8);

@@ -162,17 +162,51 @@ TEST_CASE("state dicts: rank 0 sends each rank its part of whole tensors") {
   });
 }
 
-TEST_CASE("state dicts: entries under a fully sharded child are sharded tensors, under a no_shard child plain ones") {
+TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read back") {
+  using training::StateDictType;
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = composite();
+    CHECK(thrown_by([&] { training::state_dict_type(*model); }).code == ErrorCode::kPrecondition);
     training::FullyShardOptions whole;
     whole.strategy = training::ShardingStrategy::kNoShard;
     fully_shard(*model->u1, ProcessMesh(group));
     fully_shard(*model->u2, ProcessMesh(group), whole);
-    for (const auto& [name, value] : training::get_model_state_dict(*model)) {
-      CAPTURE(name);
-      CHECK(value.is_sharded() == (name.rfind("u1.", 0) == 0));
-      CHECK(value.is_tensor() == (name.rfind("u1.", 0) != 0));
+    CHECK(training::state_dict_type(*model) == StateDictType::kSharded);
+    torch::optim::Adam optimizer(model->parameters(), 0.01);
+    for (const StateDictType type : {StateDictType::kLocal, StateDictType::kFull, StateDictType::kSharded}) {
+      CAPTURE(static_cast<int>(type));
+      training::set_state_dict_type(*model, type);
+      CHECK(training::state_dict_type(*model) == type);
+      CHECK(training::state_dict_type(*model->u1) == type);
+      const auto [of_model, of_optimizer] = training::get_state_dict(*model, optimizer);
+      for (const auto& [name, value] : of_model) {
+        CAPTURE(name);
+        const Value& moment = of_optimizer.at("state")[name]["exp_avg"];
+        const bool is_cut = name.rfind("u1.", 0) == 0;
+        // Sharded tensors under the child that is cut, plain ones elsewhere.
+        CHECK(value.is_sharded() == (is_cut && type == StateDictType::kSharded));
+        CHECK(moment.is_sharded() == value.is_sharded());
+        if (value.is_sharded()) continue;
+        const std::int64_t rows = is_cut && type == StateDictType::kLocal ? 3 : 6;
+        CHECK(value.tensor().size(0) == rows);
+        CHECK(moment.tensor().size(0) == rows);
+        CHECK(value.tensor().is_same(model->named_parameters()[name]) == !(is_cut && type == StateDictType::kFull));
+      }
+      // And each form goes back into a model of the same form.
+      auto other = sharded_composite(group, 4);
+      training::set_state_dict_type(*other, type);
+      torch::optim::Adam other_optimizer(other->parameters(), 0.5);
+      training::StateDictOptions loose;
+      Dict copied;
+      for (const auto& [name, value] : of_model) {
+        if (name.rfind("u1.", 0) == 0) copied.insert(name, value);
+      }
+      loose.strict = false;
+      training::set_model_state_dict(*other, copied, loose);
+      CHECK(largest_difference(whole_parameters(*other->u1), whole_parameters(*model->u1)) == 0);
     }
+    training::set_state_dict_type(*model->u1, StateDictType::kFull);
+    CHECK(thrown_by([&] { training::state_dict_type(*model); }).says("have different ones"));
+    CHECK(training::state_dict_type(*model->u2) == StateDictType::kSharded);
   });
 }
