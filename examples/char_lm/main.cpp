@@ -139,10 +139,10 @@ int run(int argc, char** argv) {
   app.add_option("--keep", arguments.keep, "Checkpoints to keep: the last ones; 0 for all")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option(
-         "--parallel", arguments.parallel,
-         "none: whole models, losses equal to the last bit at any number of ranks; replicate, full, tp: as Cairn's trainers do")
-      ->check(CLI::IsMember({"none", "replicate", "full", "tp"}))
+  app.add_option("--parallel", arguments.parallel,
+                 "none: whole models, losses equal to the last bit at any number of ranks; replicate, full, hybrid, tp: as Cairn's "
+                 "trainers do")
+      ->check(CLI::IsMember({"none", "replicate", "full", "hybrid", "tp"}))
       ->capture_default_str();
   app.add_flag("--async", arguments.async, "Save in the background");
   app.add_flag("--allow-injection", arguments.allow_injection, "Meet the faults that cairn-launch --inject plants");

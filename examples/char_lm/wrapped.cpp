@@ -21,6 +21,11 @@ void wrap(CharModel& model, const DataParallel& parallel, const std::string& how
   }
   sharding::FullyShardOptions options;
   options.wrap_policy = [](const torch::nn::Module&, std::int64_t) { return true; };  // each layer is a unit
+  if (how == "hybrid") {
+    const int size = parallel.size();
+    if (size % 2 != 0) throw std::runtime_error("--parallel hybrid needs an even number of ranks, not " + std::to_string(size));
+    return sharding::fully_shard(*model, sharding::ProcessMesh(parallel.group(), {2, size / 2}, {"replicas", "shards"}), options);
+  }
   sharding::fully_shard(*model, sharding::ProcessMesh(parallel.group()), options);
 }
 

@@ -10,7 +10,7 @@
 
 namespace char_lm {
 
-// "full": each rank keeps its rows of every parameter; "replicate": each keeps all; "tp": the embedding and the scores are cut, and all ranks
+// "full": each rank keeps its rows of every parameter; "hybrid": the same within each half of the ranks; "replicate": each keeps all; "tp": the embedding and the scores are cut, and all ranks
 // work on the same batches. Optimizers are made afterwards.
 void wrap(CharModel& model, const DataParallel& parallel, const std::string& how);
 

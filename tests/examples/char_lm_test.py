@@ -148,7 +148,7 @@ class CharLm(unittest.TestCase):
                 self.assertAlmostEqual(float(loss), float(self.reference()[step]), delta=1e-4)
         for mode, ranks, other, others in (("full", 4, "none", 1), ("none", 2, "full", 3), ("full", 2, "replicate", 2), ("replicate", 3, "full", 1),
                                            ("tp", 3, "none", 2), ("none", 1, "tp", 4), ("tp", 2, "full", 3), ("full", 2, "tp", 2),
-                                           ("tp", 4, "replicate", 2), ("replicate", 2, "tp", 3)):
+                                           ("tp", 4, "replicate", 2), ("replicate", 2, "tp", 3), ("hybrid", 4, "full", 2), ("tp", 2, "hybrid", 2)):
             directory = self.root / f"{mode}_{other}"
             self.train(ranks, directory, "--steps", 2, "--save-every", 2, "--parallel", mode)
             close(self.train(others, directory, "--steps", STEPS, "--save-every", 0, "--resume", "--parallel", other), 3)
@@ -156,6 +156,9 @@ class CharLm(unittest.TestCase):
         done = subprocess.run(command(5, self.root / "odd", "--parallel", "full"), capture_output=True, text=True)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("cannot be dealt out evenly to 5 ranks", done.stdout + done.stderr)
+        done = subprocess.run(command(3, self.root / "odd", "--parallel", "hybrid"), capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("needs an even number of ranks, not 3", done.stdout + done.stderr)
 
     def test_wrong_use_is_told(self):
         for options in (["--steps", "-1"], ["--what"], ["--parallel", "some"]):
