@@ -22,7 +22,7 @@ using Placements = std::vector<TensorPlacement>;
 torch::Tensor numbers(const std::vector<std::int64_t>& sizes, std::int64_t first = 1) {
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) count *= size;
-  return torch::arange(first, first + count, torch::kDouble).view(sizes);
+  return here(torch::arange(first, first + count, torch::kDouble).view(sizes));
 }
 
 // All ways to lay a tensor of two dimensions out on so many axes.
