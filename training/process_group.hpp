@@ -9,6 +9,9 @@
 // with all of LibTorch; what is not done by the timeout, or fails there, ends all that waits for it on the device, and the next
 // call throws; results since the last call that did not throw are then void.
 //
+// LibTorch 2.x records collectives in a map of the process that no lock guards: there, threads that use groups at the same time need
+// TORCH_FR_BUFFER_SIZE=0 in the environment.
+//
 // No call hangs: one that is not done by the timeout throws kDeadline, one whose peer is gone kUnavailable; both say which collective
 // it was, on which rank, and which ranks have not been heard of since. The group, all that were made from it, and all that it was made
 // from are then broken: later calls throw the first failure again, kUnavailable.

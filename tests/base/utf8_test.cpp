@@ -1,4 +1,5 @@
 // What is a character in UTF-8, and what is none.
+#include <cstdint>
 #include <string>
 
 #include <cairn/base/utf8.hpp>

@@ -178,8 +178,10 @@ bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
 }
 
 // `tolerance`: 0 where the wrapped model sums in the plain one's order.
+// `background`: saves asynchronously, and trains on meanwhile.
 template <class Make>
-void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name, double tolerance = 0) {
+void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name, double tolerance = 0,
+                      const std::optional<AsyncSaveOptions>& background = {}) {
   const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};
   auto plain = make(sizes, 0), model = make(sizes, 0);
   wrap(model, wrapper, name + "/first");
@@ -198,13 +200,20 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   const std::string id = shared_directory() + "/" + name;
   Checkpointer checkpointer(world());
   const std::shared_ptr<torch::nn::Module> as_module = model.ptr();
-  checkpointer.save({{"model", as_module},
-                     {"optimizer", stateful(optimizer, as_module)},
-                     {"object", std::static_pointer_cast<Stateful>(object)},
-                     {"train", Dict{{"step", torch::tensor(2, torch::kInt32)},
-                                    {"loss", current_loss},
-                                    {"losses", Blob{Bytes(history.begin(), history.end())}}}}},
-                    id);
+  const StateDict saved{{"model", as_module},
+                        {"optimizer", stateful(optimizer, as_module)},
+                        {"object", std::static_pointer_cast<Stateful>(object)},
+                        {"train", Dict{{"step", torch::tensor(2, torch::kInt32)},
+                                       {"loss", current_loss},
+                                       {"losses", Blob{Bytes(history.begin(), history.end())}}}}};
+  if (background) {
+    const AsyncSaveResponse saving = checkpointer.async_save(saved, id, {}, *background);
+    train_step(model, *optimizer, input);
+    while (!saving.done()) saving.wait(std::chrono::milliseconds(1));
+    saving.result();
+  } else {
+    checkpointer.save(saved, id);
+  }
 
   auto fresh = make(sizes, 7);
   wrap(fresh, wrapper, name + "/second");
@@ -225,7 +234,8 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   const double expected = train_step(plain, plain_optimizer, input);
   const double resumed = train_step(fresh, *fresh_optimizer, input);
   CHECK(std::abs(resumed - expected) <= tolerance * std::abs(expected));
-  CHECK(train_step(model, *optimizer, input) == resumed);  // and on the one that was saved, to the last bit
+  // And on the one that was saved, to the last bit. In the background case it has made that step already.
+  if (!background) CHECK(train_step(model, *optimizer, input) == resumed);
   CHECK(largest_difference(whole_parameters(*model), whole_parameters(*fresh)) == 0);
   CHECK(memory_use(*fresh).gathered == 0);
 
@@ -264,6 +274,49 @@ TEST_CASE("B2.3 fully sharded, hybrid and replicated training state of TorchScri
   SUBCASE("fully sharded") { check_end_to_end(scripted_chain_of, Wrapper::kFull, "script_full"); }
   SUBCASE("hybrid") { check_end_to_end(scripted_chain_of, Wrapper::kHybrid, "script_hybrid"); }
   SUBCASE("whole on every rank") { check_end_to_end(scripted_chain_of, Wrapper::kReplicated, "script_whole"); }
+}
+
+TEST_CASE("B2.4 fully sharded training state, saved in the background, end to end") {
+  AsyncSaveOptions background;
+  SUBCASE("memory not being kept between saves") { background.staging.cache_staged_state_dict = false; }
+  SUBCASE("memory being kept between saves") { background.staging.cache_staged_state_dict = true; }
+  check_end_to_end(chain_of, Wrapper::kFull, background.staging.cache_staged_state_dict ? "end_async_kept" : "end_async", 0,
+                   background);
+}
+
+namespace {
+
+// Has no state, and talks to the other ranks when it is loaded.
+struct Talks : Stateful {
+  explicit Talks(bool gathers_all) : gathers(gathers_all) {}
+  Dict state_dict() override { return {}; }
+  void load_state_dict(const Dict&) override {
+    const torch::Tensor own = here(torch::full({2}, world().rank(), torch::kInt64));
+    if (gathers) {
+      heard = here(torch::zeros({2 * world().size()}, torch::kInt64));
+      ranks().all_gather(heard, own);
+    } else {
+      heard = own;
+      ranks().all_reduce(heard);
+    }
+  }
+  const bool gathers;
+  torch::Tensor heard;
+};
+
+}  // namespace
+
+TEST_CASE("B2.5 Stateful objects that run collectives are loaded in one order on all ranks, whatever order they are given in") {
+  ranks();
+  const auto a = std::make_shared<Talks>(true), b = std::make_shared<Talks>(false);
+  StateDict state;
+  for (const bool first : {world().rank() == 0, world().rank() != 0})
+    state.insert(first ? "A" : "B", std::static_pointer_cast<Stateful>(first ? a : b));
+  Checkpointer checkpointer(world());
+  checkpointer.save(state, shared_directory() + "/talking");
+  checkpointer.load(state, shared_directory() + "/talking");
+  CHECK(a->heard[-1].item<std::int64_t>() == world().size() - 1);
+  CHECK(b->heard[0].item<std::int64_t>() == world().size() * (world().size() - 1) / 2);
 }
 
 TEST_CASE("B2.2 fully sharded training of parallel layers on a grid, end to end") {

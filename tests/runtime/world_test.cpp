@@ -236,10 +236,10 @@ TEST_CASE("rank 0 hosts the store where it first found one that was about to end
   auto store = open_store(place, std::chrono::seconds(60));
   ender.join();
   try {
-    store->set("here", {1});
+    store->set("here", std::vector<std::uint8_t>{1});
   } catch (const std::exception&) {  // the dying one had taken this connection, too
     store = open_store(place, std::chrono::seconds(60));
-    store->set("here", {1});
+    store->set("here", std::vector<std::uint8_t>{1});
   }
   CHECK(store->check({"here"}));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -21,6 +22,10 @@ namespace cairn::testing {
 // Runs `body` on each rank, each with its device. Throws what a rank threw; where several did, what a rank found by itself comes before what it was told.
 inline void on_ranks(int size, const std::function<void(const training::ProcessGroup&)>& body,
                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  // c10d of LibTorch 2.x records collectives in a map of the process that no lock guards (FlightRecorder): one thread may use groups at a
+  // time, as one rank does.
+  static const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  (void)recorder_off;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
