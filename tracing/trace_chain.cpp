@@ -1,6 +1,7 @@
 #include <cairn/tracing/trace_chain.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include <cairn/tracing/trace_names.hpp>
@@ -25,12 +26,12 @@ bool is_change_of_state(const ObservedEvent& event) {
 const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent& event) {
   const auto& events = trace.events.at(event.rank);
   const bool by_coordinator = event.actor == kCoordinator;
-  const ObservedEvent* found = nullptr;
-  for (const auto& other : events) {
-    if (other.id >= event.id) break;
-    if (is_change_of_state(other) && (!by_coordinator || other.actor == kCoordinator)) found = &other;
-  }
-  return found;
+  const auto end = std::lower_bound(events.begin(), events.end(), event.id,
+                                    [](const ObservedEvent& other, std::uint64_t id) { return other.id < id; });
+  const auto found = std::find_if(std::make_reverse_iterator(end), events.rend(), [&](const ObservedEvent& other) {
+    return is_change_of_state(other) && (!by_coordinator || other.actor == kCoordinator);
+  });
+  return found == events.rend() ? nullptr : &*found;
 }
 
 std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }

@@ -20,7 +20,10 @@ namespace {
 using namespace trace_format;
 
 constexpr std::size_t kChunkBytes = 256 * 1024;
-constexpr int kRanksMax = 1 << 24;
+constexpr int kRanksMax = 1 << 20;
+// Nine years, and up to the year 2043: so no sum of a few of these overflows. What lies beyond is no time.
+constexpr std::int64_t kMonotonicMax = std::int64_t{1} << 58;
+constexpr std::int64_t kWallMax = std::int64_t{1} << 61;
 
 // What is read of a file at a time, from `offset()` on.
 class Window {
@@ -74,6 +77,13 @@ std::optional<Phase> phase_named(std::string_view name) {
   for (const Phase phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
     if (name == to_string(phase)) return phase;
   return std::nullopt;
+}
+
+bool are_times(const v1::TraceEvent& message) {
+  const auto within = [](std::int64_t time, std::int64_t most) { return time >= -most && time <= most; };
+  return within(message.monotonic_ns(), kMonotonicMax) && within(message.wall_ns(), kWallMax) &&
+         message.duration_ns() <= static_cast<std::uint64_t>(kMonotonicMax) &&
+         message.queued_ns() <= static_cast<std::uint64_t>(kMonotonicMax);
 }
 
 MonotonicTime monotonic_of(std::int64_t nanoseconds) { return MonotonicTime(Duration(nanoseconds)); }
@@ -187,6 +197,7 @@ struct TraceFileReader::Implementation {
   bool take_event(const v1::TraceEvent& message, ObservedEvent& event) const {
     if (!v1::TraceEventKind_IsValid(message.kind()) || message.kind() == v1::TRACE_EVENT_KIND_UNSPECIFIED)
       return false;  // of later
+    if (!are_times(message)) return false;
     event.kind = static_cast<EventKind>(message.kind());
     event.id = message.id();
     event.cause = message.cause();

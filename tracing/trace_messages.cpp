@@ -16,6 +16,9 @@ bool is_from_a_rank(const ObservedEvent& event) {
   return event.kind == EventKind::kHandled && event.peer >= 0 && event.name != kLinkUp && event.name != kLinkDown;
 }
 
+// Clocks that differ by more, or are known less well, are not aligned: nine years.
+constexpr Duration kDifferenceMax{std::int64_t{1} << 58};
+
 // What is known of (clock of `b`) - (clock of `a`), of ranks a < b.
 struct Bounds {
   std::optional<Duration> lower;
@@ -90,12 +93,15 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
       if ((pair.first != next && pair.second != next) || !bound.lower || !bound.upper) continue;
       const int other = pair.first == next ? pair.second : pair.first;
       const Duration width = *bound.upper - *bound.lower;
+      if (*bound.lower < -kDifferenceMax || *bound.upper > kDifferenceMax) continue;
       const Duration error = *clocks_[next].error + (width < Duration(0) ? -width : width) / 2;
       const Duration middle = (*bound.lower + *bound.upper) / 2;
       auto& clock = clocks_[other];
       if (clock.error && *clock.error <= error) continue;
+      const Duration correction = clocks_[next].correction + (pair.first == next ? middle : -middle);
+      if (error > kDifferenceMax || correction > kDifferenceMax || correction < -kDifferenceMax) continue;
       clock.error = error;
-      clock.correction = clocks_[next].correction + (pair.first == next ? middle : -middle);
+      clock.correction = correction;
     }
   }
 }
@@ -127,20 +133,21 @@ std::vector<int> TraceClocks::unaligned() const {
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages,
                                          const TraceClocks& clocks) {
   std::vector<TracedMessage> lost;
+  // What comes after its own end is no longer of interest to a rank.
+  std::map<int, WallTime> last_seen;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (event.kind == EventKind::kOutcome) break;
+      const WallTime time = clocks.at(event);
+      last_seen[rank] = std::max(last_seen.emplace(rank, time).first->second, time);
+    }
   for (const auto& message : messages) {
     if (message.handled != nullptr) continue;
-    const auto receiver = trace.events.find(message.to);
-    if (receiver == trace.events.end() || receiver->second.empty()) continue;
-    const auto call = trace.attempt.calls.find(message.to);
+    const auto receiver = last_seen.find(message.to);
+    if (receiver == last_seen.end() || trace.attempt.calls.count(message.to) == 0) continue;
     const WallTime sent = clocks.at(*message.sent);
     const Duration unsure = clocks.error(message.to).value_or(Duration(0)) + clocks.error(message.from).value_or(Duration(0));
-    // What comes after its own end is no longer of interest there.
-    bool lives_on = false;
-    for (const auto& event : receiver->second) {
-      if (event.kind == EventKind::kOutcome) break;
-      lives_on = lives_on || clocks.at(event) > sent + unsure;
-    }
-    if (lives_on && call != trace.attempt.calls.end()) lost.push_back(message);
+    if (receiver->second > sent + unsure) lost.push_back(message);
   }
   return lost;
 }

@@ -89,6 +89,7 @@ const std::vector<FuzzTarget>& fuzz_targets() {
   static const std::vector<FuzzTarget> targets = [] {
     std::vector<FuzzTarget> all = format_targets();
     for (FuzzTarget& target : message_targets()) all.push_back(std::move(target));
+    for (FuzzTarget& target : trace_targets()) all.push_back(std::move(target));
     return all;
   }();
   return targets;

@@ -25,10 +25,11 @@ struct FuzzTarget {
   std::vector<Bytes> (*seeds)() = nullptr;
 };
 
-// All of them: format_targets.cpp, message_targets.cpp.
+// All of them: format_targets.cpp, message_targets.cpp, trace_targets.cpp.
 const std::vector<FuzzTarget>& fuzz_targets();
 std::vector<FuzzTarget> format_targets();
 std::vector<FuzzTarget> message_targets();
+std::vector<FuzzTarget> trace_targets();
 
 // Whether `use` went through; false if it refused what it was given.
 template <class Use>
