@@ -31,6 +31,7 @@ Examples:
   cairn trace explain run --rank 2              the same, of rank 2
   cairn trace timeline run                      a row a rank
   cairn trace critical-path run                 what the time went into
+  cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
   cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
   cairn trace list traces                       all saves and loads; choose one with --attempt NUMBER
@@ -72,6 +73,12 @@ class TraceCommands {
     timeline_->add_option("--columns", columns_, "Characters for the time")->check(CLI::Range(10u, 1000u))->capture_default_str();
     critical_path_ = add("critical-path", "Say which chain of messages and hooks took the time");
     critical_path_->add_option("--rank", rank_, "To the end of the call on this rank, not the last one");
+    diff_ = trace_->add_subcommand("diff", "Compare two saves or loads: what got slower");
+    diff_->add_option("A", choice_.directory, "Where the traces of the first are")->required();
+    diff_->add_option("B", after_.directory, "Of the second; the same if it is left out");
+    diff_->add_option("--attempt", choice_.attempt, "Which one of A, as for other commands");
+    diff_->add_option("--with", after_.attempt, "Which one of B");
+    diff_->add_flag("--json", choice_.json, "Print JSON");
     export_ = add("export", "Write it in a format of other tools");
     export_->add_option("--to", format_, "perfetto: JSON for ui.perfetto.dev and chrome://tracing")
         ->required()
@@ -86,6 +93,7 @@ class TraceCommands {
     if (*messages_) return trace_messages(choice_, filters_);
     if (*timeline_) return trace_timeline(choice_, columns_);
     if (*critical_path_) return trace_critical_path(choice_, rank_);
+    if (*diff_) return compare();
     if (*export_) return trace_export(choice_, output_);
     if (choice_.directory.empty())
       throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
@@ -93,6 +101,15 @@ class TraceCommands {
   }
 
  private:
+  int compare() const {
+    TraceChoice after = after_;
+    if (after.directory.empty()) {
+      if (choice_.attempt == after.attempt)
+        throw WrongUse("trace diff: name two directories, or two attempts with --attempt and --with");
+      after.directory = choice_.directory;
+    }
+    return trace_diff(choice_, after);
+  }
   CLI::App* add(const char* name, const char* what) {
     auto* const command = trace_->add_subcommand(name, what);
     command->add_option("DIR", choice_.directory, "Where the traces are")->required();
@@ -100,7 +117,8 @@ class TraceCommands {
     return command;
   }
   void add_choice(CLI::App* command) {
-    command->add_option("--attempt", choice_.attempt, "Which save or load: its number, save id, a part of the checkpoint's id, or 'last'");
+    command->add_option("--attempt", choice_.attempt,
+                        "Which save or load: its number, save id, a part of the checkpoint's id, or 'last'");
     command->add_option("--job", choice_.job, "Of which job: the beginning of its incarnation");
     command->add_option("--after", choice_.after, "Only those that have begun after this time, in seconds since 1970");
     command->add_flag("--json", choice_.json, "Print JSON");
@@ -122,6 +140,7 @@ class TraceCommands {
   }
 
   TraceChoice choice_;
+  TraceChoice after_;  // of diff
   TraceMessagesOptions filters_;
   std::optional<int> rank_;
   unsigned columns_ = 100;
@@ -133,6 +152,7 @@ class TraceCommands {
   CLI::App* messages_ = nullptr;
   CLI::App* timeline_ = nullptr;
   CLI::App* critical_path_ = nullptr;
+  CLI::App* diff_ = nullptr;
   CLI::App* export_ = nullptr;
 };
 

@@ -46,6 +46,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
+int trace_diff(const TraceChoice& before, const TraceChoice& after);
 int trace_export(const TraceChoice& choice, const std::string& path);  // "" or "-": to standard output
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------

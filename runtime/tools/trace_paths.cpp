@@ -30,7 +30,7 @@ const ObservedEvent* last_of(const Trace& trace, int rank) {
   return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
 }
 
-// The event that a failure in the map stands for: where it was thrown, or the last sign of a rank that is gone.
+// The event that a failure in the map stands for: where it was thrown, or of a rank that is gone the hook that it was in, or its last sign.
 const ObservedEvent* origin_of(const OpenedTrace& opened, const TracedFailure& failure) {
   for (const auto& [rank, events] : opened.trace.events)
     for (const auto& event : events) {
@@ -40,7 +40,11 @@ const ObservedEvent* origin_of(const OpenedTrace& opened, const TracedFailure& f
       const auto* const origin = opened.trace.find(whose, event.number);
       if (origin != nullptr) return origin;
     }
-  return last_of(opened.trace, failure.rank);
+  const ObservedEvent* last = last_of(opened.trace, failure.rank);
+  if (last == nullptr || !failure.hook || failure.hook->duration) return last;
+  for (const auto& event : opened.trace.events.at(failure.rank))
+    if (event.kind == EventKind::kBegan && event.name == failure.hook->name) last = &event;
+  return last;
 }
 
 std::vector<Section> sections_of(const OpenedTrace& opened, const Diagnosis& diagnosis, std::optional<int> rank) {
@@ -48,11 +52,11 @@ std::vector<Section> sections_of(const OpenedTrace& opened, const Diagnosis& dia
   for (const auto& failure : diagnosis.failures) {
     if (rank && failure.rank != *rank) continue;
     if (const auto* const origin = origin_of(opened, failure)) {
-      const bool thrown = origin->kind == EventKind::kOperation && !origin->ok;
-      sections.push_back(
-          {fmt::format(thrown ? "What led to the failure of rank {}" : "The last sign of rank {}, and what led to it",
-                       failure.rank),
-           causal_chain(opened.trace, *origin)});
+      const std::string rank_text = fmt::format("rank {}", failure.rank);
+      std::string title = "The last sign of " + rank_text + ", and what led to it";
+      if (origin->kind == EventKind::kOperation && !origin->ok) title = "What led to the failure of " + rank_text;
+      if (origin->kind == EventKind::kBegan) title = "What " + rank_text + " was in when it was last heard of, and what led to it";
+      sections.push_back({std::move(title), causal_chain(opened.trace, *origin)});
     }
     if (!rank) break;  // the others have causes of the same kind; each can be asked for
   }
@@ -65,8 +69,9 @@ std::vector<Section> sections_of(const OpenedTrace& opened, const Diagnosis& dia
 // Change of one state machine's state that an event led to, to be said beside it.
 std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
   std::string text;
-  for (const auto& other : opened.trace.events.at(event.rank)) {
-    if (other.id <= event.id) continue;
+  const auto& events = opened.trace.events.at(event.rank);
+  for (auto at = static_cast<std::size_t>(&event - events.data()) + 1; at < events.size(); ++at) {
+    const ObservedEvent& other = events[at];
     if (other.cause == event.id && other.kind == EventKind::kState && other.ok) {
       text += fmt::format("{}{}", text.empty() ? "  -> " : ", ", other.name);
     }

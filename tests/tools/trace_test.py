@@ -238,6 +238,19 @@ class SlowRank(TraceTest):
         self.check_says(text, "succeeded", "waited for rank 2 in write since .* for [789]", "write: slowest rank 2 ",
                         "notice +rank 2 took .* for write")
 
+    def test_compared_with_the_save_before_it_the_hook_and_the_phase_are_what_got_slower(self):
+        told = self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")
+        rows = {row["what"]: row for row in told["rows"]}
+        self.assertEqual((told["before"]["attempt"], told["after"]["attempt"]), (1, 2))
+        self.assertGreater(rows["phase write"]["change_seconds"], 0.7)
+        self.assertEqual((rows["write_data"]["after_rank"], rows["phase write"]["after_rank"]), (2, 2))
+        hooks = [row["what"] for row in told["rows"] if not row["what"].startswith(("phase", "whole"))]
+        self.assertEqual(hooks[0], "write_data")
+        back = self.told("diff", self.recording.traces, self.recording.traces, "--attempt", "2", "--with", "1")
+        self.assertLess({row["what"]: row for row in back["rows"]}["write_data"]["change_seconds"], -0.7)
+        self.assertRegex(self.tell("diff", self.recording.traces, "--attempt", "1", "--with", "2"), r"write_data .*\(rank 2\) +\+")
+        self.tell("diff", self.recording.traces, code=WRONG_USE)
+
     def test_it_is_on_the_critical_path(self):
         steps = self.told("critical-path", self.recording.traces)
         longest = max(steps, key=lambda step: step["seconds"])
@@ -303,6 +316,16 @@ class KilledRank(TraceTest):
         section = self.told("explain", self.recording.traces)[0]
         self.assertIn("rank 2", section["title"])
         self.assertEqual((section["steps"][-1]["rank"], section["steps"][-1]["name"], section["steps"][-1]["kind"]), (2, "write_data", "began"))
+
+
+class CutLink(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "drop-link=0@hook:write_data,rank=3,nth=2"]))
+
+    def test_the_rank_and_its_connection_are_named_though_both_live(self):
+        text = self.summary()
+        self.check_says(text, "FAILED", "failed +rank 3 lost in write", "4 of 4 ranks")
+        down = self.told("messages", self.recording.traces, "--name", "LinkDown", "--rank", "0")
+        self.assertIn(3, [event["peer"] for event in down])
 
 
 class FrozenCoordinator(TraceTest):
