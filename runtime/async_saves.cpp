@@ -75,7 +75,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   const auto self = shared_from_this();
   {
     std::lock_guard lock(parts_.order->mutex);
-    parts_.order->in_flight.insert(parts_.number);
+    parts_.order->turns.begin(parts_.number);
   }
   std::uint64_t ticket = 0;
   try {
@@ -84,7 +84,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
   } catch (...) {
     std::lock_guard lock(parts_.order->mutex);
-    parts_.order->in_flight.erase(parts_.number);
+    parts_.order->turns.end(parts_.number);
     throw;
   }
   for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
@@ -144,16 +144,23 @@ void AsyncSave::set_staged() {
   parts_.order->changed.notify_all();
 }
 
-bool AsyncSave::turn_has_come() const { return *parts_.order->in_flight.begin() == parts_.number; }
+bool AsyncSave::had_turn() const {
+  std::lock_guard lock(parts_.order->mutex);
+  return parts_.order->turns.was_taken(parts_.number);
+}
 
 // The planner's first hook waits here for the turn. What fails as cancelled after its call was is no failure of its own.
 const StateDict& AsyncSave::staged_state() {
   SaveOrder& order = *parts_.order;
   {
     std::unique_lock lock(order.mutex);
-    order.changed.wait(lock, [&] { return dropped_ || (!held_ && turn_has_come()); });
-    if (dropped_) throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
-    had_turn_ = true;
+    auto turn = protocol::SaveTurn::kWaits;
+    order.changed.wait(lock, [&] {
+      turn = order.turns.take(parts_.number);
+      return turn != protocol::SaveTurn::kWaits;
+    });
+    if (turn == protocol::SaveTurn::kDropped)
+      throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
   }
   if (staging_error_) std::rethrow_exception(staging_error_);
   display_ = std::make_unique<ProgressDisplay>(
@@ -168,7 +175,7 @@ void AsyncSave::end(Outcome outcome) {
   display_.reset();
   // Cairn's own planner is kept for the next save, and would keep what it was set up with.
   try {
-    if (had_turn_ && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
+    if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
   } catch (...) {  // out of memory: the next save sets it up anyway
   }
   state_ = {};
@@ -189,7 +196,7 @@ void AsyncSave::end(Outcome outcome) {
     staged_ = true;
     done_ = true;
     read_ = on_done != nullptr;
-    parts_.order->in_flight.erase(parts_.number);
+    parts_.order->turns.end(parts_.number);
     parts_.order->changed.notify_all();
   }
   if (!on_done) return;
@@ -207,15 +214,14 @@ void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
   // In this order: a hook that fails as cancelled is a failure, unless its call was cancelled before.
   parts_.end(parts_.slot, ticket, why);
   std::lock_guard lock(parts_.order->mutex);
-  if (!had_turn_) dropped_ = true;
+  parts_.order->turns.drop(parts_.number);
   parts_.order->changed.notify_all();
 }
 
 bool AsyncSave::cancel_before_turn(const std::string& why) {
   {
     std::lock_guard lock(parts_.order->mutex);
-    if (done_ || turn_has_come()) return false;
-    held_ = true;
+    if (!parts_.order->turns.hold(parts_.number)) return false;
   }
   cancel(why);
   return true;
@@ -264,7 +270,7 @@ SaveProgress AsyncSave::progress() const {
     progress.step = SaveProgress::Step::kDone;
   else if (!staged_)
     progress.step = SaveProgress::Step::kStaging;
-  else if (!turn_has_come())
+  else if (!parts_.order->turns.has_come(parts_.number))
     progress.step = SaveProgress::Step::kQueued;
   return progress;
 }
@@ -290,7 +296,7 @@ bool AsyncSave::abandon(std::shared_ptr<void> needed) {
 
 bool AsyncSaves::any_in_flight() const {
   std::lock_guard lock(order_->mutex);
-  return !order_->in_flight.empty();
+  return order_->turns.any();
 }
 
 bool AsyncSaves::wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot) const {

@@ -16,11 +16,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <cairn/actors/protocol/save_turns.hpp>
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/runtime/async_hooks.hpp>
 #include <cairn/runtime/async_save.hpp>
@@ -32,11 +32,11 @@
 
 namespace cairn {
 
-// Which saves of a checkpointer are in flight, by number; its lock guards the states of all of them.
+// Which saves of a checkpointer are in flight, and whose turn it is; its lock guards the states of all of them.
 struct SaveOrder {
   std::mutex mutex;
   std::condition_variable changed;
-  std::set<std::uint64_t> in_flight;
+  protocol::SaveTurns turns;  // by AsyncSave::Parts::number
 };
 
 class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
@@ -102,8 +102,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   void serve(bool own_thread) noexcept;
   void end(Outcome outcome);
   const StateDict& staged_state();
-  // Under the lock of the order; while it has not ended.
-  bool turn_has_come() const;
+  bool had_turn() const;
+  // Under the lock of the order.
   bool is_news() const;
   bool wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const;
 
@@ -127,9 +127,6 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
 
   // Under the lock of the order.
   bool staged_ = false;
-  bool held_ = false;      // its turn must not come any more
-  bool dropped_ = false;   // cancelled before its turn
-  bool had_turn_ = false;  // planner and writer are in use, or were
   bool done_ = false;
   bool read_ = false;
   std::exception_ptr error_;
