@@ -11,6 +11,14 @@
 namespace cairn::simulation {
 namespace {
 
+constexpr Duration kOnItsWayMax = std::chrono::milliseconds(500);  // a message, where nothing keeps two ranks from each other
+
+// One that never heard that the attempt has begun knows no name for it.
+bool are_alike(const protocol::Finished& a, const protocol::Finished& b) {
+  const bool one_unnamed = a.save_id.empty() || b.save_id.empty();
+  return a.failures == b.failures && a.committed == b.committed && (a.save_id == b.save_id || one_unnamed);
+}
+
 // `first_end`: when the first rank had ended the call.
 bool could_talk(Job& job, const Report& a, const Report& b, Duration first_end) {
   const Span span{std::min(a.began, b.began), std::max(a.ended, b.ended)};
@@ -19,8 +27,8 @@ bool could_talk(Job& job, const Report& a, const Report& b, Duration first_end) 
   std::set<int> ranks{a.rank, b.rank};
   // One that makes the call when the other has left it hears of it from the coordinator.
   if (!Span{a.began, a.ended}.meets({b.began, b.ended})) ranks.insert(coordinator);
-  // So does one that has lost its link in between, but not of an actor that was born since.
-  const Span between{first_end, std::max(a.ended, b.ended)};
+  // So does one that has lost its link in between, but not of an actor that was born since the outcome was sent.
+  const Span between{first_end - kOnItsWayMax, std::max(a.ended, b.ended)};
   for (const Duration death : job.rank(coordinator).coordinator_deaths())
     if (between.meets({death, death})) return false;
   for (const int rank : ranks) {
@@ -51,7 +59,7 @@ void check_agreement(Job& job, Ledger& ledger) {
           const Report& b = *reports[j];
           const bool one_attempt = !a.finished.save_id.empty() && a.finished.save_id == b.finished.save_id;
           if (!in_step && !one_attempt) continue;
-          if (same_outcome(a.finished, b.finished) || !could_talk(job, a, b, first_end)) continue;
+          if (are_alike(a.finished, b.finished) || !could_talk(job, a, b, first_end)) continue;
           return "ranks " + std::to_string(a.rank) + " and " + std::to_string(b.rank) + " could talk, but one ended with \"" +
                  to_string(a.finished) + "\"" + (a.heard ? "" : " (alone)") + ", the other with \"" + to_string(b.finished) + "\"" +
                  (b.heard ? "" : " (alone)");

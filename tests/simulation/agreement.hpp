@@ -19,7 +19,8 @@ struct Span {
 // Compares how every two ranks of a job that is over ended each call, if from the moment the first of them made it to the moment the
 // second of them ended it both were alive and awake, and nothing kept them from each other for longer than a broken connection does.
 // Where one made the call after the other had ended it, both must have been able to talk to the coordinator too, who tells that one.
-// And the coordinator's actor must not have died between the ends: the next one knows nothing of a call that has ended.
+// And the coordinator's actor must not have died between the ends, nor when the first was on its way: the next one knows nothing of a
+// call that has ended.
 // Ranks that have ended one call differently, since they could not talk, may be out of step from then on: what one of them calls
 // next, another may still be in. After that they are compared only where they were in one attempt. Accuses once for each call.
 void check_agreement(Job& job, Ledger& ledger);

@@ -43,6 +43,14 @@ std::optional<std::string> Ledger::current(const std::string& place) const {
   return std::nullopt;
 }
 
+std::vector<std::string> Ledger::publications() const {
+  std::map<std::uint64_t, std::string> by_number;
+  for (const auto& [save_id, number] : history_) by_number.emplace(number, save_id);
+  std::vector<std::string> ids;
+  for (const auto& [number, save_id] : by_number) ids.push_back(save_id);
+  return ids;
+}
+
 void Ledger::published(const std::string& place) {
   places_.insert(place);
   const auto save_id = current(place);

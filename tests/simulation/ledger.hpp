@@ -5,6 +5,7 @@
 //                kept any from any, else those that heard it of the same rank; who could talk, see agreement.hpp
 //   durability   a checkpoint that some call reported as saved is there, whole, until a later one replaces it, power loss or not
 //   truth        what was reported as not committed never appears; what was reported as committed has appeared
+//   order        saves of a job are published in the order of its calls, see order.hpp
 //   wholeness    every published checkpoint can be read to its last byte, and holds what its ranks had
 #pragma once
 
@@ -59,6 +60,9 @@ class Ledger {
   void check_newest();
   // `place` holds the newest checkpoint, those that it retires, `foreign`, and no other file.
   void check_clean(const std::string& place, const std::set<std::string>& foreign);
+
+  // Save ids in the order in which they were published.
+  std::vector<std::string> publications() const;
 
   const std::vector<Report>& reports() const { return reports_; }
   void accuse(const std::string& violation) { violations_.push_back(violation); }

@@ -46,39 +46,39 @@ StorageContext context_of(const protocol::RunHook& hook, const RunningCall& call
 }
 
 HookValue run_for_save(protocol::RunHook& hook, RunningCall& call) {
-  Tools& tools = *call.tools;
+  StorageWriter& writer = call.background ? call.background->writer : *call.tools->writer;
+  SavePlanner& planner = call.background ? call.background->planner : *call.tools->save_planner;
   switch (hook.hook) {
     case Hook::kReset:
-      tools.writer->reset(call.checkpoint_id);
+      writer.reset(call.checkpoint_id);
       return {};
     case Hook::kSetUpPlanner:
-      tools.save_planner->set_up_planner(call.state, call.rank, hook.is_coordinator);
+      planner.set_up_planner(call.state, call.rank, hook.is_coordinator);
       return {};
     case Hook::kSetUpStorage:
-      tools.writer->set_up_storage_writer(context_of(hook, call));
+      writer.set_up_storage_writer(context_of(hook, call));
       return {};
     case Hook::kCreateLocalPlan:
-      return std::make_shared<SavePlan>(tools.save_planner->create_local_plan());
+      return std::make_shared<SavePlan>(planner.create_local_plan());
     case Hook::kPrepareLocalPlan:
-      return std::make_shared<SavePlan>(tools.writer->prepare_local_plan(take<SavePlan>(hook.argument)));
+      return std::make_shared<SavePlan>(writer.prepare_local_plan(take<SavePlan>(hook.argument)));
     case Hook::kCreateGlobalPlan:
-      return std::make_shared<GlobalSavePlan>(tools.save_planner->create_global_plan(take<std::vector<SavePlan>>(hook.argument)));
+      return std::make_shared<GlobalSavePlan>(planner.create_global_plan(take<std::vector<SavePlan>>(hook.argument)));
     case Hook::kPrepareGlobalPlan:
-      return std::make_shared<std::vector<SavePlan>>(tools.writer->prepare_global_plan(take<std::vector<SavePlan>>(hook.argument)));
+      return std::make_shared<std::vector<SavePlan>>(writer.prepare_global_plan(take<std::vector<SavePlan>>(hook.argument)));
     case Hook::kFinishPlan:
-      return std::make_shared<SavePlan>(tools.save_planner->finish_plan(take<SavePlan>(hook.argument)));
+      return std::make_shared<SavePlan>(planner.finish_plan(take<SavePlan>(hook.argument)));
     case Hook::kMoveData:
-      return std::make_shared<WriteResults>(
-          tools.writer->write_data(*std::get<std::shared_ptr<SavePlan>>(hook.argument), *tools.save_planner).get());
+      return std::make_shared<WriteResults>(writer.write_data(*std::get<std::shared_ptr<SavePlan>>(hook.argument), planner).get());
     case Hook::kFinish: {
       auto& arguments = std::get<protocol::FinishArguments>(hook.argument);
-      tools.writer->finish(std::move(*arguments.metadata), std::move(*arguments.results));
+      writer.finish(std::move(*arguments.metadata), std::move(*arguments.results));
       return {};
     }
     case Hook::kAskCommitted:
-      return tools.writer->committed(hook.save_id);
+      return writer.committed(hook.save_id);
     case Hook::kAbandon:
-      tools.writer->abandon();
+      writer.abandon();
       return {};
     default:
       return {};

@@ -2,11 +2,15 @@
 // which save it belongs to.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include <cairn/actors/call_progress.hpp>
 #include <cairn/actors/protocol/events.hpp>
+#include <cairn/runtime/async_hooks.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/storage.hpp>
 
@@ -34,12 +38,23 @@ struct Tools {
   std::shared_ptr<StorageReader> reader;
 };
 
+// What stands between the hooks of a save in the background and the planner and writer, as it ships. `staged` gives the state, when
+// the save's turn has come.
+struct BackgroundHooks {
+  BackgroundHooks(const Tools& tools, std::function<const StateDict&()> staged)
+      : writer(*tools.writer, nullptr), planner(*tools.save_planner, progress, writer, std::move(staged), nullptr) {}
+  CallProgress progress;
+  AsyncWriter writer;
+  AsyncPlanner planner;
+};
+
 // One call of one rank.
 struct RunningCall {
   std::string checkpoint_id;
   StateDict state;
   std::shared_ptr<Tools> tools;
-  std::optional<Metadata> metadata;  // of a load
+  std::optional<BackgroundHooks> background;  // of a save in the background
+  std::optional<Metadata> metadata;           // of a load
   int rank = 0;
   int world_size = 1;
 };

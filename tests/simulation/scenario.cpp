@@ -217,6 +217,38 @@ void plan_cancellations(Dice& dice, JobSpec& job) {
   }
 }
 
+void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content) {
+  if (!dice.chance(20)) return;
+  const auto more = 1 + dice.below(std::uint64_t{3});
+  for (std::uint64_t i = 0; i < more; ++i) {
+    CallSpec call;
+    call.place = kPlaces[dice.chance(15) ? 1 : 0];
+    call.coordinator = dice.chance(60) ? 0 : dice.below(job.size);
+    call.version = {++last_content, job.program.back().version.layout};
+    job.program.push_back(call);
+  }
+  for (CallSpec& call : job.program) {
+    if (call.operation != Operation::kSave) continue;
+    call.background = dice.chance(85);
+    call.replaces = call.background && dice.chance(60);
+  }
+  job.own_tools = dice.chance(30);
+  if (dice.chance(40)) {  // what comes after this save has time to queue up, or to be replaced
+    job.quiet = false;
+    auto& troubles = job.ranks[static_cast<std::size_t>(dice.below(job.size))];
+    troubles.hooks[{1 + dice.below(job.program.size()), dice.chance(50) ? Hook::kMoveData : Hook::kSetUpStorage}] =
+        HookFault::kSlow;
+  }
+  if (!dice.chance(40)) return;
+  job.quiet = false;
+  Trouble trouble;
+  trouble.what = Trouble::What::kCancels;
+  trouble.rank = dice.below(job.size);
+  trouble.oldest = dice.chance(50);
+  trouble.time = dice.between(Duration(0), milliseconds(40) * static_cast<int>(job.program.size()));
+  job.troubles.push_back(trouble);
+}
+
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger) {
   JobSpec job;
   job.size = size;

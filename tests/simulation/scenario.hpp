@@ -11,6 +11,8 @@ JobSpec troubled_job(Dice& dice, std::uint64_t& last_content);
 void plan_rare_troubles(Dice& dice, JobSpec& job);
 // Now and then, callers that want their calls to end.
 void plan_cancellations(Dice& dice, JobSpec& job);
+// Now and then, a trainer that does not wait for its saves, and replaces and cancels those in flight.
+void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content);
 // One in which nothing goes wrong: for each place a load where there is something to load, two saves, a load.
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);
 

@@ -1,6 +1,5 @@
-// One rank process of a simulated job: the shipping state machines, hooks that run one after the other on the trainer's
-// "thread", and a trainer that makes one call after the other. It does what the rank supervisor and the coordinator actor do
-// around the machines.
+// One rank process of a simulated job: slots with the shipping state machines, and a trainer that makes one call after the other, and
+// does not wait for those that go on in the background.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +10,21 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <cairn/actors/protocol/coordinator_machine.hpp>
-#include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/protocol/save_turns.hpp>
 #include <cairn/tests/simulation/agreement.hpp>
 #include <cairn/tests/simulation/disk.hpp>
-#include <cairn/tests/simulation/fiber.hpp>
 #include <cairn/tests/simulation/network.hpp>
-#include <cairn/tests/simulation/rank_hooks.hpp>
+#include <cairn/tests/simulation/simulated_slot.hpp>
 
 namespace cairn::simulation {
 
-class Job;
-class World;
+struct CallSpec;
+
+// Of calls that the trainer waits for. Those in the background have names made of it.
+inline const std::string kCheckpointer = "main";
 
 // What goes wrong in hooks of one rank; the disk's troubles are in percent of its operations.
 enum class HookFault { kThrows = 1, kThrowsStrangely, kFutureFails, kKilled, kSlow };
@@ -48,20 +48,25 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool alive() const { return alive_; }
   bool frozen() const { return frozen_; }
   bool is_shut_down() const { return stopping_; }
-  // It has made all its calls, or never will.
+  // It has made all its calls, and they have ended; or never will.
   bool ended() const { return !alive_ || done_; }
   // Between two saves or loads nothing of them is left; otherwise says what is.
   std::string leftover() const;
-  std::uint64_t calls_ended() const { return calls_ - (call_ ? 1 : 0); }
+  // Calls that the trainer has back.
+  std::uint64_t calls_ended() const { return calls_ - (calling_ ? 1 : 0); }
   std::uint64_t disturbances() const { return disturbances_; }
   // Nothing has befallen it, and no connection of its was lost.
   bool is_undisturbed() const { return disturbances_ == 0 && links_lost_.empty(); }
+  bool has_lost_link_to(int peer) const { return links_lost_.count(peer) != 0; }
   // When it was frozen, and from when it was dead or leaving.
   const std::vector<Span>& absences() const { return absences_; }
   // When its coordinator actor died.
   const std::vector<Duration>& coordinator_deaths() const { return coordinator_deaths_; }
-  // Whether its caller has ended a call, or has set a deadline for one.
-  bool has_cancelled() const { return cancelled_ || !troubles.deadlines.empty(); }
+  // Whether its caller has ended a call, or has set a deadline for it; `call` 0: for any.
+  bool has_cancelled(std::uint64_t call = 0) const;
+  // What became of a save when a later one was to be made in its place.
+  bool has_replaced(std::uint64_t call) const { return replaced_.count(call) != 0; }
+  bool has_spared(std::uint64_t call) const { return spared_.count(call) != 0; }
   std::string where() const;  // for texts
 
   RankTroubles troubles;
@@ -75,8 +80,8 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void actor_dies(const std::string& actor);
   // The trainer makes no further call.
   void stop_calling();
-  // The trainer wants the running call to end.
-  void cancel_call();
+  // The trainer wants a running call to end: the oldest of them, or the newest.
+  void cancel_call(bool oldest);
 
   // --- Network::End ---
   void link_up(int peer) override;
@@ -86,42 +91,39 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   // Suspends the running hook.
   void pause(Duration length);
 
- private:
-  struct QueuedHook {
-    protocol::RunHook hook;
-    std::uint64_t coordinator = 0;  // life of the coordinator that asked, 0: the rank's own
-    std::shared_ptr<RunningCall> call;
-  };
+  // --- for its slots ---
+  void when_awake(std::function<void()> act);
+  void trace(const std::string& text) const;
+  void disturb() { ++disturbances_; }
+  void hook_runs(std::uint64_t call, protocol::Hook hook) { hooks_run_.emplace_back(call, hook); }
+  const std::shared_ptr<Tools>& tools() const { return tools_; }
+  protocol::SaveTurns& turns() { return turns_; }
+  // Whether another save in the background has taken its turn, and has not ended.
+  bool another_has_turn(std::uint64_t call) const;
+  // Ranks without a connection, for machines that are made later.
+  const std::map<int, protocol::PeerDown>& peers_down() const { return down_; }
+  void receive(const std::string& slot, const protocol::Received& received);
+  void resume(SimulatedSlot& slot, Fiber& fiber);
+  void stop_if_idle();
+  // The trainer has the call back, though it goes on if it is one in the background.
+  void call_returned(std::uint64_t call);
+  // Nothing of a call in the background is left.
+  void call_let_go(std::uint64_t call);
 
+ private:
   Verdict before_operation(const char* operation, const std::string& path) override;
   void after_operation(const char* operation, const std::string& path) override;
 
-  void when_awake(std::function<void()> act);
   void thaw();
 
   void next_call();
   void start_call();
-  void end_call(const protocol::Finished& finished);
-  // Who told it so, -1 if nobody did.
-  int told_by(const protocol::Finished& finished) const;
-  void judge(const protocol::Finished& finished, bool heard);
-
-  void step_rank(const protocol::Event& event);
-  void step_coordinator(const protocol::Event& event);
-  void perform(protocol::Effects effects, bool for_coordinator);
-  void send(const protocol::Send& message);
-  void receive(const protocol::Received& received);
-  void show(const protocol::JobProgress& job);
-  void start_timer(const protocol::StartTimer& timer);
-  void run_for_coordinator(const protocol::RunHook& hook, std::uint64_t life);
-  void queue(QueuedHook hook);
-  void start_hook();
-  void run_body(QueuedHook& queued, protocol::HookDone& done);
-  void resume_hook();
-  void end_hook();
-  void stop_if_idle();
-  void trace(const std::string& text) const;
-  void count_coordinator(const char* how);
+  // What the checkpointer waits for before it makes the next call.
+  void prepare_call(const CallSpec& spec);
+  void look_for_the_end();
+  void cancel(std::uint64_t call, const std::string& why);
+  SimulatedSlot& slot(const std::string& name);
+  SimulatedSlot* slot_of(std::uint64_t call);
 
   World& world_;
   Job& job_;
@@ -130,7 +132,6 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool frozen_ = false;
   bool stopping_ = false;
   bool done_ = false;
-  bool cancelled_ = false;
   Duration thaw_at_{0};
   std::deque<std::function<void()>> backlog_;  // while frozen
   std::uint64_t disturbances_ = 0;
@@ -138,27 +139,22 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   std::vector<Duration> coordinator_deaths_;
   std::map<int, std::uint64_t> links_lost_;
 
-  protocol::RankMachine machine_;
-  std::unique_ptr<protocol::CoordinatorMachine> coordinator_;
-  std::uint64_t coordinator_life_ = 1;
-  std::map<protocol::Timer, std::uint64_t> timers_;
-  std::uint64_t last_timer_ = 0;
+  std::map<std::string, std::unique_ptr<SimulatedSlot>> slots_;
+  SimulatedSlot* running_ = nullptr;  // whose hook is
+  std::map<int, protocol::PeerDown> down_;
+  protocol::SaveTurns turns_;  // of calls in the background
 
   DiskClient client_;
   const std::shared_ptr<Tools> tools_ = std::make_shared<Tools>();
-  std::shared_ptr<RunningCall> call_;
-  std::uint64_t calls_ = 0;      // made so far
-  std::uint64_t calls_max_ = 0;  // to be made
-  std::deque<QueuedHook> hooks_;
-  std::unique_ptr<Fiber> fiber_;
-  std::optional<QueuedHook> running_;
-  protocol::HookDone result_;
+  std::uint64_t calls_ = 0;                             // made so far
+  std::uint64_t calls_max_ = 0;                         // to be made
+  std::uint64_t calling_ = 0;                           // the call that the trainer is in, 0: none
+  std::uint64_t slots_taken_ = 0;                       // by calls in the background
+  std::string prepared_;                                // slot of the call to be made next, once that is decided
+  std::set<std::uint64_t> awaited_;                     // calls that must have ended before
+  std::map<std::uint64_t, std::string> in_background_;  // which slot a call is in
+  std::set<std::uint64_t> cancelled_, replaced_, spared_;
   std::vector<std::pair<std::uint64_t, protocol::Hook>> hooks_run_;
-
-  // Of the running call, for the judgement at its end.
-  std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // and who sent it
-  bool own_hook_failed_ = false;
-  Duration call_began_{0};
 };
 
 }  // namespace cairn::simulation

@@ -8,6 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/url.hpp>
+#include <cairn/tests/simulation/order.hpp>
 #include <cairn/tests/simulation/scenario.hpp>
 
 namespace cairn::simulation {
@@ -141,8 +142,8 @@ bool Job::all_can_talk() const {
   return !cut && !slow;
 }
 
-bool Job::all_moved(std::uint64_t counter) const {
-  const auto found = moved_.find(counter);
+bool Job::all_moved(const std::string& slot, std::uint64_t counter) const {
+  const auto found = moved_.find({slot, counter});
   return found != moved_.end() && found->second.size() == ranks_.size();
 }
 
@@ -157,6 +158,7 @@ bool Job::have_ended(std::uint64_t calls) const {
 
 void Job::finish() {
   check_agreement(*this, world_.ledger);
+  check_order(*this, world_.ledger, world_.coverage);
   for (auto& rank : ranks_) {
     if (!rank->alive()) continue;
     if (spec_.zombies && rank->frozen()) {
@@ -229,7 +231,7 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
     case Trouble::What::kStopsCalling:
       return rank.stop_calling();
     case Trouble::What::kCancels:
-      return rank.cancel_call();
+      return rank.cancel_call(trouble.oldest);
   }
 }
 
@@ -239,6 +241,7 @@ World::World(std::uint64_t seed, Coverage& covered)
     : dice(seed),
       late_dice(~seed),
       caller_dice(seed ^ 0x5ca1ab1e),
+      background_dice(seed ^ 0xb0a7f10a7),
       coverage(covered),
       ledger(files, covered),
       options(deadlines()) {
@@ -311,6 +314,7 @@ void World::run_seed() {
     JobSpec spec = troubled_job(dice, last_content);
     plan_rare_troubles(late_dice, spec);
     plan_cancellations(caller_dice, spec);
+    plan_background_saves(background_dice, spec, last_content);
     if (zombies) spec.quiet = false;  // they may get in its way
     zombies = spec.zombies;
     run(std::move(spec));

@@ -20,6 +20,11 @@ struct CallSpec {
   std::string place = "/runs/run/step";
   int coordinator = 0;
   Version version;
+  // A save that goes on while the trainer makes its next calls.
+  bool background = false;
+  // Saves in the background whose turn has not come on a rank are cancelled there, as by WhileInFlight::kReplace. Without it they
+  // queue up, which no policy lets them do: what must hold for two must hold for more.
+  bool replaces = false;
 };
 
 // Something that befalls a job.
@@ -52,6 +57,7 @@ struct Trouble {
   protocol::CoordinatorMachine::State state = protocol::CoordinatorMachine::State::kIdle;
   std::uint64_t occurrence = 0;      // of the state, within the job
   std::optional<Survival> survival;  // of a power loss; else the dice decide
+  bool oldest = false;               // of the calls that run, for a caller that cancels; else the newest
 };
 const char* to_string(Trouble::What what);
 
@@ -63,6 +69,7 @@ struct JobSpec {
   std::vector<RankTroubles> ranks;  // by rank; may be shorter
   bool zombies = false;             // who is frozen at the end is left to wake up later
   bool lockstep = false;            // nobody makes a call before all others have ended the one before
+  bool own_tools = false;           // saves in the background have planners and writers of their own
   bool quiet = true;                // nothing goes wrong: every call must succeed
 };
 
@@ -89,14 +96,14 @@ class Job {
   // Whether all who can have ended so many calls.
   bool have_ended(std::uint64_t calls) const;
 
-  // Whether every rank has moved its data in the attempt of this counter.
-  bool all_moved(std::uint64_t counter) const;
+  // Whether every rank has moved its data in the attempt of this counter of a slot.
+  bool all_moved(const std::string& slot, std::uint64_t counter) const;
 
   // Whether some rank holds another value than the others in this call.
   bool differ_in(std::uint64_t call) const;
 
   // Called by its ranks.
-  void moved(std::uint64_t counter, int rank) { moved_[counter].insert(rank); }
+  void moved(const std::string& slot, std::uint64_t counter, int rank) { moved_[{slot, counter}].insert(rank); }
   // For troubles to begin.
   void on_operation(SimulatedRank& rank);
   void on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state);
@@ -111,7 +118,7 @@ class Job {
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
   std::unique_ptr<Network> network_;
   std::vector<bool> begun_;  // by trouble
-  std::map<std::uint64_t, std::set<int>> moved_;
+  std::map<std::pair<std::string, std::uint64_t>, std::set<int>> moved_;
   std::uint64_t operations_ = 0;
   std::map<protocol::CoordinatorMachine::State, std::uint64_t> states_;
 };
@@ -140,8 +147,9 @@ class World {
 
   VirtualTime time;
   Dice dice;
-  Dice late_dice;    // for what was thought of later: the worlds of most seeds stay as they were
-  Dice caller_dice;  // for what callers ask for
+  Dice late_dice;        // for what was thought of later: the worlds of most seeds stay as they were
+  Dice caller_dice;      // for what callers ask for
+  Dice background_dice;  // for trainers that do not wait for their saves
   Coverage& coverage;
   testing::SimulatedFileSystem files;
   Ledger ledger;

@@ -33,6 +33,9 @@ BUGS = [
     ('unknown_is_called_no', [(
         'began_ ? Committed::kUnknown : Committed::kNo;',
         'began_ && !PLANTED ? Committed::kUnknown : Committed::kNo;')]),
+    ('a_later_save_does_not_wait_for_its_turn', [(
+        'if (save.held || !has_come(number)) return SaveTurn::kWaits;',
+        'if (!PLANTED && (save.held || !has_come(number))) return SaveTurn::kWaits;')]),
     ('stale_cached_plan', [
         ('return std::find(digests_.begin(), digests_.end(), digest) != digests_.end();',
          'return PLANTED ? !digests_.empty() : std::find(digests_.begin(), digests_.end(), digest) != digests_.end();'),
