@@ -299,8 +299,9 @@ class OthersAtTheDoor(FaultTest):
                 if len(order) > 1:
                     self.assertEqual(succeeded, list(order[0]))
                 self.assertIn(self.loaded([directory])[directory], succeeded)
-                # If both have, the files of the one that was replaced stay for those who still read them.
-                self.assertEqual(len(glob.glob(os.path.join(directory, "checkpoint", "*.distcp"))), WORLD * len(succeeded))
+                # If both have, those of the one that was replaced stay where the other has seen it in time.
+                files = len(glob.glob(os.path.join(directory, "checkpoint", "*.distcp")))
+                self.assertIn(files, {WORLD, WORLD * len(succeeded)})
 
     @staticmethod
     def doors(pid):
