@@ -1,32 +1,18 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <cairn/training/c10d_backends.hpp>
+#include <cairn/training/c10d_backend_over.hpp>
 
 namespace cairn::training {
 namespace {
 
-class GlooBackend : public C10dBackend {
+class GlooBackend : public C10dBackendOver<c10d::ProcessGroupGloo> {
  public:
-  explicit GlooBackend(c10::intrusive_ptr<c10d::ProcessGroupGloo> group) : group_(std::move(group)) {}
+  using C10dBackendOver::C10dBackendOver;
 
   Work all_gather(torch::Tensor output, torch::Tensor input) override {
     std::vector<std::vector<torch::Tensor>> outputs{output.view(-1).chunk(group_->getSize())};
     std::vector<torch::Tensor> inputs{input};
     return group_->allgather(outputs, inputs);
-  }
-  Work all_to_all(torch::Tensor output, torch::Tensor input) override {
-    std::vector<std::int64_t> equal;
-    return group_->alltoall_base(output, input, equal, equal);
-  }
-  Work all_reduce(torch::Tensor tensor) override {
-    std::vector<torch::Tensor> tensors{tensor};
-    return group_->allreduce(tensors);
-  }
-  Work broadcast(torch::Tensor tensor, int root) override {
-    std::vector<torch::Tensor> tensors{tensor};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return group_->broadcast(tensors, options);
   }
   Work reduce_scatter(torch::Tensor, torch::Tensor) override { throw std::logic_error("Gloo's groups have no reduce-scatter"); }
 
@@ -35,9 +21,6 @@ class GlooBackend : public C10dBackend {
   }
   bool reduces_and_scatters() const override { return false; }
   void abort() override {}  // destroying the group closes its connections, which ends what is under way on all ranks
-
- private:
-  const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
 }  // namespace

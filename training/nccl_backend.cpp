@@ -2,14 +2,14 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <cairn/training/c10d_backends.hpp>
+#include <cairn/training/c10d_backend_over.hpp>
 
 namespace cairn::training {
 namespace {
 
-class NcclBackend : public C10dBackend {
+class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
  public:
-  explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
+  using C10dBackendOver::C10dBackendOver;
   ~NcclBackend() override {
     try {
       if (!aborted_) group_->shutdown();
@@ -18,20 +18,6 @@ class NcclBackend : public C10dBackend {
   }
 
   Work all_gather(torch::Tensor output, torch::Tensor input) override { return group_->_allgather_base(output, input); }
-  Work all_to_all(torch::Tensor output, torch::Tensor input) override {
-    std::vector<std::int64_t> equal;
-    return group_->alltoall_base(output, input, equal, equal);
-  }
-  Work all_reduce(torch::Tensor tensor) override {
-    std::vector<torch::Tensor> tensors{tensor};
-    return group_->allreduce(tensors);
-  }
-  Work broadcast(torch::Tensor tensor, int root) override {
-    std::vector<torch::Tensor> tensors{tensor};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return group_->broadcast(tensors, options);
-  }
   Work reduce_scatter(torch::Tensor output, torch::Tensor input) override { return group_->_reduce_scatter_base(output, input); }
 
   bool sums(at::ScalarType type) const override { return type != at::kBool; }
@@ -42,7 +28,6 @@ class NcclBackend : public C10dBackend {
   }
 
  private:
-  const c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
   std::atomic<bool> aborted_{false};
 };
 

@@ -14,6 +14,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/training/c10d_backends.hpp>
 #include <cairn/training/device_watch.hpp>
+#include <cairn/training/tensor_bytes.hpp>
 
 namespace cairn::training {
 namespace {
@@ -28,13 +29,6 @@ constexpr milliseconds kRollCallPoll{10};
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "process group: " + why); }
 
-// The memory of `tensor` as bytes: what c10d's groups move without asking for the type. Keeps it alive, also while nobody waits.
-torch::Tensor bytes_of(const torch::Tensor& tensor) {
-  return torch::from_blob(
-      tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())}, [tensor](void*) {},
-      torch::TensorOptions().dtype(torch::kUInt8).device(tensor.device()));
-}
-
 void check_summable(at::ScalarType type) {
   for (const auto summable : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong}) {
     if (type == summable) return;
@@ -45,8 +39,6 @@ void check_summable(at::ScalarType type) {
 
 // The type in which `backend` makes sums of `type`.
 at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) { return backend.sums(type) ? type : at::kFloat; }
-
-bool is_late(steady_clock::time_point began, milliseconds timeout) { return steady_clock::now() - began >= timeout; }
 
 }  // namespace
 
@@ -153,7 +145,7 @@ class ProcessGroup::Implementation {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      const bool late = is_late(began, options_.timeout);
+      const bool late = steady_clock::now() - began >= options_.timeout;
       throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, error.what(), late));
     }
   }

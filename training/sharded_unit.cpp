@@ -10,6 +10,7 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parameter_layout.hpp>
+#include <cairn/training/tensor_bytes.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -29,11 +30,6 @@ class AfterAccumulation : public torch::autograd::FunctionPostHook {
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-torch::Tensor as_bytes(const torch::Tensor& tensor) {
-  return torch::from_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
-                          tensor.options().dtype(torch::kUInt8).requires_grad(false));
-}
 
 }  // namespace
 
@@ -217,7 +213,7 @@ void ShardedUnit::begin_gathering() {
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor cast = shard(i).detach().to(parameters_[i].full.scalar_type());
-    if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(as_bytes(cast));
+    if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(bytes_of(cast));
     offset += bytes_per_rank(parameters_[i]);
   }
   gathering_->pending = shard_group_.all_gather_async(gathering_->parts, own);
@@ -239,7 +235,7 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
     }
     const std::int64_t part = bytes_per_rank(parameter);
     const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
-    if (part > 0) as_bytes(memory).view({ranks, part}).copy_(gathering.parts.narrow(1, offset, part));
+    if (part > 0) bytes_of(memory).view({ranks, part}).copy_(gathering.parts.narrow(1, offset, part));
     memories.push_back(memory);
     offset += part;
   }

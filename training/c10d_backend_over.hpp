@@ -1,0 +1,35 @@
+// What is the same whichever group of c10d a backend talks through. Internal.
+#pragma once
+
+#include <utility>
+
+#include <cairn/training/c10d_backends.hpp>
+
+namespace cairn::training {
+
+// `Group`: ProcessGroupGloo or ProcessGroupNCCL.
+template <class Group>
+class C10dBackendOver : public C10dBackend {
+ public:
+  explicit C10dBackendOver(c10::intrusive_ptr<Group> group) : group_(std::move(group)) {}
+
+  Work all_to_all(torch::Tensor output, torch::Tensor input) override {
+    std::vector<std::int64_t> equal;
+    return group_->alltoall_base(output, input, equal, equal);
+  }
+  Work all_reduce(torch::Tensor tensor) override {
+    std::vector<torch::Tensor> tensors{tensor};
+    return group_->allreduce(tensors);
+  }
+  Work broadcast(torch::Tensor tensor, int root) override {
+    std::vector<torch::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return group_->broadcast(tensors, options);
+  }
+
+ protected:
+  const c10::intrusive_ptr<Group> group_;
+};
+
+}  // namespace cairn::training
