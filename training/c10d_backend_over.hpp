@@ -1,7 +1,11 @@
 // What is the same whichever group of c10d a backend talks through. Internal.
 #pragma once
 
+#include <cstdint>
 #include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cairn/training/c10d_backends.hpp>
 
