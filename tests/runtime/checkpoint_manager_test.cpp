@@ -1,25 +1,18 @@
 // A run and its checkpoints: what is saved under which name, which ones stay, and from which one it goes on.
-#include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
-#include <mutex>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <cairn/base/save_id.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
-#include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
-#include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
-#include <cairn/tests/support/sample_state.hpp>
-#include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
 
@@ -28,101 +21,6 @@ using namespace cairn::testing;
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr int kManagedRanks = 2;
-
-StateDict state_of_step(std::int64_t step, const World& world) {
-  return {{"weight",
-           ShardedTensor::distribute(counting({8, 4}, static_cast<double>(step)), over_all_ranks(world.size()), world.rank())},
-          {"step", step}};
-}
-
-// What `restore_latest` made of a state of zeros: the step, if the tensor fits it.
-std::int64_t step_in(const StateDict& state, const World& world) {
-  const std::int64_t step = state.at("step").to_int();
-  const StateDict expected = state_of_step(step, world);
-  const auto& found = state.at("weight").sharded().local_shards();
-  const auto& wanted = expected.at("weight").sharded().local_shards();
-  CHECK(found.size() == wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(torch::equal(found[i].tensor, wanted[i].tensor));
-  return step;
-}
-
-Names names_in(const CheckpointManager& manager) {
-  Names names;
-  for (const auto& checkpoint : manager.checkpoints()) names.push_back(checkpoint.name);
-  return names;
-}
-
-// On rank 0, which removes what is not kept before its call returns; others may see it later.
-void check_kept(const CheckpointManager& manager, const Names& names) {
-  if (manager.world().rank() == 0) CHECK(names_in(manager) == names);
-}
-
-CheckpointManagerOptions keeping_last(std::uint32_t count) {
-  CheckpointManagerOptions options;
-  options.retention.keep_last = count;
-  return options;
-}
-
-// Each rank with a manager of its own.
-using WithManager = std::function<void(CheckpointManager&)>;
-void managed(const std::string& run, const CheckpointManagerOptions& options, const WithManager& body, int ranks = kManagedRanks) {
-  on_all_ranks(ranks, [&](World& world) {
-    CheckpointManager manager(world, run, options);
-    body(manager);
-  });
-}
-
-void save_steps(CheckpointManager& manager, std::initializer_list<std::int64_t> steps) {
-  for (const auto step : steps) manager.save(step, state_of_step(step, manager.world()));
-}
-
-// The step that a new manager restores, on all ranks.
-std::int64_t restored_step(const std::string& run) {
-  std::mutex mutex;
-  std::set<std::int64_t> steps;
-  managed(run, {}, [&](CheckpointManager& manager) {
-    StateDict state = state_of_step(0, manager.world());
-    const auto restored = manager.restore_latest(state);
-    REQUIRE(restored.has_value());
-    std::lock_guard lock(mutex);
-    steps.insert(step_in(state, manager.world()));
-    CHECK(restored->checkpoint.step == step_in(state, manager.world()));
-  });
-  REQUIRE(steps.size() == 1);
-  return *steps.begin();
-}
-
-// What every rank throws, which is the same.
-std::string failure_on_all(const std::string& run, const CheckpointManagerOptions& options, ErrorCode code,
-                           const WithManager& call) {
-  std::mutex mutex;
-  std::vector<FailureMap> maps;
-  std::string text;
-  managed(run, options, [&](CheckpointManager& manager) {
-    try {
-      call(manager);
-    } catch (const CheckpointException& failed) {
-      std::lock_guard lock(mutex);
-      maps.push_back(failed.failures());
-      text = failed.what();
-    }
-  });
-  REQUIRE(maps.size() == kManagedRanks);
-  CHECK((maps[0] == maps[1]));
-  bool found = false;
-  for (const auto& entry : maps[0]) found = found || entry.second.code == code;
-  CHECK_MESSAGE(found, text);
-  return text;
-}
-
-class HandSetClock final : public Clock {
- public:
-  MonotonicTime now() const override { return MonotonicTime(std::chrono::seconds(seconds)); }
-  WallTime wall_now() const override { return {}; }
-  std::atomic<int> seconds{1000};
-};
 
 std::string data_file_in(const std::string& checkpoint) {
   for (const auto& entry : fs::directory_iterator(checkpoint))
@@ -136,12 +34,6 @@ void flip_first_byte(const std::string& path) {
   file.seekp(0);
   file.put(byte);
 }
-
-struct RunOnDisk {
-  const TemporaryDirectory directory;
-  const std::string run = directory.path() + "/run";
-  std::string place(const std::string& name) const { return run + "/" + name; }
-};
 
 }  // namespace
 
@@ -406,161 +298,6 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fai
         CHECK(open_store(memory + "/step_1")->list().empty());
       },
       1);
-}
-
-TEST_CASE_FIXTURE(ControlledRun, "manager: a save in the background that the grace period does not suffice for is ended") {
-  // The store holds it until it has been told to end.
-  class OpensOnCancel final : public Observer {
-   public:
-    explicit OpensOnCancel(std::shared_ptr<StoreControl> control) : control_(std::move(control)) {}
-    void on_event(const ObservedEvent& event) noexcept override {
-      if (event.kind == EventKind::kHandled && event.name == "CancelCall") control_->open_gate();
-    }
-
-   private:
-    const std::shared_ptr<StoreControl> control_;
-  };
-  WorldOptions world_options;
-  world_options.observer = std::make_shared<OpensOnCancel>(control);
-  CheckpointManagerOptions options;
-  options.save_on_signal = {SIGUSR1};
-  options.grace_period = std::chrono::milliseconds(0);
-  CheckpointManager manager(World::single(world_options), run, options);
-  control->close_gate();
-  const auto saving = manager.async_save(1, state_of_step(1, manager.world()));
-  control->wait_for_writes(1);
-  std::raise(SIGUSR1);
-  CHECK(manager.should_save(2));
-  CHECK(thrown_by([&] { save_steps(manager, {2}); }).says("deadline"));
-  const Thrown thrown = thrown_by([&] { saving.result(); });
-  CHECK_MESSAGE(thrown.says("the grace period after signal"), thrown.what);
-  CHECK(manager.checkpoints().empty());
-  save_steps(manager, {2});
-  check_kept(manager, Names{"step_2"});
-}
-
-TEST_CASE_FIXTURE(ControlledRun, "manager: saves of one step in flight together have names of their own") {
-  CheckpointManager manager(World::single(), run);
-  AsyncSaveOptions background;
-  background.while_in_flight = WhileInFlight::kReplace;
-  control->close_gate();
-  const auto first = manager.async_save(7, state_of_step(7, manager.world()), {}, background);
-  control->wait_for_writes(1);
-  const auto second = manager.async_save(7, state_of_step(7, manager.world()), {}, background);
-  control->open_gate();
-  first.result();
-  second.result();
-  CHECK(manager.wait_for_saves());
-  CHECK(names_in(manager) == Names{"step_7.2", "step_7"});
-}
-
-TEST_CASE_FIXTURE(RunOnDisk, "manager: retention follows saves in the background") {
-  managed(run, keeping_last(2), [&](CheckpointManager& manager) {
-    for (const std::int64_t step : {7, 8, 9}) manager.async_save(step, state_of_step(step, manager.world())).result();
-    CHECK(manager.wait_for_saves());
-    check_kept(manager, Names{"step_9", "step_8"});
-  });
-  managed(run, keeping_last(1), [&](CheckpointManager& manager) { manager.async_save(10, state_of_step(10, manager.world())); });
-  CHECK(restored_step(run) == 10);
-  CHECK_FALSE(fs::exists(place("step_9")));  // the destructor saw to it
-}
-
-TEST_CASE("manager: steps and time say when to save, on all ranks alike") {
-  forget_memory("manager");
-  HandSetClock clock;
-  CheckpointManagerOptions options;
-  options.save_every_steps = 3;
-  options.save_every = std::chrono::seconds(60);
-  options.clock = &clock;
-  std::vector<World> worlds = World::in_process(kManagedRanks);
-  std::vector<std::unique_ptr<CheckpointManager>> managers;
-  for (const World& world : worlds)
-    managers.push_back(std::make_unique<CheckpointManager>(world, "mem://manager/cadence", options));
-  const auto on_all = [&](const std::function<bool(CheckpointManager&)>& call) {
-    auto other = std::async(std::launch::async, [&] { return call(*managers[1]); });
-    const bool said = call(*managers[0]);
-    CHECK(other.get() == said);
-    return said;
-  };
-  const auto asked = [&](std::int64_t step) {
-    return on_all([&](CheckpointManager& manager) { return manager.should_save(step); });
-  };
-  const auto saved = [&](std::int64_t step) {
-    on_all([&](CheckpointManager& manager) { return save_steps(manager, {step}), true; });
-  };
-  CHECK_FALSE(asked(1));
-  CHECK(asked(3));
-  saved(3);
-  CHECK_FALSE(asked(3));  // it is there already
-  clock.seconds += 59;
-  CHECK_FALSE(asked(4));
-  clock.seconds += 1;
-  CHECK(asked(4));
-  CHECK(asked(5));  // it was not saved
-  saved(5);
-  CHECK_FALSE(asked(7));
-  CHECK(asked(3));  // went back
-  managers.clear();
-  forget_memory("manager");
-}
-
-TEST_CASE("manager: without steps, times or signals nothing is due") {
-  managed(
-      "mem://manager/never", {}, [](CheckpointManager& manager) { CHECK_FALSE(manager.should_save(0)); }, 1);
-}
-
-TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save") {
-  forget_memory("manager");
-  CheckpointManagerOptions options;
-  options.save_on_signal = {SIGUSR1, SIGUSR2};
-  options.ask_every_steps = 2;
-  std::promise<void> raised;
-  const std::shared_future<void> has_been_raised = raised.get_future().share();
-  on_all_ranks(kManagedRanks, [&](World& world) {
-    // Rank 0 begins to watch when the signal has come and gone: it is rank 1's alone.
-    if (world.rank() == 0) has_been_raised.wait();
-    CheckpointManager manager(world, "mem://manager/signal", options);
-    if (world.rank() == 1) {
-      std::raise(SIGUSR1);
-      raised.set_value();
-    }
-    CHECK_FALSE(manager.should_save(1));  // nobody is asked
-    CHECK(manager.signal() == 0);
-    CHECK(manager.should_save(2));
-    CHECK(manager.signal() == SIGUSR1);
-    save_steps(manager, {2});
-    CHECK_FALSE(manager.should_save(4));  // once for each
-    CHECK(manager.signal() == SIGUSR1);
-    CHECK(manager.latest()->step == 2);
-  });
-  forget_memory("manager");
-}
-
-TEST_CASE("manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
-  forget_memory("manager");
-  CheckpointManagerOptions options;
-  options.save_on_signal = {SIGUSR2};
-  options.grace_period = std::chrono::milliseconds(0);
-  managed(
-      "mem://manager/grace", options,
-      [](CheckpointManager& manager) {
-        save_steps(manager, {1});
-        std::raise(SIGUSR2);
-        CHECK(manager.should_save(2));
-        const Thrown thrown = thrown_by([&] { save_steps(manager, {2}); });
-        CHECK(thrown.code == ErrorCode::kCheckpoint);
-        CHECK_MESSAGE(thrown.says("deadline"), thrown.what);
-        CHECK(manager.latest_valid()->checkpoint.step == 1);
-        // The next one is in no hurry.
-        save_steps(manager, {2});
-        check_kept(manager, Names{"step_2", "step_1"});
-        std::raise(SIGUSR2);
-        CHECK_FALSE(manager.should_save(2));  // it is there
-        CHECK(manager.signal() == SIGUSR2);
-        save_steps(manager, {3});
-      },
-      1);
-  forget_memory("manager");
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a run of four ranks goes on at one") {

@@ -90,7 +90,7 @@ struct FromAddresses {
 };
 
 // As `common_state`, told apart by generation.
-StateDict state_of(int generation, const World& world) {
+StateDict survivor_state(int generation, const World& world) {
   return {
       {"sharded", ShardedTensor::distribute(counting({20, 20}, 1000.0 * generation), over_all_ranks(world.size()), world.rank())},
       {"replicated", counting({10, 10}, generation)},
@@ -98,9 +98,9 @@ StateDict state_of(int generation, const World& world) {
 }
 
 void check_holds(int generation, Checkpointer& checkpointer, const std::string& id) {
-  StateDict loaded = state_of(0, checkpointer.world());
+  StateDict loaded = survivor_state(0, checkpointer.world());
   checkpointer.load(loaded, id);
-  CHECK(same_values(loaded, state_of(generation, checkpointer.world())));
+  CHECK(same_values(loaded, survivor_state(generation, checkpointer.world())));
 }
 
 World& world_at(std::vector<World>& worlds, int rank) { return worlds[static_cast<std::size_t>(rank)]; }
@@ -115,7 +115,7 @@ TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves an
   std::vector<World> worlds = Kind::make(4);
   std::set<std::string> incarnations{world_at(worlds, 0).incarnation()};
   int generation = 1;
-  on_ranks({0, 1, 2, 3}, [&](int rank) { Checkpointer(world_at(worlds, rank)).save(state_of(1, world_at(worlds, rank)), id); });
+  on_ranks({0, 1, 2, 3}, [&](int rank) { Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), id); });
   for (const int leaves : {2, 0, 1}) {
     const int size = static_cast<int>(worlds.size());
     CAPTURE(size);
@@ -131,7 +131,7 @@ TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves an
       options.coordinator_rank = others.front();
       FailureMap failures;
       try {
-        checkpointer.save(state_of(generation + 1, world), id, options);
+        checkpointer.save(survivor_state(generation + 1, world), id, options);
       } catch (const CheckpointException& exception) {
         failures = exception.failures();
       }
@@ -143,10 +143,10 @@ TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves an
       CHECK(next.one_process() == (world.one_process() || size == 2));
       smaller[static_cast<std::size_t>(next.rank())] = next;
       // What it was made for is over.
-      CHECK_THROWS_AS(checkpointer.save(state_of(0, world), id), Error);
+      CHECK_THROWS_AS(checkpointer.save(survivor_state(0, world), id), Error);
       Checkpointer again(next);
       check_holds(generation, again, id);
-      again.save(state_of(generation + 1, next), id);
+      again.save(survivor_state(generation + 1, next), id);
       check_holds(generation + 1, again, id);
     });
     ++generation;
@@ -233,6 +233,6 @@ TEST_CASE("lists that are none are refused, and the world is left as it is") {
     CHECK_MESSAGE(thrown.says(part), thrown.what);
   }
   on_ranks({0, 1}, [&](int rank) {
-    CHECK_NOTHROW(Checkpointer(world_at(worlds, rank)).save(state_of(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
+    CHECK_NOTHROW(Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
   });
 }
