@@ -291,7 +291,8 @@ void measure_growth(const std::string& name, torch::Device device, const std::st
     held_before = held;
   }
   print("async_growth_" + name + "_resident_after_" + std::to_string(saves) + "_saves", resident_mib(), "MiB", before, 1.01);
-  print("async_growth_" + name + "_staging_after_" + std::to_string(saves) + "_saves", static_cast<double>(held) / kMiB, "MiB",
+  const char* const kind = device.is_cuda() ? "_pinned_after_" : "_staging_after_";  // page-locked, for copies from a device
+  print("async_growth_" + name + kind + std::to_string(saves) + "_saves", static_cast<double>(held) / kMiB, "MiB",
         static_cast<double>(held_before) / kMiB, 1);
 }
 
