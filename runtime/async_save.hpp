@@ -95,7 +95,8 @@ struct SaveOptions;
 
 // One asynchronous save: a handle that may be copied, and used on any thread. Dropping it does not end the save. A failure that nobody
 // has read, by `result` or `on_done`, is thrown by the next `save` or `async_save` of that checkpointer on this rank, and logged if
-// there is none. Waits: no deadline: for as long as it takes; they may be repeated.
+// there is none. A process that exits, by std::exit too, waits for its saves as ~Checkpointer does.
+// Waits: no deadline: for as long as it takes; they may be repeated.
 class AsyncSaveResponse {
  public:
   // Whether the state may be changed: it is copied, or the save has ended.

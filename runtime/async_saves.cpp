@@ -1,298 +1,110 @@
 #include <cairn/runtime/async_saves.hpp>
 
-#include <pthread.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <system_error>
+#include <cstdlib>
 #include <utility>
-
-#include <c10/core/StreamGuard.h>
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
-#include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/call_failure.hpp>
-#include <cairn/state/staged_values.hpp>
 
 namespace cairn {
 namespace {
 
-constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
-constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
+using Saves = std::vector<std::shared_ptr<AsyncSave>>;
 
-// Of the calling thread, and of all that it starts. Refused in some sandboxes, where it runs as others do.
-void lower_priority() noexcept {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
-  syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
-}
-
-// What a caller has asked for is no news to it.
-bool was_cancelled_by_callers(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CheckpointException& exception) {
-    const auto& failures = exception.failures();
-    return std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
-      return entry.second.kind == FailureKind::kCancelled && entry.second.code == ErrorCode::kCancelled &&
-             entry.second.actor == "trainer";
-    });
-  } catch (...) {
-    return false;
+// Those of one slot, or all. Returns whether they have ended.
+bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) {
+  const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
+  for (const auto& save : saves) {
+    if (slot && save->slot() != *slot) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now());
+    if (!save->wait(std::max(left, std::chrono::milliseconds(0)))) return false;
   }
+  return true;
 }
 
-// As failure maps tell it.
-std::string text_of(const std::exception_ptr& error) { return capture_failure(0, Phase::kFinish, "trainer", error).what; }
+// Waits for them; what has not ended by the deadline is cancelled, and has as long to end then. `why`: what goes away.
+void end_all(const Saves& saves, std::chrono::milliseconds deadline, const std::string& why) {
+  if (wait_for_all(saves, deadline)) return;
+  for (const auto& save : saves) {
+    if (save->done()) continue;
+    write_log(
+        LogLevel::kWarning, save->rank(),
+        "the asynchronous save of '" + save->checkpoint_id() + "' has not ended in time, and is cancelled: " + why + " goes away");
+    save->cancel(why + " of this rank goes away");
+  }
+  wait_for_all(saves, deadline);
+}
+
+void report_left_behind(const AsyncSave& save) {
+  write_log(LogLevel::kWarning, save.rank(),
+            "the asynchronous save of '" + save.checkpoint_id() + "' is left behind: a hook of its has not returned");
+}
+
+void report_unread(AsyncSave& save) {
+  if (const auto error = save.take_unread())
+    write_log(LogLevel::kWarning, save.rank(),
+              "the asynchronous save of '" + save.checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
+}
+
+// The saves that are there when the process ends.
+class SavesAtExit {
+ public:
+  static void add(const std::shared_ptr<AsyncSave>& save) {
+    SavesAtExit& all = instance();
+    std::lock_guard lock(all.mutex_);
+    all.saves_.erase(std::remove_if(all.saves_.begin(), all.saves_.end(), [](const auto& known) { return known.expired(); }),
+                     all.saves_.end());
+    all.saves_.push_back(save);
+    all.deadline_ = std::max(all.deadline_, save->shutdown_deadline());
+  }
+
+ private:
+  SavesAtExit() { std::atexit(end); }
+
+  // Lives for ever. Made when a first state has been staged, so that what LibTorch has made for that until then goes later than this runs.
+  static SavesAtExit& instance() {
+    static SavesAtExit* const all = new SavesAtExit;
+    return *all;
+  }
+
+  static void end() noexcept {
+    SavesAtExit& all = instance();
+    if (::getpid() != all.process_) return;  // the threads that it would wait for are not in this process
+    try {
+      Saves saves;
+      std::chrono::milliseconds deadline;
+      {
+        std::lock_guard lock(all.mutex_);
+        for (const auto& known : all.saves_)
+          if (auto save = known.lock()) saves.push_back(std::move(save));
+        deadline = all.deadline_;
+      }
+      end_all(saves, deadline, "the process");
+      for (const auto& save : saves) {
+        if (!save->done()) report_left_behind(*save);
+        report_unread(*save);
+      }
+    } catch (...) {  // out of memory: nothing can be logged
+    }
+  }
+
+  const pid_t process_ = ::getpid();
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<AsyncSave>> saves_;
+  std::chrono::milliseconds deadline_{0};
+};
 
 }  // namespace
 
-AsyncSave::AsyncSave(Parts parts)
-    : parts_(std::move(parts)),
-      leases_([this] { set_staged(); }),
-      writer_(*parts_.writer, streams() ? &leases_ : nullptr),
-      planner_(
-          *parts_.planner, *progress_, writer_, [this]() -> const StateDict& { return staged_state(); },
-          streams() ? &leases_ : nullptr) {}
-
-AsyncSave::~AsyncSave() { join(); }
-
-// --- the caller's thread ----------------------------------------------------------------------------------------------------
-
-void AsyncSave::begin(SaveCall call, const Describe& describe) {
-  call.begin = [this, &describe](const std::vector<std::string>& key_order) {
-    described_ = true;  // also if it throws: what follows is for the save's own thread
-    stage(describe(key_order));
-  };
-  call.executor = &executor_;
-  call.state_dict = &state_;
-  call.planner = &planner_;
-  call.writer = &writer_;
-  call.progress = progress_;
-  const auto self = shared_from_this();
-  {
-    std::lock_guard lock(parts_.order->mutex);
-    parts_.order->turns.begin(parts_.number);
-  }
-  std::uint64_t ticket = 0;
-  try {
-    // The save's own thread keeps it alive until it has seen the outcome. A handle here could be the last one, and go on a thread of
-    // the writer, which cannot wait for its own end.
-    ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
-  } catch (...) {
-    std::lock_guard lock(parts_.order->mutex);
-    parts_.order->turns.end(parts_.number);
-    throw;
-  }
-  for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
-    if (cancellation) heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
-  executor_.run_until([this] { return described_; });
-  if (!staging_) end_staging();
-  try {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([self] { self->serve(true); });
-    pthread_setname_np(thread_.native_handle(), "cairn-save");
-  } catch (const std::system_error&) {
-    serve(false);  // no thread is to be had: the caller does it all
-  }
-  if (parts_.options.staging.block_on_staging) wait_staged(std::nullopt);
+void AsyncSaves::add(std::shared_ptr<AsyncSave> save) {
+  SavesAtExit::add(save);
+  saves_.push_back(std::move(save));
 }
-
-void AsyncSave::stage(const StateDict& state) {
-  if (streams()) {
-    Value tensors{StateDict(state)};
-    replace_tensors(tensors, "", [this](const std::string&, const torch::Tensor& tensor) {
-      if (tensor.defined() && !tensor.is_cpu()) streams_.of(tensor.device());
-      return tensor;
-    });
-  }
-  staging_ = parts_.stager->begin(state);
-  if (streams() || parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
-}
-
-// --- its own thread ---------------------------------------------------------------------------------------------------------
-
-void AsyncSave::serve(bool own_thread) noexcept {
-  if (staging_) end_staging();  // the trainer may be waiting for that: at its own priority
-  if (own_thread && parts_.options.low_priority) lower_priority();
-  {
-    const c10::MultiStreamGuard of_devices(streams_.all());
-    end(executor_.run());
-  }
-  std::shared_ptr<void> needed;  // goes after everything else
-  std::lock_guard lock(parts_.order->mutex);
-  std::swap(needed, needed_);
-}
-
-// Its own part, if there is one left, and the news.
-void AsyncSave::end_staging() {
-  try {
-    if (staging_) state_ = staging_->finish();
-  } catch (...) {
-    staging_error_ = std::current_exception();
-  }
-  staging_.reset();
-  if (!streams()) set_staged();
-}
-
-void AsyncSave::set_staged() {
-  std::lock_guard lock(parts_.order->mutex);
-  staged_ = true;
-  parts_.order->changed.notify_all();
-}
-
-bool AsyncSave::had_turn() const {
-  std::lock_guard lock(parts_.order->mutex);
-  return parts_.order->turns.was_taken(parts_.number);
-}
-
-// The planner's first hook waits here for the turn. What fails as cancelled after its call was is no failure of its own.
-const StateDict& AsyncSave::staged_state() {
-  SaveOrder& order = *parts_.order;
-  {
-    std::unique_lock lock(order.mutex);
-    auto turn = protocol::SaveTurn::kWaits;
-    order.changed.wait(lock, [&] {
-      turn = order.turns.take(parts_.number);
-      return turn != protocol::SaveTurn::kWaits;
-    });
-    if (turn == protocol::SaveTurn::kDropped)
-      throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
-  }
-  if (staging_error_) std::rethrow_exception(staging_error_);
-  display_ = std::make_unique<ProgressDisplay>(
-      ProgressDisplay::What{parts_.show_progress, parts_.rank, parts_.ranks, true, checkpoint_id()}, progress_);
-  return state_;
-}
-
-void AsyncSave::end(Outcome outcome) {
-  heeding_.clear();
-  leases_.disarm();
-  if (display_) display_->end(outcome.ok());
-  display_.reset();
-  // Cairn's own planner is kept for the next save, and would keep what it was set up with.
-  try {
-    if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
-  } catch (...) {  // out of memory: the next save sets it up anyway
-  }
-  state_ = {};
-  staging_error_ = nullptr;
-  std::string save_id;
-  std::exception_ptr error;
-  try {
-    if (!outcome.ok()) throw exception_of(saving(checkpoint_id()), std::move(outcome));
-    save_id = std::move(outcome.save_id);
-  } catch (...) {  // out of memory too
-    error = std::current_exception();
-  }
-  const auto on_done = std::exchange(parts_.options.on_done, nullptr);  // it may hold a handle of this save
-  {
-    std::lock_guard lock(parts_.order->mutex);
-    error_ = error;
-    save_id_ = std::move(save_id);
-    staged_ = true;
-    done_ = true;
-    read_ = on_done != nullptr;
-    parts_.order->turns.end(parts_.number);
-    parts_.order->changed.notify_all();
-  }
-  if (!on_done) return;
-  try {
-    on_done(error);
-  } catch (...) {
-    write_log(LogLevel::kWarning, parts_.rank,
-              "on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
-  }
-}
-
-// --- any thread -------------------------------------------------------------------------------------------------------------
-
-void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
-  // In this order: a hook that fails as cancelled is a failure, unless its call was cancelled before.
-  parts_.end(parts_.slot, ticket, why);
-  std::lock_guard lock(parts_.order->mutex);
-  parts_.order->turns.drop(parts_.number);
-  parts_.order->changed.notify_all();
-}
-
-bool AsyncSave::cancel_before_turn(const std::string& why) {
-  {
-    std::lock_guard lock(parts_.order->mutex);
-    if (!parts_.order->turns.hold(parts_.number)) return false;
-  }
-  cancel(why);
-  return true;
-}
-
-bool AsyncSave::wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const {
-  std::unique_lock lock(parts_.order->mutex);
-  const auto reached = [&] { return flag; };
-  if (deadline) return parts_.order->changed.wait_for(lock, bounded_wait(*deadline), reached);
-  parts_.order->changed.wait(lock, reached);
-  return true;
-}
-
-bool AsyncSave::staged() const { return wait_for(staged_, std::chrono::milliseconds(0)); }
-bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(staged_, deadline); }
-bool AsyncSave::done() const { return wait_for(done_, std::chrono::milliseconds(0)); }
-bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(done_, deadline); }
-
-std::string AsyncSave::result() {
-  wait(std::nullopt);
-  std::lock_guard lock(parts_.order->mutex);
-  read_ = true;
-  if (error_) std::rethrow_exception(error_);
-  return save_id_;
-}
-
-bool AsyncSave::is_news() const { return done_ && error_ && !read_ && !was_cancelled_by_callers(error_); }
-
-bool AsyncSave::is_unread() const {
-  std::lock_guard lock(parts_.order->mutex);
-  return is_news();
-}
-
-std::exception_ptr AsyncSave::take_unread() {
-  std::lock_guard lock(parts_.order->mutex);
-  if (!is_news()) return nullptr;
-  read_ = true;
-  return error_;
-}
-
-SaveProgress AsyncSave::progress() const {
-  SaveProgress progress = progress_of(progress_->seen(), system_clock().now());
-  progress.staging_bytes = parts_.stager->bytes_held() + (streams() ? parts_.writer->staging_bytes() : 0);
-  std::lock_guard lock(parts_.order->mutex);
-  if (done_)
-    progress.step = SaveProgress::Step::kDone;
-  else if (!staged_)
-    progress.step = SaveProgress::Step::kStaging;
-  else if (!parts_.order->turns.has_come(parts_.number))
-    progress.step = SaveProgress::Step::kQueued;
-  return progress;
-}
-
-void AsyncSave::join() {
-  if (!thread_.joinable()) return;
-  // The last handle may go with the callback of its own save.
-  if (thread_.get_id() == std::this_thread::get_id())
-    thread_.detach();
-  else
-    thread_.join();
-}
-
-bool AsyncSave::abandon(std::shared_ptr<void> needed) {
-  std::lock_guard lock(parts_.order->mutex);
-  if (done_) return false;
-  needed_ = std::move(needed);
-  if (thread_.joinable()) thread_.detach();
-  return true;
-}
-
-// --- all of them ------------------------------------------------------------------------------------------------------------
 
 bool AsyncSaves::any_in_flight() const {
   std::lock_guard lock(order_->mutex);
@@ -300,13 +112,7 @@ bool AsyncSaves::any_in_flight() const {
 }
 
 bool AsyncSaves::wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot) const {
-  const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
-  for (const auto& save : saves_) {
-    if (slot && save->slot() != *slot) continue;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now());
-    if (!save->wait(std::max(left, std::chrono::milliseconds(0)))) return false;
-  }
-  return true;
+  return wait_for_all(saves_, deadline, slot);
 }
 
 void AsyncSaves::replace(const std::string& why) const {
@@ -345,40 +151,16 @@ std::exception_ptr AsyncSaves::take_unread(const std::string& by) {
 }
 
 void AsyncSaves::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
-  if (!wait(deadline)) {
-    for (const auto& save : saves_) {
-      if (save->done()) continue;
-      write_log(LogLevel::kWarning, save->rank(),
-                "the asynchronous save of '" + save->checkpoint_id() +
-                    "' has not ended in time, and is cancelled: its checkpointer goes away");
-      save->cancel("the checkpointer of this rank goes away");
-    }
-    wait(deadline);
-  }
+  end_all(saves_, deadline, "the checkpointer");
   for (const auto& save : saves_) {
     if (save->abandon(needed)) {
-      write_log(LogLevel::kWarning, save->rank(),
-                "the asynchronous save of '" + save->checkpoint_id() + "' is left behind: a hook of its has not returned");
+      report_left_behind(*save);
       continue;
     }
     save->join();
-    if (const auto error = save->take_unread())
-      write_log(LogLevel::kWarning, save->rank(),
-                "the asynchronous save of '" + save->checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
+    report_unread(*save);
   }
   saves_.clear();
 }
-
-// --- the handle -------------------------------------------------------------------------------------------------------------
-
-bool AsyncSaveResponse::staged() const { return save_->staged(); }
-bool AsyncSaveResponse::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {
-  return save_->wait_staged(deadline);
-}
-bool AsyncSaveResponse::done() const { return save_->done(); }
-bool AsyncSaveResponse::wait(std::optional<std::chrono::milliseconds> deadline) const { return save_->wait(deadline); }
-std::string AsyncSaveResponse::result() const { return save_->result(); }
-SaveProgress AsyncSaveResponse::progress() const { return save_->progress(); }
-void AsyncSaveResponse::cancel(const std::string& why) const { save_->cancel(why); }
 
 }  // namespace cairn

@@ -5,6 +5,9 @@
 //
 // A state that is streamed is staged only when the writer has let go of its tensors: there the caller's thread waits for that.
 //
+// A process that ends by std::exit runs no destructor of a checkpointer that is still there: its saves are waited for, and reported, as if
+// it had.
+//
 // A save whose turn has not come holds the planner's first hook back, so its rank offers no plan, so it is published after the earlier
 // ones, on every rank. One that is cancelled before its turn runs no hook of planner and writer.
 #pragma once
@@ -49,6 +52,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     int rank = 0;
     int ranks = 1;
     ShowProgress show_progress = ShowProgress::kOff;
+    std::chrono::milliseconds shutdown_deadline{0};  // how long the end of the process waits for it
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;
     std::string slot;  // which checkpointer the actors know it by
@@ -71,6 +75,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   void begin(SaveCall call, const Describe& describe);
 
   int rank() const { return parts_.rank; }
+  std::chrono::milliseconds shutdown_deadline() const { return parts_.shutdown_deadline; }
   const std::string& slot() const { return parts_.slot; }
   const std::string& checkpoint_id() const { return parts_.checkpoint_id; }
 
@@ -143,7 +148,7 @@ class AsyncSaves {
   void close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed);
 
   const std::shared_ptr<SaveOrder>& order() const { return order_; }
-  void add(std::shared_ptr<AsyncSave> save) { saves_.push_back(std::move(save)); }
+  void add(std::shared_ptr<AsyncSave> save);
   bool any_in_flight() const;
   // Of one slot, or all.
   bool wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) const;

@@ -7,6 +7,8 @@
 //   auto saving = checkpointer.async_save(state, "run/step_200");  // goes on while the trainer does; saving.result() says how it went
 //   checkpointer.load(state, "run/step_100");                     // any world size, any layout
 //
+// A cairn::CheckpointManager keeps the checkpoints of a whole run: checkpoint_manager.hpp.
+//
 // The functions below do the same without an object to keep, after DCP's functions of the same names.
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <cairn/base/version.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/runtime/async_save.hpp>
+#include <cairn/runtime/checkpoint_manager.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/world.hpp>
 #include <cairn/state/adapters.hpp>

@@ -1,6 +1,7 @@
 // How errors name the calls of a checkpointer, and what a call that has failed throws. Internal.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -16,5 +17,8 @@ inline std::string loading(const std::string& checkpoint_id) { return "loading '
 inline CheckpointException exception_of(std::string call, Outcome outcome) {
   return CheckpointException(std::move(call), std::move(outcome.failures), outcome.committed, std::move(outcome.save_id));
 }
+
+// The text of what was thrown, as failure maps tell it.
+inline std::string text_of(const std::exception_ptr& error) { return capture_failure(0, Phase::kFinish, "trainer", error).what; }
 
 }  // namespace cairn

@@ -290,6 +290,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.rank = self.world.rank();
   parts.ranks = self.world.size();
   parts.show_progress = self.world.show_progress();
+  parts.shutdown_deadline = self.world.shutdown_deadline();
   parts.order = self.saves.order();
   parts.slot = self.slot_for(policy);
   const bool refused = policy == WhileInFlight::kRefuse && self.saves.any_in_flight();

@@ -27,8 +27,7 @@ class RankRuntime;
 // How rank 0 shows people how far saves and loads are.
 enum class ShowProgress : std::uint8_t {
   kOff = 1,
-  // In the log (base/log.hpp), a line of level info for each phase. By default nobody sees these: nobody has asked a library for them, and
-  // standard error is the program's. CAIRN_LOG=info or `set_log_level` brings them out.
+  // In the log (base/log.hpp), a line of level info for each phase. CAIRN_LOG=info or `set_log_level` brings them out.
   kLog,
   // Where standard error is a terminal, and lines of the log go there: one line that is redrawn, five times a second, with phase,
   // percent, rate, slowest rank and time left. For programs that write whole lines there, if anything: Cairn's own log lines go above it,
@@ -56,7 +55,7 @@ struct WorldOptions {
   // "cuda" alone). Cairn uses none of it; it is for what depends on it: an asynchronous save needs one for "cpu". Empty: not known,
   // and nothing is refused.
   std::string backends;
-  ShowProgress show_progress = ShowProgress::kLog;
+  ShowProgress show_progress = ShowProgress::kTerminal;
   std::shared_ptr<Observer> observer;  // sees every message; may be null
   // Where each rank writes every message, hook and change of state as it happens (docs/tracing.md), for `cairn trace` to read: a directory
   // that all ranks may share; at most 256 MiB a rank, the oldest go first. Empty: what CAIRN_TRACE names; if that is empty too, nowhere.
