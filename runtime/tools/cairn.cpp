@@ -1,4 +1,5 @@
-// The command `cairn`: looks at checkpoints and at what ranks have recorded, checks and converts checkpoints. Exit codes: 0 fine, 1 found bad, 2 wrong use.
+// The command `cairn`: looks at checkpoints and at what ranks have recorded, checks, compares and converts checkpoints. What its exit codes mean
+// stands in commands.hpp.
 #include <csignal>
 #include <iostream>
 
@@ -12,14 +13,14 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  cairn inspect run/step_100            what the checkpoint holds
-  cairn inspect run/step_100 --json     the same for programs
+  cairn ls run                          the checkpoints of a run
+  cairn inspect run/step_100            what a checkpoint holds
   cairn verify run/step_100             reads every byte, lists every fault
   cairn convert run/step_100 model.safetensors --to safetensors
   cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
 
-DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
-Exit codes: 0 fine, 1 found bad, 2 wrong use.)";
+`cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
+Exit codes: )";
 
 constexpr const char* kTraceExamples =
     R"(What ranks record: a failed save leaves its last events in failure-<save id>/ beside the checkpoint; a job that is started with
@@ -156,34 +157,24 @@ class TraceCommands {
   CLI::App* export_ = nullptr;
 };
 
+std::string exit_codes() {
+  std::string text;
+  for (const ExitStatus& status : kExitStatuses)
+    text += (text.empty() ? "" : "; ") + std::to_string(status.code) + " " + status.meaning;
+  return text + ".";
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
   app.set_version_flag("--version", std::string("cairn ") + kVersion);
-  app.footer(kExamples);
+  app.footer(kExamples + exit_codes());
   app.require_subcommand(1);
 
-  InspectOptions inspect_options;
-  auto* inspect_command = app.add_subcommand("inspect", "Show keys, shapes, files and origin of a checkpoint");
-  inspect_command->add_option("DIR", inspect_options.checkpoint, "The checkpoint")->required();
-  inspect_command->add_flag("--json", inspect_options.json, "Print JSON");
-  inspect_command->add_flag("--chunks", inspect_options.chunks, "List every chunk and where it is stored");
-
-  VerifyOptions verify_options;
-  auto* verify_command = app.add_subcommand("verify", "Read every byte of a checkpoint and list all faults");
-  verify_command->add_option("DIR", verify_options.checkpoint, "The checkpoint")->required();
-  verify_command->add_option("--threads", verify_options.threads, "Threads that read and check")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-
-  ConvertOptions convert_options;
-  auto* convert_command = app.add_subcommand("convert", "Write the whole tensors of a checkpoint into a file of another format");
-  convert_command->add_option("SRC", convert_options.source, "The checkpoint")->required();
-  convert_command->add_option("DST", convert_options.destination, "The file to write")->required();
-  convert_command->add_option("--to", convert_options.format, "The format")->required()->check(CLI::IsMember({"safetensors"}));
-  convert_command->add_flag("--force", convert_options.force, "Replace DST if it is there");
-  convert_command->add_flag("--skip-unsupported", convert_options.skip_unsupported,
-                            "Leave out tensors that the format has no type for");
-
+  Run chosen;
+  add_ls(app, chosen);
+  add_inspect(app, chosen);
+  add_verify(app, chosen);
+  add_convert(app, chosen);
   const TraceCommands trace_commands(app);
 
   try {
@@ -191,11 +182,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kFine : kWrongUse;
   }
-
   if (trace_commands.is_meant()) return trace_commands.run();
-  if (*inspect_command) return inspect(inspect_options);
-  if (*verify_command) return verify(verify_options);
-  return convert(convert_options);
+  return chosen();
 }
 
 }  // namespace
@@ -205,6 +193,8 @@ int main(int argc, char** argv) {
   using namespace cairn::tools;
   // A file that grows beyond `ulimit -f` is then an error like any other, and what was written of it is removed.
   std::signal(SIGXFSZ, SIG_IGN);
+  // Who has read enough of the output (`cairn inspect DIR | head`) ends it silently, also where a parent had this ignored.
+  std::signal(SIGPIPE, SIG_DFL);
   int code = kFoundBad;
   try {
     code = run(argc, argv);

@@ -1,11 +1,17 @@
+#include <cairn/runtime/tools/commands.hpp>
+
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include <cairn/base/utf8.hpp>
-#include <cairn/runtime/tools/commands.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/url.hpp>
 
 namespace cairn::tools {
 
@@ -25,12 +31,33 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
 OpenedCheckpoint open_checkpoint(const std::string& url) {
   OpenedCheckpoint opened;
   opened.store = open_existing(url);
-  opened.metadata = read_metadata(*opened.store);
+  auto metadata = published_metadata(*opened.store);
+  if (!metadata) throw Error(ErrorCode::kNotFound, fmt::format("the checkpoint at {} was removed just now", printable(url)));
+  opened.metadata = std::move(*metadata);
   return opened;
 }
 
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
   return static_cast<std::uint64_t>(volume(tensor.size)) * element_size(tensor.properties.dtype);
+}
+
+std::optional<int> rank_of_file(const std::string& name) {
+  constexpr std::string_view kPrefix = "__";
+  const auto slash = name.rfind('/');
+  const std::string_view file = std::string_view(name).substr(slash == std::string::npos ? 0 : slash + 1);
+  if (file.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
+  int rank = 0;
+  const char* const end = file.data() + file.size();
+  const auto [stop, error] = std::from_chars(file.data() + kPrefix.size(), end, rank);
+  if (error != std::errc() || stop == end || *stop != '_' || rank < 0) return std::nullopt;
+  return rank;
+}
+
+std::optional<std::filesystem::path> local_path(const std::string& url) {
+  const StoreUrl parts = split_url(url);
+  if (parts.scheme.empty() || !is_store_registered(parts.scheme)) return std::filesystem::path(url);
+  if (parts.scheme != "file") return std::nullopt;
+  return std::filesystem::path(parts.path);
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -43,6 +70,17 @@ std::string human_bytes(std::uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.1f} {}", amount, kUnits[unit]);
+}
+
+std::string human_seconds(double seconds) {
+  struct Unit {
+    const char* name;
+    double seconds;
+  };
+  static constexpr std::array<Unit, 4> kUnits{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
+  for (const Unit& unit : kUnits)
+    if (seconds >= 2 * unit.seconds) return fmt::format("{:.0f} {}", seconds / unit.seconds - 0.5, unit.name);
+  return fmt::format("{:.0f} s", std::max(0.0, seconds));
 }
 
 std::string printable(const std::string& text) {
@@ -66,5 +104,11 @@ std::string printable(const std::string& text) {
 }
 
 bool written_by_cairn(const Metadata& metadata) { return metadata.commit.has_value(); }
+
+bool matches(const std::string& name, const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(name, pattern); });
+}
 
 }  // namespace cairn::tools

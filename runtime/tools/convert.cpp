@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <CLI/CLI.hpp>
 
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/safetensors.hpp>
@@ -14,6 +15,14 @@
 
 namespace cairn::tools {
 namespace {
+
+struct ConvertOptions {
+  std::string source;
+  std::string destination;
+  std::string format;  // "safetensors"
+  bool force = false;
+  bool skip_unsupported = false;  // leave out tensors that the format has no type for, instead of refusing
+};
 
 // Reads tensors of one checkpoint, whole, one by one.
 class TensorSource {
@@ -92,8 +101,6 @@ void report_left_out(const Selection& selection) {
   std::cerr << (selection.values.size() > kShownMax ? " …\n" : "\n");
 }
 
-}  // namespace
-
 int convert(const ConvertOptions& options) {
   if (options.destination.find("://") != std::string::npos) {
     throw WrongUse(fmt::format("{} is a URL: the destination must be a file's path", printable(options.destination)));
@@ -125,6 +132,19 @@ int convert(const ConvertOptions& options) {
   std::cout << fmt::format("{}: {} tensors, {}\n", printable(options.destination), writer.tensors().size(),
                            human_bytes(writer.bytes_written()));
   return kFine;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<ConvertOptions>();
+  auto* const command = app.add_subcommand("convert", "Write the whole tensors of a checkpoint into a file of another format");
+  command->add_option("SRC", options->source, "The checkpoint")->required();
+  command->add_option("DST", options->destination, "The file to write")->required();
+  command->add_option("--to", options->format, "The format")->required()->check(CLI::IsMember({"safetensors"}));
+  command->add_flag("--force", options->force, "Replace DST if it is there");
+  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out tensors that the format has no type for");
+  command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });
 }
 
 }  // namespace cairn::tools

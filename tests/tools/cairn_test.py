@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """The command `cairn` from outside: output, exit codes, and what it leaves behind.
 
-usage: cairn_test.py CAIRN MAKE_CHECKPOINT FIXTURES      FIXTURES: checkpoints that PyTorch wrote
+usage: cairn_test.py CAIRN MAKE_CHECKPOINT FIXTURES [TEST…]      FIXTURES: checkpoints that PyTorch wrote
 """
 
 import json
 import os
 import pathlib
+import pty
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +26,26 @@ WEIGHT = struct.pack("<12f", *range(12))
 def cairn(*arguments, **options):
     return subprocess.run([CAIRN, *map(str, arguments)], stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
                           text=True, **options)
+
+
+def on_terminal(*arguments, **environment):
+    """What the command writes where standard output is a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([CAIRN, *map(str, arguments)], stdout=slave, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "TERM": "xterm", **environment})
+    os.close(slave)
+    written = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal is gone with its last user
+            part = b""
+        if not part:
+            break
+        written += part
+    os.close(master)
+    process.wait()
+    return written.decode()
 
 
 def read_safetensors(path):
@@ -47,8 +69,8 @@ class Command(unittest.TestCase):
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="cairn_tools_"))
         self.addCleanup(shutil.rmtree, self.root)
 
-    def checkpoint(self, *options):
-        path = self.root / "step_7"
+    def checkpoint(self, *options, name="step_7"):
+        path = self.root / name
         subprocess.run([MAKE_CHECKPOINT, path, *options], check=True)
         return path
 
@@ -104,12 +126,71 @@ class Use(Command):
         with open("/dev/full", "w") as full:
             self.assertEqual(cairn("inspect", self.checkpoint(), stdout=full).returncode, FOUND_BAD)
 
+    def test_who_reads_no_further_is_no_error(self):
+        read, write = os.pipe()
+        os.close(read)
+        for ignored in (False, True):  # also below a parent that ignores the signal
+            before = (lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN)) if ignored else None
+            done = cairn("inspect", self.checkpoint(name=f"step_{int(ignored)}"), stdout=write, preexec_fn=before)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""))
+        os.close(write)
+
+    def test_what_may_not_be_read_is_said_in_a_line(self):
+        path = self.checkpoint()
+        if os.geteuid() == 0:
+            self.skipTest("root may read everything")
+        (path / ".metadata").chmod(0)
+        self.assertEqual(len(self.fails(FOUND_BAD, "inspect", path, text="ermission").stderr.splitlines()), 1)
+
+    def test_colours_are_for_terminals_that_want_them(self):
+        path = self.checkpoint()
+        self.assertIn("\033[32m", on_terminal("verify", path))
+        self.assertNotIn("\033", on_terminal("verify", path, NO_COLOR="1"))
+        self.assertNotIn("\033", on_terminal("verify", path, TERM="dumb"))
+
 
 class Inspect(Command):
     def test_text_names_keys_shapes_and_origin(self):
         text = cairn("inspect", self.checkpoint()).stdout
-        for part in ("Cairn", "model.weight", "[3, 4]", "bfloat16", "step         7", "note = for the tests", ".distcp"):
+        for part in ("Cairn", "├─ weight", "[3, 4]", "bfloat16", "step         7", "note = for the tests", ".distcp"):
             self.assertIn(part, text)
+        self.assertNotIn("\033", text, "colours are for terminals")
+
+    def test_of_some_keys_only(self):
+        told = json.loads(cairn("inspect", self.checkpoint(), "--json", "--tensors", "model.*t", "--tensors", "st?p").stdout)
+        self.assertEqual([entry["key"] for entry in told["keys"]], ["model.weight", "model.count", "step"])
+        self.fails(WRONG_USE, "inspect", self.root / "step_7", "--tensors", "modul*", text="no key")
+
+    def test_what_each_rank_wrote(self):
+        told = json.loads(cairn("inspect", self.checkpoint("--grid"), "--json", "--tensors", "grid").stdout)
+        self.assertEqual([(share["rank"], share["chunks"], share["bytes"]) for share in told["ranks"]],
+                         [(rank, 1, 3 * 4 * 4) for rank in range(4)])
+        text = cairn("inspect", self.root / "step_7").stdout
+        self.assertRegex(text, r"grid +float32 +\[6, 8\] +4 chunks +192 B +ranks 0-3")
+
+    def test_the_layout_is_drawn_to_scale(self):
+        lines = cairn("inspect", self.checkpoint("--grid"), "--layout").stdout.splitlines()
+        grid = lines[lines.index("grid") + 2:]
+        self.assertEqual(grid[0].split(), ["0", "4", "8"])
+        self.assertRegex(grid[1], "^ *0 ┌─+┬─+┐$")
+        first, second = (len(part) for part in grid[1].split("┌")[1][:-1].split("┬"))
+        self.assertLessEqual(abs(first - second), 1, "both halves are as wide")
+        picture = grid[1:next(i for i, line in enumerate(grid) if "└" in line) + 1]
+        middle = next(i for i, line in enumerate(picture) if "┼" in line)
+        self.assertRegex(picture[middle], "^ *3 ├─+┼─+┤$")
+        self.assertLessEqual(abs(middle - (len(picture) - 1 - middle)), 1, "both halves are as high")
+        self.assertEqual([line.replace("│", " ").split() for line in picture if any(digit in line for digit in "0123")
+                          and "─" not in line], [["0", "1"], ["2", "3"]])
+        bar = lines[lines.index("line") + 2:]
+        self.assertEqual(bar[0].split(), ["0", "3", "6", "9", "10"])
+        self.assertEqual(bar[2].replace("│", " ").split(), ["0", "1", "2", "3"])
+        cube = lines[lines.index("cube") + 2:]
+        self.assertEqual([line.split(maxsplit=2) for line in cube[:4]],
+                         [["rank", str(rank), f"[{rank}:{rank + 1}, 0:3, 0:2]"] for rank in range(4)])
+
+    def test_what_is_not_cut_is_said_once(self):
+        text = cairn("inspect", self.checkpoint(), "--layout").stdout
+        self.assertEqual(text.count("whole on rank 0"), 1)
 
     def test_json_says_all_of_it(self):
         path = self.checkpoint()
@@ -145,6 +226,68 @@ class Inspect(Command):
         self.assertIn("[0:4, 0:8]", cairn("inspect", FIXTURES / "threads", "--chunks").stdout)
 
 
+class Ls(Command):
+    def setUp(self):
+        super().setUp()
+        for name, step in (("step_10", 10), ("step_20", 20), ("step_5", 5)):  # in this order: going back is going on
+            self.checkpoint("--step", str(step), name=name)
+
+    def told(self):
+        done = cairn("ls", self.root, "--json")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_the_last_to_be_committed_comes_first(self):
+        told = self.told()
+        self.assertEqual([entry["name"] for entry in told["checkpoints"]], ["step_5", "step_20", "step_10"])
+        self.assertEqual((told["latest"], told["latest_sound"]), ("step_5", "step_5"))
+        first = told["checkpoints"][0]
+        self.assertEqual((first["step"], first["sequence"], first["world_size"], first["writer"]), (5, 3, 1, "cairn"))
+        self.assertEqual(first["bytes"], sum(path.stat().st_size for path in (self.root / "step_5").glob("*.distcp")))
+        self.assertAlmostEqual(first["saved_at"], (self.root / "step_5" / ".metadata").stat().st_mtime, places=3)
+        lines = cairn("ls", self.root).stdout.splitlines()
+        self.assertRegex(lines[1], r"^step_5 +5 +\d.* 1 +.* sound, latest$")
+        self.assertEqual(len(lines), 5)
+
+    def test_a_damaged_one_is_named_and_passed_over(self):
+        next((self.root / "step_5").glob("*.distcp")).unlink()
+        record = self.root / "step_20" / ".metadata"
+        record.write_bytes(record.read_bytes()[:-10])
+        told = self.told()
+        self.assertEqual((told["latest"], told["latest_sound"]), ("step_5", "step_10"))
+        self.assertEqual({entry["name"]: entry["sound"] for entry in told["checkpoints"]},
+                         {"step_5": False, "step_20": False, "step_10": True})
+        text = cairn("ls", self.root).stdout
+        self.assertRegex(text, "step_5 .*DAMAGED: .*latest")
+        self.assertRegex(text, "step_10 .*sound, latest that is sound")
+
+    def test_leftovers_are_told_from_checkpoints(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        (self.root / "step_10" / ".metadata").unlink()
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        (self.root / "failure-x").mkdir()
+        (self.root / "notes").mkdir()
+        told = self.told()
+        self.assertEqual([entry["name"] for entry in told["checkpoints"]], ["step_5"])
+        self.assertEqual([(entry["name"], entry["open"]) for entry in told["leftovers"]], [("step_10", True), ("step_20", False)])
+        self.assertEqual(told["failure_reports"], ["failure-x"])
+        text = cairn("ls", self.root).stdout
+        self.assertIn("leftover: step_20", text)
+        self.assertIn("cairn trace", text)
+
+    def test_pinned_ones_and_those_of_pytorch(self):
+        (self.root / "step_10" / ".pinned").touch()
+        self.fixture("threads")
+        told = {entry["name"]: entry for entry in self.told()["checkpoints"]}
+        self.assertEqual([name for name in told if told[name]["pinned"]], ["step_10"])
+        self.assertEqual((told["threads"]["writer"], told["threads"]["world_size"], told["threads"]["sound"]), ("pytorch", 4, True))
+        self.assertIsNone(told["threads"]["step"])
+
+    def test_no_run(self):
+        self.fails(WRONG_USE, "ls", self.root / "step_5", text="is a checkpoint, not a run")
+        self.fails(WRONG_USE, "ls", self.root / "nowhere", text="nothing is there")
+
+
 class Verify(Command):
     def test_whole_checkpoints_are_fine(self):
         for path in [self.checkpoint(), *(FIXTURES / name for name in ("single", "nested", "threads", "fsdp_uneven"))]:
@@ -169,6 +312,21 @@ class Verify(Command):
         text = self.damaged(FOUND_BAD, path)
         self.assertIn(gone.name, text)
         self.assertIn(short.name, text)
+
+
+    def test_faults_for_programs(self):
+        path = self.checkpoint()
+        told = json.loads(cairn("verify", path, "--json").stdout)
+        self.assertEqual((told["fine"], told["faults"]), (True, []))
+        file = next(path.glob("*.distcp"))
+        content = bytearray(file.read_bytes())
+        content[70000] ^= 1
+        file.write_bytes(content)
+        done = cairn("verify", path, "--json")
+        self.assertEqual(done.returncode, FOUND_BAD)
+        (fault,) = json.loads(done.stdout)["faults"]
+        self.assertEqual(fault["file"], file.name)
+        self.assertLessEqual(fault["offset"], 70000)
 
 
 class Convert(Command):
@@ -251,4 +409,5 @@ class Convert(Command):
 
 if __name__ == "__main__":
     os.environ.pop("LD_PRELOAD", None)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    os.environ.pop("NO_COLOR", None)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)

@@ -1,27 +1,96 @@
-// Writes the checkpoint that the tests of `cairn` look at: make_checkpoint DIRECTORY [--complex]
+// Writes the checkpoints that the tests of `cairn` look at: make_checkpoint DIRECTORY [OPTION...]
+//   --step N              instead of 7
+//   --metadata KEY=VALUE  of the user's
+//   --complex             one tensor more, complex
+//   --set KEY,INDEX,NUMBER   element INDEX of model.KEY, in row-major order
+//   --grid                other tensors, from four ranks: cut by rows and columns, along one dimension, and of three dimensions
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include <torch/torch.h>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+
+namespace {
+
+cairn::Dict small_model() {
+  return {{"weight", torch::arange(12, torch::kFloat32).reshape({3, 4})},
+          {"bias", torch::arange(5, torch::kFloat32).to(torch::kBFloat16)},
+          {"flags", torch::tensor({true, false, true})},
+          {"count", torch::tensor(41, torch::kInt64)},
+          {"transposed", torch::arange(6, torch::kFloat64).reshape({2, 3}).t()},
+          {"empty", torch::empty({0, 4})}};
+}
+
+void set_element(cairn::Dict& model, const std::string& what) {
+  std::istringstream text(what);
+  std::string key, index, number;
+  std::getline(text, key, ',');
+  std::getline(text, index, ',');
+  std::getline(text, number);
+  torch::Tensor changed = model.at(key).tensor().contiguous().clone();
+  changed.view(-1)[std::stoll(index)] = std::strtod(number.c_str(), nullptr);
+  model[key] = changed;
+}
+
+void save_grid(const std::string& directory, const cairn::SaveOptions& options) {
+  cairn::testing::on_all_ranks(4, [&](cairn::World& world) {
+    const auto cut = [&](const torch::Tensor& whole, std::vector<std::int64_t> mesh, std::vector<cairn::Placement> placements) {
+      return cairn::ShardedTensor::distribute(whole, cairn::DeviceMesh(std::move(mesh)), placements, world.rank());
+    };
+    const cairn::StateDict state{
+        {"grid", cut(torch::arange(48, torch::kFloat32).reshape({6, 8}), {2, 2}, {cairn::Shard{0}, cairn::Shard{1}})},
+        {"line", cut(torch::arange(10, torch::kInt64), {4}, {cairn::Shard{0}})},
+        {"cube", cut(torch::arange(24, torch::kFloat32).reshape({4, 3, 2}), {4}, {cairn::Shard{0}})}};
+    cairn::SaveOptions own = options;
+    own.world = world;
+    cairn::save(state, directory, own);
+  });
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   try {
-    cairn::StateDict state{{"model", cairn::Dict{{"weight", torch::arange(12, torch::kFloat32).reshape({3, 4})},
-                                                 {"bias", torch::arange(5, torch::kFloat32).to(torch::kBFloat16)},
-                                                 {"flags", torch::tensor({true, false, true})},
-                                                 {"count", torch::tensor(41, torch::kInt64)},
-                                                 {"transposed", torch::arange(6, torch::kFloat64).reshape({2, 3}).t()},
-                                                 {"empty", torch::empty({0, 4})}}},
-                           {"large", torch::arange(70'000, torch::kInt32)},  // above the size from which payloads lie on pages
-                           {"step", 7},
-                           {"name", "grün"}};
-    if (argc > 2 && std::strcmp(argv[2], "--complex") == 0) state.insert("complex", torch::zeros({2}, torch::kComplexFloat));
+    cairn::Dict model = small_model();
     cairn::SaveOptions options;
     options.step = 7;
     options.user_metadata = {{"note", "for the tests"}};
+    bool with_complex = false, grid = false;
+    for (int i = 2; i < argc; ++i) {
+      const std::string option = argv[i];
+      if (option == "--complex") {
+        with_complex = true;
+      } else if (option == "--grid") {
+        grid = true;
+      } else if (i + 1 == argc) {
+        return 2;
+      } else if (option == "--step") {
+        options.step = std::stoll(argv[++i]);
+      } else if (option == "--metadata") {
+        const std::string pair = argv[++i];
+        options.user_metadata[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
+      } else if (option == "--set") {
+        set_element(model, argv[++i]);
+      } else {
+        return 2;
+      }
+    }
+    if (grid) {
+      save_grid(argv[1], options);
+      return 0;
+    }
+    cairn::StateDict state{{"model", model},
+                           {"large", torch::arange(70'000, torch::kInt32)},  // above the size from which payloads lie on pages
+                           {"step", *options.step},
+                           {"name", "grün"}};
+    if (with_complex) state.insert("complex", torch::zeros({2}, torch::kComplexFloat));
     cairn::save(state, argv[1], options);
     return 0;
   } catch (const std::exception& error) {
