@@ -2,7 +2,7 @@
 
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/tests/support/rank_threads.hpp>
+#include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/distributed_tensor.hpp>
 

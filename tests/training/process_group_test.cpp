@@ -1,6 +1,6 @@
 #include <cairn/tests/support/torch.hpp>
 
-#include <cairn/tests/support/rank_threads.hpp>
+#include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/process_mesh.hpp>
 

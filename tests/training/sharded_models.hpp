@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include <cairn/tests/support/rank_threads.hpp>
+#include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/training/fully_shard.hpp>
 
 namespace cairn::testing {

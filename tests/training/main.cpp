@@ -1,0 +1,5 @@
+// The main function of the tests of sharded training, whose ranks are threads, or the processes of cairn-launch.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <cairn/runtime/testing.hpp>
+
+int main(int argc, char** argv) { return cairn::testing::run_ranks(argc, argv); }
