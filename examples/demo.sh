@@ -1,6 +1,6 @@
 #!/bin/bash
 # Shows Cairn at work on a fresh Debian 12: installs what is needed, builds the example trainer, trains it on 4 ranks, resumes the run
-# on 2, and looks at what was saved. Works from any directory and may be run again; the second run only trains.
+# on 2, goes on with the model sharded over 4, looks at what was saved, and asks why a save has failed. Works from any directory and may be run again; the second run only trains.
 #
 #   examples/demo.sh [DIRECTORY]     where checkpoints go; default: a new temporary directory
 set -euo pipefail
@@ -9,7 +9,7 @@ case ${1:-} in -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; ex
 run_dir=$(readlink -m "${1:-$(mktemp -d -t cairn_demo.XXXXXX)}")/char_lm
 bin=$source_dir/build/release/bin
 
-steps=6
+steps=7
 step() { current=$((${current:-0} + 1)); printf '\n=== %d/%d %s (%d s since the start)\n' "$current" "$steps" "$1" "$SECONDS"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 
@@ -41,10 +41,13 @@ else
   exit 1
 fi
 
+step "Go on with the model and its optimizer sharded over 4 ranks, from the same checkpoint"
+show "$bin/cairn-launch" -n 4 -- "$bin/char_lm" --parallel full --steps 40 --save-every 5 --dir "$run_dir" --resume
+
 step "What was saved"
 show ls -R "$run_dir"
-show "$bin/cairn" inspect "$run_dir/step_30"
-show "$bin/cairn" verify "$run_dir/step_30"
+show "$bin/cairn" inspect "$run_dir/step_40"
+show "$bin/cairn" verify "$run_dir/step_40"
 
 step "Kill a rank in the middle of a save, and ask why it failed"
 show "$bin/cairn-launch" -n 4 --keep-going --trace "$run_dir/traces" --inject 'kill@hook:write_data,rank=2,nth=2' -- \
