@@ -35,19 +35,23 @@ void check_publications(const Job& job, Ledger& ledger) {
 }
 
 void check_places(const Job& job, Ledger& ledger) {
-  std::map<std::string, std::uint64_t> reported;  // by place: the last call
+  std::map<std::string, const Report*> reported;  // by place: the last call
   for (const Report& report : ledger.reports()) {
     if (report.job != job.index() || report.operation != protocol::Operation::kSave) continue;
     if (report.finished.committed != Committed::kYes) continue;
     auto& last = reported[job.spec().program[report.ordinal - 1].place];
-    last = std::max(last, report.ordinal);
+    if (last == nullptr || last->ordinal < report.ordinal) last = &report;
   }
+  const auto publications = ledger.publications();
+  const auto number_of = [&](const std::string& save_id) {  // among all publications, from 1; 0: it is none
+    const auto found = std::find(publications.begin(), publications.end(), save_id);
+    return found == publications.end() ? 0 : found - publications.begin() + 1;
+  };
   for (const auto& [place, last] : reported) {
     const std::string save_id = ledger.current(place).value_or("");
-    const auto call = call_of(job, ledger, save_id);
-    if (!call || *call < last)
+    if (number_of(save_id) < number_of(last->finished.save_id))
       ledger.accuse("job " + std::to_string(job.index()) + ": " + place + " holds \"" + save_id + "\", but call " +
-                    std::to_string(last) + " was reported as committed there");
+                    std::to_string(last->ordinal) + " was reported as committed there");
   }
 }
 

@@ -9,7 +9,7 @@ class Job;
 class Ledger;
 
 // Of a job that is over: that its saves, wherever they went, were published in the order of the calls; and that each place holds the
-// last of its saves that a call has reported as committed, or a later one. Counts what became of saves that others were made in the place of.
+// last of its saves that a call has reported as committed, or a later one, of whichever job. Counts what became of saves that others were made in the place of.
 void check_order(Job& job, Ledger& ledger, Coverage& coverage);
 
 }  // namespace cairn::simulation
