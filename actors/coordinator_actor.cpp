@@ -9,6 +9,7 @@
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/actors/recording/recorded.hpp>
 
 namespace cairn {
 namespace {
@@ -45,6 +46,8 @@ class Coordinator : public CoordinatorActor::base {
   }
 
  private:
+  using Machine = Recorded<protocol::CoordinatorMachine>;
+
   void step_all(const protocol::Event& event) {
     if (const auto* down = std::get_if<protocol::PeerDown>(&event))
       if (!down->reachable) down_.insert_or_assign(down->rank, *down);
@@ -66,14 +69,15 @@ class Coordinator : public CoordinatorActor::base {
     tap_.set_cause(0);
   }
 
-  protocol::CoordinatorMachine& machine_of(const std::string& checkpointer) {
+  Machine& machine_of(const std::string& checkpointer) {
     if (auto* known = machines_.find(checkpointer)) return *known;
     auto& made = machines_.make(checkpointer);
+    made.record_to(tap_);
     for (const auto& [rank, down] : down_) made.step(down);
     return made;
   }
 
-  void perform(const std::string& checkpointer, const protocol::CoordinatorMachine& machine, protocol::Effects effects) {
+  void perform(const std::string& checkpointer, const Machine& machine, protocol::Effects effects) {
     for (auto& effect : effects) {
       if (auto* send = std::get_if<protocol::Send>(&effect)) {
         supervisor_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(*send)}));
@@ -93,7 +97,7 @@ class Coordinator : public CoordinatorActor::base {
   Tap tap_;
   const int rank_;
   const std::uint64_t life_;
-  MachineTable<protocol::CoordinatorMachine> machines_;
+  MachineTable<Machine> machines_;
   std::map<int, protocol::PeerDown> down_;  // for machines that are made later
   TimerQueue timers_;
 };

@@ -94,6 +94,7 @@ struct RankConfig {
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
   std::string trace_directory;         // where all events go to, in files; "": nowhere
+  bool trace_contents = false;         // with what state machines are given and decide: check_traces can go through it again
   std::shared_ptr<Injector> injector;  // faults on purpose; null: none
 };
 

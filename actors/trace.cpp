@@ -6,34 +6,14 @@
 #include <new>
 #include <type_traits>
 
+#include <cairn/tracing/trace_text.hpp>
+
 namespace cairn {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<ObservedEvent> && std::is_trivially_destructible_v<ObservedEvent>);
 
 constexpr std::size_t kTextShare = 8;  // one part of so many is for texts
-
-const char* verb(EventKind kind) {
-  switch (kind) {
-    case EventKind::kSent:
-      return "sent";
-    case EventKind::kHandled:
-      return "handled";
-    case EventKind::kState:
-      return "state";
-    case EventKind::kOperation:
-      return "ran";
-    case EventKind::kBegan:
-      return "began";
-    case EventKind::kCall:
-      return "called";
-    case EventKind::kFailure:
-      return "failure:";
-    case EventKind::kOutcome:
-      return "ended:";
-  }
-  return "?";
-}
 
 void append_line(std::string& text, const ObservedEvent& event) {
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(event.time.time_since_epoch()).count();
@@ -42,7 +22,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
                 static_cast<long long>(micros % 1000000), event.rank, static_cast<unsigned long long>(event.id),
                 static_cast<unsigned long long>(event.attempt));
   text += head;
-  text.append(event.actor).append(" ").append(verb(event.kind)).append(" ").append(event.name);
+  text.append(event.actor).append(" ").append(verb_of(event.kind)).append(" ").append(event.name);
   if (event.peer >= 0) {
     const bool to_peer = event.kind == EventKind::kSent;
     if (event.kind == EventKind::kFailure)
@@ -55,6 +35,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
   if (event.duration.count() != 0) {
     text += ", " + std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(event.duration).count()) + " us";
   }
+  if (!event.before.empty()) text.append(": ").append(event.before).append(" ->");
   if (!event.detail.empty()) text.append(", ").append(event.detail);
   if (!event.text.empty()) text.append(": ").append(event.text);
   if (!event.ok && event.kind != EventKind::kFailure) text += event.kind == EventKind::kState ? ", ignored" : ", failed";
@@ -63,11 +44,12 @@ void append_line(std::string& text, const ObservedEvent& event) {
 
 }  // namespace
 
-Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock)
+Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock, bool keeps_contents)
     : rank_(rank),
       capacity_(std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
       observer_(std::move(observer)),
       clock_(clock),
+      keeps_contents_(keeps_contents),
       ring_(std::allocator<Kept>().allocate(capacity_)),
       text_capacity_(ring_bytes / kTextShare),
       texts_(new char[text_capacity_]) {}
@@ -84,6 +66,7 @@ std::uint64_t Tracer::record(ObservedEvent event) noexcept {
     event.id = next_++;
     Kept& kept = *new (&ring_[(event.id - 1) % capacity_]) Kept{event};
     kept.event.text = {};
+    kept.event.content = {};
     keep_text(event.text, kept);
   }
   if (observer_) observer_->on_event(event);

@@ -25,8 +25,9 @@ struct TraceSnapshot {
 
 class Tracer {
  public:
-  // `ring_bytes`: memory for the last events, at least one. `observer` may be null.
-  Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock());
+  // `ring_bytes`: memory for the last events, at least one. `observer` may be null. `keeps_contents`: it wants the contents of decisions.
+  Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock(),
+         bool keeps_contents = false);
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -34,6 +35,7 @@ class Tracer {
   // Fills in time, wall time, rank and id, keeps the event and passes it on. Returns its id. The names of `event` live for ever.
   std::uint64_t record(ObservedEvent event) noexcept;
   MonotonicTime now() const { return clock_.now(); }
+  bool keeps_contents() const { return keeps_contents_; }
 
   TraceSnapshot snapshot() const;
   // The ring as text, one line an event, oldest first.
@@ -51,6 +53,7 @@ class Tracer {
   const std::size_t capacity_;
   const std::shared_ptr<Observer> observer_;
   const Clock& clock_;
+  const bool keeps_contents_;
 
   mutable std::mutex mutex_;
   Kept* const ring_;  // memory that no event has reached yet is not touched

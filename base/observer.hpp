@@ -22,12 +22,16 @@ enum class EventKind : std::uint8_t {
   kFailure,  // one entry of the failure map that a call has ended with: `peer` is whose, -1 this rank's own; `name` its kind, `detail`
              // its code, `number` its position in that rank's trace, `text` the exception's type and text
   kOutcome,  // a call has ended on this rank; `detail` says whether the checkpoint exists, `text` the save id
+  kDecision,  // a state machine was given an event, which `name` says: `before` and `detail` are its states before and after, `number` a
+              // digest of the event and of what the machine decided; not `ok`: it could not go on
+  kStore,  // an operation of a store that took long, or failed, has ended: `name` says which, `text` on what, and what was thrown;
+           // `detail` is the error's code; on whatever thread that was
 };
 
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Borrowed for the call. Names are those of types, states and actors, and live for ever; `text` is the only one that does not. What never
+// Borrowed for the call. Names are those of types, states and actors, and live for ever; `text` and `content` do not. What never
 // is in an event: tensor data, secrets, values of the user's metadata. What is: ids of checkpoints, and the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
@@ -40,9 +44,13 @@ struct ObservedEvent {
   std::optional<Phase> phase;  // of hooks and failures
   std::string_view actor;      // who sent or handled it
   std::string_view name;       // message type, state change or operation
-  std::string_view detail;     // see kFailure and kOutcome
+  std::string_view detail;     // see kFailure, kOutcome, kDecision and kStore
+  std::string_view before;     // see kDecision
   std::string_view text;       // at most kEventTextMax bytes
-  std::uint64_t number = 0;    // see kCall and kFailure
+  // Of kDecision where everything is recorded: the event itself and what was decided, so that both can be gone through again
+  // (actors/recording). Of any size; in files only, never in a ring.
+  std::string_view content;
+  std::uint64_t number = 0;    // see kCall, kFailure and kDecision
   std::uint64_t bytes = 0;     // of the message's frame or of the operation's data, 0 for local messages
   std::uint64_t id = 0;        // of this event: increases by one per event of a rank, from 1
   // Id of the event that led to this one, 0 if none: of the sending, for what was handled; in the trace of `peer`, for a message of

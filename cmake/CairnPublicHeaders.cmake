@@ -20,8 +20,10 @@ set(CAIRN_PUBLIC_HEADERS
     tracing/trace_chain.hpp
     tracing/trace_diagnosis.hpp
     tracing/trace_directory.hpp
+    tracing/trace_explanation.hpp
     tracing/trace_file.hpp
     tracing/trace_messages.hpp
+    tracing/trace_text.hpp
     state/adapters.hpp
     state/device_mesh.hpp
     state/fields.hpp
@@ -53,6 +55,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/process_groups.hpp
     runtime/sharded_optimizer.hpp
     runtime/testing.hpp
+    runtime/trace_check.hpp
     runtime/world.hpp
     tests/storage/store_conformance.hpp
     tests/storage/store_tools.hpp)

@@ -113,6 +113,13 @@ class Process {
   std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // and how many have not taken it yet
 };
 
+// "DIR", "full:DIR" for contents too; "full" alone is a directory of its own in the working directory.
+void trace_as_asked(const std::string& asked, RankConfig& config) {
+  const std::string full = "full";
+  config.trace_contents = asked == full || asked.rfind(full + ":", 0) == 0;
+  config.trace_directory = !config.trace_contents ? asked : asked == full ? "cairn-trace" : asked.substr(full.size() + 1);
+}
+
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection();
   if (!options.backends.empty()) parse_backends(options.backends);  // refuses what it cannot read
@@ -124,8 +131,9 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.options = options.runtime;
   config.observer = options.observer;
   config.trace_directory = options.trace_directory;
-  if (const char* const directory = std::getenv("CAIRN_TRACE"); directory != nullptr && config.trace_directory.empty())
-    config.trace_directory = directory;
+  config.trace_contents = options.trace_contents;
+  if (const char* const asked = std::getenv("CAIRN_TRACE"); asked != nullptr && config.trace_directory.empty())
+    trace_as_asked(asked, config);
   config.injector = active_injector();
   return config;
 }

@@ -60,6 +60,10 @@ struct WorldOptions {
   // Where each rank writes every message, hook and change of state as it happens (docs/tracing.md), for `cairn trace` to read: a directory
   // that all ranks may share; at most 256 MiB a rank, the oldest go first. Empty: what CAIRN_TRACE names; if that is empty too, nowhere.
   std::string trace_directory;
+  // What state machines are given and decide is written too, so that `cairn trace check` can go through it again: the contents of all
+  // messages between ranks, no data of tensors; at most 4 GiB a rank. CAIRN_TRACE=full:DIR does the same, CAIRN_TRACE=full with DIR
+  // "cairn-trace".
+  bool trace_contents = false;
   // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of each rank, in this directory. Empty:
   // saves by Cairn's own writer leave it in the directory that holds the checkpoint. There must be a directory; after 16 reports no more
   // are written there. Nothing is left of calls that were only cancelled.

@@ -76,6 +76,7 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std:
   } else if (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy)) {
     failure.hook = running_hook(trace, clocks, failure.rank);
   }
+  if (is_gone(failure)) failure.own_phase = own_phase_of(trace, clocks, failure.rank);
 }
 
 using EventsByRank = std::map<int, const ObservedEvent*>;  // by the failing rank

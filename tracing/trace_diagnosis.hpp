@@ -31,9 +31,11 @@ struct TracedHook {
 // An entry of the failure map, with what the traces say beside it.
 struct TracedFailure {
   int rank = 0;
-  std::string kind;                   // "raised"
-  std::string code;                   // "kNoSpace"
-  std::string phase;                  // "write"
+  std::string kind;   // "raised"
+  std::string code;   // "kNoSpace"
+  std::string phase;  // "write"
+  // Where a rank that is gone stood by its own trace; "" if that tells nothing. `phase` is where those stood who missed it.
+  std::string own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // that failed, or that was running when the rank was last heard of
   std::optional<WallTime> last_sign;  // the last event of that rank within this attempt; nothing: it has no trace

@@ -35,10 +35,14 @@ struct TraceHeader {
   std::uint32_t part = 1;     // of a stream: which of its files, from 1
   std::uint64_t process = 0;  // its number in its operating system
   std::string host;
+  bool contents = false;  // decisions have their contents: `check_traces` can go through them again
   // Both clocks at one moment.
   MonotonicTime monotonic;
   WallTime wall;
 };
+
+// Larger contents of an event are left out.
+inline constexpr std::uint64_t kTraceContentBytesMax = 64u << 20;
 
 // A run of bytes that are no records as they were written.
 struct TraceDamage {
@@ -63,17 +67,18 @@ class TraceNames {
 // Reads one file from its beginning to its end, in bounded memory. Not thread-safe.
 class TraceFileReader {
  public:
-  // Reads the header. `names` keeps the names of events; null: the reader does. Throws kNotFound, kPermission or kUnavailable for a file
+  // Reads the header. `names` keeps the names of events; null: the reader does. `contents`: of events are to be put together, at most
+  // kTraceContentBytesMax in memory; otherwise they are passed over. Throws kNotFound, kPermission or kUnavailable for a file
   // that cannot be read; kCorrupt for one that is no trace, or whose header is damaged or cut off; kUnsupported for a version later than
   // kTraceVersion.
-  explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
+  explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr, bool contents = false);
   ~TraceFileReader();
   TraceFileReader(const TraceFileReader&) = delete;
   TraceFileReader& operator=(const TraceFileReader&) = delete;
 
   const TraceHeader& header() const;
-  // The next event in the order of the file, which may differ from that of the ids where threads met. Its text lives until the next call,
-  // its names as long as `names`. False at the end. Throws kUnavailable.
+  // The next event in the order of the file, which may differ from that of the ids where threads met. Its text and content live until
+  // the next call, its names as long as `names`; content of which a piece is damaged is empty. False at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
 
   // So far; of all of the file once `next` has returned false.

@@ -112,6 +112,18 @@ int coordinator_of(const Trace& trace) {
   return -1;
 }
 
+std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank) {
+  const bool coordinates = coordinator_of(trace) == rank;
+  const auto states = states_of(trace, clocks, rank, coordinates ? kCoordinatorState : kRankState);
+  if (states.empty()) return "";
+  const std::string_view last = states.back().name;
+  if (coordinates && last == "settling") return "finish";
+  if (!coordinates && last == "planned") return "global_plan";
+  for (const auto& [name, names] : kPhases)
+    if ((coordinates ? names.of_coordinator : names.of_ranks) == last) return name_of(name, trace);
+  return "";
+}
+
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator) {
   const auto states = rank_states(trace, clocks);
   const auto of_coordinator = states_of(trace, clocks, coordinator, kCoordinatorState);

@@ -22,6 +22,9 @@ std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks
 // Whose trace has the coordinator's states; -1: nobody's.
 int coordinator_of(const Trace& trace);
 
+// In which phase the trace of a rank has it, and of the coordinator the save or load, in the end; "": that is not to be seen.
+std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
+
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);
 
 // The longest time for which the coordinator waited for the last ranks' answers in one phase.

@@ -48,6 +48,8 @@ void write_trace_file(const std::string& path, const TraceHeader& header, const 
 class TraceStream final : public Observer {
  public:
   static constexpr std::uint64_t kBytesMax = 256u << 20;
+  // With contents: those that lack their beginning cannot be gone through again.
+  static constexpr std::uint64_t kBytesMaxWithContents = std::uint64_t{4} << 30;
 
   // Makes the directory, and in it the first file. Throws as write_trace_file.
   TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax);

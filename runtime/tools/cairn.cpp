@@ -35,6 +35,7 @@ Examples:
   cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
   cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
+  cairn trace check traces                      whether the state machines decide so again; of CAIRN_TRACE=full:DIR
   cairn trace list traces                       all saves and loads; choose one with --attempt NUMBER
 
 Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one.
@@ -80,6 +81,7 @@ class TraceCommands {
     diff_->add_option("--attempt", choice_.attempt, "Which one of A, as for other commands");
     diff_->add_option("--with", after_.attempt, "Which one of B");
     diff_->add_flag("--json", choice_.json, "Print JSON");
+    check_ = add("check", "Have the state machines decide again on all that was recorded, and compare");
     export_ = add("export", "Write it in a format of other tools");
     export_->add_option("--to", format_, "perfetto: JSON for ui.perfetto.dev and chrome://tracing")
         ->required()
@@ -95,6 +97,7 @@ class TraceCommands {
     if (*timeline_) return trace_timeline(choice_, columns_);
     if (*critical_path_) return trace_critical_path(choice_, rank_);
     if (*diff_) return compare();
+    if (*check_) return trace_check(choice_);
     if (*export_) return trace_export(choice_, output_);
     if (choice_.directory.empty())
       throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
@@ -127,10 +130,10 @@ class TraceCommands {
   void add_filters() {
     messages_->add_option("--rank", filters_.rank, "Of this rank");
     messages_->add_option("--actor", filters_.actor, "Of this actor")
-        ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "coordinator"}));
+        ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "store", "coordinator"}));
     messages_->add_option("--name,--type", filters_.name, "Whose message type, hook or state has this in its name");
     messages_->add_option("--kind", filters_.kind, "Of this kind")
-        ->check(CLI::IsMember({"sent", "handled", "is", "began", "ended", "called"}));
+        ->check(CLI::IsMember({"sent", "handled", "is", "decided", "began", "ended", "did", "called"}));
     messages_->add_option("--phase", filters_.phase, "Hooks and failures of this phase")
         ->check(CLI::IsMember({"join", "local_plan", "global_plan", "write", "read", "finish"}));
     messages_->add_option("--grep", filters_.text, "Whose line has this text");
@@ -154,6 +157,7 @@ class TraceCommands {
   CLI::App* timeline_ = nullptr;
   CLI::App* critical_path_ = nullptr;
   CLI::App* diff_ = nullptr;
+  CLI::App* check_ = nullptr;
   CLI::App* export_ = nullptr;
 };
 

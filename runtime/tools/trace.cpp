@@ -9,28 +9,6 @@
 namespace cairn::tools {
 namespace {
 
-const char* verb(EventKind kind) {
-  switch (kind) {
-    case EventKind::kSent:
-      return "sent";
-    case EventKind::kHandled:
-      return "handled";
-    case EventKind::kState:
-      return "is";
-    case EventKind::kOperation:
-      return "ended";
-    case EventKind::kBegan:
-      return "began";
-    case EventKind::kCall:
-      return "called";
-    case EventKind::kFailure:
-      return "was told:";
-    case EventKind::kOutcome:
-      return "has the";
-  }
-  return "?";
-}
-
 bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
   if (std::chrono::duration<double>(attempt.begin().time_since_epoch()).count() < choice.after) return false;
@@ -101,15 +79,20 @@ std::string describe_event(const ObservedEvent& event) {
     return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
   }
   if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
-  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb(event.kind), name);
+  if (event.kind == EventKind::kDecision)
+    return fmt::format("{} decided {}{}: {} -> {}{}", event.actor, name,
+                       event.peer < 0 ? "" : fmt::format(" from rank {}", event.peer), event.before, event.detail,
+                       event.text.empty() ? "" : ": " + printable(std::string(event.text)));
+  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb_of(event.kind), name);
   if (event.kind == EventKind::kFailure)
     text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
   else if (event.peer >= 0)
     text += fmt::format(" {} rank {}", event.kind == EventKind::kSent ? "to" : "from", event.peer);
   if (event.kind == EventKind::kOutcome) text += event.ok ? ": success" : ": failure";
   if (event.kind == EventKind::kOutcome) text += fmt::format(", committed {}", event.detail);
-  if (event.kind == EventKind::kOperation) text += fmt::format(" after {}", human_duration(event.duration));
-  if (event.kind == EventKind::kOperation && !event.ok) text += ", FAILED";
+  const bool took_time = event.kind == EventKind::kOperation || event.kind == EventKind::kStore;
+  if (took_time) text += fmt::format(" after {}", human_duration(event.duration));
+  if (took_time && !event.ok) text += ", FAILED";
   if (!event.text.empty()) text += ": " + printable(std::string(event.text));
   return text;
 }
@@ -117,13 +100,14 @@ std::string describe_event(const ObservedEvent& event) {
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
   const WallTime time = opened.clocks.at(event);
   Json json{{"rank", event.rank},        {"id", event.id},       {"seconds", opened.seconds(time)},
-            {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb(event.kind)},
+            {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb_of(event.kind)},
             {"name", event.name}};
   if (event.peer >= 0) json["peer"] = event.peer;
   if (event.cause != 0) json["cause"] = event.cause;
   if (event.attempt != 0) json["attempt"] = event.attempt;
   if (event.phase) json["phase"] = to_string(*event.phase);
   if (!event.detail.empty()) json["detail"] = event.detail;
+  if (!event.before.empty()) json["before"] = event.before;
   if (event.bytes != 0) json["bytes"] = event.bytes;
   if (event.duration.count() != 0) json["duration_seconds"] = std::chrono::duration<double>(event.duration).count();
   if (event.queued.count() != 0) json["queued_seconds"] = std::chrono::duration<double>(event.queued).count();
@@ -202,7 +186,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     if (options.rank && event->rank != *options.rank) continue;
     if (!options.actor.empty() && event->actor != options.actor) continue;
     if (!options.name.empty() && event->name.find(options.name) == std::string_view::npos) continue;
-    if (!options.kind.empty() && options.kind != verb(event->kind)) continue;
+    if (!options.kind.empty() && options.kind != verb_of(event->kind)) continue;
     if (!options.phase.empty() && (!event->phase || options.phase != to_string(*event->phase))) continue;
     if (options.failed && event->ok) continue;
     const double seconds = opened.seconds(opened.clocks.at(*event));

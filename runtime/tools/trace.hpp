@@ -12,7 +12,9 @@
 #include <cairn/tracing/trace_chain.hpp>
 #include <cairn/tracing/trace_diagnosis.hpp>
 #include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_explanation.hpp>
 #include <cairn/tracing/trace_messages.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::tools {
 
@@ -47,6 +49,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
 int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
+int trace_check(const TraceChoice& choice);
 int trace_export(const TraceChoice& choice, const std::string& path);  // "" or "-": to standard output
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------

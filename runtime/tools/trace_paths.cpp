@@ -11,59 +11,13 @@ namespace cairn::tools {
 namespace {
 
 constexpr std::size_t kStepsShown = 60;
+constexpr std::size_t kFailuresExplained = 1;
 
 void check_rank(const OpenedTrace& opened, std::optional<int> rank) {
   if (!rank || opened.trace.events.count(*rank) != 0) return;
   if (*rank < 0 || *rank >= opened.trace.job.world_size)
     throw WrongUse(fmt::format("there is no rank {} in a world of {}", *rank, opened.trace.job.world_size));
   throw WrongUse(fmt::format("rank {} has no trace of this call", *rank));
-}
-
-// Sections of `explain`: each is a chain that ends at an event of interest.
-struct Section {
-  std::string title;
-  std::vector<ChainLink> chain;
-};
-
-const ObservedEvent* last_of(const Trace& trace, int rank) {
-  const auto found = trace.events.find(rank);
-  return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
-}
-
-// The event that a failure in the map stands for: where it was thrown, or of a rank that is gone the hook that it was in, or its last sign.
-const ObservedEvent* origin_of(const OpenedTrace& opened, const TracedFailure& failure) {
-  for (const auto& [rank, events] : opened.trace.events)
-    for (const auto& event : events) {
-      if (event.kind != EventKind::kFailure || event.number == 0) continue;
-      const int whose = event.peer < 0 ? rank : event.peer;
-      if (whose != failure.rank) continue;
-      const auto* const origin = opened.trace.find(whose, event.number);
-      if (origin != nullptr) return origin;
-    }
-  const ObservedEvent* last = last_of(opened.trace, failure.rank);
-  if (last == nullptr || !failure.hook || failure.hook->duration) return last;
-  for (const auto& event : opened.trace.events.at(failure.rank))
-    if (event.kind == EventKind::kBegan && event.name == failure.hook->name) last = &event;
-  return last;
-}
-
-std::vector<Section> sections_of(const OpenedTrace& opened, const Diagnosis& diagnosis, std::optional<int> rank) {
-  std::vector<Section> sections;
-  for (const auto& failure : diagnosis.failures) {
-    if (rank && failure.rank != *rank) continue;
-    if (const auto* const origin = origin_of(opened, failure)) {
-      const std::string rank_text = fmt::format("rank {}", failure.rank);
-      std::string title = "The last sign of " + rank_text + ", and what led to it";
-      if (origin->kind == EventKind::kOperation && !origin->ok) title = "What led to the failure of " + rank_text;
-      if (origin->kind == EventKind::kBegan) title = "What " + rank_text + " was in when it was last heard of, and what led to it";
-      sections.push_back({std::move(title), causal_chain(opened.trace, *origin)});
-    }
-    if (!rank) break;  // the others have causes of the same kind; each can be asked for
-  }
-  if (const auto* const outcome = last_outcome(opened.trace, opened.clocks, rank))
-    sections.push_back(
-        {fmt::format("What led to the end of the call on rank {}", outcome->rank), causal_chain(opened.trace, *outcome)});
-  return sections;
 }
 
 // Change of one state machine's state that an event led to, to be said beside it.
@@ -105,7 +59,13 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
   const OpenedTrace opened(choice);
   check_rank(opened, rank);
   const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-  const auto sections = sections_of(opened, diagnosis, rank);
+  auto sections = explain(opened.trace, opened.clocks, diagnosis, rank);
+  // Of many failures the others have causes of the same kind; each can be asked for.
+  std::size_t failures = 0, unsaid = 0;
+  for (auto section = sections.begin(); section != sections.end();) {
+    const bool is_one_more = section->is_failure && ++failures > kFailuresExplained;
+    section = is_one_more ? (++unsaid, sections.erase(section)) : section + 1;
+  }
   Json json = Json::array();
   const std::vector<ChainLink>* previous = nullptr;
   for (const auto& section : sections) {
@@ -135,9 +95,14 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
       }
       before = time;
     }
-    json.push_back({{"title", section.title}, {"steps", std::move(steps)}});
+    Json entry{{"title", section.title}, {"rank", section.rank}};
+    if (section.is_failure) entry["phase"] = section.phase;
+    entry["steps"] = std::move(steps);
+    json.push_back(std::move(entry));
     if (!choice.json) std::cout << '\n';
   }
+  if (unsaid != 0 && !choice.json)
+    std::cout << fmt::format("{} more failed: explain --rank N says what led to that of rank N\n", unsaid);
   if (choice.json) print_json(json);
   if (sections.empty() && !choice.json) std::cout << "no outcome of the call is in the traces\n";
   return kFine;

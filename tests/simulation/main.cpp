@@ -1,4 +1,4 @@
-// Of its own: --seeds=FROM..TO, --trace, --bug=NAME. See options.hpp.
+// Of its own: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace, --bug=NAME. See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/tests/support/torch.hpp>
 // torch first
@@ -14,18 +14,24 @@ Options& options() {
   return instance;
 }
 
+void take_range(const std::string& range, std::uint64_t& first, std::uint64_t& last) {
+  const std::size_t dots = range.find("..");
+  first = std::stoull(range);
+  last = dots == std::string::npos ? first : std::stoull(range.substr(dots + 2));
+}
+
 }  // namespace cairn::simulation
 
 int main(int argc, char** argv) {
+  using cairn::simulation::take_range;
   auto& options = cairn::simulation::options();
   options.program = argv[0];
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("--seeds=", 0) == 0) {
-      const std::string range = argument.substr(8);
-      const std::size_t dots = range.find("..");
-      options.first_seed = std::stoull(range);
-      options.last_seed = dots == std::string::npos ? options.first_seed : std::stoull(range.substr(dots + 2));
+      take_range(argument.substr(8), options.first_seed, options.last_seed);
+    } else if (argument.rfind("--trace-seeds=", 0) == 0) {
+      take_range(argument.substr(14), options.first_trace_seed, options.last_trace_seed);
     } else if (argument == "--trace") {
       options.trace = true;
     } else if (argument.rfind("--bug=", 0) == 0) {

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include <cairn/actors/call_events.hpp>
+#include <cairn/actors/local_messages.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/tests/simulation/world.hpp>
@@ -26,13 +28,19 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 }  // namespace
 
 SimulatedRank::SimulatedRank(World& world, Job& job, int rank)
-    : world_(world), job_(job), rank_(rank), client_(world.files, *this), calls_max_(job.spec().program.size()) {
+    : world_(world),
+      job_(job),
+      rank_(rank),
+      recording_(world.time, world.recordings, job.incarnation(), rank, job.size()),
+      client_(world.files, *this),
+      calls_max_(job.spec().program.size()) {
   if (at(rank) < job.spec().ranks.size()) troubles = job.spec().ranks[at(rank)];
   slot(kCheckpointer);
 }
 
 SimulatedRank::~SimulatedRank() {
   alive_ = false;
+  recording_.close();
   client_.cut_off();
   for (auto& [name, slot] : slots_) slot->drain();
 }
@@ -79,6 +87,7 @@ void SimulatedRank::kill(bool machine) {
   ++disturbances_;
   absences_.push_back({world_.time.now(), Duration::max()});
   alive_ = false;
+  recording_.close();
   backlog_.clear();
   for (auto& [name, slot] : slots_) slot->forget_hooks();
   if (machine) {
@@ -152,6 +161,7 @@ void SimulatedRank::stop_if_idle() {
   for (const auto& [name, slot] : slots_)
     if (!slot->is_idle()) return;
   alive_ = false;
+  recording_.close();
   client_.abandon(nullptr);
   job_.network().remove(rank_, false);
 }
@@ -277,6 +287,7 @@ void SimulatedRank::call_let_go(std::uint64_t call) {
 void SimulatedRank::link_up(int peer) {
   when_awake([this, peer] {
     down_.erase(peer);
+    const SimulatedTrace::Because because(recording_, record_link("LinkUp", peer, true, ""));
     for (auto& [name, slot] : slots_) slot->step_coordinator(protocol::PeerUp{peer});
     for (auto& [name, slot] : slots_) slot->step_rank(protocol::PeerUp{peer});
   });
@@ -286,6 +297,7 @@ void SimulatedRank::link_down(const protocol::PeerDown& down) {
   when_awake([this, down] {
     trace("lost rank " + std::to_string(down.rank) + ": " + down.why);
     ++links_lost_[down.rank];
+    const SimulatedTrace::Because because(recording_, record_link("LinkDown", down.rank, false, down.why));
     if (!down.reachable) down_.insert_or_assign(down.rank, down);
     for (auto& [name, slot] : slots_) slot->step_coordinator(down);
     for (auto& [name, slot] : slots_) slot->step_rank(down);
@@ -296,8 +308,26 @@ void SimulatedRank::link_down(const protocol::PeerDown& down) {
 void SimulatedRank::link_message(int peer, const std::shared_ptr<const std::string>& bytes) {
   when_awake([this, peer, bytes] {
     const protocol::Envelope envelope = protocol::decode(*bytes);
+    std::uint64_t handled = 0;
+    if (const char* const name = trace_name_of(envelope.body)) {
+      ObservedEvent event = call_event(EventKind::kHandled, name, envelope.attempt.checkpointer, envelope.attempt.counter);
+      event.peer = peer;
+      event.bytes = bytes->size();
+      handled = recording_.record("supervisor", event, envelope.id);
+    }
+    const SimulatedTrace::Because because(recording_, handled);
     receive(envelope.attempt.checkpointer, {peer, envelope.attempt.counter, envelope.body});
   });
+}
+
+std::uint64_t SimulatedRank::record_link(const char* what, int peer, bool ok, const std::string& why) {
+  ObservedEvent event;
+  event.kind = EventKind::kHandled;
+  event.name = what;
+  event.peer = peer;
+  event.text = why;
+  event.ok = ok;
+  return recording_.record("supervisor", event, 0);
 }
 
 void SimulatedRank::receive(const std::string& name, const protocol::Received& received) {

@@ -18,6 +18,7 @@
 #include <cairn/tests/simulation/disk.hpp>
 #include <cairn/tests/simulation/network.hpp>
 #include <cairn/tests/simulation/simulated_slot.hpp>
+#include <cairn/tests/simulation/simulated_trace.hpp>
 
 namespace cairn::simulation {
 
@@ -68,6 +69,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool has_replaced(std::uint64_t call) const { return replaced_.count(call) != 0; }
   bool has_spared(std::uint64_t call) const { return spared_.count(call) != 0; }
   std::string where() const;  // for texts
+  std::string state() const { return slots_.at(kCheckpointer)->state(); }
 
   RankTroubles troubles;
   // Every hook that began, with the call it belonged to.
@@ -94,6 +96,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   // --- for its slots ---
   void when_awake(std::function<void()> act);
   void trace(const std::string& text) const;
+  SimulatedTrace& recording() { return recording_; }
   void disturb() { ++disturbances_; }
   void hook_runs(std::uint64_t call, protocol::Hook hook) { hooks_run_.emplace_back(call, hook); }
   const std::shared_ptr<Tools>& tools() const { return tools_; }
@@ -115,6 +118,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void after_operation(const char* operation, const std::string& path) override;
 
   void thaw();
+  std::uint64_t record_link(const char* what, int peer, bool ok, const std::string& why);
 
   void next_call();
   void start_call();
@@ -139,6 +143,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   std::vector<Duration> coordinator_deaths_;
   std::map<int, std::uint64_t> links_lost_;
 
+  SimulatedTrace recording_;
   std::map<std::string, std::unique_ptr<SimulatedSlot>> slots_;
   SimulatedSlot* running_ = nullptr;  // whose hook is
   std::map<int, protocol::PeerDown> down_;

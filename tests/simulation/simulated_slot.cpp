@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include <cairn/actors/call_events.hpp>
+#include <cairn/actors/local_messages.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/tests/simulation/world.hpp>
@@ -50,14 +52,17 @@ SimulatedSlot::SimulatedSlot(World& world, Job& job, SimulatedRank& rank, std::s
   coordinator();
 }
 
-RankMachine& SimulatedSlot::rank_machine() {
-  if (!machine_) machine_.emplace(identity_of(job_, rank_.rank(), name_), world_.options);
+Recorded<RankMachine>& SimulatedSlot::rank_machine() {
+  if (machine_) return *machine_;
+  machine_.emplace(identity_of(job_, rank_.rank(), name_), world_.options);
+  if (Tap* const tap = rank_.recording().supervisor()) machine_->record_to(*tap);
   return *machine_;
 }
 
-CoordinatorMachine& SimulatedSlot::coordinator() {
+Recorded<CoordinatorMachine>& SimulatedSlot::coordinator() {
   if (coordinator_) return *coordinator_;
-  coordinator_ = std::make_unique<CoordinatorMachine>(identity_of(job_, rank_.rank(), name_), world_.options);
+  coordinator_ = std::make_unique<Recorded<CoordinatorMachine>>(identity_of(job_, rank_.rank(), name_), world_.options);
+  if (Tap* const tap = rank_.recording().coordinator()) coordinator_->record_to(*tap);
   for (const auto& [peer, down] : rank_.peers_down()) coordinator_->step(down);
   return *coordinator_;
 }
@@ -136,6 +141,10 @@ void SimulatedSlot::start(std::uint64_t number) {
   rank_.trace("calls " + std::string(to_string(spec.operation)) + " of " + spec.place +
               (spec.background ? " in the background" : ""));
   rank_machine();
+  ObservedEvent called = call_event(EventKind::kCall, to_string(spec.operation), name_, 0);
+  called.text = call_->checkpoint_id;
+  called.number = ordinal_;
+  const SimulatedTrace::Because because(rank_.recording(), rank_.recording().record("runtime", called, 0));
   step_rank(call);
 }
 
@@ -162,6 +171,9 @@ void SimulatedSlot::end_call(const protocol::Finished& finished) {
   report.began = call_began_;
   report.ended = world_.time.now();
   report.finished = finished;
+  if (Tap* const tap = rank_.recording().supervisor())
+    record_outcome(*tap, rank_.rank(), name_, machine_->counter(), {finished.failures, finished.committed, finished.save_id});
+  if (world_.witness != nullptr) world_.witness->reported(report);
   world_.ledger.reported(spec.place, report);
   call_.reset();
   rank_.call_returned(number_);
@@ -235,14 +247,23 @@ void SimulatedSlot::receive(const protocol::Received& received) {
 void SimulatedSlot::send(const protocol::Send& message) {
   if (message.to == rank_.rank()) {  // stays within the process, and is not encoded
     protocol::Received received{rank_.rank(), message.counter, message.body};
-    return world_.time.after(microseconds(100), [this, received = std::move(received)] {
-      rank_.when_awake([this, received] { rank_.receive(name_, received); });
+    return world_.time.after(microseconds(100), [this, received = std::move(received), cause = rank_.recording().cause()] {
+      rank_.when_awake([this, received, cause] {
+        const SimulatedTrace::Because because(rank_.recording(), cause);
+        rank_.receive(name_, received);
+      });
     });
   }
   protocol::Envelope envelope;
   envelope.attempt = {job_.incarnation(), name_, message.counter};
   envelope.sender = rank_.rank();
   envelope.body = message.body;
+  envelope.cause = rank_.recording().cause();
+  if (const char* const sent = trace_name_of(message.body)) {
+    ObservedEvent event = call_event(EventKind::kSent, sent, name_, message.counter);
+    event.peer = message.to;
+    envelope.id = rank_.recording().record("supervisor", event, envelope.cause);
+  }
   world_.coverage.hit(std::string("sent ") + name_of(message.body));
   if (const auto* standing = std::get_if<protocol::Standing>(&message.body))
     world_.coverage.hit(std::string("sent Standing: ") + name_of(standing->kind));
@@ -283,11 +304,15 @@ void SimulatedSlot::perform(protocol::Effects effects, bool for_coordinator) {
       send(*message);
     } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
       if (!for_coordinator) {
-        queue({std::move(*hook), 0, call_});
+        queue({std::move(*hook), 0, call_, rank_.recording().cause()});
       } else {
-        world_.time.after(microseconds(50), [this, hook = std::move(*hook), life = coordinator_life_] {
-          rank_.when_awake([this, hook, life] { run_for_coordinator(hook, life); });
-        });
+        world_.time.after(microseconds(50),
+                          [this, hook = std::move(*hook), life = coordinator_life_, cause = rank_.recording().cause()] {
+                            rank_.when_awake([this, hook, life, cause] {
+                              const SimulatedTrace::Because because(rank_.recording(), cause);
+                              run_for_coordinator(hook, life);
+                            });
+                          });
       }
     } else if (const auto* started = std::get_if<protocol::StartTimer>(&effect)) {
       start_timer(*started);
@@ -299,6 +324,9 @@ void SimulatedSlot::perform(protocol::Effects effects, bool for_coordinator) {
       show(shown->job);
     } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
       rank_.trace(note->what);
+      if (Tap* const tap = for_coordinator ? rank_.recording().coordinator() : rank_.recording().supervisor())
+        tap->record(call_event(EventKind::kState, note->what, name_,
+                               for_coordinator ? coordinator_->counter() : machine_->counter(), note->ok));
       world_.coverage.hit((note->ok ? "became " : "ignored: ") + std::string(note->what));
     }
   }
@@ -322,6 +350,9 @@ void SimulatedSlot::start_timer(const protocol::StartTimer& timer) {
       if (name == protocol::Timer::kProgress) return step_rank(protocol::ProgressDue{{4, 2, 4096, 1024}});
       rank_.trace("a deadline passes");
       world_.coverage.hit(protocol::is_of_coordinator(name) ? "coordinator's deadline" : "rank's deadline");
+      const char* const actor = protocol::is_of_coordinator(name) ? "coordinator" : "supervisor";
+      const SimulatedTrace::Because because(
+          rank_.recording(), rank_.recording().record(actor, call_event(EventKind::kState, trace_name_of(name), name_, 0), 0));
       if (protocol::is_of_coordinator(name))
         step_coordinator(protocol::TimerFired{name});
       else
@@ -335,7 +366,7 @@ void SimulatedSlot::start_timer(const protocol::StartTimer& timer) {
 void SimulatedSlot::run_for_coordinator(const protocol::RunHook& hook, std::uint64_t life) {
   if (life != coordinator_life_) return;
   const bool runs = call_ && machine_->counter() == hook.counter && machine_->state() != RankMachine::State::kEnding;
-  if (runs) return queue({hook, life, call_});
+  if (runs) return queue({hook, life, call_, rank_.recording().cause()});
   Failure failure;
   failure.rank = rank_.rank();
   failure.phase = hook.phase;

@@ -14,6 +14,7 @@
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/recording/recorded.hpp>
 #include <cairn/tests/simulation/fiber.hpp>
 #include <cairn/tests/simulation/rank_hooks.hpp>
 
@@ -35,7 +36,7 @@ class SimulatedSlot {
   // Between two saves or loads nothing of them is left; otherwise says what is.
   std::string leftover() const;
   bool is_idle() const;
-  bool is_coordinated_by(int rank) const { return machine_ && machine_->coordinator_rank() == rank; }
+  bool is_coordinated_by(int rank) const { return machine_ && machine_->machine().coordinator_rank() == rank; }
 
   void step_rank(const protocol::Event& event);
   void step_coordinator(const protocol::Event& event);
@@ -58,10 +59,13 @@ class SimulatedSlot {
     protocol::RunHook hook;
     std::uint64_t coordinator = 0;  // life of the coordinator that asked, 0: the rank's own
     std::shared_ptr<RunningCall> call;
+    std::uint64_t cause = 0;  // in the trace
+    std::uint64_t began = 0;  // too
+    MonotonicTime began_at{};
   };
 
-  protocol::RankMachine& rank_machine();
-  protocol::CoordinatorMachine& coordinator();
+  Recorded<protocol::RankMachine>& rank_machine();
+  Recorded<protocol::CoordinatorMachine>& coordinator();
   void end_call(const protocol::Finished& finished);
   // Who told it so, -1 if nobody did.
   int told_by(const protocol::Finished& finished) const;
@@ -74,6 +78,7 @@ class SimulatedSlot {
   void queue(QueuedHook hook);
   void start_hook();
   void run_body(QueuedHook& queued, protocol::HookDone& done);
+  std::uint64_t record_hook(EventKind kind, const QueuedHook& queued, const Failure* failure);
   const StateDict& await_turn(const RunningCall& call);
   void end_hook();
   void let_go();
@@ -84,8 +89,8 @@ class SimulatedSlot {
   const std::string name_;
 
   // As long as nobody has asked for them, there are none.
-  std::optional<protocol::RankMachine> machine_;
-  std::unique_ptr<protocol::CoordinatorMachine> coordinator_;
+  std::optional<Recorded<protocol::RankMachine>> machine_;
+  std::unique_ptr<Recorded<protocol::CoordinatorMachine>> coordinator_;
   std::uint64_t coordinator_life_ = 1;
   std::map<protocol::Timer, std::uint64_t> timers_;
   std::uint64_t last_timer_ = 0;

@@ -40,6 +40,8 @@ void SimulatedSlot::run_body(QueuedHook& queued, protocol::HookDone& done) {
   if (!rank_.alive()) return;
   rank_.trace(std::string("runs ") + name_of(hook.hook, hook.operation));
   rank_.hook_runs(number_, hook.hook);
+  queued.began = record_hook(EventKind::kBegan, queued, nullptr);
+  queued.began_at = rank_.recording().now();
   if (hook.hook == Hook::kReset && hook.operation == Operation::kSave)
     world_.ledger.saving(hook.save_id, job_.spec().program[number_ - 1].version);
   try {
@@ -78,6 +80,16 @@ void SimulatedSlot::run_body(QueuedHook& queued, protocol::HookDone& done) {
   }
 }
 
+std::uint64_t SimulatedSlot::record_hook(EventKind kind, const QueuedHook& queued, const Failure* failure) {
+  const protocol::RunHook& hook = queued.hook;
+  if (hook.hook == Hook::kRelease) return queued.cause;
+  ObservedEvent event = call_event(kind, name_of(hook.hook, hook.operation), name_, hook.counter, failure == nullptr);
+  event.phase = hook.phase;
+  if (failure != nullptr) event.text = failure->what;
+  if (kind == EventKind::kOperation) event.duration = rank_.recording().now() - queued.began_at;
+  return rank_.recording().record(actor_of(hook.hook), event, kind == EventKind::kBegan ? queued.cause : queued.began);
+}
+
 void SimulatedSlot::resume_hook() {
   if (!fiber_) return;
   rank_.resume(*this, *fiber_);
@@ -90,14 +102,17 @@ void SimulatedSlot::end_hook() {
   running_.reset();
   if (!rank_.alive()) return;
   protocol::HookDone done = std::exchange(result_, {});
-  const auto* const failure = std::get_if<Failure>(&done.result);
+  auto* const failure = std::get_if<Failure>(&done.result);
+  const std::uint64_t cause = record_hook(EventKind::kOperation, ended, failure);
+  if (failure != nullptr) failure->trace_position = cause;
   // What fails as cancelled was dropped before its turn, and is no failure of its own.
   if (ended.coordinator == 0 && failure && failure->code != ErrorCode::kCancelled && outcomes_.empty()) own_hook_failed_ = true;
   if (ended.hook.hook == Hook::kMoveData && !failure) job_.moved(name_, ended.hook.counter, rank_.rank());
   if (ended.hook.hook == Hook::kBegin && ended.call->background) rank_.call_returned(number_);
   ended.call.reset();
-  world_.time.after(microseconds(50), [this, done = std::move(done), life = ended.coordinator] {
-    rank_.when_awake([this, done, life] {
+  world_.time.after(microseconds(50), [this, done = std::move(done), life = ended.coordinator, cause] {
+    rank_.when_awake([this, done, life, cause] {
+      const SimulatedTrace::Because because(rank_.recording(), cause);
       if (life == 0) step_rank(done);
       if (life != 0 && life == coordinator_life_) step_coordinator(done);
       rank_.stop_if_idle();

@@ -184,6 +184,7 @@ void Job::on_operation(SimulatedRank& rank) {
 
 void Job::on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state) {
   const std::uint64_t number = states_[state]++;
+  if (world_.witness != nullptr) world_.witness->entered(world_.time, rank.rank(), state);
   for (std::size_t i = 0; i < spec_.troubles.size(); ++i) {
     const Trouble& trouble = spec_.troubles[i];
     if (trouble.when != Trouble::When::kState || trouble.state != state || trouble.occurrence != number || begun_[i]) continue;
@@ -197,6 +198,7 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
       trouble.rank < 0 ? (by != nullptr ? *by : *ranks_.front()) : *ranks_[static_cast<std::size_t>(trouble.rank)];
   if (ended()) return;
   world_.trace("world", to_string(trouble.what));
+  if (world_.witness != nullptr) world_.witness->befell(world_.time, rank.state());
   world_.coverage.hit(to_string(trouble.what));
   const int peer = trouble.peer == rank.rank() ? (trouble.peer + 1) % spec_.size : trouble.peer;
   switch (trouble.what) {

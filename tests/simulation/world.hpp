@@ -143,6 +143,8 @@ class World {
   const std::vector<std::string>& violations() const { return ledger.violations(); }
 
   bool tracing = false;  // to stdout
+  // A directory that is there: the traces of all ranks go to it, with contents. Empty: there are none.
+  std::string recordings;
   void trace(const std::string& who, const std::string& what) const;
 
   VirtualTime time;
@@ -155,6 +157,17 @@ class World {
   Ledger ledger;
   RuntimeOptions options;
   std::uint64_t last_content = 0;  // every save has its own
+
+  // Somebody who looks on.
+  class Witness {
+   public:
+    virtual ~Witness() = default;
+    // What was planned has begun; `state`: of the rank that it befalls.
+    virtual void befell(const VirtualTime& time, const std::string& state) = 0;
+    virtual void entered(const VirtualTime& time, int rank, protocol::CoordinatorMachine::State state) = 0;  // of a coordinator
+    virtual void reported(const Report& report) = 0;
+  };
+  Witness* witness = nullptr;  // may be null
 
   // Whose hook is running, for the disk; nullptr: nobody's.
   SimulatedRank* running = nullptr;

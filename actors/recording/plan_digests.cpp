@@ -1,0 +1,94 @@
+#include <cairn/actors/recording/plan_digests.hpp>
+
+#include <memory>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace cairn::recording {
+namespace {
+
+constexpr std::string_view kLeftOut = "left out of a recording; SHA-256 ";
+
+// Of what was left out already, nothing more.
+bool leave_out(std::string& bytes) {
+  const bool is_left_out = bytes.size() == kLeftOut.size() + 64 && std::string_view(bytes).substr(0, kLeftOut.size()) == kLeftOut;
+  if (bytes.empty() || is_left_out) return false;
+  bytes = std::string(kLeftOut) + to_hex(sha256(bytes));
+  return true;
+}
+
+// In place of what is shared, a copy if something has to go.
+template <class T>
+void replace(std::shared_ptr<const T>& shared) {
+  if (!shared) return;
+  auto copy = std::make_shared<T>(*shared);
+  if (leave_out_user_data(*copy)) shared = std::move(copy);
+}
+
+void exchange(Digest& digest, const std::map<Digest, Digest>& forms) {
+  const auto found = forms.find(digest);
+  if (found != forms.end()) digest = found->second;
+}
+
+struct LeaveOut {
+  void operator()(protocol::LocalSavePlan& message) const { replace(message.plan); }
+  void operator()(protocol::GlobalSavePlan& message) const { replace(message.plan); }
+  void operator()(protocol::LocalLoadPlan& message) const { replace(message.plan); }
+  void operator()(protocol::GlobalLoadPlan& message) const { replace(message.plan); }
+  void operator()(protocol::Written& message) const { replace(message.results); }
+  template <class Other>
+  void operator()(Other&) const {}
+};
+
+}  // namespace
+
+bool leave_out_user_data(SavePlan& plan) {
+  const bool planners = leave_out(plan.planner_data);
+  return leave_out(plan.storage_data) || planners;
+}
+
+bool leave_out_user_data(LoadPlan& plan) {
+  const bool planners = leave_out(plan.planner_data);
+  return leave_out(plan.storage_data) || planners;
+}
+
+bool leave_out_user_data(WriteResults& results) {
+  bool some = false;
+  for (auto& item : results.items) some = leave_out(item.user_data) || some;
+  return some;
+}
+
+protocol::Message without_user_data(const protocol::Message& message) {
+  protocol::Message copy = message;
+  std::visit(LeaveOut{}, copy);
+  return copy;
+}
+
+void PlanDigests::add(const Digest& recorded, const Digest& replayed) {
+  to_replayed_.insert_or_assign(recorded, replayed);
+  to_recorded_.insert_or_assign(replayed, recorded);
+}
+
+void PlanDigests::to_replayed(protocol::Message& message) const {
+  std::visit(
+      [&](auto& it) {
+        using T = std::decay_t<decltype(it)>;
+        if constexpr (std::is_same_v<T, protocol::NeedLocalPlan> || std::is_same_v<T, protocol::NeedGlobalPlan>)
+          exchange(it.digest, to_replayed_);
+      },
+      message);
+}
+
+void PlanDigests::to_recorded(protocol::Message& message) const {
+  std::visit(
+      [&](auto& it) {
+        using T = std::decay_t<decltype(it)>;
+        if constexpr (std::is_same_v<T, protocol::LocalSavePlan> || std::is_same_v<T, protocol::SameSavePlan> ||
+                      std::is_same_v<T, protocol::GlobalSavePlan> || std::is_same_v<T, protocol::UseCachedPlan>)
+          exchange(it.digest, to_recorded_);
+      },
+      message);
+}
+
+}  // namespace cairn::recording

@@ -1,0 +1,38 @@
+// What is left out of recordings, and how digests of plans go on fitting together without it. Internal.
+//
+// User-defined planners and writers put bytes of their own into plans and results; state machines carry these and never look at them. A
+// recording has their SHA-256 instead. So the digest of such a plan, which machines compute, is another one when they go through the
+// recording again: whoever does that keeps both.
+#pragma once
+
+#include <map>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/messages/control.hpp>
+
+namespace cairn::recording {
+
+// Whether something was left out.
+bool leave_out_user_data(SavePlan& plan);
+bool leave_out_user_data(LoadPlan& plan);
+bool leave_out_user_data(WriteResults& results);
+// The message without it; what it shares with others is copied where something has to go.
+protocol::Message without_user_data(const protocol::Message& message);
+
+class PlanDigests {
+ public:
+  // Of one plan: as it was, and without its user data.
+  void add(const Digest& recorded, const Digest& replayed);
+  // Of a message that a machine is given: the digest of a plan that the machine itself has sent, and so computed. All others it takes as
+  // they come.
+  void to_replayed(protocol::Message& message) const;
+  // Of a message that it sends.
+  void to_recorded(protocol::Message& message) const;
+
+ private:
+  using Forms = std::map<Digest, Digest>;
+  Forms to_replayed_;
+  Forms to_recorded_;
+};
+
+}  // namespace cairn::recording

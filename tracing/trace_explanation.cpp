@@ -1,0 +1,72 @@
+#include <cairn/tracing/trace_explanation.hpp>
+
+#include <utility>
+
+namespace cairn {
+namespace {
+
+const ObservedEvent* last_of(const Trace& trace, int rank) {
+  const auto found = trace.events.find(rank);
+  return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
+}
+
+// The event that a failure in the map stands for.
+const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure) {
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (event.kind != EventKind::kFailure || event.number == 0) continue;
+      const int whose = event.peer < 0 ? rank : event.peer;
+      if (whose != failure.rank) continue;
+      const auto* const origin = trace.find(whose, event.number);
+      if (origin != nullptr) return origin;
+    }
+  const ObservedEvent* last = last_of(trace, failure.rank);
+  if (last == nullptr || !failure.hook || failure.hook->duration) return last;
+  for (const auto& event : trace.events.at(failure.rank))
+    if (event.kind == EventKind::kBegan && event.name == failure.hook->name) last = &event;
+  return last;
+}
+
+Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
+  Explanation explanation;
+  explanation.rank = failure.rank;
+  explanation.phase = failure.phase;
+  explanation.own_phase = failure.own_phase;
+  explanation.is_failure = true;
+  const std::string who = "rank " + std::to_string(failure.rank);
+  std::string where = failure.phase.empty() ? "" : " in " + failure.phase;
+  if (!failure.own_phase.empty() && failure.own_phase != failure.phase) where += " (while it was in " + failure.own_phase + ")";
+  const auto* const origin = origin_of(trace, failure);
+  if (origin == nullptr) {
+    explanation.title = who + ", " + failure.kind + where + ": no trace of it is here";
+    explanation.title[0] = 'R';
+    return explanation;
+  }
+  if (origin->kind == EventKind::kOperation && !origin->ok)
+    explanation.title = "What led to the failure of " + who + where;
+  else if (origin->kind == EventKind::kBegan)
+    explanation.title = "What " + who + ", " + failure.kind + where + ", was in when it was last heard of, and what led to it";
+  else
+    explanation.title = "The last sign of " + who + ", " + failure.kind + where + ", and what led to it";
+  explanation.chain = causal_chain(trace, *origin);
+  return explanation;
+}
+
+}  // namespace
+
+std::vector<Explanation> explain(const Trace& trace, const TraceClocks& clocks, const Diagnosis& diagnosis,
+                                 std::optional<int> rank) {
+  std::vector<Explanation> explanations;
+  for (const auto& failure : diagnosis.failures)
+    if (!rank || failure.rank == *rank) explanations.push_back(explain_failure(trace, failure));
+  if (const auto* const outcome = last_outcome(trace, clocks, rank)) {
+    Explanation end;
+    end.title = "What led to the end of the call on rank " + std::to_string(outcome->rank);
+    end.rank = outcome->rank;
+    end.chain = causal_chain(trace, *outcome);
+    explanations.push_back(std::move(end));
+  }
+  return explanations;
+}
+
+}  // namespace cairn
