@@ -70,7 +70,7 @@ void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& 
 void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
                          const FullyShardOptions& options) {
   DigestBuilder digest;
-  digest.add(static_cast<std::uint64_t>(options.strategy));
+  digest.add(static_cast<std::uint64_t>(options.strategy)).add(static_cast<std::uint64_t>(options.offload_to_host));
   const auto& mixed = options.mixed_precision;
   digest.add(static_cast<std::int64_t>(mixed.parameters.value_or(at::ScalarType::Undefined)));
   digest.add(static_cast<std::int64_t>(mixed.reduction.value_or(at::ScalarType::Undefined)));

@@ -71,6 +71,9 @@ struct FullyShardOptions {
   bool prefetch = true;
   // kNoShard: gradients go in messages of about this size, which are sent while backward goes on. 25 MiB.
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
+  // Shards, their gradients, and so what an optimizer keeps for them, are in host memory, page-locked beside a CUDA device: parameters come
+  // to the module's device when they are gathered, and gradients go back when they are reduced. Optimizers step on the CPU.
+  bool offload_to_host = false;
   // Left alone with all that is in them: their parameters stay whole, and nobody averages their gradients.
   std::vector<const torch::nn::Module*> ignored_modules;
 };

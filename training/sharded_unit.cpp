@@ -72,6 +72,7 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   parameter.name = found.name;
   parameter.full = full;
   parameter.type = full.scalar_type();
+  parameter.place = options_.offload_to_host ? at::Device(at::kCPU) : full.device();
   parameter.rows = size[0];
   parameter.row_elements = full.numel() / std::max<std::int64_t>(size[0], 1);
   parameter.chunk_elements = ceil_div(size[0], shard_group_.size()) * parameter.row_elements;
@@ -83,7 +84,10 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   if (cut) placements.back() = Shard{0};
   const int rank = mesh_.world().world_rank();
   const Box box = *local_box(extents, mesh_.mesh(), placements, rank);
-  torch::Tensor shard = part_of(full, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous);
+  const torch::Tensor part = part_of(full, box.offsets, box.sizes);
+  torch::Tensor shard =
+      torch::empty(part.sizes(), part.options().device(parameter.place).pinned_memory(parameter.place != full.device()))
+          .copy_(part);
   parameter.shard_elements = shard.numel();
   parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());
   memory_.shards += static_cast<std::int64_t>(shard.nbytes());
@@ -169,7 +173,7 @@ void ShardedUnit::check_untouched() const {
       say(parameter, "was registered anew: its shard is gone");
     } else if (own.scalar_type() != parameter.type) {
       say(parameter, "was cast");
-    } else if (own.device() != parameter.full.device()) {
+    } else if (own.device() != parameter.place) {
       say(parameter, "was moved to another device");
     } else if (own.numel() != parameter.shard_elements || !own.is_contiguous() || memory_owner(own) == nullptr) {
       say(parameter, "got another memory");
@@ -212,7 +216,7 @@ void ShardedUnit::begin_gathering() {
   gathering_->parts = torch::empty({ranks, bytes}, options);
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor cast = shard(i).detach().to(parameters_[i].full.scalar_type());
+    const torch::Tensor cast = shard(i).detach().to(device()).to(parameters_[i].full.scalar_type());
     if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(bytes_of(cast));
     offset += bytes_per_rank(parameters_[i]);
   }
@@ -230,7 +234,7 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     if (ranks == 1) {
-      memories.push_back(shard(i).detach().to(parameter.full.scalar_type()));
+      memories.push_back(shard(i).detach().to(device()).to(parameter.full.scalar_type()));
       continue;
     }
     const std::int64_t part = bytes_per_rank(parameter);

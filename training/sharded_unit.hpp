@@ -77,8 +77,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
     torch::Tensor full;  // what the model computes with
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
-    at::ScalarType type;    // of the shard
-    std::int64_t rows = 0;  // of the full tensor
+    at::ScalarType type;          // of the shard
+    at::Device place = at::kCPU;  // the same
+    std::int64_t rows = 0;        // of the full tensor
     std::int64_t row_elements = 0;
     std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
     std::int64_t shard_elements = 0;  // of this rank

@@ -75,9 +75,10 @@ void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient)
   if (!own.defined()) return;  // nobody trains it any more
   torch::Tensor& held = own.mutable_grad();
   if (held.defined()) {
-    held.add_(gradient);
+    held.add_(gradient.to(own.device()));
   } else {
-    held = gradient.to(own.scalar_type()).variable_data();  // part of a message, but no view: optimizers detach it in place
+    held = gradient.to(own.device(), own.scalar_type())
+               .variable_data();  // part of a message, but no view: optimizers detach it in place
   }
 }
 
@@ -87,7 +88,7 @@ void ShardedUnit::take_gradients_alone() {
     if (!gradient.defined() || memory_owner(gradient) != nullptr) continue;
     if (gradient.is_sparse()) gradient = gradient.to_dense();
     const torch::Tensor own = shard(i);
-    if (own.defined() && !own.grad().defined() && gradient.scalar_type() == own.scalar_type()) {
+    if (own.defined() && !own.grad().defined() && gradient.options().type_equal(own.options())) {
       own.mutable_grad() = gradient.contiguous();
     } else {
       put_gradient(i, gradient);

@@ -162,6 +162,37 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
   }
 }
 
+TEST_CASE(
+    "fully_shard: shards that are kept in host memory, with their gradients, and optimizer state, train as those that are not") {
+  FullyShardOptions options;
+  options.offload_to_host = true;
+  SUBCASE("parameters cut over the ranks") {}
+  SUBCASE("whole parameters") { options.strategy = training::ShardingStrategy::kNoShard; }
+  SUBCASE("computing in another type") { options.mixed_precision.parameters = torch::kBFloat16; }
+  for (const int size : {1, 2}) {
+    CAPTURE(size);
+    on_ranks(size, [&](const ProcessGroup& group) {
+      const ProcessMesh mesh(group);
+      auto there = model_of<CompositeWithParameters>(16), model = model_of<CompositeWithParameters>(16);
+      FullyShardOptions on_device = options;
+      on_device.offload_to_host = false;
+      fully_shard(*there->u1, mesh, on_device);
+      fully_shard(there, mesh, on_device);
+      fully_shard(*model->u1, mesh, options);
+      fully_shard(model, mesh, options);
+      // Adam on a device and on the CPU may round differently.
+      CHECK(train_both(there, model, input_of(2, 16)) <= (ranks_use_cuda() ? 1e-5 : 0));
+      for (const auto& parameter : model->parameters()) {
+        CHECK(parameter.device().is_cpu());
+        CHECK(parameter.grad().device().is_cpu());
+        CHECK(parameter.is_pinned() == ranks_use_cuda());
+      }
+      CHECK(model->l->weight.device() == rank_device());
+      CHECK(std::isfinite(training::clip_grad_norm(*model, 1.0)));
+    });
+  }
+}
+
 TEST_CASE("fully_shard: uneven and empty shards, 3 and 4 ranks") {
   for (const int size : {3, 4}) {
     on_ranks(size, [&](const ProcessGroup& group) {

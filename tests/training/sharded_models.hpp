@@ -97,7 +97,7 @@ inline double largest_difference(const std::vector<torch::Tensor>& a, const std:
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i].sizes() != b[i].sizes()) return std::numeric_limits<double>::infinity();
-    if (a[i].numel() > 0) largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+    if (a[i].numel() > 0) largest = std::max(largest, (a[i].cpu() - b[i].cpu()).abs().max().item<double>());
   }
   return largest;
 }
