@@ -41,8 +41,8 @@ bool name_matches(const std::string& pattern, const std::string& name) {
 struct Cut {
   std::string name;  // from the parallelized module on
   torch::Tensor whole;
-  std::int64_t dim;
-  std::optional<bool> gather_output;  // nothing where the output is whole anyway
+  std::int64_t dim = 0;
+  std::optional<bool> gather_output{};  // nothing where the output is whole anyway
   bool input_is_parallel = true;
 };
 

@@ -160,7 +160,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: less staging memory than one checksum block 
 
 TEST_CASE_FIXTURE(Fixture, "engine: an operation of the store that fails, whichever it is, fails the write and leaves nothing") {
   add_variety(items);
-  for (const auto [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+  for (const auto& [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
     copy_first = first;
     std::size_t failing = 0;
     for (bool failed = true; failed; ++failing) {

@@ -18,6 +18,7 @@
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/testing.hpp>
 #include <cairn/tests/support/rank_device.hpp>
+#include <cairn/training/hooked.hpp>
 #include <cairn/training/process_group.hpp>
 
 namespace cairn::testing {
@@ -94,6 +95,13 @@ auto seeded(std::uint64_t seed, Work&& work) -> decltype(work()) {
   const std::lock_guard lock(generator_mutex());
   torch::manual_seed(seed);
   return here(work());
+}
+
+// Activation checkpointing sets the generator's state in backward: not while another rank draws in the same process.
+inline training::ActivationCheckpointOptions of_own_generator() {
+  training::ActivationCheckpointOptions options;
+  options.preserve_rng_state = std::getenv("RANK") != nullptr;
+  return options;
 }
 
 }  // namespace cairn::testing

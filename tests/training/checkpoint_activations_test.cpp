@@ -111,9 +111,9 @@ TEST_CASE("B5.1 activation checkpointing and full sharding on the same submodule
     for (const bool to_none : {true, false}) {
       for (const bool checkpoint_first : {true, false}) {
         auto plain = hundred_wide<UnitImpl>(), model = hundred_wide<UnitImpl>();
-        if (checkpoint_first) checkpoint_activations(model->seq);
+        if (checkpoint_first) checkpoint_activations(model->seq, of_own_generator());
         fully_shard(model->seq, ProcessMesh(group), linear_policy());
-        if (!checkpoint_first) checkpoint_activations(model->seq);
+        if (!checkpoint_first) checkpoint_activations(model->seq, of_own_generator());
         check_steps(plain, model, to_none);
       }
     }
@@ -128,8 +128,8 @@ TEST_CASE("B5.2 sharded units, one with the policy given as none, and activation
       none.wrap_policy = nullptr;
       fully_shard(*model->u1, ProcessMesh(group), none);
       fully_shard(*model->u2, ProcessMesh(group));
-      checkpoint_activations(model->u1->seq);
-      checkpoint_activations(model->u2->seq);
+      checkpoint_activations(model->u1->seq, of_own_generator());
+      checkpoint_activations(model->u2->seq, of_own_generator());
       check_steps(plain, model, to_none);
     }
   });
@@ -166,9 +166,9 @@ TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs a
       fully_shard(model->c2, ProcessMesh(group), half);
       fully_shard(model, ProcessMesh(group));
       if (inside) {
-        checkpoint_activations(model->c2->seq);
+        checkpoint_activations(model->c2->seq, of_own_generator());
       } else {
-        checkpoint_activations(model->c2);
+        checkpoint_activations(model->c2, of_own_generator());
       }
       model(here(torch::zeros({2, 100}))).sum().backward();
       CHECK((model->seen == std::vector<at::ScalarType>{at::kFloat}));
@@ -184,8 +184,8 @@ TEST_CASE("B5.5 activation checkpointing on submodules, the root fully sharded o
     for (const auto strategy : {training::ShardingStrategy::kFull, training::ShardingStrategy::kNoShard}) {
       for (const bool to_none : {true, false}) {
         auto plain = hundred_wide<CompositeWithParametersImpl>(), model = hundred_wide<CompositeWithParametersImpl>();
-        checkpoint_activations(model->u1->seq);
-        checkpoint_activations(model->u2->seq);
+        checkpoint_activations(model->u1->seq, of_own_generator());
+        checkpoint_activations(model->u2->seq, of_own_generator());
         FullyShardOptions options;
         options.strategy = strategy;
         options.bucket_bytes = 50'000;

@@ -331,8 +331,8 @@ TEST_CASE("parallelize: composes with fully_shard and replicate on a grid, and w
         training::fully_shard(model, grid.along("dp"));
       }
       if (around == Around::kCheckpointed) {
-        training::checkpoint_activations(model->up);
-        training::checkpoint_activations(model->down);
+        training::checkpoint_activations(model->up, of_own_generator());
+        training::checkpoint_activations(model->down, of_own_generator());
       }
       std::int64_t left = 0;
       for (const auto& parameter : model->parameters()) left += parameter.numel();
