@@ -1,6 +1,9 @@
 #!/bin/bash
 # Installs the Debian 12 packages that building and testing Cairn needs, unless they are there. Needs root only for that.
-# The list below is the only one.
+# The lists below are the only ones.
+#
+#   cmake/install_dependencies.sh            what building and most tests need
+#   cmake/install_dependencies.sh --tests    and the browser in which pages are tested
 set -euo pipefail
 
 packages=(
@@ -9,6 +12,7 @@ packages=(
   libisal-dev liburing-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   doctest-dev libbenchmark-dev
 )
+if [ "${1:-}" = --tests ]; then packages+=(chromium-headless-shell); fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -45,7 +45,7 @@ step() {  # step <what> <command>...: says what begins and how long it took
 cd "$source_dir"
 # shellcheck source=tests/support/sanitizers.sh
 . tests/support/sanitizers.sh
-step "install packages" cmake/install_dependencies.sh
+step "install packages" cmake/install_dependencies.sh --tests
 jobs=$(nproc)
 closing=()
 failed=false

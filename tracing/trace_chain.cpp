@@ -11,7 +11,7 @@ namespace {
 
 using namespace trace_names;
 
-const ObservedEvent* cause_of(const Trace& trace, const ObservedEvent& event) {
+const ObservedEvent* recorded_cause(const Trace& trace, const ObservedEvent& event) {
   if (event.cause == 0) return nullptr;
   const bool is_of_other_rank = event.kind == EventKind::kHandled && event.peer >= 0;
   return trace.find(is_of_other_rank ? event.peer : event.rank, event.cause);
@@ -49,6 +49,13 @@ std::string describe(const ChainLink& before, const ObservedEvent& event) {
 
 }  // namespace
 
+ChainLink cause_of(const Trace& trace, const ObservedEvent& event) {
+  const ObservedEvent* const before = recorded_cause(trace, event);
+  if (before != nullptr || event.kind == EventKind::kCall || event.cause != 0) return {before, false};
+  const ObservedEvent* const change = last_change_before(trace, event);
+  return {change, change != nullptr};
+}
+
 std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& event) {
   std::vector<ChainLink> chain;
   std::set<const ObservedEvent*> seen;
@@ -56,13 +63,9 @@ std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& eve
   bool waited = false;
   while (at != nullptr && seen.insert(at).second) {
     chain.push_back({at, waited});
-    waited = false;
-    const ObservedEvent* before = cause_of(trace, *at);
-    if (before == nullptr && at->kind != EventKind::kCall && at->cause == 0) {
-      before = last_change_before(trace, *at);
-      waited = before != nullptr;
-    }
-    at = before;
+    const ChainLink before = cause_of(trace, *at);
+    waited = before.waited;
+    at = before.event;
   }
   std::reverse(chain.begin(), chain.end());
   return chain;

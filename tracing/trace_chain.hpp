@@ -16,6 +16,9 @@ struct ChainLink {
   bool waited = false;
 };
 
+// What led to `event` directly, or, where nothing but time did, when its machine had last moved; null where the traces have neither.
+ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
+
 // From the earliest cause that the traces hold to `event` itself.
 std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& event);
 

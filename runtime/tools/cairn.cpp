@@ -34,6 +34,7 @@ Examples:
   cairn trace critical-path run                 what the time went into
   cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
+  cairn trace export run --to html -o save.html          a page that opens at the failure, in any browser
   cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
   cairn trace check traces                      whether the state machines decide so again; of CAIRN_TRACE=full:DIR
   cairn trace list traces                       all saves and loads; choose one with --attempt NUMBER
@@ -83,9 +84,11 @@ class TraceCommands {
     diff_->add_flag("--json", choice_.json, "Print JSON");
     check_ = add("check", "Have the state machines decide again on all that was recorded, and compare");
     export_ = add("export", "Write it in a format of other tools");
-    export_->add_option("--to", format_, "perfetto: JSON for ui.perfetto.dev and chrome://tracing")
+    export_
+        ->add_option("--to", format_,
+                     "html: a page to be opened in a browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
         ->required()
-        ->check(CLI::IsMember({"perfetto"}));
+        ->check(CLI::IsMember({"html", "perfetto"}));
     export_->add_option("-o,--output", output_, "The file; without it standard output");
   }
 
@@ -98,7 +101,7 @@ class TraceCommands {
     if (*critical_path_) return trace_critical_path(choice_, rank_);
     if (*diff_) return compare();
     if (*check_) return trace_check(choice_);
-    if (*export_) return trace_export(choice_, output_);
+    if (*export_) return trace_export(choice_, format_, output_);
     if (choice_.directory.empty())
       throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
     return trace_summary(choice_);

@@ -50,7 +50,8 @@ int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
 int trace_check(const TraceChoice& choice);
-int trace_export(const TraceChoice& choice, const std::string& path);  // "" or "-": to standard output
+// `format`: "perfetto", "html". `path`: "" or "-": to standard output.
+int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------
 
@@ -67,6 +68,10 @@ struct OpenedTrace {
   double seconds(WallTime time) const;
   WallTime begin;
 };
+
+std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
+std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's
+std::string trace_page(const OpenedTrace& opened);                                              // HTML
 
 std::string time_of_day(WallTime time);                  // "12:00:01.234", UTC
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"

@@ -159,17 +159,21 @@ class Exporter {
 
 }  // namespace
 
-int trace_export(const TraceChoice& choice, const std::string& path) {
-  const OpenedTrace opened(choice);
+std::string trace_events_json(const OpenedTrace& opened) {
   const Json json{
       {"traceEvents", Exporter(opened).events()}, {"displayTimeUnit", "ms"}, {"otherData", to_json(opened.trace.attempt)}};
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path) {
+  const OpenedTrace opened(choice);
+  const std::string text = format == "html" ? trace_page(opened) : trace_events_json(opened);
   if (path.empty() || path == "-") {
-    std::cout << text << '\n';
+    std::cout << text;
     return kFine;
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text << '\n';
+  file << text;
   file.close();
   if (!file) throw system_error("write the exported trace", path, errno);
   return kFine;

@@ -188,13 +188,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
 
 }  // namespace
 
-int trace_summary(const TraceChoice& choice) {
-  const OpenedTrace opened(choice);
-  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-  if (choice.json) {
-    print_json(to_json(opened, diagnosis));
-    return kFine;
-  }
+std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   std::vector<std::string> lines{outcome_line(opened, diagnosis)};
   const std::size_t failures = diagnosis.failures.size();
   for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
@@ -211,7 +205,17 @@ int trace_summary(const TraceChoice& choice) {
   for (std::size_t i = 0; i < notices; ++i) lines.push_back(line("notice", shortened(diagnosis.notices[i].text)));
   if (notices < diagnosis.notices.size()) lines.back() += fmt::format(" … and {} more: --json", diagnosis.notices.size() - notices);
   lines.push_back(line("traces", traces_line(opened)));
-  for (const auto& it : lines) std::cout << it << '\n';
+  return lines;
+}
+
+int trace_summary(const TraceChoice& choice) {
+  const OpenedTrace opened(choice);
+  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  if (choice.json) {
+    print_json(to_json(opened, diagnosis));
+    return kFine;
+  }
+  for (const auto& it : summary_lines(opened, diagnosis)) std::cout << it << '\n';
   return kFine;
 }
 

@@ -1,0 +1,95 @@
+// Writes traces of a job that never was, for tests of what shows them.
+//
+//   cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES      messages that each rank sends to others
+//
+// A save: all call and join, talk to each other while they write, and end. `failed`: rank 1 runs out of space in the middle. `hostile`: the same,
+// with texts that a page must not take for markup. `torn`: the traces end while all are writing.
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <string>
+
+#include <cairn/tests/tracing/scripted_traces.hpp>
+
+namespace {
+
+using cairn::testing::ScriptedTraces;
+
+constexpr const char* kHostileName = "</script><script>document.title='taken'</script><!--<script>\xe2\x80\xa8 \xff\xfe ]]>";
+
+struct Job {
+  std::string mode;
+  int ranks = 0;
+  std::uint64_t messages = 0;
+  std::string text;  // of what is thrown
+
+  bool is_hostile() const { return mode == "hostile"; }
+  bool is_failing() const { return mode == "failed" || mode == "hostile"; }
+};
+
+void script_job(ScriptedTraces& script, const Job& job) {
+  using cairn::Phase;
+  std::vector<std::uint64_t> cause(static_cast<std::size_t>(job.ranks));
+  const auto cause_of = [&](int rank) -> std::uint64_t& { return cause[static_cast<std::size_t>(rank)]; };
+  std::vector<std::uint64_t> writing(static_cast<std::size_t>(job.ranks));
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const double at = 0.1 * rank;
+    const std::uint64_t call = script.call(rank, at);
+    script.state(rank, at + 0.1, "rank: joining", call);
+    script.pass(rank, 0, at + 0.2, at + 0.4, "Join", call);
+  }
+  const double joined = 0.1 * job.ranks + 1;
+  script.state(0, joined, "coordinator: joining");
+  script.state(0, joined + 0.1, "coordinator: moving");
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    cause_of(rank) = script.pass(0, rank, joined + 0.2, joined + 0.5, "Begin");
+    script.state(rank, joined + 0.6, "rank: moving", cause_of(rank));
+    writing[static_cast<std::size_t>(rank)] =
+        script.began(rank, joined + 0.7, "write_data", Phase::kWrite, cause_of(rank), 1u << 20);
+  }
+  // Each answers the one that has last sent to it.
+  double now = joined + 1;
+  for (std::uint64_t i = 0; i < job.messages; ++i, now += 0.05)
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      const int to = (rank + 1 + static_cast<int>(i) % std::max(1, job.ranks - 1)) % job.ranks;
+      const double sent = now + 0.0005 * rank;
+      cause_of(to) = script.pass(rank, to, sent, sent + 0.03, i % 3 == 0 ? "Progress" : "SignOfLife", cause_of(rank));
+    }
+  if (job.mode == "torn") return;
+  const int failing = job.is_failing() ? 1 % job.ranks : -1;
+  std::uint64_t origin = 0;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const std::uint64_t began = writing[static_cast<std::size_t>(rank)];
+    const std::uint64_t ended = script.ended(rank, now + 0.01, "write_data", Phase::kWrite, began, now + 0.01 - joined - 0.7,
+                                             rank == failing ? std::string_view(job.text) : "");
+    if (rank == failing) origin = ended;
+    cause_of(0) = script.pass(rank, 0, now + 0.02 + 0.001 * rank, now + 0.05 + 0.001 * rank,
+                              job.is_hostile()  ? kHostileName
+                              : rank == failing ? "PhaseFailed"
+                                                : "Written",
+                              ended);
+  }
+  script.state(0, now + 0.5, "coordinator: idle", cause_of(0));
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const std::uint64_t told = script.pass(0, rank, now + 0.6, now + 0.9, "Outcome", cause_of(0));
+    if (job.is_failing()) script.failure(rank, now + 1, failing, "raised", Phase::kWrite, job.text, origin);
+    script.outcome(rank, now + 1.1, !job.is_failing(), told);
+    script.state(rank, now + 1.2, "rank: idle", told);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::cerr << "usage: cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES\n";
+    return 2;
+  }
+  Job job{argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10), "the disk is full"};
+  if (job.is_hostile()) job.text = kHostileName + std::string(40'000, 'x') + "\"'`${document.title='taken'}&lt;";
+  ScriptedTraces script(job.ranks);
+  script_job(script, job);
+  std::filesystem::create_directories(argv[1]);
+  std::filesystem::copy(script.write(), argv[1]);
+  return 0;
+}

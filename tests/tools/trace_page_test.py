@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""The page of `cairn trace export --to html` in a headless chromium: what is drawn, found, clicked and said.
+
+usage: trace_page_test.py CAIRN MAKE_TRACES [unittest arguments]      exits with 77 where there is no chromium
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from browser import Browser, find_chromium
+
+CAIRN, MAKE_TRACES = (os.path.abspath(path) for path in sys.argv[1:3])
+RANKS, MESSAGES = 4, 50
+LARGE_RANKS, LARGE_MESSAGES = 64, 10_000
+
+
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = tempfile.mkdtemp(prefix="cairn-page-")
+        cls.addClassCleanup(shutil.rmtree, cls.root)
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def tearDown(self):
+        self.assertEqual(self.browser.complaints, [])
+
+    def export(self, mode, ranks=RANKS, messages=MESSAGES, without=()):
+        traces = os.path.join(self.root, f"{mode}-{ranks}-{messages}-{len(without)}")
+        page = traces + ".html"
+        if not os.path.exists(page):
+            subprocess.run([MAKE_TRACES, traces, mode, str(ranks), str(messages)], check=True)
+            for name in os.listdir(traces):
+                if any(name.startswith(f"rank-{rank:05}-") for rank in without):
+                    os.unlink(os.path.join(traces, name))
+            subprocess.run([CAIRN, "trace", "export", traces, "--to", "html", "-o", page], check=True)
+        return page
+
+    def open(self, mode, **size):
+        path = self.export(mode, **size)
+        self.browser.open(path)
+        self.assertEqual(self.browser.requests, ["file://" + path], "the page asks for something else")
+
+    def tell(self, expression):
+        return self.browser.evaluate(expression)
+
+    def text(self, selector):
+        return self.tell(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+
+    def find(self, query):
+        """Types into the search; how many there are."""
+        self.browser.press("Escape")
+        self.browser.press("/")
+        self.browser.type(query)
+        self.browser.press("Enter")
+        return self.tell("page.view.matches.length")
+
+    def place_of(self, event):
+        """Where an event is on the screen."""
+        return self.tell(f"""(() => {{
+            const box = page.overlay.getBoundingClientRect(), [begin, end] = page.lanes.extentOf({event});
+            return [box.left + page.painter.x((begin + end) / 2), box.top + page.lanes.yOf({event}) - page.view.scroll + AXIS_HEIGHT];
+        }})()""")
+
+    def pixels(self, *places):
+        """Red, green, blue of the chart at each of these places."""
+        return self.tell(f"""(() => {{
+            const {{canvas}} = page.painter, copy = document.createElement('canvas');
+            [copy.width, copy.height] = [canvas.width, canvas.height];
+            const c = copy.getContext('2d', {{willReadFrequently: true}});
+            c.drawImage(canvas, 0, 0);
+            return {json.dumps(places)}.map(([x, y]) => Array.from(c.getImageData(x, y, 1, 1).data).slice(0, 3));
+        }})()""")
+
+    def check_all_is_in_view(self):
+        for one, other in zip(self.tell("[page.view.begin, page.view.end]"), self.tell("page.whole")):
+            self.assertAlmostEqual(one, other, places=9)
+
+    def colours(self):
+        """How many different ones the chart has: of nothing drawn, a few."""
+        return self.tell("""(() => {
+            const {canvas} = page.painter, copy = document.createElement('canvas');
+            [copy.width, copy.height] = [canvas.width, canvas.height];
+            const c = copy.getContext('2d', {willReadFrequently: true});
+            c.drawImage(canvas, 0, 0);
+            return new Set(new Uint32Array(c.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
+        })()""")
+
+
+class Failure(PageTest):
+    def test_it_opens_at_the_failure(self):
+        self.open("failed")
+        selected = self.tell("[page.model.describe(page.selected), page.model.ranks[page.model.rank[page.selected]].number]")
+        self.assertEqual(selected, ["storage ended write_data", 1])
+        x, y = self.place_of("page.selected")
+        box = self.tell("(({left, right, top, bottom}) => [left, right, top, bottom])(page.overlay.getBoundingClientRect())")
+        at = self.tell("page.overlay.getBoundingClientRect().left + page.painter.x(page.shownFailures[0].at)")
+        self.assertTrue(box[0] < at < box[1] and box[2] < y < box[3], (x, y, at, box))
+        self.assertEqual(self.text("#badge"), "failed")
+        self.assertIn("rank 1 raised in write", self.text("#summary_section"))
+        self.assertIn("the disk is full", self.text("#event_section .quote"))
+        self.assertIn("run/step_1", self.tell("document.title"))
+
+    def test_the_failure_and_its_rank_are_drawn_in_red(self):
+        self.open("failed")
+        x, y, bottom = self.tell("[Math.round(page.painter.x(page.shownFailures[0].at)), page.lanes.ranks[1].top - page.view.scroll + AXIS_HEIGHT + 15, "
+                                 "page.view.height - 5]")
+        line, edge, beside = self.pixels([x, bottom], [1, y], [x - 20, bottom])
+        for red, green, blue in (line, edge):
+            self.assertGreater(red, 2 * max(green, blue))
+        self.assertLess(max(beside) - min(beside), 30)
+
+    def test_search_finds_messages_and_goes_from_one_to_the_next(self):
+        self.open("failed")
+        self.assertEqual(self.find("PhaseFailed kind:handled"), 1)
+        self.assertEqual(self.text("#event_section h2"), "supervisor handled PhaseFailed from rank 1")
+        self.assertEqual(self.text("#found"), "1 / 1")
+        self.assertEqual(self.find("SignOfLife kind:sent rank:2 peer:0"), len([i for i in range(MESSAGES) if i % 3 and (3 + i % 3) % 4 == 0]))
+        first = self.tell("page.selected")
+        self.browser.press("Enter")
+        self.assertNotEqual(self.tell("page.selected"), first)
+        self.assertEqual(len(self.tell("[...document.querySelectorAll('#found_list button')].map(it => it.innerText)")),
+                         self.tell("page.view.matches.length"))
+        self.assertEqual(self.find("nothing-of-this-name"), 0)
+        self.assertEqual(self.text("#found"), "none")
+        self.assertEqual(self.find("disk full rank:1"), 2)
+        self.assertEqual(self.find("failed kind:ended"), 1)
+
+    def test_a_click_on_a_message_shows_its_fields_its_other_end_and_its_causes(self):
+        self.open("failed")
+        event = self.tell("page.model.search('PhaseFailed kind:handled')[0]")
+        self.tell(f"page.select({event}, true); page.zoomToSelected(); page.select(-1)")
+        self.browser.drawn()
+        self.browser.click(*self.place_of(event))
+        self.assertEqual(self.tell("page.selected"), event)
+        shown = self.text("#event_section")
+        for part in ("supervisor handled PhaseFailed from rank 1", "rank 0", "Sent by supervisor of rank 1", "What led to it"):
+            self.assertIn(part, shown)
+        chain = self.tell("[...document.querySelectorAll('#chain button')].map(it => it.innerText)")
+        self.assertRegex(chain[-1], "handled PhaseFailed")
+        self.assertRegex(chain[-2], "rank 1\\s+supervisor sent PhaseFailed to rank 0")
+        self.assertRegex(chain[-3], "rank 1\\s+storage ended write_data")
+        # Each of them leads there.
+        self.tell("[...document.querySelectorAll('#chain button')].at(-3).click()")
+        self.browser.drawn()
+        self.assertEqual(self.text("#event_section h2"), "storage ended write_data")
+        self.assertIn("supervisor sent PhaseFailed", self.text("#event_section"))
+
+    def test_a_click_on_an_arrow_selects_its_message(self):
+        self.open("failed")
+        event = self.tell("page.model.search('PhaseFailed kind:handled')[0]")
+        self.tell(f"page.select({event}, true); page.zoomToSelected(); page.zoom(0.05, page.model.time[{event}] - 15e-6); page.select(-1)")
+        self.browser.drawn()
+        x, y = self.tell(f"""(() => {{
+            const box = page.overlay.getBoundingClientRect(), arrow = page.painter.arrows.drawn.find(it => it.head === {event});
+            return [box.left + (arrow.x0 + arrow.x1) / 2, box.top + (arrow.y0 + arrow.y1) / 2];
+        }})()""")
+        self.browser.click(x, y)
+        self.assertEqual(self.tell("page.selected"), event)
+
+    def test_the_chain_is_that_of_cairn_trace_explain(self):
+        self.open("failed")
+        explained = subprocess.run([CAIRN, "trace", "explain", self.export("failed")[:-5], "--json"], check=True, stdout=subprocess.PIPE)
+        steps = json.loads(explained.stdout)[0]["steps"]
+        self.assertGreater(len(steps), 3)
+        self.assertEqual(self.tell("page.chain.map(at => [page.model.ranks[page.model.rank[at]].number, page.model.id[at]])"),
+                         [[step["rank"], step["id"]] for step in steps])
+
+    def test_every_event_is_there_with_its_fields(self):
+        self.open("failed")
+        listed = subprocess.run([CAIRN, "trace", "messages", self.export("failed")[:-5], "--json"], check=True, stdout=subprocess.PIPE)
+        events = {(event["rank"], event["id"]): event for event in json.loads(listed.stdout)}
+        told = self.tell("""Array.from({length: page.model.count}, (_, at) => {
+            const {model} = page, name = value => model.names[value];
+            return [model.ranks[model.rank[at]].number, model.id[at], model.time[at], name(model.actor[at]), model.kinds[model.kind[at]],
+                    name(model.name[at]), model.peer[at], name(model.phase[at]), name(model.before[at]), name(model.detail[at]), model.texts[model.text[at]],
+                    model.bytes[at], model.time[at] - model.begin[at], model.hasFailed(at)];
+        })""")
+        self.assertEqual(len(told), len(events))
+        for rank, number, time, actor, kind, name, peer, phase, before, detail, text, size, took, failed in told:
+            event = events[(rank, number)]
+            self.assertAlmostEqual(time, event["seconds"], places=8)
+            self.assertAlmostEqual(took, event.get("duration_seconds", 0), places=8)
+            self.assertEqual([actor, kind, name, peer, phase, before, detail, text, size, failed],
+                             [event["actor"], event["kind"], event["name"], event.get("peer", -1), event.get("phase", ""),
+                              event.get("before", ""), event.get("detail", ""), event.get("text", ""), event.get("bytes", 0), not event.get("ok", True)])
+
+    def test_keys_lead_everywhere(self):
+        self.open("failed")
+        origin = self.tell("page.selected")
+        self.browser.press("v")
+        self.assertRegex(self.text("#event_section h2"), "supervisor sent PhaseFailed")
+        self.browser.press("m")
+        self.assertRegex(self.text("#event_section h2"), "supervisor handled PhaseFailed")
+        self.assertRegex(self.text("#announcer"), "rank 0: supervisor handled PhaseFailed")
+        self.browser.press("c")
+        self.browser.press("c")
+        self.assertEqual(self.tell("page.selected"), origin)
+        self.browser.press("ArrowUp")
+        lane = self.tell("page.lanes.laneOf[page.selected]")
+        self.assertNotEqual(lane, self.tell(f"page.lanes.laneOf[{origin}]"))
+        before = self.tell("page.model.begin[page.selected]")
+        self.browser.press("ArrowRight")
+        self.assertEqual(self.tell("page.lanes.laneOf[page.selected]"), lane)
+        self.assertGreaterEqual(self.tell("page.model.begin[page.selected]"), before)
+        length = "page.view.end - page.view.begin"
+        before = self.tell(length)
+        self.browser.press("w")
+        self.assertAlmostEqual(self.tell(length) / before, 0.6, places=3)
+        begin = self.tell("page.view.begin")
+        self.browser.press("d")
+        self.assertGreater(self.tell("page.view.begin"), begin)
+        self.browser.press("0")
+        self.check_all_is_in_view()
+        self.browser.press("?")
+        self.assertTrue(self.tell("document.getElementById('help').open"))
+        self.browser.press("Escape")
+        self.browser.press("f")
+        self.assertEqual(self.tell("page.selected"), origin)
+        self.browser.press("Escape")
+        self.assertEqual(self.tell("page.selected"), -1)
+        self.assertTrue(self.tell("document.getElementById('event_section').hidden"))
+
+    def test_dragging_moves_and_the_wheel_zooms(self):
+        self.open("failed")
+        self.tell("page.fit(); page.zoom(0.2)")
+        begin, end = self.tell("[page.view.begin, page.view.end]")
+        for kind, x in (("mousePressed", 700), ("mouseMoved", 600), ("mouseReleased", 600)):
+            self.browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=400, button="left", buttons=1, clickCount=1)
+        self.browser.drawn()
+        moved = self.tell("page.view.begin") - begin
+        self.assertAlmostEqual(moved / (end - begin), 100 / self.tell("page.view.width - GUTTER"), places=3)
+        self.browser.call("Input.dispatchMouseEvent", type="mouseWheel", x=600, y=400, deltaX=0, deltaY=-100, modifiers=2)
+        self.browser.drawn()
+        self.assertLess(self.tell("page.view.end - page.view.begin"), end - begin)
+
+    def test_a_rank_opens_and_closes_by_its_name(self):
+        self.open("failed")
+        box = self.tell("(({left, top}) => [left, top])(page.overlay.getBoundingClientRect())")
+        self.tell("page.lanes.setOpen([]); page.view.scroll = 0; page.change()")
+        self.browser.drawn()
+        y = box[1] + self.tell("AXIS_HEIGHT + page.lanes.ranks[2].top + 10")
+        self.browser.click(box[0] + 40, y)
+        self.assertEqual(self.tell("[...page.lanes.open]"), [2])
+        self.browser.click(box[0] + 40, y)
+        self.assertEqual(self.tell("[...page.lanes.open]"), [])
+
+    def test_light_and_dark_follow_the_system(self):
+        surfaces = []
+        for scheme in ("light", "dark"):
+            self.browser.prefer(scheme)
+            self.open("failed")
+            surfaces += self.pixels(self.tell("[page.view.width - 3, page.view.height - 3]"))
+        self.browser.prefer("light")  # while it is open
+        self.assertEqual(self.tell("page.painter.theme.surface"), "#ffffff")
+        self.assertGreater(min(surfaces[0]), 200)
+        self.assertLess(max(surfaces[1]), 60)
+
+    def test_it_is_said_without_scripts_too(self):
+        with open(self.export("failed"), encoding="utf-8") as file:
+            page = file.read()
+        still = re.search(r"<noscript>(.*?)</noscript>", page, re.DOTALL).group(1)
+        self.assertIn("rank 1 raised in write", still)
+
+
+class OtherTraces(PageTest):
+    def test_a_good_save_is_shown_as_a_whole(self):
+        self.open("good")
+        self.assertEqual(self.text("#badge"), "succeeded")
+        self.check_all_is_in_view()
+        self.assertTrue(self.tell("document.getElementById('to_failure').hidden"))
+        self.assertEqual(self.tell("page.selected"), -1)
+        self.browser.press("f")  # there is none to go to
+        self.assertGreater(self.colours(), 20)
+
+    def test_a_trace_that_ends_in_the_middle(self):
+        self.open("torn")
+        self.assertEqual(self.text("#badge"), "unfinished")
+        self.assertIn("write_data", self.text("#summary_section"))
+        self.assertGreaterEqual(self.tell("page.selected"), 0)
+        self.assertEqual(self.tell("page.lanes.extentOf(page.selected)[1]"), self.tell("page.model.ranks[page.model.rank[page.selected]].end"))
+
+    def test_ranks_whose_traces_are_missing_have_a_row(self):
+        self.open("failed", without=(1,))
+        self.assertEqual(self.tell("page.model.ranks.map(rank => [rank.number, rank.missing])"),
+                         [[0, False], [1, True], [2, False], [3, False]])
+        self.assertRegex(self.tell("page.model.describe(page.selected)"), "was told: raised \\(rank 1\\)")
+        self.assertIn("Its other end is not in the traces", self.text("#event_section") if self.find("PhaseFailed kind:handled") else "")
+
+    def test_names_and_texts_that_look_like_markup_are_only_texts(self):
+        self.open("hostile")
+        self.assertNotIn("taken", self.tell("document.title"))
+        self.assertEqual(self.tell("document.scripts.length"), 7)
+        self.assertEqual(self.tell("document.querySelectorAll('#panel img, #panel script').length"), 0)
+        self.assertTrue(self.text("#event_section .quote").startswith("</script><script>document.title='taken'</script><!--<script>"))
+        self.assertGreater(len(self.text("#event_section .quote")), 1000)
+        self.assertEqual(self.find("document.title='taken' kind:sent"), RANKS)
+        self.assertIn("</script>", self.text("#event_section h2"))
+        self.assertNotIn("taken", self.tell("document.title"))
+        # Nothing of it makes the page wider.
+        self.assertLessEqual(self.tell("document.documentElement.scrollWidth"), self.tell("innerWidth"))
+        self.assertLessEqual(self.tell("document.getElementById('story').scrollWidth"), self.tell("document.getElementById('story').clientWidth"))
+
+    def test_a_trace_without_events_says_so(self):
+        with open(self.export("good"), encoding="utf-8") as file:
+            page = file.read()
+        found = re.search(r'(<script type="application/json" id="data">)(.*?)(</script>)', page, re.DOTALL)
+        data = json.loads(found.group(2))
+        data.update(ranks=[{"rank": 0, "missing": True, "events": 0, "host": "", "columns": {}}], phases=[], failures=[], end_event=-1,
+                    end="unfinished", kinds=[""], names=[""], texts=[""])
+        empty = os.path.join(self.root, "empty.html")
+        with open(empty, "w", encoding="utf-8") as file:
+            file.write(page[:found.start(2)] + json.dumps(data) + page[found.end(2):])
+        self.browser.open(empty)
+        self.assertEqual(self.text("#badge"), "empty")
+        for key in ("f", "ArrowRight", "ArrowDown", "Enter", "e", "0", "w"):
+            self.browser.press(key)
+        self.assertEqual(self.find("anything"), 0)
+
+    def test_one_rank_without_messages(self):
+        self.open("failed", ranks=1, messages=0)
+        self.assertEqual(self.text("#badge"), "failed")
+        self.assertIn("rank 0 raised", self.text("#summary_section"))
+
+
+class Large(PageTest):
+    def test_64_ranks_of_10000_messages_are_loaded_and_drawn_in_bounded_memory(self):
+        path = self.export("failed", ranks=LARGE_RANKS, messages=LARGE_MESSAGES)
+        self.assertLess(os.path.getsize(path), 64 << 20)
+        self.open("failed", ranks=LARGE_RANKS, messages=LARGE_MESSAGES)
+        # All of what was sent to others, and what it takes to get there and to end.
+        self.assertGreater(self.tell("page.painter.arrows.remote.heads.length"), LARGE_RANKS * LARGE_MESSAGES)
+        self.assertGreater(self.tell("page.model.count"), 2 * LARGE_RANKS * LARGE_MESSAGES)
+        self.assertEqual(self.tell("page.model.describe(page.selected)"), "storage ended write_data")
+        self.assertGreater(self.colours(), 20)
+        # However much is in view, what is drawn has a bound: so has the time it takes.
+        for _ in range(2):
+            self.tell("page.toggleAll()")
+            self.browser.press("0")
+            self.assertLessEqual(self.tell("page.painter.arrows.drawn.length"), self.tell("ARROWS_DRAWN + LOCAL_ARROWS_DRAWN"))
+            self.assertIn("zoom in", self.text("#note"))
+        self.assertEqual(self.find("PhaseFailed kind:handled"), 1)
+        self.assertRegex(self.text("#event_section h2"), "handled PhaseFailed from rank 1")
+        self.assertGreater(self.find("SignOfLife"), LARGE_RANKS * LARGE_MESSAGES)
+        self.browser.press("Enter")
+        self.browser.call("HeapProfiler.collectGarbage")
+        used = self.browser.call("Runtime.getHeapUsage")
+        held = used["usedSize"] + used.get("backingStorageSize", 0)
+        self.assertLess(held, 600 << 20)
+
+
+if __name__ == "__main__":
+    if find_chromium() is None:
+        print("SKIPPED: there is no chromium here (on Debian: apt-get install chromium-headless-shell); CAIRN_CHROMIUM names one elsewhere")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
