@@ -149,7 +149,8 @@ void ShardedUnit::use() {
   const auto group = this->group();
   if (in_backward_pass()) {
     group->note_backward();
-    at_work_ = true;
+    group->note_turn(*this);
+    at_work_ = used_ = true;
   }
   group->free_others(*this);
   gather();
@@ -186,6 +187,12 @@ void ShardedUnit::check_untouched() const {
   }
 }
 
+void ShardedUnit::follow_requires_grad() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (shard(i).defined()) follow_requires_grad(parameters_[i]);
+  }
+}
+
 void ShardedUnit::follow_requires_grad(Parameter& parameter) {
   torch::Tensor own = shard(static_cast<std::size_t>(&parameter - parameters_.data()));
   const bool on_full = parameter.full.requires_grad(), on_shard = own.requires_grad();
@@ -202,25 +209,27 @@ std::int64_t ShardedUnit::bytes_per_rank(const Parameter& parameter) const {
 
 void ShardedUnit::begin_gathering() {
   check_untouched();
-  if (!in_backward_pass()) {
-    for (Parameter& parameter : parameters_) follow_requires_grad(parameter);
-  }
+  if (!in_backward_pass()) follow_requires_grad();
   const torch::NoGradGuard no_grad;
-  gathering_.emplace();
+  Gathering gathering;
   const int ranks = shard_group_.size();
-  if (ranks == 1) return;
+  if (ranks == 1) {
+    gathering_ = std::move(gathering);
+    return;
+  }
   std::int64_t bytes = 0;
   for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
   const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
   const torch::Tensor own = torch::empty({bytes}, options);
-  gathering_->parts = torch::empty({ranks, bytes}, options);
+  gathering.parts = torch::empty({ranks, bytes}, options);
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor cast = shard(i).detach().to(device()).to(parameters_[i].full.scalar_type());
     if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(bytes_of(cast));
     offset += bytes_per_rank(parameters_[i]);
   }
-  gathering_->pending = shard_group_.all_gather_async(gathering_->parts, own);
+  gathering.pending = shard_group_.all_gather_async(gathering.parts, own);
+  gathering_ = std::move(gathering);
 }
 
 // The memory of each parameter.
@@ -269,9 +278,8 @@ void ShardedUnit::prefetch() {
 
 void ShardedUnit::drop_prefetched() {
   if (!gathering_) return;
-  Gathering dropped = *std::exchange(gathering_, std::nullopt);
+  gathering_.reset();
   memory_.gathered = 0;
-  dropped.pending.wait();
 }
 
 void ShardedUnit::free() {

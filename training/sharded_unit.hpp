@@ -37,10 +37,22 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void gather();
   // Begins what the next `gather` then only has to wait for; no-op for a unit that is gathered.
   void prefetch();
-  void drop_prefetched();  // its memory; the ranks have all begun it
-  void free();             // no-op while pinned
-  // Begins to reduce gradients that have come, if any have, or if the unit was at work in this backward pass.
+  void drop_prefetched();  // its memory; the ranks have all begun it, and it goes on
+  // Freezing and thawing, on the member or on the shard, holds for both.
+  void follow_requires_grad();
+  void free();  // no-op while pinned
+  // Whether ranks have to agree on when gradients are reduced, and when this unit's are: see UnitGroup.
+  bool reduces() const { return gradient_sync_ && averaged() > 1 && gradients_expected() > 0; }
+  bool is_at_work() const { return at_work_; }
+  bool was_used() const { return used_; }  // by an operation of this backward pass, and not finished since
+  bool is_late() const { return late_; }   // gradients came after its part of a pass had been finished once, on some rank
+  void set_late() { late_ = true; }
+  const std::optional<ProcessGroup>& replica_group() const { return replica_group_; }
+  // The end of its part of a backward pass: begins to reduce the gradients that have come.
   void finish_backward();
+  // Gradients that are on none of their ways.
+  bool has_gradients_left() const;
+  void reduce_gradients_left();
   // Begins the second half of reductions under way, where there is one: first over the ranks that share the cut, then over replicas.
   void advance_reductions();
   // Waits for reductions. Returns for each parameter in them how many ranks had a gradient, in the order that `put_gradients` takes.
@@ -114,12 +126,12 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);
   int averaged() const;  // over how many ranks
+  void begin_complete_buckets();
   void take_gradients_alone();
   void make_buckets();
   bool is_complete(const std::vector<std::size_t>& bucket) const;
   Reduction begin_reduction(const std::vector<std::size_t>& members);
   void advance(Reduction& reduction);
-  void reduce_what_is_left();
   void put_gradient(std::size_t index, const torch::Tensor& gradient);
   void stand_in_for_gradients();
   std::size_t gradients_expected() const;
@@ -137,7 +149,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool gathered_ = false;
   bool gradient_sync_ = true;
   StateDictType state_dict_type_ = StateDictType::kSharded;
-  bool at_work_ = false;  // in this backward pass, and not reduced since
+  bool at_work_ = false;  // in this backward pass, and not finished since
+  bool used_ = false;     // the same
+  bool late_ = false;
   std::size_t gradients_come_ = 0;
   int pins_ = 0;
   // Parameters whose gradients go in one message, in the order in which messages are sent, which is the same on all ranks.

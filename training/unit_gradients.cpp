@@ -25,19 +25,23 @@ void ShardedUnit::gradient_came(std::size_t index) {
   if (parameter.gradient_came) return;
   parameter.gradient_came = true;
   ++gradients_come_;
-  if (gradient_sync_ && averaged() > 1) {
-    const torch::NoGradGuard no_grad;
-    if (gradients_come_ == 1) make_buckets();
-    // In their order, whatever order the gradients come in: so all ranks send alike.
-    while (buckets_begun_ < buckets_.size() && is_complete(buckets_[buckets_begun_]))
-      reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
+  if (!reduces()) {
+    if (gradients_come_ == gradients_expected()) finish_backward();
+  } else if (shard_group_.size() == 1 && group()->is_alone(*this)) {
+    begin_complete_buckets();
   }
-  if (gradients_come_ == gradients_expected()) finish_backward();
+}
+
+// Of a unit that sends nothing else, beside no other: in their order, whatever order the gradients come in, so all ranks send alike.
+void ShardedUnit::begin_complete_buckets() {
+  const torch::NoGradGuard no_grad;
+  if (gradients_come_ == 1) make_buckets();
+  while (buckets_begun_ < buckets_.size() && is_complete(buckets_[buckets_begun_]))
+    reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
 }
 
 void ShardedUnit::finish_backward() {
-  if (!at_work_) return;
-  at_work_ = false;
+  at_work_ = used_ = false;
   gradients_come_ = 0;
   for (Parameter& parameter : parameters_) parameter.gradient_came = false;
   if (gradient_sync_ && gradients_expected() > 0) {
@@ -47,9 +51,7 @@ void ShardedUnit::finish_backward() {
     } else {
       if (buckets_begun_ == 0) make_buckets();
       while (buckets_begun_ < buckets_.size()) reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
-      reduce_what_is_left();
       buckets_begun_ = 0;
-      group()->advance_other_reductions(*this);
     }
     stand_in_for_gradients();
   }
@@ -57,7 +59,7 @@ void ShardedUnit::finish_backward() {
 }
 
 void ShardedUnit::abandon_backward() {
-  at_work_ = false;
+  at_work_ = used_ = false;
   gradients_come_ = 0;
   pins_ = 0;
   reductions_.clear();
@@ -199,15 +201,18 @@ const float* ShardedUnit::put_gradients(const float* had) {
   return had;
 }
 
-// A parameter may get a second gradient after its bucket has gone, where parts of a model are computed anew in backward.
-void ShardedUnit::reduce_what_is_left() {
-  for (const auto& bucket : buckets_) {
-    const bool left = std::any_of(bucket.begin(), bucket.end(), [&](std::size_t i) {
-      const torch::Tensor& gradient = parameters_[i].full.grad();
-      return gradient.defined() && memory_owner(gradient) == nullptr;
-    });
-    if (left) reductions_.push_back(begin_reduction(bucket));
-  }
+bool ShardedUnit::has_gradients_left() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    const torch::Tensor& gradient = parameter.full.grad();
+    return parameter.requires_grad && gradient.defined() && memory_owner(gradient) == nullptr;
+  });
+}
+
+void ShardedUnit::reduce_gradients_left() {
+  const torch::NoGradGuard no_grad;
+  make_buckets();
+  for (const auto& bucket : buckets_) reductions_.push_back(begin_reduction(bucket));
+  stand_in_for_gradients();
 }
 
 void ShardedUnit::stand_in_for_gradients() {

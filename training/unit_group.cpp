@@ -1,6 +1,7 @@
 #include <cairn/training/unit_group.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <torch/torch.h>
@@ -9,6 +10,62 @@
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
+namespace {
+
+using UnitPointer = std::shared_ptr<ShardedUnit>;
+
+// Ends a backward pass, or if that throws, and so never comes to its end, what it has left.
+class PassEnd {
+ public:
+  PassEnd(std::function<void()> end, std::function<void()> abandon) : end_(std::move(end)), abandon_(std::move(abandon)) {}
+  ~PassEnd() {
+    if (abandon_) abandon_();
+  }
+  PassEnd(const PassEnd&) = delete;
+  PassEnd& operator=(const PassEnd&) = delete;
+  void reached() {
+    end_();
+    abandon_ = nullptr;
+  }
+
+ private:
+  std::function<void()> end_, abandon_;
+};
+
+bool send_alike(const ShardedUnit& a, const ShardedUnit& b) {
+  const auto& over = a.replica_group();
+  const auto& other = b.replica_group();
+  return a.shard_group().ranks() == b.shard_group().ranks() && over.has_value() == other.has_value() &&
+         (!over || over->ranks() == other->ranks());
+}
+
+// For each unit whether any rank has gradients of it left: a number above 0.
+torch::Tensor gradients_left(const std::vector<UnitPointer>& units) {
+  std::vector<float> own;
+  for (const auto& unit : units) own.push_back(unit->has_gradients_left() ? 1 : 0);
+  const ShardedUnit& first = *units.front();
+  const torch::Tensor left = torch::tensor(own).to(first.full(0).device());
+  if (first.shard_group().size() > 1) first.shard_group().all_reduce(left);
+  if (first.replica_group()) first.replica_group()->all_reduce(left);
+  return left;
+}
+
+// Waits for the reductions of all units, and puts gradients where ranks had any. `more`: numbers that come to the host with what each rank
+// had, as that, on devices, waits for all that was begun; they are returned.
+std::vector<float> put_gradients(const std::vector<UnitPointer>& units, const std::vector<torch::Tensor>& more) {
+  for (const auto& unit : units) unit->advance_reductions();
+  std::vector<torch::Tensor> numbers;
+  for (const auto& unit : units) numbers.push_back(unit->end_reductions());
+  numbers.insert(numbers.end(), more.begin(), more.end());
+  if (numbers.empty()) return {};
+  const torch::Tensor on_host = torch::cat(numbers).cpu();
+  const float* next = on_host.data_ptr<float>();
+  const float* const end = next + on_host.numel();
+  for (const auto& unit : units) next = unit->put_gradients(next);
+  return {next, end};
+}
+
+}  // namespace
 
 std::shared_ptr<UnitGroup> UnitGroup::current() { return merged_into_ ? merged_into_->current() : shared_from_this(); }
 
@@ -35,7 +92,10 @@ bool UnitGroup::has_wrapped(const torch::nn::Module& module) const {
 void UnitGroup::enter_forward() {
   if (in_backward_ && !in_backward_pass()) abandon_backward();
   if (forward_depth_++ > 0 || in_backward_) return;
-  for (const auto& unit : units()) unit->free();
+  for (const auto& unit : units()) {
+    unit->free();
+    unit->follow_requires_grad();
+  }
   forward_.begin();
 }
 
@@ -50,8 +110,11 @@ void UnitGroup::leave_forward() {
 
 void UnitGroup::note_backward() {
   if (in_backward_) return;
-  at_end_of_backward([group = shared_from_this()] { group->end_backward(); });
+  const auto group = shared_from_this();
+  const auto end = std::make_shared<PassEnd>([group] { group->end_backward(); }, [group] { group->abandon_backward(); });
+  at_end_of_backward([end] { end->reached(); });
   in_backward_ = true;
+  turn_ = nullptr;
   backward_.begin();
 }
 
@@ -61,9 +124,19 @@ void UnitGroup::free_others(const ShardedUnit& unit) {
   }
 }
 
-void UnitGroup::advance_other_reductions(const ShardedUnit& unit) {
-  for (const auto& other : units()) {
-    if (other.get() != &unit) other->advance_reductions();
+bool UnitGroup::is_alone(const ShardedUnit& unit) const {
+  const auto alive = units();
+  return alive.size() == 1 && alive.front().get() == &unit;
+}
+
+void UnitGroup::note_turn(const ShardedUnit& unit) {
+  if (turn_ == &unit) return;
+  turn_ = &unit;
+  const auto alive = units();
+  for (const auto& other : alive) other->advance_reductions();  // those that were begun at earlier turns
+  for (const auto& other : alive) {
+    if (other.get() != &unit && other->was_used() && other->reduces() && !other->is_late() && !other->encloses(unit))
+      other->finish_backward();
   }
 }
 
@@ -101,14 +174,35 @@ void UnitGroup::note_memory() {
 
 void UnitGroup::end_backward() {
   const auto alive = units();
-  for (const auto& unit : alive) unit->finish_backward();
-  for (const auto& unit : alive) unit->advance_reductions();
-  // What each rank had comes to the host once for all units: on devices, that waits for all that was begun.
-  std::vector<torch::Tensor> flags;
-  for (const auto& unit : alive) flags.push_back(unit->end_reductions());
-  const torch::Tensor had = flags.empty() ? torch::Tensor() : torch::cat(flags).cpu();
-  const float* next = had.defined() ? had.data_ptr<float>() : nullptr;
-  for (const auto& unit : alive) next = unit->put_gradients(next);
+  for (const auto& unit : alive) {
+    if (unit->reduces() ? unit->was_used() || is_alone(*unit) : unit->is_at_work()) unit->finish_backward();
+  }
+  // What is left is looked at by the ranks that send alike, together.
+  std::vector<std::vector<UnitPointer>> alike;
+  for (const auto& unit : alive) {
+    if (!unit->reduces()) continue;
+    const auto found = std::find_if(alike.begin(), alike.end(), [&](const auto& some) { return send_alike(*some.front(), *unit); });
+    if (found == alike.end()) {
+      alike.push_back({unit});
+    } else {
+      found->push_back(unit);
+    }
+  }
+  std::vector<torch::Tensor> left;
+  for (const auto& some : alike) left.push_back(gradients_left(some));
+  const std::vector<float> any_left = put_gradients(alive, left);
+  std::vector<UnitPointer> again;
+  auto any = any_left.begin();
+  for (const auto& some : alike) {
+    for (const auto& unit : some) {
+      if (*any++ > 0) again.push_back(unit);
+    }
+  }
+  for (const auto& unit : again) {
+    unit->reduce_gradients_left();
+    unit->set_late();
+  }
+  if (!again.empty()) put_gradients(again, {});
   drop_prefetched();
   if (forward_depth_ == 0) {
     for (const auto& unit : alive) unit->free();

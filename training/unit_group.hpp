@@ -5,6 +5,10 @@
 // outermost unit down to the one at work is there at a time. No gathered parameter outlives its scope, unless the unit keeps it for
 // the backward pass; those go when the next forward call begins. So a gathered copy is never older than what the optimizer, or a load,
 // last wrote to the shards.
+//
+// Ranks send the same messages in the same order, whichever gradients each of them has, and whenever those come: a unit's are reduced when
+// the pass comes to a unit that it does not enclose, or ends. What comes to it later, on any rank, goes in a round of its own, of which the
+// ranks tell each other; from then on that unit waits for the end of the pass.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +38,13 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   void leave_forward();
   // To be called by whatever happens within a backward pass.
   void note_backward();
+  // To be called by a unit that an operation of a backward pass is to use: the parts that others have in it are over.
+  void note_turn(const ShardedUnit& unit);
   bool in_scope() const { return forward_depth_ > 0 || in_backward_; }
   bool in_backward() const { return in_backward_; }
   // Frees units that neither are `unit` nor enclose it.
   void free_others(const ShardedUnit& unit);
-  // Lets the reductions of units before `unit` go on; what they sent is given back.
-  void advance_other_reductions(const ShardedUnit& unit);
+  bool is_alone(const ShardedUnit& unit) const;
 
   // To be called when `unit` has been gathered: begins to gather what is likely to be next.
   void note_gathered(ShardedUnit& unit);
@@ -66,6 +71,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
   bool in_backward_ = false;
+  const ShardedUnit* turn_ = nullptr;  // in this backward pass; to compare with
   Order forward_, backward_;
   std::int64_t gathered_peak_ = 0;
 };

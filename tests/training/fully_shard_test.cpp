@@ -298,6 +298,79 @@ TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
   });
 }
 
+TEST_CASE("fully_shard: ranks whose gradients come at other times, and to other parameters, reduce the same units in one order") {
+  struct PairImpl : torch::nn::Module {
+    PairImpl() : a(4, 4), b(4, 4) {
+      register_module("a", a);
+      register_module("b", b);
+    }
+    torch::Tensor forward(const torch::Tensor& x, bool through_b) { return through_b ? b(a(x)) : a(x); }
+    torch::nn::Linear a, b;
+  };
+  struct BlocksImpl : torch::nn::Module {
+    BlocksImpl() {
+      for (int i = 0; i < 3; ++i) blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<PairImpl>()));
+    }
+    torch::Tensor forward(torch::Tensor x, bool through_b) {
+      for (const auto& block : blocks) x = torch::tanh(block->forward(x, through_b));
+      return x;
+    }
+    std::vector<std::shared_ptr<PairImpl>> blocks;
+  };
+  FullyShardOptions options;
+  SUBCASE("gathering ahead") { options.prefetch = true; }
+  SUBCASE("gathering when used") { options.prefetch = false; }
+  SUBCASE("parameters that stay gathered") { options.strategy = training::ShardingStrategy::kShardGradients; }
+  SUBCASE("whole parameters") { options.strategy = training::ShardingStrategy::kNoShard; }
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto through = model_of<BlocksImpl>(), beside = model_of<BlocksImpl>(), model = model_of<BlocksImpl>();
+    for (const auto& block : model->blocks) fully_shard(*block, ProcessMesh(group), options);
+    fully_shard(model, ProcessMesh(group), options);
+    const torch::Tensor input = input_of(3, 4).requires_grad_();
+    through(input, true).sum().backward();
+    beside(input, false).sum().backward();
+    const auto with_b = through->named_parameters(), without_b = beside->named_parameters();
+    for (int step = 0; step < 3; ++step) {  // the first step finds out in which order units are used
+      clear_gradients(*model, true);
+      model(input, group.rank() == 0).sum().backward();
+      for (const auto& item : model->named_parameters()) {
+        torch::Tensor mean = with_b[item.key()].grad() / 2;
+        if (without_b[item.key()].grad().defined()) mean = mean + without_b[item.key()].grad() / 2;
+        const bool cut = options.strategy != training::ShardingStrategy::kNoShard;
+        const torch::Tensor own = cut ? mean.chunk(2)[static_cast<std::size_t>(group.rank())] : mean;
+        CHECK_MESSAGE(torch::allclose(item.value().grad(), own), item.key());
+      }
+    }
+  });
+}
+
+TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind, within calls of the model or outside them") {
+  struct ThrowingBackward : torch::autograd::Function<ThrowingBackward> {
+    static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list&) {
+      throw std::runtime_error("thrown in backward");
+    }
+  };
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto plain = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2}), model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
+    fully_shard(*model->layers[0], ProcessMesh(group));
+    fully_shard(model, ProcessMesh(group));
+    const torch::Tensor input = input_of(3, 4);
+    plain(input).sum().backward();
+    const torch::Tensor other = model->forward(input).sum();  // its backward pass comes after the one that throws
+    const torch::Tensor hidden = ThrowingBackward::apply(model->layers[0]->forward(input));
+    CHECK_THROWS(model->layers[1]->forward(hidden).sum().backward());
+    other.backward();
+    for (const auto& item : model->named_parameters()) {
+      REQUIRE(item.value().grad().defined());
+      CHECK(torch::allclose(training::full_tensor(item.value()), plain->named_parameters()[item.key()]));
+      const torch::Tensor& whole = plain->named_parameters()[item.key()].grad();
+      CHECK(torch::allclose(item.value().grad(), whole.chunk(2)[static_cast<std::size_t>(group.rank())]));
+    }
+    CHECK(training::memory_use(*model).gathered == 0);
+  });
+}
+
 TEST_CASE("fully_shard: a parameter that one rank alone uses has the mean of all; one that none uses has no gradient") {
   struct BranchImpl : torch::nn::Module {
     BranchImpl() : a(4, 4), b(4, 4), c(4, 4) {
