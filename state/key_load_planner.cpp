@@ -1,10 +1,9 @@
 // Loads what lies below given names, without a template.
 #include <algorithm>
-#include <numeric>
 #include <optional>
-#include <set>
 
 #include <cairn/base/error.hpp>
+#include <cairn/planning/closest_names.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/planner.hpp>
@@ -13,9 +12,6 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kSuggestionsMax = 5;
-constexpr std::size_t kComparedNamesMax = 20'000;  // names looked at for suggestions
-constexpr std::size_t kComparedLengthMax = 256;
 // Elements that lists may get in all.
 constexpr std::uint64_t kListGrowthFree = 4096;
 constexpr std::uint64_t kListGrowthPerName = 16;
@@ -37,44 +33,6 @@ std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
     if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
   }
   return growth;
-}
-
-// The number of letters to insert, delete or exchange to make one text the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t exchanged = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({exchanged, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-// The stored names, and what lies above them, that are closest to `prefix`.
-std::string suggestions(const std::string& prefix, const Metadata& metadata) {
-  std::set<std::string> candidates;
-  for (const auto& [name, entry] : metadata.state_dict_metadata) {
-    if (candidates.size() >= kComparedNamesMax) break;
-    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
-      candidates.insert(name.substr(0, dot));
-    candidates.insert(name);
-  }
-  std::vector<std::pair<std::size_t, std::string>> ranked;
-  for (const std::string& candidate : candidates) {
-    ranked.emplace_back(edit_distance(std::string_view(prefix).substr(0, kComparedLengthMax),
-                                      std::string_view(candidate).substr(0, kComparedLengthMax)),
-                        candidate);
-  }
-  const std::size_t count = std::min(kSuggestionsMax, ranked.size());
-  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count), ranked.end());
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "\"" : ", \"") + ranked[i].second + '"';
-  return text.empty() ? "the checkpoint is empty" : "the closest are " + text;
 }
 
 class KeyLoadPlanner final : public LoadPlanner {
@@ -155,7 +113,7 @@ class KeyLoadPlanner final : public LoadPlanner {
     for (const std::string& prefix : prefixes_) {
       const auto& names = metadata.state_dict_metadata;
       if (std::any_of(names.begin(), names.end(), [&](const auto& named) { return is_below(named.first, prefix); })) continue;
-      unknown += "\n  \"" + prefix + "\": " + suggestions(prefix, metadata);
+      unknown += "\n  \"" + prefix + "\": " + closest_names_text(prefix, metadata);
     }
     if (!unknown.empty()) throw Error(ErrorCode::kNotFound, "load by keys: the checkpoint has nothing at or below:" + unknown);
   }

@@ -79,8 +79,8 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
 
 class LeafReader {
  public:
-  LeafReader(const TorchArchive& archive, std::uint64_t archive_bytes)
-      : archive_(archive), budget_bytes_(kUnfoldedFree + kUnfoldedPerByte * archive_bytes) {}
+  LeafReader(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage)
+      : archive_(archive), load_storage_(load_storage), budget_bytes_(kUnfoldedFree + kUnfoldedPerByte * archive_bytes) {}
 
   Value value(const PickleValue& from) {
     spend(from, sizeof(Value));
@@ -282,14 +282,8 @@ class LeafReader {
                      (is_conjugated || description.is_negated ? to_string(description.dtype) : "");
     auto found = storages_.find(key);
     if (found == storages_.end()) {
-      const auto bytes = archive_.read_storage(description.storage_key);
-      if (bytes.size() < description.storage_bytes)
-        corrupt(from, "a storage of " + std::to_string(bytes.size()) + " bytes, where " +
-                          std::to_string(description.storage_bytes) + " are described");
-      auto elements = with_torch("hold " + std::to_string(bytes.size()) + " bytes of a saved tensor", [&] {
-        const auto count = static_cast<std::int64_t>(bytes.size() / element_size(description.dtype));
-        auto memory = torch::empty({count}, type);
-        if (count > 0) std::memcpy(memory.data_ptr(), bytes.data(), memory.nbytes());
+      auto elements = with_torch("hold a saved tensor", [&] {
+        auto memory = load_storage_ ? load_storage_(description.storage_key, type) : read_storage(description, type);
         if (is_conjugated) memory = torch::conj_physical(memory);
         return description.is_negated ? memory.neg() : memory;
       });
@@ -301,7 +295,16 @@ class LeafReader {
     return found->second;
   }
 
+  torch::Tensor read_storage(const TensorDescription& description, at::ScalarType type) const {
+    const auto bytes = archive_.read_storage(description.storage_key);
+    const auto count = static_cast<std::int64_t>(bytes.size() / element_size(description.dtype));
+    auto memory = torch::empty({count}, type);
+    if (count > 0) std::memcpy(memory.data_ptr(), bytes.data(), memory.nbytes());
+    return memory;
+  }
+
   const TorchArchive& archive_;
+  const LoadStorage& load_storage_;
   std::uint64_t budget_bytes_;  // that copies may still take
   std::unordered_map<std::uint32_t, bool> nests_;
   std::unordered_map<std::uint32_t, c10::IValue> made_;
@@ -311,11 +314,14 @@ class LeafReader {
 
 }  // namespace
 
-Value read_leaf(ByteSpan archive_bytes) {
-  const TorchArchive archive(archive_bytes, "a saved value");
+Value read_saved_value(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage) {
   const auto pickle = archive.pickle();
   const auto tree = unpickle(pickle, archive.what(), leaf_globals());
-  return LeafReader(archive, archive_bytes.size()).value(tree.root());
+  return LeafReader(archive, archive_bytes, load_storage).value(tree.root());
+}
+
+Value read_leaf(ByteSpan archive_bytes) {
+  return read_saved_value(TorchArchive(archive_bytes, "a saved value"), archive_bytes.size());
 }
 
 }  // namespace cairn

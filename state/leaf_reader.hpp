@@ -1,7 +1,11 @@
 // Reads what torch.save wrote of one value, whoever wrote it.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include <cairn/base/bytes.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/state_dict.hpp>
 
 namespace cairn {
@@ -18,5 +22,10 @@ namespace cairn {
 //   torch.dtype                                           an IValue int, LibTorch's number for it
 // All else is kUnsupported, naming the class. kCorrupt if the archive is damaged. Never executes anything.
 Value read_leaf(ByteSpan archive);
+
+// The same of an archive that is not in memory, such as a whole state dict. Tensors are views of what `load_storage` gives: all elements of the
+// storage of that key, flat, of the type asked for. Without it storages are read as they are needed, and their CRC-32 is checked.
+using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
+Value read_saved_value(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage = {});
 
 }  // namespace cairn

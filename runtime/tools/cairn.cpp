@@ -16,6 +16,8 @@ constexpr const char* kExamples = R"(Examples:
   cairn ls run                          the checkpoints of a run
   cairn inspect run/step_100            what a checkpoint holds
   cairn verify run/step_100             reads every byte, lists every fault
+  cairn diff run/step_100 run/step_200  what differs
+  cairn cat run/step_100 model.weight --slice 0:4,:
   cairn convert run/step_100 model.safetensors --to safetensors
   cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
 
@@ -181,6 +183,8 @@ int run(int argc, char** argv) {
   add_ls(app, chosen);
   add_inspect(app, chosen);
   add_verify(app, chosen);
+  add_cat(app, chosen);
+  add_diff(app, chosen);
   add_convert(app, chosen);
   const TraceCommands trace_commands(app);
 

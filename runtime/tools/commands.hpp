@@ -54,6 +54,8 @@ using Run = std::function<int()>;
 void add_ls(CLI::App& app, Run& chosen);
 void add_inspect(CLI::App& app, Run& chosen);
 void add_verify(CLI::App& app, Run& chosen);
+void add_cat(CLI::App& app, Run& chosen);
+void add_diff(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@
 
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/safetensors.hpp>
-#include <cairn/state/planner.hpp>
+#include <cairn/runtime/tools/tensor_source.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -22,39 +21,6 @@ struct ConvertOptions {
   std::string format;  // "safetensors"
   bool force = false;
   bool skip_unsupported = false;  // leave out tensors that the format has no type for, instead of refusing
-};
-
-// Reads tensors of one checkpoint, whole, one by one.
-class TensorSource {
- public:
-  explicit TensorSource(const std::string& url) {
-    reader_.reset(url);
-    metadata_ = reader_.read_metadata();
-    StorageContext context;
-    context.checkpoint_id = url;
-    reader_.set_up_storage_reader(metadata_, context);
-  }
-  const Metadata& metadata() const { return metadata_; }
-
-  torch::Tensor read(const std::string& fqn, torch::ScalarType type) {
-    const auto& stored = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
-    // The name is taken as it is: it may hold dots that mean nothing.
-    LoadPlannerOptions options;
-    options.flatten_state_dict = false;
-    DefaultLoadPlanner planner(options);
-    StateDict wanted;
-    wanted.insert(fqn, torch::empty(stored.size.to_vector(), type));
-    planner.set_up_planner(wanted, metadata_, 0, true);
-    std::vector<LoadPlan> plans{reader_.prepare_local_plan(planner.create_local_plan())};
-    plans = reader_.prepare_global_plan(planner.create_global_plan(std::move(plans)));
-    const LoadPlan plan = planner.finish_plan(std::move(plans.front()));
-    reader_.read_data(plan, planner).get();
-    return wanted.at(fqn).tensor();
-  }
-
- private:
-  CheckpointReader reader_;
-  Metadata metadata_;
 };
 
 struct Selection {
@@ -95,10 +61,10 @@ std::map<std::string, std::string> header_metadata(const Metadata& metadata) {
 void report_left_out(const Selection& selection) {
   for (const auto& reason : selection.unsupported) std::cerr << "left out: " << reason << '\n';
   if (selection.values.empty()) return;
-  constexpr std::size_t kShownMax = 10;
+  constexpr std::size_t kNamesMax = 10;
   std::cerr << fmt::format("left out: {} values that are no tensors:", selection.values.size());
-  for (std::size_t i = 0; i < std::min(selection.values.size(), kShownMax); ++i) std::cerr << ' ' << printable(selection.values[i]);
-  std::cerr << (selection.values.size() > kShownMax ? " …\n" : "\n");
+  for (std::size_t i = 0; i < std::min(selection.values.size(), kNamesMax); ++i) std::cerr << ' ' << printable(selection.values[i]);
+  std::cerr << (selection.values.size() > kNamesMax ? " …\n" : "\n");
 }
 
 int convert(const ConvertOptions& options) {
@@ -111,9 +77,8 @@ int convert(const ConvertOptions& options) {
   if (!std::filesystem::is_directory(folder, error)) {
     throw WrongUse(fmt::format("cannot write {}: there is no directory {}", printable(options.destination), printable(folder)));
   }
-  open_existing(options.source);
-  TensorSource source(options.source);
-  Selection selection = select(source.metadata());
+  const auto source = open_tensor_source(options.source, CheckParts::kYes);
+  Selection selection = select(source->metadata());
   if (!selection.unsupported.empty() && !options.skip_unsupported) {
     std::string text = fmt::format("cannot convert {}; --skip-unsupported leaves these tensors out:", printable(options.source));
     for (const auto& reason : selection.unsupported) text += "\n  " + reason;
@@ -121,10 +86,10 @@ int convert(const ConvertOptions& options) {
   }
 
   using Existing = SafetensorsWriter::Existing;
-  SafetensorsWriter writer(options.destination, std::move(selection.tensors), header_metadata(source.metadata()),
+  SafetensorsWriter writer(options.destination, std::move(selection.tensors), header_metadata(source->metadata()),
                            options.force ? Existing::kReplaced : Existing::kRefused);
   for (const auto& tensor : writer.tensors()) {
-    const torch::Tensor data = source.read(tensor.name, *scalar_type_of(tensor.dtype)).contiguous();
+    const torch::Tensor data = source->read(tensor.name, Box::whole(tensor.shape));
     writer.append({data.data_ptr(), tensor.bytes()});
   }
   writer.finish();

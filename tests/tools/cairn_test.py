@@ -329,6 +329,133 @@ class Verify(Command):
         self.assertLessEqual(fault["offset"], 70000)
 
 
+class Cat(Command):
+    def shown(self, *arguments):
+        done = cairn("cat", *arguments)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        return done.stdout
+
+    def values(self, *arguments):
+        return json.loads(self.shown(*arguments, "--json"))["values"]
+
+    def test_a_tensor_and_its_parts(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "model.weight"), "model.weight float32 [3, 4]\n[[ 0.0,  1.0,  2.0,  3.0],\n"
+                         " [ 4.0,  5.0,  6.0,  7.0],\n [ 8.0,  9.0, 10.0, 11.0]]\n")
+        for text, expected in (("1", [4, 5, 6, 7]), ("-1,0", 8), (":2,1:3", [[1, 2], [5, 6]]), ("...,-1", [3, 7, 11]),
+                               ("2:,:", [[8, 9, 10, 11]]), ("5:,:", []), ("1:-1", [[4, 5, 6, 7]])):
+            self.assertEqual(self.values(path, "model.weight", "--slice", text), expected, text)
+        self.assertEqual(self.values(path, "model.transposed", "--slice", "1"), [1, 4])
+        self.assertEqual(self.values(path, "model.count"), 41)
+        self.assertEqual(self.values(path, "model.flags"), [True, False, True])
+        self.assertEqual(self.values(path, "model.empty"), [])
+
+    def test_parts_that_lie_on_several_ranks(self):
+        self.assertEqual(self.values(self.checkpoint("--grid"), "grid", "--slice", "2:4,3:5"), [[19, 20], [27, 28]])
+
+    def test_of_many_elements_the_ends_are_shown(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "large").splitlines()[1], "[    0,     1,     2, ..., 69997, 69998, 69999]")
+        self.assertEqual(self.shown(path, "large", "--full").count(","), 69999)
+
+    def test_what_is_not_asked_for_is_not_read(self):
+        path = self.checkpoint()
+        file = next(path.glob("*.distcp"))
+        content = bytearray(file.read_bytes())
+        content[200_000] ^= 1  # in the middle of `large`
+        file.write_bytes(content)
+        self.assertEqual(self.values(path, "large", "--slice", "5:7"), [5, 6])
+        self.fails(FOUND_BAD, "cat", path, "large", "--full", text="large")
+
+    def test_numbers_that_json_lacks(self):
+        path = self.checkpoint("--set", "weight,0,nan", "--set", "weight,1,-inf", "--complex")
+        self.assertEqual(self.values(path, "model.weight", "--slice", "0,:3"), ["nan", "-inf", 2])
+        self.assertEqual(self.values(path, "complex"), [[0, 0], [0, 0]])
+
+    def test_values(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "step"), "step is an int\n7\n")
+        self.assertEqual(self.shown(path, "name"), "name is a str\n'grün'\n")
+        self.fails(WRONG_USE, "cat", path, "step", "--slice", "0", text="no tensor")
+
+    def test_checkpoints_of_pytorch(self):
+        for name in ("fsdp_uneven", "nested"):
+            expected, _, _ = read_safetensors(FIXTURES / name / "expected.safetensors")
+            for key, (dtype, shape, data) in expected.items():
+                if dtype != "F32" or len(shape) != 2 or shape[0] < 3:
+                    continue
+                row = struct.unpack_from(f"<{shape[1]}f", data, 2 * 4 * shape[1])
+                shown = self.values(FIXTURES / name, key, "--slice", "2")
+                self.assertEqual([struct.pack("<f", number) for number in shown], [struct.pack("<f", number) for number in row], key)
+
+    def test_wrong_use(self):
+        path = self.checkpoint()
+        self.fails(WRONG_USE, "cat", path, "model.wieght", text='the closest are "model.weight"')
+        for text, why in (("7", "outside"), ("a", "no number"), ("0:4:2", "steps"), ("0,0,0", "dimensions"), ("...,...", "twice")):
+            self.fails(WRONG_USE, "cat", path, "model.weight", "--slice", text, text=why)
+
+
+class Diff(Command):
+    def differences(self, *arguments, code=FOUND_BAD):
+        done = cairn("diff", *arguments, "--json")
+        self.assertEqual(done.returncode, code, done.stderr)
+        told = json.loads(done.stdout)
+        self.assertEqual(told["equal"], code == FINE)
+        return {entry["key"]: entry for entry in told["differences"]}
+
+    def test_equal_ones(self):
+        path = self.checkpoint("--set", "weight,3,nan", "--set", "weight,4,inf")
+        self.assertEqual(self.differences(path, self.checkpoint("--set", "weight,3,nan", "--set", "weight,4,inf", name="b"), code=FINE), {})
+        self.assertIn("no difference", cairn("diff", path, path).stdout)
+
+    def test_elements_that_differ(self):
+        a = self.checkpoint("--set", "bias,0,nan")
+        b = self.checkpoint("--set", "weight,5,7.5", "--set", "weight,10,9", "--set", "bias,0,nan", "--set", "bias,3,nan", name="b")
+        for memory in ("1", "1MiB"):  # in pieces of one element, and at once
+            found = self.differences(a, b, "--memory", memory)
+            self.assertEqual(list(found), ["model.weight", "model.bias"])
+            weight = found["model.weight"]
+            self.assertEqual((weight["elements"], weight["different"], weight["one_nan"], weight["max"], weight["first"]),
+                             (12, 2, 0, 2.5, [1, 1]))
+            self.assertAlmostEqual(weight["mean"], 3.5 / 12)
+            bias = found["model.bias"]
+            self.assertEqual((bias["different"], bias["one_nan"], bias["max"], bias["first"], bias["b"]), (1, 1, 0, [3], "nan"))
+        self.assertIn("first at [1, 1]: 5.0 / 7.5", cairn("diff", a, b).stdout)
+
+    def test_a_tolerance(self):
+        a, b = self.checkpoint(), self.checkpoint("--set", "weight,5,5.5", name="b")
+        self.differences(a, b, "--tolerance", "0.5", code=FINE)
+        self.assertEqual(list(self.differences(a, b, "--tolerance", "0.4")), ["model.weight"])
+        nan = self.checkpoint("--set", "weight,5,nan", name="nan")
+        self.assertEqual(list(self.differences(a, nan, "--tolerance", "1e9")), ["model.weight"])
+
+    def test_keys_and_values(self):
+        a, b = self.checkpoint("--complex"), self.checkpoint("--step", "8", name="b")
+        found = self.differences(a, b)
+        self.assertEqual({key: entry["what"] for key, entry in found.items()}, {"complex": "only_a", "step": "value"})
+        self.assertEqual((found["step"]["a"], found["step"]["b"]), ("7", "8"))
+        self.assertEqual({key: entry["what"] for key, entry in self.differences(b, a).items()}, {"complex": "only_b", "step": "value"})
+        self.differences(a, b, "--tensors", "model.*", code=FINE)
+        self.fails(WRONG_USE, "diff", a, b, "--tensors", "x*", text="no key")
+
+    def test_shapes_of_pytorchs_checkpoints(self):
+        found = self.differences(FIXTURES / "fsdp_even", FIXTURES / "fsdp_uneven")
+        self.assertEqual(found["model.norm.weight"]["what"], "shape")
+        self.differences(FIXTURES / "hsdp_2x2", FIXTURES / "hsdp_2x2", "--memory", "100", code=FINE)
+
+    def test_damage_is_no_equality(self):
+        source = self.fixture("threads")
+        file = source / "__1_0.distcp"
+        content = bytearray(file.read_bytes())
+        _, shape, elements = read_safetensors(source / "expected.safetensors")[0]["t0"]
+        quarter = len(elements) // 4  # which is what this rank wrote
+        content[content.index(elements[quarter:2 * quarter])] ^= 1
+        file.write_bytes(content)
+        for memory in ("100", "1MiB"):
+            whats = [entry["what"] for entry in self.differences(source, FIXTURES / "threads", "--memory", memory).values()]
+            self.assertIn("unreadable", whats)
+
+
 class Convert(Command):
     def convert(self, source, *options, code=FINE):
         target = self.root / "out.safetensors"

@@ -1,0 +1,60 @@
+#include <cairn/planning/closest_names.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kComparedNamesMax = 20'000;
+constexpr std::size_t kComparedLengthMax = 256;
+
+// The number of letters to insert, delete or exchange to make one text the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t exchanged = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({exchanged, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, std::size_t count) {
+  std::set<std::string> candidates;
+  for (const auto& [stored, entry] : metadata.state_dict_metadata) {
+    if (candidates.size() >= kComparedNamesMax) break;
+    for (std::size_t dot = stored.find('.'); dot != std::string::npos; dot = stored.find('.', dot + 1))
+      candidates.insert(stored.substr(0, dot));
+    candidates.insert(stored);
+  }
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const std::string& candidate : candidates) {
+    ranked.emplace_back(edit_distance(std::string_view(name).substr(0, kComparedLengthMax),
+                                      std::string_view(candidate).substr(0, kComparedLengthMax)),
+                        candidate);
+  }
+  count = std::min(count, ranked.size());
+  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count), ranked.end());
+  std::vector<std::string> closest;
+  for (std::size_t i = 0; i < count; ++i) closest.push_back(std::move(ranked[i].second));
+  return closest;
+}
+
+std::string closest_names_text(const std::string& name, const Metadata& metadata) {
+  std::string text;
+  for (const std::string& close : closest_names(name, metadata)) text += (text.empty() ? "\"" : ", \"") + close + '"';
+  return text.empty() ? "the checkpoint is empty" : "the closest are " + text;
+}
+
+}  // namespace cairn

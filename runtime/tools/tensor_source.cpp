@@ -1,0 +1,155 @@
+#include <cairn/runtime/tools/tensor_source.hpp>
+
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/planning/resharding.hpp>
+#include <cairn/runtime/tools/commands.hpp>
+#include <cairn/runtime/tools/torch_file.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+
+namespace cairn::tools {
+namespace {
+
+// Binds one destination to a plan that others have made.
+class OneDestination : public LoadPlanner {
+ public:
+  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
+  LoadPlan create_local_plan() override { return {}; }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
+  LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
+  void load_bytes(const LoadPlan&, const ReadItem&, Bytes read) override { bytes = std::move(read); }
+  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
+    return part_of(tensor, item.dest_offsets, item.lengths);
+  }
+  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
+
+  torch::Tensor tensor;
+  Bytes bytes;
+};
+
+class CheckpointSource final : public TensorSource {
+ public:
+  CheckpointSource(const std::string& url, CheckParts check)
+      : opened_(open_checkpoint(url)), check_(check), unchecked_(without_checks()) {
+    for (CheckpointReader* reader : {&checked_, &unchecked_}) {
+      reader->reset(url);
+      StorageContext context;
+      context.checkpoint_id = url;
+      reader->set_up_storage_reader(opened_.metadata, context);
+    }
+  }
+
+  const Metadata& metadata() const override { return opened_.metadata; }
+  std::string name() const override { return printable(opened_.store->url()); }
+  std::string identity() const override {
+    Bytes record(opened_.store->size_bytes(kCommitRecordName), '\0');
+    opened_.store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
+    return to_hex(sha256(record));
+  }
+
+  torch::Tensor read(const std::string& fqn, const Box& box) override {
+    const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
+    OneDestination planner;
+    planner.tensor = with_torch("make room for " + fqn, [&] { return torch::empty(array_of(box.sizes), scalar_type(fqn)); });
+    LoadPlan plan;
+    const NameId name = plan.names.intern(fqn);
+    append_reads(stored, ChunkIndex(stored.chunks), name, name, box, plan);
+    CheckpointReader* reader = &checked_;
+    if (is_archived(stored) && box != Box::whole(stored.size)) {
+      reader = &unchecked_;
+      if (check_ == CheckParts::kYes)
+        for (const ReadItem& item : plan.items) check_archive(fqn, stored.storage[item.storage_chunk]);
+    }
+    reader->read_data(plan, planner).get();
+    return planner.tensor;
+  }
+
+  Bytes read_bytes(const std::string& fqn) override {
+    OneDestination planner;
+    LoadPlan plan;
+    ReadItem item;
+    item.type = LoadItemType::kByteIO;
+    item.dest_name = item.storage_name = plan.names.intern(fqn);
+    plan.items.push_back(std::move(item));
+    checked_.read_data(plan, planner).get();
+    return std::move(planner.bytes);
+  }
+
+  Value read_value(const std::string& fqn) override {
+    try {
+      return deserialize_leaf(read_bytes(fqn));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      throw Error(error.code(), fmt::format("\"{}\": {}", printable(fqn), error.what()));
+    }
+  }
+
+ private:
+  static CheckpointReaderOptions without_checks() {
+    CheckpointReaderOptions options;
+    options.verify = false;
+    return options;
+  }
+
+  // Whether only the archives tell where elements lie: PyTorch's do, Cairn's record knows.
+  static bool is_archived(const TensorStorageMetadata& stored) {
+    return !stored.storage.empty() && stored.storage.front().payload_offset == 0;
+  }
+
+  // Reads all of a chunk of PyTorch's against its checksum, once.
+  void check_archive(const std::string& fqn, const StorageInfo& storage) {
+    if (!checked_archives_.emplace(storage.file, storage.offset).second) return;
+    const std::string& file = opened_.metadata.files.at(storage.file).name;
+    const TorchArchive archive(
+        storage.length,
+        [&](std::uint64_t offset, MutableByteSpan to) {
+          opened_.store->read(file, {{storage.offset + offset, to}});
+        },
+        fmt::format("\"{}\" in {} at offset {}", fqn, file, storage.offset));
+    const TorchArchive::Storage elements = read_archived_tensor(archive).storage;
+    constexpr std::uint64_t kBlockBytes = 4u << 20;
+    Bytes block;
+    std::uint32_t crc = 0;
+    for (std::uint64_t at = 0; at < elements.size_bytes; at += block.size()) {
+      block.resize(std::min(kBlockBytes, elements.size_bytes - at));
+      opened_.store->read(file, {{storage.offset + elements.offset + at, {block.data(), block.size()}}});
+      crc = crc32(crc, block);
+    }
+    if (crc != elements.crc32)
+      throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
+  }
+
+  OpenedCheckpoint opened_;
+  const CheckParts check_;
+  CheckpointReader checked_;
+  CheckpointReader unchecked_;
+  std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
+};
+
+}  // namespace
+
+torch::ScalarType TensorSource::scalar_type(const std::string& fqn) const {
+  const DType dtype = std::get<TensorStorageMetadata>(*metadata().find(fqn)).properties.dtype;
+  const auto type = scalar_type_of(dtype);
+  if (!type)
+    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" is {}, which the LibTorch in use cannot hold: use a newer one",
+                                                     printable(fqn), to_string(dtype)));
+  return *type;
+}
+
+std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
+  const auto path = local_path(place);
+  std::error_code error;
+  if (path && std::filesystem::is_regular_file(*path, error) && path->filename() != kCommitRecordName)
+    return open_torch_file(*path);
+  return std::make_unique<CheckpointSource>(place, check);
+}
+
+}  // namespace cairn::tools
