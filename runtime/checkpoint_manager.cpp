@@ -324,19 +324,9 @@ void CheckpointManager::Implementation::tend() noexcept {
 }
 
 void CheckpointManager::Implementation::remove_unkept() {
-  std::vector<RunCheckpoint> own;
-  std::vector<CheckpointInfo> infos;
-  for (RunCheckpoint& checkpoint : run.list().checkpoints) {
-    if (!is_checkpoint_name(checkpoint.name)) continue;
-    infos.push_back(info_of(run, checkpoint));
-    own.push_back(std::move(checkpoint));
-  }
-  std::set<std::string> kept = kept_by(options.retention, infos);
-  // Those that came after it may be damaged by now.
-  const auto sound = std::find_if(own.begin(), own.end(), [&](const RunCheckpoint& one) { return run.fault_of(one.name).empty(); });
-  if (sound != own.end()) kept.insert(sound->name);
-  for (auto checkpoint = own.rbegin(); checkpoint != own.rend(); ++checkpoint) {
-    if (kept.count(checkpoint->name) > 0) continue;
+  const Retention retention = look_at_retention(run, options.retention);
+  for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
+    if (retention.kept.count(checkpoint->name) > 0) continue;
     try {
       if (run.is_pinned(checkpoint->name)) continue;
       if (const auto stays = run.remove(*checkpoint))

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/checkpoint_info.hpp>
 
 namespace cairn {
 
@@ -40,6 +41,23 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (std::size_t i = 0; i < std::min<std::size_t>(policy.keep_best, ranked.size()); ++i) kept.insert(*ranked[i].second);
   return kept;
+}
+
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy) {
+  Retention found;
+  for (RunCheckpoint& checkpoint : run.list().checkpoints) {
+    if (!is_checkpoint_name(checkpoint.name)) continue;
+    found.infos.push_back(info_of(run, checkpoint));
+    found.checkpoints.push_back(std::move(checkpoint));
+  }
+  found.kept = kept_by(policy, found.infos);
+  const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(),
+                                  [&](const RunCheckpoint& one) { return run.fault_of(one.name).empty(); });
+  if (sound != found.checkpoints.end()) {
+    found.latest_sound = sound->name;
+    found.kept.insert(sound->name);
+  }
+  return found;
 }
 
 }  // namespace cairn

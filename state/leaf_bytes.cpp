@@ -4,6 +4,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_writer.hpp>
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/tensor_pickle.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
@@ -35,15 +36,11 @@ class LeafPickler {
  public:
   // Bytes are compact from protocol 3 on only. A BytesIO is not on the list of torch.load(weights_only=True) anyway, so nothing is
   // lost with the protocol that it refuses; all else keeps to the one that it reads.
-  explicit LeafPickler(const Value& value) : out_(holds_blob(value) ? 4 : 2) { add(value, 0); }
-
-  Bytes finish() && {
-    const auto pickle = std::move(out_).finish();
-    std::vector<ByteSpan> storages;
-    storages.reserve(tensors_.size());
-    for (const auto& tensor : tensors_) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
-    return write_torch_archive(pickle, storages);
+  LeafPickler(const Value& value, BlobsAs blobs) : blobs_(blobs), out_(blobs == BlobsAs::kBytesIO && holds_blob(value) ? 4 : 2) {
+    add(value, 0);
   }
+
+  PickledValue finish() && { return {std::move(out_).finish(), std::move(tensors_)}; }
 
  private:
   static void check_depth(int depth) {
@@ -147,6 +144,7 @@ class LeafPickler {
   }
 
   void add_blob(const Blob& blob) {
+    if (blobs_ == BlobsAs::kBytes) return out_.bytes(blob.bytes);
     out_.global("_io", "BytesIO");
     out_.empty_tuple();
     out_.new_object();
@@ -165,9 +163,14 @@ class LeafPickler {
   }
 
   void add_tensor(const torch::Tensor& tensor) {
+    if (tensor.is_meta() && dtype_of(tensor.scalar_type())) return add_dense(tensor, tensor.requires_grad());
     if (const auto reason = why_not_storable(tensor); !reason.empty()) unsupported("a tensor in it " + reason);
     const auto dense = with_torch("copy a tensor out of a plain value",
                                   [&] { return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous(); });
+    add_dense(dense, tensor.requires_grad());
+  }
+
+  void add_dense(const torch::Tensor& dense, bool requires_grad) {
     const auto dtype = *dtype_of(dense.scalar_type());
     const auto storage = storage_class(dtype);
     const auto sizes = extents_of(dense.sizes());
@@ -184,7 +187,7 @@ class LeafPickler {
     out_.integer(0);
     add_extents(sizes);
     add_extents(contiguous_strides(sizes));
-    out_.boolean(tensor.requires_grad());
+    out_.boolean(requires_grad);
     out_.global("collections", "OrderedDict");
     out_.empty_tuple();
     out_.reduce();
@@ -194,15 +197,24 @@ class LeafPickler {
     tensors_.push_back(dense);
   }
 
+  const BlobsAs blobs_;
   Pickler out_;
-  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU; index = storage key
+  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU or meta; index = storage key
   c10::IValue::HashAliasedIValueMap containers_;  // those written, to the memo slot of each
   c10::IValue::HashAliasedIValues open_;          // those being written
 };
 
 }  // namespace
 
-Bytes serialize_leaf(const Value& value) { return LeafPickler(value).finish(); }
+PickledValue pickle_value(const Value& value, BlobsAs blobs) { return LeafPickler(value, blobs).finish(); }
+
+Bytes serialize_leaf(const Value& value) {
+  const PickledValue pickled = pickle_value(value, BlobsAs::kBytesIO);
+  std::vector<ByteSpan> storages;
+  storages.reserve(pickled.tensors.size());
+  for (const auto& tensor : pickled.tensors) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
+  return write_torch_archive(pickled.pickle, storages);
+}
 
 Value deserialize_leaf(ByteSpan bytes) { return read_leaf(bytes); }
 

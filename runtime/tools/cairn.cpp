@@ -18,7 +18,9 @@ constexpr const char* kExamples = R"(Examples:
   cairn verify run/step_100             reads every byte, lists every fault
   cairn diff run/step_100 run/step_200  what differs
   cairn cat run/step_100 model.weight --slice 0:4,:
-  cairn convert run/step_100 model.safetensors --to safetensors
+  cairn convert run/step_100 model.pt --to torch
+  cairn prune run --keep last=3         removes the others; shows them first, and asks
+  cairn doctor run                      what would make saves slow or fail here
   cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
 
 `cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
@@ -186,6 +188,8 @@ int run(int argc, char** argv) {
   add_cat(app, chosen);
   add_diff(app, chosen);
   add_convert(app, chosen);
+  add_prune(app, chosen);
+  add_doctor(app, chosen);
   const TraceCommands trace_commands(app);
 
   try {

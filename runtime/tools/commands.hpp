@@ -56,6 +56,8 @@ void add_inspect(CLI::App& app, Run& chosen);
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
+void add_prune(CLI::App& app, Run& chosen);
+void add_doctor(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------

@@ -92,24 +92,73 @@ ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
   return result;
 }
 
-Bytes write_torch_archive(ByteSpan pickle, const std::vector<ByteSpan>& storages) {
-  constexpr std::uint64_t kAlignment = 64;
-  Bytes out;
-  std::vector<zip::Entry> entries;
-  const auto append = [&](std::string name, ByteSpan data, std::uint64_t alignment) {
-    zip::Entry entry{"archive/" + std::move(name), out.size(), data.size(), crc32(0, data)};
-    const auto end = out.size() + zip::local_header_length(entry.name, data.size());
-    zip::append_local_header(out, entry.name, data.size(), alignment == 0 ? 0 : zip::padding_for(end, alignment));
-    out.append(data.data(), data.size());
-    zip::append_descriptor(out, data.size(), entry.crc32);
-    entries.push_back(std::move(entry));
+TorchArchiveWriter::TorchArchiveWriter(ByteSpan pickle, WriteAt write_at) : write_at_(std::move(write_at)) {
+  const auto whole = [this](std::string_view name, ByteSpan data) {
+    begin(std::string(name), data.size(), 0);
+    append(data);
+    end_storage();
   };
-  append(std::string(kPickleName), pickle, 0);
-  append("byteorder", std::string_view("little"), 0);
-  append("version", std::string_view("3\n"), 0);
-  for (std::size_t i = 0; i < storages.size(); ++i) append("data/" + std::to_string(i), storages[i], kAlignment);
-  const auto directory = out.size();
-  zip::append_directory(out, entries, directory);
+  whole(kPickleName, pickle);
+  whole("byteorder", std::string_view("little"));
+  whole("version", std::string_view("3\n"));
+}
+
+void TorchArchiveWriter::begin(std::string name, std::uint64_t size_bytes, std::uint64_t alignment) {
+  check_invariant(left_ == 0, "an entry of an archive was begun before the one before it was whole");
+  entries_.push_back({"archive/" + std::move(name), at_, size_bytes, 0});
+  const auto end = at_ + zip::local_header_length(entries_.back().name, size_bytes);
+  Bytes header;
+  zip::append_local_header(header, entries_.back().name, size_bytes, alignment == 0 ? 0 : zip::padding_for(end, alignment));
+  write_at_(at_, header);
+  at_ += header.size();
+  left_ = size_bytes;
+}
+
+void TorchArchiveWriter::begin_storage(std::uint64_t size_bytes) {
+  constexpr std::uint64_t kAlignment = 64;
+  begin("data/" + std::to_string(storages_++), size_bytes, kAlignment);
+}
+
+void TorchArchiveWriter::append(ByteSpan bytes) {
+  check_invariant(bytes.size() <= left_, "more was appended to an entry of an archive than announced");
+  write_at_(at_, bytes);
+  entries_.back().crc32 = crc32(entries_.back().crc32, bytes);
+  at_ += bytes.size();
+  left_ -= bytes.size();
+}
+
+void TorchArchiveWriter::pass_over(std::uint64_t bytes, std::uint32_t crc32) {
+  check_invariant(bytes <= left_, "more of an entry of an archive was passed over than announced");
+  entries_.back().crc32 = crc32;
+  at_ += bytes;
+  left_ -= bytes;
+}
+
+void TorchArchiveWriter::end_storage() {
+  check_invariant(left_ == 0, "an entry of an archive ended before it was whole");
+  Bytes descriptor;
+  zip::append_descriptor(descriptor, entries_.back().size, entries_.back().crc32);
+  write_at_(at_, descriptor);
+  at_ += descriptor.size();
+}
+
+std::uint64_t TorchArchiveWriter::finish() {
+  check_invariant(left_ == 0, "an archive was finished before its last entry was whole");
+  Bytes directory;
+  zip::append_directory(directory, entries_, at_);
+  write_at_(at_, directory);
+  return at_ + directory.size();
+}
+
+Bytes write_torch_archive(ByteSpan pickle, const std::vector<ByteSpan>& storages) {
+  Bytes out;
+  TorchArchiveWriter writer(pickle, [&](std::uint64_t, ByteSpan bytes) { out.append(bytes.data(), bytes.size()); });
+  for (const ByteSpan& storage : storages) {
+    writer.begin_storage(storage.size());
+    writer.append(storage);
+    writer.end_storage();
+  }
+  writer.finish();
   return out;
 }
 

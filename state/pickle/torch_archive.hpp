@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
 #include <cairn/state/pickle/pickle_value.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/state/pickle/zip_reader.hpp>
 
 namespace cairn {
@@ -79,6 +81,35 @@ struct ArchivedTensor {
 };
 // Checks that the storage is as long as the pickle says.
 ArchivedTensor read_archived_tensor(const TorchArchive& archive);
+
+// Writes an archive from its begin to its end: the pickle, then the storages "0", "1", … that it names, each on a multiple of 64 bytes, in as many
+// parts as the caller likes. Where everything lies follows from the lengths, so that what was written once may be passed over.
+class TorchArchiveWriter {
+ public:
+  using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // from the archive's begin
+
+  TorchArchiveWriter(ByteSpan pickle, WriteAt write_at);
+
+  void begin_storage(std::uint64_t size_bytes);
+  void append(ByteSpan bytes);
+  // As `append` of so many bytes that are in their place already; `crc32`: of all bytes of this storage up to there.
+  void pass_over(std::uint64_t bytes, std::uint32_t crc32);
+  // Of what this storage has so far.
+  std::uint32_t storage_crc32() const { return entries_.back().crc32; }
+  // All bytes of it were appended.
+  void end_storage();
+  // Returns the length of the whole archive.
+  std::uint64_t finish();
+
+ private:
+  void begin(std::string name, std::uint64_t size_bytes, std::uint64_t alignment);
+
+  WriteAt write_at_;
+  std::uint64_t at_ = 0;
+  std::uint64_t left_ = 0;  // bytes of the entry that are to come
+  std::uint64_t storages_ = 0;
+  std::vector<zip::Entry> entries_;
+};
 
 // A whole archive in memory: the pickle, and the storages "0", "1", … that it names, each on a multiple of 64 bytes.
 Bytes write_torch_archive(ByteSpan pickle, const std::vector<ByteSpan>& storages);

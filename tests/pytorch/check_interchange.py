@@ -1,6 +1,6 @@
 """Proves with real PyTorch that a checkpoint written by Cairn is one of PyTorch's own.
 
-    $CAIRN_PYTORCH check_interchange.py CHECKPOINT EXPECTED.json [--overwritten DIR]
+    $CAIRN_PYTORCH check_interchange.py CHECKPOINT EXPECTED.json [--overwritten DIR] [--torch-file FILE] [--torch-save FILE]
 
 CHECKPOINT is a directory that Cairn wrote. EXPECTED.json says what it must hold, by flattened name:
 
@@ -19,6 +19,10 @@ Checked, each against EXPECTED.json, exactly:
     conversion   dcp_to_torch_save, then torch.load
     overwriting  dcp.save to a copy of CHECKPOINT leaves one that is PyTorch's alone; with --overwritten it is kept in DIR, for Cairn to
                  read: {"step": 7, "model": {"weight": the float64 numbers 0 to 11, shaped 3x4}}
+
+    torch file   with --torch-file, what `cairn convert --to torch` made of it: torch.load(weights_only=True), also by mmap; blobs are bytes
+
+With --torch-save, torch.save writes what dcp.load gave to FILE, for Cairn to read.
 
 Prints one line a step and exits with 0; the first difference is an exception, which exits with 1. Needs PyTorch 2.3 or newer and
 nothing else; leaves CHECKPOINT as it was.
@@ -167,13 +171,26 @@ def check_items(directory, metadata, expected):
     return len(metadata.storage_data)
 
 
-def check_dcp_load(directory, expected):
+def check_dcp_load(directory, expected, target):
     state = {}
     for name, path in expected.paths.items():
         set_at_path(state, path, torch.zeros_like(expected.tensors[name]) if name in expected.tensors else None)
     dcp.load(state, checkpoint_id=directory, no_dist=True)
     for name, path in expected.paths.items():
         expected.check(name, at_path(state, path))
+    if target:
+        torch.save(state, target)
+
+
+def check_torch_file(path, expected):
+    for options in ({}, {"mmap": True}):
+        state = torch.load(path, weights_only=True, **options)
+        for name, at in expected.paths.items():
+            found = at_path(state, at)
+            if name in expected.blobs:
+                must(found == expected.blobs[name], f"{name}: other bytes")
+            else:
+                expected.check(name, found)
 
 
 def check_conversion(directory, expected):
@@ -206,6 +223,8 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("expected")
     parser.add_argument("--overwritten", metavar="DIR", help="keep the checkpoint that PyTorch wrote over Cairn's")
+    parser.add_argument("--torch-file", metavar="FILE", help="what cairn convert --to torch made of the same state")
+    parser.add_argument("--torch-save", metavar="FILE", help="where torch.save writes the state, for Cairn to read")
     arguments = parser.parse_args()
     expected = Expected(arguments.expected)
     print(f"PyTorch {torch.__version__}, {arguments.checkpoint}: {len(expected.tensors)} tensors, {len(expected.values)} values, "
@@ -214,10 +233,13 @@ def main():
     metadata = check_metadata(arguments.checkpoint, expected)
     print("metadata: pickle.load and read_metadata agree with what was saved")
     print(f"items: torch.load reads all {check_items(arguments.checkpoint, metadata, expected)} equal, with weights_only, without, by mmap")
-    check_dcp_load(arguments.checkpoint, expected)
+    check_dcp_load(arguments.checkpoint, expected, arguments.torch_save)
     print("dcp.load: equal")
     check_conversion(arguments.checkpoint, expected)
     print("dcp_to_torch_save: equal")
+    if arguments.torch_file:
+        check_torch_file(arguments.torch_file, expected)
+        print("torch file: equal, with weights_only, by mmap too")
     with tempfile.TemporaryDirectory() as scratch:
         check_overwriting(arguments.checkpoint, arguments.overwritten or os.path.join(scratch, "copy"))
     print("overwriting: dcp.save leaves a checkpoint that is PyTorch's")

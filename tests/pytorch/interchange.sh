@@ -1,5 +1,5 @@
 #!/bin/bash
-# interchange.sh WRITE_SAMPLE: what Cairn writes opens in real PyTorch, and the other way round. Skipped (exit code 77) where
+# interchange.sh WRITE_SAMPLE CAIRN: what Cairn writes, and what its command converts, opens in real PyTorch, and the other way round. Skipped (exit code 77) where
 # CAIRN_PYTORCH names no command that runs Python with PyTorch 2.3 or newer.
 set -euo pipefail
 if [ -z "${CAIRN_PYTORCH:-}" ]; then
@@ -11,5 +11,12 @@ directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 "$1" write "$directory/checkpoint" "$directory/expected.json"
 # shellcheck disable=SC2086  # a command may have arguments
-$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/checkpoint" "$directory/expected.json" --overwritten "$directory/overwritten"
+$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/checkpoint" "$directory/expected.json" --overwritten "$directory/overwritten" \
+  --torch-save "$directory/saved.pt"
 "$1" read "$directory/overwritten"
+
+"$2" diff "$directory/checkpoint" "$directory/saved.pt"
+"$2" convert "$directory/checkpoint" "$directory/converted.pt" --to torch --memory 1KiB
+"$2" convert "$directory/saved.pt" "$directory/converted" --to dcp --world 3
+# shellcheck disable=SC2086
+$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/converted" "$directory/expected.json" --torch-file "$directory/converted.pt"

@@ -4,18 +4,22 @@
 usage: cairn_test.py CAIRN MAKE_CHECKPOINT FIXTURES [TEST…]      FIXTURES: checkpoints that PyTorch wrote
 """
 
+import fcntl
 import json
 import os
 import pathlib
+import pickletools
 import pty
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 CAIRN, MAKE_CHECKPOINT, FIXTURES = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
@@ -99,7 +103,7 @@ class Use(Command):
 
     def test_wrong_use_ends_with_2_and_says_what_is_wrong(self):
         for arguments in ([], ["look"], ["inspect"], ["verify", "--threads", "0", "x"], ["convert", "a", "b"],
-                          ["convert", "a", "b", "--to", "zip"], ["inspect", "a", "b"]):
+                          ["convert", "a", "b", "--to", "zip"], ["convert", "a", "b", "--to", "dcp", "--world", "0"], ["inspect", "a", "b"]):
             done = cairn(*arguments)
             self.assertEqual(done.returncode, WRONG_USE, arguments)
             self.assertTrue(done.stderr or done.stdout)
@@ -532,6 +536,273 @@ class Convert(Command):
         self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
         self.assertIn("ulimit -f", done.stderr)
         self.assertEqual([path.name for path in self.root.iterdir()], ["step_7"])
+
+
+class ConvertTo(Command):
+    """Other formats than safetensors, and what is changed on the way."""
+
+    def convert(self, source, name, *options, code=FINE, **how):
+        done = cairn("convert", source, self.root / name, *options, **how)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return self.root / name, done
+
+    def same(self, a, b, *options):
+        done = cairn("diff", a, b, *options)
+        self.assertEqual(done.returncode, FINE, done.stdout + done.stderr)
+
+    def keys(self, path):
+        return {entry["key"]: entry for entry in json.loads(cairn("inspect", path, "--json").stdout)["keys"]}
+
+    def test_a_file_for_torch_load(self):
+        source = self.checkpoint("--complex")
+        file, _ = self.convert(source, "a.pt", "--to", "torch")
+        self.same(source, file)
+        with zipfile.ZipFile(file) as archive:
+            self.assertIsNone(archive.testzip())
+            pickle = archive.read("archive/data.pkl")
+        names = {argument for opcode, argument, _ in pickletools.genops(pickle) if opcode.name == "GLOBAL"}
+        self.assertTrue(names <= {"torch._utils _rebuild_tensor_v2", "collections OrderedDict"} | {
+            name for name in names if name.startswith("torch ") and name.endswith("Storage")}, "what weights_only refuses")
+
+    def test_a_file_of_torch_save_comes_back_as_a_checkpoint_of_any_layout(self):
+        source = self.checkpoint()
+        file, _ = self.convert(source, "a.pt", "--to", "torch")
+        for world in (1, 3):
+            target, _ = self.convert(file, f"over_{world}", "--to", "dcp", "--world", world)
+            self.damaged(FINE, target)
+            self.same(source, target)
+            self.assertEqual(json.loads(cairn("inspect", target, "--json").stdout)["world_size"], world)
+            self.assertEqual(len(self.keys(target)["large"]["chunks"]), world)
+        paths = {key: entry["path"] for key, entry in self.keys(target).items()}
+        self.assertEqual(paths, {key: entry["path"] for key, entry in self.keys(source).items()})
+
+    def test_pytorchs_checkpoints_keep_their_layout_unless_told(self):
+        for name in ("fsdp_uneven", "hsdp_2x2", "nested"):
+            target, _ = self.convert(FIXTURES / name, name, "--to", "dcp", "--memory", "200")
+            self.same(FIXTURES / name, target)
+            self.damaged(FINE, target)
+            told, before = (json.loads(cairn("inspect", path, "--json").stdout) for path in (target, FIXTURES / name))
+            self.assertEqual([share["rank"] for share in told["ranks"]], [share["rank"] for share in before["ranks"]])
+            self.convert(FIXTURES / name, name + ".pt", "--to", "torch", "--memory", "200")
+            self.same(FIXTURES / name, self.root / (name + ".pt"), "--memory", "1000")
+
+    def test_keys_are_chosen_and_renamed(self):
+        source = self.checkpoint()
+        options = ("--select", "model.*", "--select", "step", "--exclude", "*flags", "--rename", r"^model\.(w.*|bias)$=net.first.\1",
+                   "--rename", "^model=rest")
+        target, _ = self.convert(source, "chosen", "--to", "dcp", *options)
+        keys = self.keys(target)
+        self.assertEqual(list(keys), ["net.first.weight", "net.first.bias", "rest.count", "rest.transposed", "rest.empty", "step"])
+        self.assertEqual(keys["net.first.weight"]["path"], ["net.first.weight"])
+        nested, _ = self.convert(source, "nested", "--to", "dcp", "--rename", "weight=inner.weight")
+        self.assertEqual(self.keys(nested)["model.inner.weight"]["path"], ["model", "inner.weight"])
+        file, _ = self.convert(source, "chosen.pt", "--to", "torch", *options)
+        self.same(target, file)
+
+    def test_two_keys_must_not_become_one(self):
+        target, done = self.convert(self.checkpoint(), "a.pt", "--to", "torch", "--rename", "weight=bias", code=WRONG_USE)
+        self.assertIn('"model.weight" and "model.bias" would both become "model.bias"', done.stderr)
+        self.assertFalse(target.exists())
+
+    def test_a_cast_is_for_tensors_of_floating_point(self):
+        source = self.checkpoint()
+        target, _ = self.convert(source, "cast", "--to", "dcp", "--cast", "bfloat16")
+        self.assertEqual({key: entry.get("dtype") for key, entry in self.keys(target).items()},
+                         {"model.weight": "bfloat16", "model.bias": "bfloat16", "model.flags": "bool", "model.count": "int64",
+                          "model.transposed": "bfloat16", "model.empty": "bfloat16", "large": "int32", "step": None, "name": None})
+        told = json.loads(cairn("diff", source, target, "--json").stdout)
+        self.assertEqual({entry["what"] for entry in told["differences"]}, {"dtype"}, "small whole numbers stay what they are")
+
+    def test_wrong_use(self):
+        source = self.checkpoint()
+        for options, text in ((["--to", "torch", "--world", "2"], "--world is for"), (["--to", "dcp", "--cast", "int8"], "floating"),
+                              (["--to", "dcp", "--rename", "abc"], "REGEX=REPL"), (["--to", "dcp", "--rename", "(=x"], "--rename"),
+                              (["--to", "dcp", "--select", "x*"], "no key")):
+            self.fails(WRONG_USE, "convert", source, self.root / "out", *options, text=text)
+            self.assertFalse((self.root / "out").exists())
+        self.fails(WRONG_USE, "convert", source, self.root / "no" / "out", "--to", "dcp", text="no directory")
+        (self.root / "file").write_text("precious")
+        self.fails(WRONG_USE, "convert", source, self.root / "file", "--to", "dcp", "--force", text="no directory")
+        self.fails(WRONG_USE, "convert", source, source, "--to", "dcp", text="--force")
+        self.fails(FOUND_BAD, "convert", self.root / "file", self.root / "out", "--to", "dcp", text="file")
+        self.assertFalse((self.root / "out").exists())
+
+    def test_force_replaces_a_checkpoint(self):
+        source, other = self.checkpoint(), self.checkpoint("--step", "9", name="other")
+        self.convert(source, "other", "--to", "dcp", "--force")
+        self.same(source, other)
+
+    def test_damaged_data_gives_nothing(self):
+        source = self.fixture("single")
+        data = source / "__0_0.distcp"
+        data.write_bytes(data.read_bytes()[:-400])
+        for name, format in (("a.pt", "torch"), ("a", "dcp")):
+            self.convert(source, name, "--to", format, code=FOUND_BAD)
+        self.assertEqual([path.name for path in self.root.iterdir()], ["single"])
+
+    def interrupted(self, source, name, limit, *options):
+        """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
+        target, done = self.convert(source, name, *options, code=FOUND_BAD,
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertIn("The same command goes on", done.stderr)
+        return target
+
+    def test_an_interrupted_file_is_gone_on_with(self):
+        source = self.checkpoint()
+        for format in ("torch", "safetensors"):
+            options = ("--to", format, "--memory", "16KiB")
+            whole, _ = self.convert(source, "whole." + format, *options)
+            target = self.interrupted(source, "part." + format, 150_000, *options)
+            self.assertFalse(target.exists(), "nothing that looks whole")
+            partial = pathlib.Path(f"{target}.cairn-partial")
+            content = bytearray(partial.read_bytes())
+            self.assertGreater(len(content), 100_000)
+            content[100_000] ^= 0xFF  # to see that this part is not written again
+            partial.write_bytes(content)
+            _, done = self.convert(source, "part." + format, *options)
+            self.assertIn("gone on from where it was interrupted", done.stdout)
+            made = bytearray(target.read_bytes())
+            made[100_000] ^= 0xFF
+            self.assertEqual(made, whole.read_bytes())
+            self.assertEqual([path.name for path in self.root.iterdir() if "partial" in path.name], [])
+
+    def test_what_was_interrupted_is_not_mixed_with_another_conversion(self):
+        source = self.checkpoint()
+        options = ("--to", "torch", "--memory", "16KiB")
+        self.interrupted(source, "a.pt", 150_000, *options)
+        _, done = self.convert(source, "a.pt", *options, "--exclude", "model.flags")
+        self.assertNotIn("gone on", done.stdout)
+        self.same(source, self.root / "a.pt", "--tensors", "large", "--tensors", "model.weight")
+
+    def test_an_interrupted_directory_is_gone_on_with(self):
+        source = self.checkpoint()
+        options = ("--to", "dcp", "--world", "3")
+        whole, _ = self.convert(source, "whole", *options)
+        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
+        target = self.interrupted(source, "part", sizes[-1] - 100, *options)
+        self.assertEqual(cairn("verify", target).returncode, FOUND_BAD, "nothing that looks whole")
+        written = {path.name: path.stat().st_mtime_ns for path in target.glob("*.distcp")}
+        _, done = self.convert(source, "part", *options)
+        self.assertIn("gone on from where it was interrupted", done.stdout)
+        self.same(source, target)
+        self.damaged(FINE, target)
+        kept = [name for name, time in written.items() if (target / name).exists() and (target / name).stat().st_mtime_ns == time]
+        self.assertEqual(len(kept), 2, "what the first run wrote is not written again")
+        self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
+
+    def test_only_one_converts_to_a_place(self):
+        source = self.checkpoint()
+        lock = self.root / "a.pt.cairn-partial.log"
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.fails(WRONG_USE, "convert", source, self.root / "a.pt", "--to", "torch", text="another conversion")
+
+
+class Prune(Command):
+    def setUp(self):
+        super().setUp()
+        for step, loss in ((10, 0.1), (20, 0.9), (30, 0.3), (40, 0.4)):
+            self.checkpoint("--step", str(step), "--metadata", f"metric.loss={loss}", name=f"step_{step}")
+
+    def prune(self, *options, code=FINE):
+        done = cairn("prune", self.root, *options, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def left(self):
+        return sorted(path.name for path in self.root.iterdir())
+
+    def test_what_stays(self):
+        for keep, stays in ((["last=2"], [30, 40]), (["every=20"], [20, 40]), (["best=1:loss"], [10, 40]),
+                            (["best=1:loss:higher", "last=1"], [20, 40]), (["last=9"], [10, 20, 30, 40])):
+            text = self.prune("--dry-run", *(word for one in keep for word in ("--keep", one))).stdout
+            rows = [line.split() for line in text.splitlines() if line.startswith(("stays", "goes"))]
+            self.assertEqual(sorted(row[1] for row in rows if row[0] == "stays"), [f"step_{step}" for step in stays], keep)
+            self.assertEqual(len(rows), 4)
+        self.assertEqual(len(self.left()), 4, "only shown")
+
+    def test_it_removes_what_it_shows_and_nothing_else(self):
+        self.fixture("single")
+        self.checkpoint(name="mine")
+        (self.root / "step_10" / ".pinned").touch()
+        (self.root / "notes.txt").write_text("precious")
+        self.assertIn("2 checkpoints removed", self.prune("--keep", "last=1", "--yes").stdout)
+        self.assertEqual(self.left(), ["mine", "notes.txt", "single", "step_10", "step_40"])
+
+    def test_the_newest_that_is_sound_stays(self):
+        next((self.root / "step_40").glob("*.distcp")).unlink()
+        self.prune("--keep", "last=1", "--yes")
+        self.assertEqual(self.left(), ["step_30", "step_40"])
+
+    def test_it_asks_first(self):
+        self.assertIn("--yes", self.prune("--keep", "last=1", code=WRONG_USE).stderr)
+        for answer, left in (("n\n", 4), ("\n", 4), ("y\n", 1)):
+            master, slave = pty.openpty()
+            process = subprocess.Popen([CAIRN, "prune", self.root, "--keep", "last=1"], stdin=slave, stdout=subprocess.PIPE, text=True)
+            os.write(master, answer.encode())
+            self.assertIn("Remove them? [y/N]", process.communicate()[0])
+            self.assertEqual(process.returncode, FINE)
+            os.close(slave)
+            os.close(master)
+            self.assertEqual(len(self.left()), left, answer)
+
+    def test_leftovers(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        (self.root / "step_10" / ".metadata").unlink()
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        self.prune("--leftovers", "--yes")
+        self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
+
+    def test_what_cannot_be_removed_is_said(self):
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        done = self.prune("--keep", "last=1", "--yes", code=FOUND_BAD)
+        self.assertIn("step_10 stays: a save to it has begun", done.stderr)
+        self.assertEqual(self.left(), ["step_10", "step_40"])
+
+    def test_wrong_use(self):
+        for options in ([], ["--keep", "all"], ["--keep", "last=0"], ["--keep", "every=x"], ["--keep", "best=2"], ["--keep", "best=2:"]):
+            self.prune(*options, "--yes", code=WRONG_USE)
+        self.fails(WRONG_USE, "prune", self.root / "step_10", "--keep", "last=1", text="not a run")
+        self.assertEqual(len(self.left()), 4)
+
+
+class Doctor(Command):
+    def checks(self, *arguments, code=FINE, **how):
+        done = cairn("doctor", *arguments, "--json", **how)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        told = json.loads(done.stdout)
+        return {check["name"]: check for check in told["checks"]}
+
+    def test_the_machine_and_a_directory(self):
+        checks = self.checks(self.root, "--test-size", "8MiB")
+        for name in ("versions", "open files", "locked memory", "loopback", "io_uring", "clock", "directory", "file system", "free space",
+                     "direct I/O", "write speed", "read speed", "fsync"):
+            self.assertIn(name, checks)
+            self.assertEqual(checks[name]["effect"] == "", checks[name]["health"] == "ok", name)
+        self.assertRegex(checks["versions"]["found"], r"Cairn .*LibTorch .*NCCL .*CAF .*Protobuf ")
+        self.assertRegex(checks["write speed"]["found"], r"iB/s, by 8\.0 MiB")
+        self.assertEqual(list(self.root.iterdir()), [], "what it wrote is gone")
+        text = cairn("doctor").stdout
+        self.assertIn("ok       loopback", text)
+
+    def test_limits_that_would_make_saves_fail(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        checks = self.checks(self.root, code=FOUND_BAD, preexec_fn=limit)
+        self.assertEqual([checks[name]["health"] for name in ("open files", "file size", "writing")], 3 * ["problem"])
+        self.assertIn("ulimit", checks["file size"]["effect"])
+        self.assertEqual(list(self.root.iterdir()), [])
+
+    def test_a_port_that_is_taken_and_one_that_is_none(self):
+        with socket.create_server(("", 0)) as taken:
+            environment = {**os.environ, "MASTER_PORT": str(taken.getsockname()[1])}
+            self.assertEqual(self.checks(env=environment)["MASTER_PORT"]["health"], "warning")
+        self.assertEqual(self.checks(env={**os.environ, "MASTER_PORT": "99999"}, code=FOUND_BAD)["MASTER_PORT"]["health"], "problem")
+
+    def test_no_directory(self):
+        self.assertEqual(self.checks(self.root / "nowhere", code=FOUND_BAD)["directory"]["health"], "problem")
+        self.fails(WRONG_USE, "doctor", "mem://x", text="no directory of this machine")
 
 
 if __name__ == "__main__":

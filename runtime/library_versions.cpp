@@ -1,0 +1,39 @@
+#include <cairn/runtime/library_versions.hpp>
+
+#include <google/protobuf/stubs/common.h>
+#include <openssl/opensslv.h>
+#include <torch/version.h>
+#include <caf/config.hpp>
+#ifdef CAIRN_HAS_CUDA
+#include <nccl.h>
+#endif
+
+#include <cairn/base/version.hpp>
+
+namespace cairn {
+namespace {
+
+std::string dotted(int major, int minor, int patch) {
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+std::string nccl_version() {
+#ifdef CAIRN_HAS_CUDA
+  return dotted(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+#else
+  return "none";
+#endif
+}
+
+}  // namespace
+
+std::vector<LibraryVersion> library_versions() {
+  return {{"Cairn", kVersion},
+          {"LibTorch", TORCH_VERSION},
+          {"NCCL", nccl_version()},
+          {"CAF", dotted(CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
+          {"Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)},
+          {"OpenSSL", OPENSSL_FULL_VERSION_STR}};
+}
+
+}  // namespace cairn

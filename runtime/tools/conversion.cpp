@@ -1,0 +1,178 @@
+#include <cairn/runtime/tools/conversion.hpp>
+
+#include <algorithm>
+#include <iostream>
+#include <regex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include <cairn/base/version.hpp>
+#include <cairn/runtime/tools/commands.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn::tools {
+namespace {
+
+bool is_floating(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat8E4M3Fn:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E4M3FnUz:
+    case DType::kFloat8E5M2FnUz:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A key that was renamed keeps the levels above it that its new name still begins with; the rest is one key, dots and all: that is how
+// modules name their parameters.
+Path path_of_renamed(const Path& before, const std::string& key) {
+  Path path;
+  std::string above;
+  for (const PathElement& element : before) {
+    const std::string name = std::visit(
+        [](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+            return value;
+          else
+            return std::to_string(value);
+        },
+        element);
+    const std::string longer = above + name + ".";
+    if (key.compare(0, longer.size(), longer) != 0) break;
+    path.push_back(element);
+    above = longer;
+  }
+  path.emplace_back(key.substr(above.size()));
+  return path;
+}
+
+}  // namespace
+
+std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
+
+Conversion::Conversion(const ConvertOptions& options)
+    : options_(options), source_(open_tensor_source(options.source, CheckParts::kYes)) {
+  std::optional<DType> cast;
+  if (!options_.cast.empty()) {
+    cast = dtype_from_name(options_.cast);
+    if (!cast || !is_floating(*cast) || !scalar_type_of(*cast))
+      throw WrongUse(fmt::format(
+          "--cast {}: give a type of floating point that the LibTorch in use can hold, such as float32, bfloat16 or float16",
+          printable(options_.cast)));
+  }
+  const Metadata& metadata = source_->metadata();
+  std::unordered_map<std::string, const Path*> paths;
+  for (const auto& [fqn, path] : metadata.planner_data) paths[fqn] = &path;
+  std::unordered_map<std::string, std::string> origins;
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    if (!options_.select.empty() && !matches_any(fqn, options_.select)) continue;
+    if (matches_any(fqn, options_.exclude)) continue;
+    ConvertedKey key;
+    key.source = fqn;
+    key.key = renamed(fqn);
+    const auto path = paths.find(fqn);
+    key.path = path == paths.end() || path->second->empty() ? Path{fqn} : *path->second;
+    if (key.key != fqn) key.path = path_of_renamed(key.path, key.key);
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+      key.is_tensor = true;
+      key.stored = *tensor;
+      key.dtype = cast && is_floating(tensor->properties.dtype) ? *cast : tensor->properties.dtype;
+    }
+    if (const auto [other, is_new] = origins.emplace(key.key, fqn); !is_new)
+      throw Error(ErrorCode::kAlreadyExists, fmt::format("\"{}\" and \"{}\" would both become \"{}\": change --rename",
+                                                         printable(other->second), printable(fqn), printable(key.key)));
+    keys_.push_back(std::move(key));
+  }
+  if (keys_.empty() && !metadata.state_dict_metadata.empty())
+    throw WrongUse(
+        fmt::format("no key of {} is left to convert: `cairn inspect` lists them; in --select and --exclude * stands for any text",
+                    source_->name()));
+}
+
+std::string Conversion::renamed(std::string key) const {
+  for (const std::string& rule : options_.renames) {
+    const auto middle = rule.rfind('=');
+    if (middle == std::string::npos || middle == 0)
+      throw WrongUse(fmt::format("--rename {}: write REGEX=REPL, as in '^module\\.='", printable(rule)));
+    std::string replacement = rule.substr(middle + 1);
+    for (std::size_t at = 0; at + 1 < replacement.size(); ++at)  // \1 like sed, $1 like ECMAScript
+      if (replacement[at] == '\\' && replacement[at + 1] >= '0' && replacement[at + 1] <= '9') replacement[at] = '$';
+    try {
+      key = std::regex_replace(key, std::regex(rule.substr(0, middle)), replacement);
+    } catch (const std::regex_error& error) {
+      throw WrongUse(fmt::format("--rename {}: {}", printable(rule), error.what()));
+    }
+  }
+  if (key.empty()) throw WrongUse("--rename leaves nothing of a key");
+  return key;
+}
+
+void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>& why) {
+  std::vector<std::string> found;
+  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
+                             [&](const ConvertedKey& key) {
+                               std::string reason = why(key);
+                               if (reason.empty()) return false;
+                               found.push_back(printable(key.source) + ": " + reason);
+                               return true;
+                             }),
+              keys_.end());
+  if (!found.empty() && !options_.skip_unsupported) {
+    std::string text = fmt::format("cannot convert {}; --skip-unsupported leaves this out:", source_->name());
+    for (const auto& reason : found) text += "\n  " + reason;
+    throw Error(ErrorCode::kUnsupported, text);
+  }
+  unsupported_.insert(unsupported_.end(), found.begin(), found.end());
+}
+
+void Conversion::drop_values() {
+  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
+                             [&](const ConvertedKey& key) {
+                               if (!key.is_tensor) values_.push_back(key.source);
+                               return !key.is_tensor;
+                             }),
+              keys_.end());
+}
+
+torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
+  if (bytes_ == 0)
+    for (const ConvertedKey& one : keys_)
+      if (one.is_tensor) bytes_ += one.bytes();
+  torch::Tensor tensor = source_->read(key.source, box);
+  if (key.dtype != key.stored.properties.dtype) tensor = tensor.to(*scalar_type_of(key.dtype));
+  done_ += tensor.nbytes();
+  progress_.update(done_, bytes_);
+  return tensor;
+}
+
+std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {
+  // As it is stored and as it is to be; reading has buffers of its own.
+  const std::size_t width = element_size(key.dtype) + element_size(key.stored.properties.dtype);
+  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / width));
+}
+
+void Conversion::report() const {
+  for (const auto& reason : unsupported_) std::cerr << "left out: " << reason << '\n';
+  if (values_.empty()) return;
+  constexpr std::size_t kNamesMax = 10;
+  std::cerr << fmt::format("left out: {} values that are no tensors:", values_.size());
+  for (std::size_t i = 0; i < std::min(values_.size(), kNamesMax); ++i) std::cerr << ' ' << printable(values_[i]);
+  std::cerr << (values_.size() > kNamesMax ? " …\n" : "\n");
+}
+
+nlohmann::ordered_json Conversion::identity() const {
+  nlohmann::ordered_json keys = nlohmann::ordered_json::array();
+  for (const ConvertedKey& key : keys_) keys.push_back(printable(key.key));
+  return {{"cairn", kVersion},        {"from", source_->identity()},         {"to", options_.format},
+          {"cast", options_.cast},    {"world", options_.world.value_or(0)}, {"keys", keys},
+          {"memory", options_.memory}};
+}
+
+}  // namespace cairn::tools

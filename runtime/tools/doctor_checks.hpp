@@ -1,0 +1,31 @@
+// What `cairn doctor` looks at: each check says what it found, what that would make slow or fail, and what to do.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace cairn::tools {
+
+enum class Health : std::uint8_t { kOk = 1, kWarning, kProblem };
+const char* to_string(Health health);  // "ok", "warning", "problem"
+
+struct Finding {
+  std::string name;  // "open files"
+  Health health = Health::kOk;
+  std::string found;   // "1024"
+  std::string effect;  // what it would make slow or fail, and what to do; "" if it is ok
+};
+
+// Of this machine and process.
+std::vector<Finding> check_versions();
+std::vector<Finding> check_limits();
+std::vector<Finding> check_network();
+std::vector<Finding> check_kernel();
+std::vector<Finding> check_clock();
+// Of a directory that checkpoints are to be written to. Writes a file of at most `test_bytes` there, and removes it. Where it cannot
+// be written to, that is what is found.
+std::vector<Finding> check_place(const std::filesystem::path& directory, std::uint64_t test_bytes);
+
+}  // namespace cairn::tools
