@@ -3,8 +3,41 @@
 #include <utility>
 
 #include <cairn/actors/local_messages.hpp>
+#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
+
+namespace {
+
+// On the threads of writers and readers.
+class StoreTap final : public StoreObserver {
+ public:
+  StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t attempt)
+      : StoreObserver(duration_min), tracer_(std::move(tracer)), checkpointer_(checkpointer), attempt_(attempt) {}
+
+  void on_operation(const StoreOperation& operation) noexcept override {
+    ObservedEvent event;
+    event.kind = EventKind::kStore;
+    event.actor = "store";
+    event.name = operation.name;
+    event.checkpointer = checkpointer_;
+    event.attempt = attempt_;
+    event.bytes = operation.bytes;
+    event.duration = operation.duration;
+    event.ok = !operation.code;
+    if (operation.code) event.detail = to_string(*operation.code);
+    // Texts of errors of stores name the object; of the others the place is all there is.
+    event.text = operation.code ? operation.failure : operation.url;
+    tracer_->record(event);
+  }
+
+ private:
+  const std::shared_ptr<Tracer> tracer_;
+  const std::uint32_t checkpointer_;
+  const std::uint64_t attempt_;
+};
+
+}  // namespace
 
 CallContext::CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
                          std::function<void(Outcome)> done)
@@ -53,7 +86,15 @@ StorageContext CallContext::storage_context(const protocol::RunHook& hook) const
   context.is_coordinator = hook.is_coordinator;
   context.step = call().step;
   context.user_metadata = call().user_metadata;
+  if (tracer_)
+    context.store_observer =
+        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), hook.counter);
   return context;
+}
+
+void CallContext::trace_stores(std::shared_ptr<Tracer> tracer, Duration duration_min) {
+  tracer_ = std::move(tracer);
+  store_duration_min_ = duration_min;
 }
 
 void CallContext::finish(Outcome outcome) {

@@ -10,6 +10,7 @@
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/trace.hpp>
 
 namespace cairn {
 
@@ -31,6 +32,8 @@ class CallContext {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   StorageContext storage_context(const protocol::RunHook& hook) const;
+  // Operations of its stores that take so long, or fail, are to be in the trace. Before it is shared.
+  void trace_stores(std::shared_ptr<Tracer> tracer, Duration duration_min);
 
   // Of a load, as this rank has read it. Touched by hooks only.
   std::optional<Metadata> metadata;
@@ -47,6 +50,8 @@ class CallContext {
   const int world_size_;
   const bool one_process_;  // all ranks live in this process
   const std::function<void(Outcome)> done_;
+  std::shared_ptr<Tracer> tracer_;  // null: no operations of stores are traced
+  Duration store_duration_min_{0};
   std::optional<Outcome> outcome_;
   Failure last_resort_;
 };

@@ -42,7 +42,9 @@ struct RuntimeOptions {  // times: from 0 to a year; silence more than 0
   std::size_t strangers_max = 256;
   unsigned outcomes_kept = 16;              // per checkpointer
   unsigned child_restarts_max = 8;          // per supervised child, over the life of a world
-  std::size_t trace_ring_bytes = 4u << 20;  // per rank
+  std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: nothing is recorded, and reports of failures have no events
+  // Operations of stores that take so long are in traces, as are those that fail; 0: all of them.
+  std::chrono::milliseconds trace_store_operations{100};
 };
 
 }  // namespace cairn

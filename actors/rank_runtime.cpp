@@ -1,6 +1,7 @@
 #include <cairn/actors/rank_runtime.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -183,8 +184,10 @@ struct RankRuntime::Implementation {
       if (done) done(std::move(outcome));
     };
     running->checkpointers.insert(checkpointer);
-    return std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
-                                         config.one_process, std::move(leave));
+    auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
+                                                 config.one_process, std::move(leave));
+    context->trace_stores(tracer, config.options.trace_store_operations);
+    return context;
   }
 };
 
@@ -244,6 +247,14 @@ void RankRuntime::write_trace(const std::string& path) const {
   const auto& config = implementation_->config;
   const TraceSnapshot taken = implementation_->tracer->snapshot();
   write_trace_file(path, trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kRing), taken.events);
+}
+
+void RankRuntime::write_trace_in(const std::string& directory) const {
+  const auto& config = implementation_->config;
+  std::error_code failed;
+  std::filesystem::create_directories(directory, failed);
+  if (failed) throw system_error("make the directory for traces", directory, failed.value());
+  write_trace(directory + "/" + trace_file_name(trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kRing)));
 }
 
 std::string RankRuntime::dump_trace() const { return implementation_->tracer->dump(); }

@@ -123,6 +123,8 @@ class RankRuntime {
 
   // Writes the ring to a file, as tracing/trace_writer.hpp says.
   void write_trace(const std::string& path) const;
+  // The same under the name that such a file has, in a directory that is made if need be.
+  void write_trace_in(const std::string& directory) const;
   // Writes the trace ring as text, oldest event first.
   std::string dump_trace() const;
 

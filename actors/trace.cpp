@@ -47,6 +47,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
 Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock, bool keeps_contents)
     : rank_(rank),
       capacity_(std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
+      is_off_(ring_bytes == 0 && observer == nullptr),
       observer_(std::move(observer)),
       clock_(clock),
       keeps_contents_(keeps_contents),
@@ -57,6 +58,10 @@ Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> obser
 Tracer::~Tracer() { std::allocator<Kept>().deallocate(ring_, capacity_); }
 
 std::uint64_t Tracer::record(ObservedEvent event) noexcept {
+  if (is_off_) {
+    std::lock_guard lock(mutex_);
+    return next_++;
+  }
   event.rank = rank_;
   event.time = clock_.now();
   event.wall_time = clock_.wall_now();
@@ -87,6 +92,7 @@ void Tracer::keep_text(std::string_view text, Kept& kept) noexcept {
 TraceSnapshot Tracer::snapshot() const {
   TraceSnapshot taken;
   std::lock_guard lock(mutex_);
+  if (is_off_) return taken;
   const std::uint64_t count = std::min<std::uint64_t>(next_ - 1, capacity_);
   taken.lost = next_ - 1 - count;
   taken.events.reserve(count);

@@ -25,7 +25,7 @@ struct TraceSnapshot {
 
 class Tracer {
  public:
-  // `ring_bytes`: memory for the last events, at least one. `observer` may be null. `keeps_contents`: it wants the contents of decisions.
+  // `ring_bytes`: memory for the last events, at least one; 0 without an observer: nothing is recorded, but counted. `observer` may be null. `keeps_contents`: it wants the contents of decisions.
   Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock(),
          bool keeps_contents = false);
   ~Tracer();
@@ -51,6 +51,7 @@ class Tracer {
 
   const int rank_;
   const std::size_t capacity_;
+  const bool is_off_;
   const std::shared_ptr<Observer> observer_;
   const Clock& clock_;
   const bool keeps_contents_;

@@ -36,6 +36,7 @@ set(CAIRN_PUBLIC_HEADERS
     storage/checkpoint_writer.hpp
     storage/storage.hpp
     storage/store.hpp
+    storage/store_observer.hpp
     actors/options.hpp
     training/checkpoint_activations.hpp
     training/distributed_tensor.hpp

@@ -46,7 +46,7 @@ struct Checkpointer::Implementation {
 
   void fill(SaveCall& call, const SaveOptions& options) const {
     // What a user-defined writer makes of the id is its own affair.
-    call.report_directory = world.report_directory(options.storage_writer ? "" : call.checkpoint_id);
+    call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
     call.options_digest = digest_of(options);
     call.step = options.step;
     call.user_metadata = options.user_metadata;
@@ -389,7 +389,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     LoadCall call;
     fill(call, name, checkpoint_id, options.coordinator_rank);
     call.executor = &executor;
-    call.report_directory = world.report_directory("");
+    call.report_directory = world.report_directory(options.failure_directory, "");
     call.options_digest = digest_of(options, prefixes);
     call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {

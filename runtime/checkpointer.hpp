@@ -44,6 +44,8 @@ struct SaveOptions {
   CheckpointWriterOptions writer;                    // of Cairn's own writer
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own
+  // Where a report is left if this save fails, in place of WorldOptions::failure_directory: a directory that is there. This rank's own.
+  std::string failure_directory;
 };
 
 struct LoadOptions {
@@ -57,6 +59,7 @@ struct LoadOptions {
   CheckpointReaderOptions reader;
   std::shared_ptr<LoadPlanner> planner;
   std::shared_ptr<StorageReader> storage_reader;
+  std::string failure_directory;  // as in SaveOptions
 };
 
 // Several may live in one world; each has a name, the same on all ranks, and makes one call at a time. Keeping one over many saves

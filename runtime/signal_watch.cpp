@@ -76,6 +76,11 @@ SignalWatch::~SignalWatch() {
   release();
 }
 
+bool SignalWatch::is_watched(int number) {
+  struct sigaction now {};
+  return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == cairn_note_signal;
+}
+
 // Under the lock.
 void SignalWatch::release() noexcept {
   for (const int number : signals_) {

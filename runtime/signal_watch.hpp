@@ -21,6 +21,9 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
+  // Whether some watch of this process has put in its handler, and that is in place.
+  static bool is_watched(int number);
+
   struct Caught {
     int signal = 0;
     std::chrono::milliseconds ago{0};  // since it came

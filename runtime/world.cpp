@@ -32,6 +32,7 @@
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
 #include <cairn/runtime/rendezvous.hpp>
+#include <cairn/runtime/trace_on_signal.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -210,12 +211,29 @@ struct World::Implementation {
         one_process(in_one_process),
         secured(is_secured),
         options(without_secret(world_options)),
-        runtime(std::move(system), std::move(config), std::move(links)) {}
+        runtime(std::move(system), std::move(config), std::move(links)) {
+    trace_when_asked();
+  }
   ~Implementation() {
+    trace_on_signal.reset();
     try {
       runtime.shutdown(options.shutdown_deadline);
     } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
     }
+  }
+
+  void trace_when_asked() {
+    int number = options.trace_signal;
+    std::string directory = options.trace_signal_directory;
+    if (const char* const asked = std::getenv("CAIRN_TRACE_SIGNAL"); asked != nullptr && *asked != 0 && number == 0) {
+      const std::string text = asked;
+      const auto colon = text.find(':');
+      number = signal_named(text.substr(0, colon));
+      if (colon != std::string::npos) directory = text.substr(colon + 1);
+    }
+    if (number == 0) return;
+    trace_on_signal = std::make_unique<TraceOnSignal>(
+        number, rank, [this, directory = directory.empty() ? "." : directory] { runtime.write_trace_in(directory); });
   }
 
   // Of ranks that are linked over TCP, as `links` says but for its transform.
@@ -233,6 +251,7 @@ struct World::Implementation {
   const bool one_process;
   const bool secured;
   const WorldOptions options;
+  std::unique_ptr<TraceOnSignal> trace_on_signal;  // null: no signal writes traces
   // How survivors find each other: in this process, or where they listen.
   std::shared_ptr<Process> process;
   std::vector<std::string> addresses;  // by rank
@@ -423,8 +442,9 @@ std::string World::dump_trace() const { return implementation_->runtime.dump_tra
 
 void World::write_trace(const std::string& path) const { implementation_->runtime.write_trace(path); }
 
-std::string World::report_directory(const std::string& place) const {
+std::string World::report_directory(const std::string& wanted, const std::string& place) const {
   const WorldOptions& options = implementation_->options;
+  if (!wanted.empty()) return wanted;
   if (!options.failure_reports) return "";
   if (!options.failure_directory.empty()) return options.failure_directory;
   return !place.empty() ? directory_beside(place) : "";

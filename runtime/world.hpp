@@ -64,6 +64,12 @@ struct WorldOptions {
   // messages between ranks, no data of tensors; at most 4 GiB a rank. CAIRN_TRACE=full:DIR does the same, CAIRN_TRACE=full with DIR
   // "cairn-trace".
   bool trace_contents = false;
+  // Each time the process gets this signal, say SIGUSR2, every rank in it writes the trace of what it did last to `trace_signal_directory`
+  // (made if need be; empty: the working directory), as a file that `cairn trace` finds, in place of the one before. 0: what
+  // CAIRN_TRACE_SIGNAL says, "USR2" or "USR2:DIR"; without that nothing is done. A signal that the program handles itself is left to it,
+  // with a warning.
+  int trace_signal = 0;
+  std::string trace_signal_directory;
   // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of each rank, in this directory. Empty:
   // saves by Cairn's own writer leave it in the directory that holds the checkpoint. There must be a directory; after 16 reports no more
   // are written there. Nothing is left of calls that were only cancelled.
@@ -134,8 +140,9 @@ class World {
 
   // For Cairn's own use: the actors of this rank, and the names that are taken by checkpointers.
   RankRuntime& runtime() const;
-  // Where a failed call leaves its report, "": nowhere. `place`: of the checkpoint, "" if that has none.
-  std::string report_directory(const std::string& place) const;
+  // Where a failed call leaves its report, "": nowhere. `wanted`: by the caller, "" if it wants nothing; `place`: of the checkpoint, "" if
+  // that has none.
+  std::string report_directory(const std::string& wanted, const std::string& place) const;
   void claim_checkpointer(const std::string& name) const;
   void release_checkpointer(const std::string& name) const noexcept;
 

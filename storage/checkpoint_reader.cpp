@@ -3,6 +3,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/read_engine.hpp>
+#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
 
@@ -46,6 +47,7 @@ Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(impleme
 void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
   Implementation& self = *implementation_;
   self.opened();
+  self.store = observe_operations(self.store, context.store_observer);
   self.context = context;
   self.metadata = std::make_shared<const Metadata>(metadata);
 }

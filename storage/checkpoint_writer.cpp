@@ -15,6 +15,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/recorded_storage.hpp>
+#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
 namespace {
@@ -136,10 +137,12 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
                 "cannot save to " + url + " from " + std::to_string(context.world_size) +
                     " processes: other processes do not see this store. Use a directory or a shared store");
   }
+  self.store = observe_operations(std::move(self.store), context.store_observer);
   self.store->create_root();
   if (!context.is_coordinator) return;
   // Opened now, so that a run that cannot be is known before anything is written.
-  self.run = open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url);
+  self.run =
+      observe_operations(open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url), context.store_observer);
   if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
   self.store->begin_attempt(context.save_id);
   self.attempt_begun = true;

@@ -21,6 +21,8 @@
 
 namespace cairn {
 
+class StoreObserver;
+
 // What a writer or reader is told when it is set up.
 struct StorageContext {
   std::string checkpoint_id;  // as passed to `save` or `load`
@@ -31,6 +33,8 @@ struct StorageContext {
   bool one_process = false;          // all ranks live in this process: then they share even a store that other processes cannot see
   std::optional<std::int64_t> step;  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
+  // For traces: is to see the operations of stores (storage/store_observer.hpp). May be null.
+  std::shared_ptr<StoreObserver> store_observer;
 };
 
 class StorageWriter {

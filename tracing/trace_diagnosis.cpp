@@ -8,30 +8,15 @@
 
 #include <cairn/base/failure.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/tracing/trace_failure_maps.hpp>
 #include <cairn/tracing/trace_names.hpp>
+#include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
 
 namespace cairn {
 namespace {
 
 using namespace trace_names;
-
-// Below these, what is uneven is nobody's trouble.
-constexpr Duration kStragglerMin = std::chrono::milliseconds(100);
-constexpr std::uint64_t kUnevenBytesMin = 64u << 20;
-constexpr Duration kQueuedMin = std::chrono::milliseconds(500);
-constexpr Duration kJumpMin = std::chrono::milliseconds(100);
-constexpr int kStragglerRatio = 2;
-
-std::string in_text(Duration duration) {
-  const double seconds = std::chrono::duration<double>(duration).count();
-  char text[40];
-  if (seconds >= 1)
-    std::snprintf(text, sizeof text, "%.2f s", seconds);
-  else
-    std::snprintf(text, sizeof text, "%.1f ms", seconds * 1000);
-  return text;
-}
 
 const ObservedEvent* last_event(const Trace& trace, int rank) {
   const auto found = trace.events.find(rank);
@@ -77,36 +62,6 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std:
     failure.hook = running_hook(trace, clocks, failure.rank);
   }
   if (is_gone(failure)) failure.own_phase = own_phase_of(trace, clocks, failure.rank);
-}
-
-using EventsByRank = std::map<int, const ObservedEvent*>;  // by the failing rank
-
-// What each rank was told.
-std::map<int, EventsByRank> told_maps(const Trace& trace) {
-  std::map<int, EventsByRank> maps;
-  for (const auto& [rank, events] : trace.events)
-    for (const auto& event : events)
-      if (event.kind == EventKind::kFailure) maps[rank].emplace(event.peer < 0 ? rank : event.peer, &event);
-  return maps;
-}
-
-std::string summary_of(const EventsByRank& map) {
-  std::string text;
-  for (const auto& [rank, event] : map) text += std::to_string(rank) + " " + std::string(event->name) + "\n";
-  return text;
-}
-
-// The map that most ranks were told: others have it who ended alone, as those do who were cut off or stood still. `others`: they.
-std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others) {
-  const auto maps = told_maps(trace);
-  std::map<std::string, std::vector<int>> ranks;
-  for (const auto& [rank, map] : maps) ranks[summary_of(map)].push_back(rank);
-  const auto most =
-      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  if (most == ranks.end()) return std::nullopt;
-  for (const auto& [rank, map] : maps)
-    if (summary_of(map) != most->first) others.push_back(rank);
-  return maps.at(most->second.front());
 }
 
 std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks) {
@@ -193,128 +148,6 @@ std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClock
   return longest;
 }
 
-struct Noticing {
-  const Trace& trace;
-  const std::vector<TracedMessage>& messages;
-  const TraceClocks& clocks;
-  const Diagnosis& diagnosis;
-  std::vector<TracedNotice> notices;
-
-  void add(int rank, std::string text) { notices.push_back({rank, std::move(text)}); }
-  bool has_failed(int rank) const {
-    return std::any_of(diagnosis.failures.begin(), diagnosis.failures.end(),
-                       [&](const auto& failure) { return failure.rank == rank; });
-  }
-
-  void differing_maps() {
-    std::vector<int> others;
-    common_map(trace, others);
-    if (!others.empty())
-      add(others.front(), name_ranks(others) + (others.size() == 1 ? " was" : " were") +
-                              " told another failure map: cut off from the rest, or not running for a while");
-  }
-
-  void stragglers() {
-    for (const auto& phase : diagnosis.phases) {
-      if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
-        continue;
-      add(phase.slowest_rank,
-          phase.name == "join"
-              ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
-              : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " + phase.name +
-                    ", half of the ranks at most " + in_text(phase.median));
-    }
-  }
-
-  void uneven_bytes() {
-    std::map<int, std::uint64_t> bytes;
-    std::uint64_t all = 0;
-    for (const auto& [rank, events] : trace.events)
-      for (const auto& event : events)
-        if (event.kind == EventKind::kBegan && event.bytes != 0) all += (bytes[rank] = event.bytes);
-    if (bytes.empty()) return;
-    const auto most =
-        std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    const std::uint64_t mean = all / trace.events.size();
-    if (most->second > kUnevenBytesMin + mean && most->second > 2 * mean)
-      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + std::to_string(most->second >> 20) +
-                           " MiB, on average a rank moves " + std::to_string(mean >> 20) + " MiB");
-  }
-
-  void lost() {
-    for (const auto& message : lost_messages(trace, messages, clocks)) {
-      if (has_failed(message.to)) continue;
-      add(message.to, std::string(message.sent->name) + " from rank " + std::to_string(message.from) + " to rank " +
-                          std::to_string(message.to) + " never arrived");
-    }
-  }
-
-  void violated_causes() {
-    for (const auto& violation : clocks.violations())
-      add(violation.rank, "messages between ranks " + std::to_string(violation.rank) + " and " + std::to_string(violation.other) +
-                              " were handled before they were sent, by " + in_text(violation.by) + ": a clock has jumped");
-  }
-
-  void clock_jumps() {
-    for (const auto& [rank, events] : trace.events)
-      for (std::size_t i = 1; i < events.size(); ++i) {
-        const Duration wall = events[i].wall_time - events[i - 1].wall_time;
-        const Duration monotonic = events[i].time - events[i - 1].time;
-        const Duration jump = wall - monotonic;
-        if (jump < kJumpMin && jump > -kJumpMin) continue;
-        add(rank, "the wall clock of rank " + std::to_string(rank) + " was set " + (jump > Duration(0) ? "on" : "back") + " by " +
-                      in_text(jump > Duration(0) ? jump : -jump));
-        break;
-      }
-  }
-
-  void links_and_restarts() {
-    std::map<int, std::pair<int, int>> seen;  // by rank: restarts, lost links
-    for (const auto& [rank, events] : trace.events)
-      for (const auto& event : events) {
-        if (event.name == kRestarted) ++seen[rank].first;
-        // Of those that failed it is known already, and those that left have ended.
-        if (event.kind == EventKind::kHandled && event.name == kLinkDown && !has_failed(event.peer) && !has_left(event))
-          ++seen[rank].second;
-      }
-    for (const auto& [rank, counts] : seen) {
-      if (counts.first > 0)
-        add(rank, std::to_string(counts.first) + " actors of rank " + std::to_string(rank) + " died and were restarted");
-      if (counts.second > 0) add(rank, "rank " + std::to_string(rank) + " lost its connection to ranks that went on");
-    }
-  }
-
-  bool has_left(const ObservedEvent& event) const {
-    const auto call = trace.attempt.calls.find(event.peer);
-    return call == trace.attempt.calls.end() || call->second.has_ended;
-  }
-
-  void ignored() {
-    std::map<std::string_view, std::pair<int, std::set<int>>> reasons;
-    for (const auto& [rank, events] : trace.events)
-      for (const auto& event : events) {
-        if (event.kind != EventKind::kState || event.ok || event.name == kStoppedTimer || event.name == kRestarted) continue;
-        auto& [count, ranks] = reasons[event.name];
-        ++count;
-        ranks.insert(rank);
-      }
-    for (const auto& [reason, seen] : reasons)
-      add(-1, std::to_string(seen.first) + " ignored on " + name_ranks({seen.second.begin(), seen.second.end()}) + ": " +
-                  std::string(reason));
-  }
-
-  void queues() {
-    const ObservedEvent* longest = nullptr;
-    for (const auto& [rank, events] : trace.events)
-      for (const auto& event : events)
-        if (event.queued > kQueuedMin && (longest == nullptr || event.queued > longest->queued)) longest = &event;
-    if (longest != nullptr)
-      add(longest->rank, std::string(longest->name) + " waited " + in_text(longest->queued) + " in the mailbox of the " +
-                             std::string(longest->actor) + " of rank " + std::to_string(longest->rank) +
-                             ": its threads had no time");
-  }
-};
-
 TracedEnd end_of(const Trace& trace, const Diagnosis& diagnosis) {
   bool has_outcome = false;
   for (const auto& [rank, call] : trace.attempt.calls) has_outcome = has_outcome || call.has_ended;
@@ -366,17 +199,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 
-  Noticing noticing{trace, messages, clocks, diagnosis, {}};
-  noticing.differing_maps();
-  noticing.violated_causes();
-  noticing.clock_jumps();
-  noticing.links_and_restarts();
-  noticing.lost();
-  noticing.stragglers();
-  noticing.uneven_bytes();
-  noticing.queues();
-  noticing.ignored();
-  diagnosis.notices = std::move(noticing.notices);
+  diagnosis.notices = notices_of(trace, messages, clocks, diagnosis);
   return diagnosis;
 }
 

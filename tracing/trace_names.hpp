@@ -18,6 +18,9 @@ inline constexpr std::string_view kTimer = "timer: ";
 inline constexpr std::string_view kStoppedTimer = "timer that was stopped";
 inline constexpr std::string_view kLinkDown = "LinkDown";
 inline constexpr std::string_view kLinkUp = "LinkUp";
+inline constexpr std::string_view kJoin = "Join";
+inline constexpr std::string_view kNeedLocalPlan = "NeedLocalPlan";
+inline constexpr std::string_view kNeedGlobalPlan = "NeedGlobalPlan";
 
 inline bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 

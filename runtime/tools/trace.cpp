@@ -79,6 +79,7 @@ std::string describe_event(const ObservedEvent& event) {
     return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
   }
   if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
+  if (event.kind == EventKind::kDecision && event.before.empty()) return fmt::format("{}: {}", event.actor, name);
   if (event.kind == EventKind::kDecision)
     return fmt::format("{} decided {}{}: {} -> {}{}", event.actor, name,
                        event.peer < 0 ? "" : fmt::format(" from rank {}", event.peer), event.before, event.detail,

@@ -2,10 +2,15 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cairn/base/error.hpp>
@@ -188,6 +193,113 @@ TEST_CASE("tracing: reports go where they are wanted, and nowhere if they are no
     fail_to_save(world, directory.path() + "/step_1", of_users);
   });
   for (const auto& name : names_in(directory.path())) CHECK(name.rfind("failure-", 0) != 0);
+}
+
+TEST_CASE("tracing: a call may have a place of its own for its report") {
+  TemporaryDirectory directory;
+  const std::string of_world = directory.path() + "/world", of_call = directory.path() + "/call";
+  for (const auto& place : {of_world, of_call}) fs::create_directory(place);
+  WorldOptions options;
+  options.failure_directory = of_world;
+  on_all_ranks(
+      2,
+      [&](World& world) {
+        SaveOptions save;
+        save.failure_directory = of_call;
+        fail_to_save(world, directory.path() + "/step_1", save);
+        LoadOptions load;
+        load.failure_directory = of_call;
+        StateDict state = common_state(world.rank(), world.size());
+        CHECK_THROWS_AS(Checkpointer(world, "loads").load(state, directory.path() + "/nothing", load), CheckpointException);
+      },
+      options);
+  CHECK(names_in(of_world).empty());
+  CHECK(names_in(of_call).size() == 2);
+}
+
+std::vector<ObservedEvent> store_events(const World& world, const std::string& path, TraceNames& names) {
+  world.write_trace(path);
+  TraceFileReader reader(path);
+  std::vector<ObservedEvent> events;
+  ObservedEvent event;
+  while (reader.next(event)) {
+    if (event.kind != EventKind::kStore) continue;
+    for (auto* const text : {&event.name, &event.actor, &event.detail, &event.text}) *text = names.intern(*text);
+    events.push_back(event);
+  }
+  return events;
+}
+
+TEST_CASE("tracing: operations of stores are in the trace if they take long, or fail, with place and bytes") {
+  TemporaryDirectory directory;
+  TraceNames names;
+  WorldOptions options;
+  options.runtime.trace_store_operations = std::chrono::milliseconds(0);
+  const World all = World::single(options);
+  Checkpointer(all).save(common_state(0, 1), directory.path() + "/step_1");
+  std::set<std::string> seen;
+  std::uint64_t written = 0;
+  for (const auto& event : store_events(all, directory.path() + "/all.trace", names)) {
+    CHECK(event.actor == "store");
+    CHECK(event.ok);
+    CHECK(event.attempt == 1);
+    CHECK(event.text.find(directory.path()) != std::string_view::npos);
+    seen.emplace(event.name);
+    if (event.name == "write_at") written += event.bytes;
+  }
+  for (const char* name : {"create_root", "begin_attempt", "create", "write_at", "sync", "publish"}) CHECK(seen.count(name) == 1);
+  CHECK(written > 0);
+
+  options.runtime.trace_store_operations = std::chrono::hours(1);
+  const World few = World::single(options);
+  Checkpointer(few).save(common_state(0, 1), directory.path() + "/step_2");
+  CHECK(store_events(few, directory.path() + "/few.trace", names).empty());
+  std::ofstream(directory.path() + "/file") << "no place for a checkpoint";
+  SaveOptions save;
+  save.failure_directory = directory.path();
+  CHECK_THROWS_AS(Checkpointer(few).save(common_state(0, 1), directory.path() + "/file", save), CheckpointException);
+  const auto failed = store_events(few, directory.path() + "/few.trace", names);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].name == "create_root");
+  CHECK_FALSE(failed[0].ok);
+  CHECK_FALSE(failed[0].detail.empty());
+  CHECK(failed[0].text.find("/file") != std::string_view::npos);
+}
+
+TEST_CASE("tracing: a signal makes every rank write what it did last, and a handler of the program's stays") {
+  TemporaryDirectory directory;
+  const auto wait_for_files = [&](std::size_t count) {
+    while (!fs::exists(directory.path() + "/asked") || names_in(directory.path() + "/asked").size() < count)
+      std::this_thread::yield();
+  };
+  {
+    const std::map<std::string, std::optional<std::string>> asked{{"CAIRN_TRACE_SIGNAL", "USR2:" + directory.path() + "/asked"}};
+    const Environment environment(asked);
+    const auto worlds = World::in_process(2);
+    std::raise(SIGUSR2);
+    wait_for_files(2);
+  }
+  for (const auto& name : names_in(directory.path() + "/asked"))
+    CHECK(TraceFileReader(directory.path() + "/asked/" + name).header().world_size == 2);
+
+  static std::atomic<int> caught{0};
+  struct sigaction before {};
+  struct sigaction own {};
+  own.sa_handler = [](int) { ++caught; };
+  REQUIRE(::sigaction(SIGUSR2, &own, &before) == 0);
+  CapturedLog log;
+  WorldOptions options;
+  options.trace_signal = SIGUSR2;
+  { const World world = World::single(options); }
+  CHECK(log.text().find("the program has a handler for it") != std::string::npos);
+  std::raise(SIGUSR2);
+  CHECK(caught == 1);
+  ::sigaction(SIGUSR2, &before, nullptr);
+  options.trace_signal = SIGKILL;
+  CHECK_THROWS_AS(World::single(options), Error);
+  const std::map<std::string, std::optional<std::string>> lunch{{"CAIRN_TRACE_SIGNAL", "LUNCH"}};
+  const Environment nonsense(lunch);
+  CHECK_THROWS_AS(World::single(), Error);
 }
 
 TEST_CASE("tracing: of many failures no more than 16 leave a report, and of cancelled calls none does") {

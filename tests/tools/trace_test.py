@@ -25,14 +25,23 @@ def cairn(*arguments, **options):
                           stderr=subprocess.PIPE, text=True, **options)
 
 
+def memory_of(*arguments):
+    """The most that `cairn trace` has held, in bytes."""
+    child = subprocess.Popen([CAIRN, "trace", *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, usage.ru_maxrss * 1024
+
+
 class Recording:
     """What a launch has left: `traces` of every rank from beginning to end, and `run` with the report of a failure."""
 
-    def __init__(self, *arguments, options=(), ranks=WORLD):
+    def __init__(self, *arguments, options=(), ranks=WORLD, contents=False):
         self.root = tempfile.mkdtemp(prefix="cairn-trace-")
         self.run, self.traces = os.path.join(self.root, "run"), os.path.join(self.root, "traces")
         os.mkdir(self.run)
-        command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going", "--trace", self.traces, *options, "--", RANKS,
+        command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going",
+                   "--trace", ("full:" if contents else "") + self.traces, *options, "--", RANKS,
                    arguments[0], self.run, *arguments[1:]]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.output, self.code = done.stdout, done.returncode
@@ -80,7 +89,8 @@ class GoodSave(TraceTest):
         self.assertEqual(self.recording.code, 0, self.recording.output)
         text = self.summary()
         self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) waited for rank",
-                        "phases +join .* local_plan .* global_plan .* write .* finish ", "traces +4 of 4 ranks")
+                        "phases +join .* local_plan .* global_plan .* write .* finish ",
+                        "traces +4 of 4 ranks.*; clocks agree within [0-9.]+ (us|ms)$")
         self.assertNotIn("failed", text)
         # 20x20, 10x10 floats: once, not once a rank.
         self.check_says(text, r"data +2.0 KiB")
@@ -324,6 +334,7 @@ class CutLink(TraceTest):
     def test_the_rank_and_its_connection_are_named_though_both_live(self):
         text = self.summary()
         self.check_says(text, "FAILED", "failed +rank 3 lost in write", "4 of 4 ranks")
+        self.assertEqual(self.told("explain", self.recording.traces)[0]["rank"], 3)
         down = self.told("messages", self.recording.traces, "--name", "LinkDown", "--rank", "0")
         self.assertIn(3, [event["peer"] for event in down])
 
@@ -340,7 +351,76 @@ class FrozenCoordinator(TraceTest):
         told = self.told(self.recording.traces)
         self.assertEqual([failure["rank"] for failure in told["failures"]], [0])
         self.assertEqual(told["wait"]["awaited"], [0])
+        section = self.told("explain", self.recording.traces)[0]
+        self.assertRegex(section["title"], r"rank 0, silent in \w+")
+        self.assertEqual((section["rank"], section["steps"][0]["kind"], section["steps"][-1]["rank"]), (0, "called", 0))
         self.assertGreater(told["wait"]["seconds"], 0.7)
+
+
+class RecordedWithContents(TraceTest):
+    """A recording is a test: of a run in which a rank was killed as of one that went well."""
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "2", contents=True,
+                                            options=["--inject", "kill@hook:write_data,rank=2,nth=2"]))
+
+    def test_the_state_machines_decide_so_again(self):
+        self.check_says(self.tell("check", self.recording.traces), r"^the state machines decide as was recorded: \d{3} decisions of 5 machines of 4 ranks\n")
+        told = self.told("check", self.recording.traces)
+        self.assertEqual((told["agrees"], told["left_out"], [rank["gaps"] for rank in told["ranks"]]), (True, [], [[]] * WORLD))
+
+    def test_other_commands_read_it_too(self):
+        self.check_says(self.summary(), "FAILED", "failed +rank 2 lost in write")
+        decided = [event for event in self.told("messages", self.recording.traces, "--kind", "decided", "--actor", "coordinator",
+                                                "--rank", "0") if "before" in event]
+        self.assertEqual((decided[0]["before"], decided[-1]["detail"]), ("coordinator: idle", "coordinator: idle"))
+
+    def test_what_is_missing_or_cut_is_said_and_the_rest_compared(self):
+        copy = os.path.join(self.recording.root, "spoilt")
+        shutil.copytree(self.recording.traces, copy)
+        self.addCleanup(shutil.rmtree, copy)
+        files = sorted(glob.glob(os.path.join(copy, "*.trace")))
+        os.unlink(files[3])
+        with open(files[1], "r+b") as file:
+            file.truncate(os.path.getsize(files[1]) // 2)
+        self.check_says(self.tell("check", copy), "decide as was recorded", "rank 1: .* was cut off", "not compared: of rank 3 of job")
+
+    def test_how_large_a_recording_is_costs_no_memory(self):
+        copy = os.path.join(self.recording.root, "large")
+        shutil.copytree(self.recording.traces, copy)
+        self.addCleanup(shutil.rmtree, copy)
+        for command in ("list", "check"):
+            self.assertEqual(memory_of(command, copy)[0], FINE)
+        small = {command: memory_of(command, copy)[1] for command in ("list", "check")}
+        path = sorted(glob.glob(os.path.join(copy, "*.trace")))[1]
+        with open(path, "rb") as file:
+            content = file.read()
+        with open(path, "ab") as file:
+            while file.tell() < 192 << 20:
+                file.write(content)
+        for command in ("list", "check"):
+            code, large = memory_of(command, copy)
+            self.assertEqual(code, FINE)
+            self.assertLess(large, small[command] + (64 << 20), command)
+
+    def test_a_reader_that_leaves_early_is_no_trouble(self):
+        child = subprocess.Popen([CAIRN, "trace", "messages", self.recording.traces], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 bufsize=0)
+        child.stdout.read(10)
+        child.stdout.close()
+        said = child.stderr.read().decode()
+        child.stderr.close()
+        child.wait(PATIENCE)
+        self.assertNotIn("terminate", said)
+        self.assertLessEqual(len(said.splitlines()), 1, said)
+
+    def test_an_empty_directory_says_what_would_be_there(self):
+        empty = os.path.join(self.recording.root, "empty")
+        os.mkdir(empty)
+        for command in ((), ("explain",), ("check",), ("timeline",)):
+            self.assertIn("holds no traces", self.tell(*command, empty, code=FOUND_BAD))
+
+    def test_what_failed_saves_leave_cannot_be_gone_through_again(self):
+        text = self.tell("check", self.recording.run, code=FOUND_BAD)
+        self.check_says(text, "record with CAIRN_TRACE=full:DIR", "is what a ring held")
 
 
 class CancelledSave(TraceTest):

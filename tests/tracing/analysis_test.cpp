@@ -9,6 +9,7 @@
 #include <cairn/tests/tracing/scripted_traces.hpp>
 #include <cairn/tracing/trace_chain.hpp>
 #include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_explanation.hpp>
 #include <cairn/tracing/trace_messages.hpp>
 
 namespace cairn {
@@ -249,6 +250,78 @@ TEST_CASE("trace analysis: a rank that was told otherwise than the rest is notic
   CHECK(it.diagnosis.failures[0].rank == 0);
   CHECK(it.diagnosis.failures[0].kind == "silent");
   CHECK(notes(it.diagnosis, "rank 0 was told another failure map"));
+}
+
+TEST_CASE("trace analysis: late messages, retries, slow stores and ranks that were lost after their part are noticed") {
+  ScriptedTraces script(3);
+  script_good_save(script, {5, 6, 7});
+  const Analysed good(script.write());
+  for (const auto& notice : good.diagnosis.notices) CHECK_MESSAGE(false, notice.text);
+
+  script.pass(1, 0, 20, 2300, "Standing");
+  script.send(2, 0, 21, "Join");
+  script.pass(0, 2, 22, 23, "NeedLocalPlan");
+  ObservedEvent write;
+  write.kind = EventKind::kStore;
+  write.actor = "store";
+  write.name = "write_at";
+  write.text = "/run/step_1/data";
+  write.duration = std::chrono::seconds(3);
+  script.add(2, 24, write);
+  write.name = "sync";
+  write.text = "cannot sync /run/step_1/data";
+  write.ok = false;
+  write.duration = std::chrono::milliseconds(1);
+  script.add(1, 25, write);
+  const Analysed it(script.write());
+  CHECK(notes(it.diagnosis, "Standing from rank 1 came to rank 0 2.2"));
+  CHECK(notes(it.diagnosis, "rank 2 joined once more"));
+  CHECK(notes(it.diagnosis, "rank 0 asked for a plan that was to be known already (NeedLocalPlan)"));
+  CHECK(notes(it.diagnosis, "write_at of the store took rank 2 3.00 s: /run/step_1/data"));
+  CHECK(notes(it.diagnosis, "sync of the store of rank 1 failed, and the call went on: cannot sync"));
+}
+
+TEST_CASE("trace analysis: who asked and was not answered, and who was lost after its part") {
+  ScriptedTraces script(3);
+  for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
+  script.pass(1, 0, 5, 6, "Join");
+  script.pass(2, 0, 5, 6, "Join");
+  script.pass(0, 1, 7, 8, "Begin");
+  script.state(2, 400, "rank: joining");
+  const Analysed it(script.write());
+  CHECK(it.diagnosis.end == TracedEnd::kUnfinished);
+  CHECK(notes(it.diagnosis, "Join of rank 2 to rank 0 was not answered within 395"));
+  CHECK_FALSE(notes(it.diagnosis, "of rank 1 to rank 0 was not answered"));
+
+  ScriptedTraces lost(2);
+  for (int rank = 0; rank < 2; ++rank) lost.call(rank, rank);
+  lost.state(1, 3, "rank: joining");
+  lost.outcome(0, 10, true);
+  const Analysed early(lost.write());
+  CHECK(early.diagnosis.end == TracedEnd::kSucceeded);
+  CHECK(notes(early.diagnosis, "the trace of rank 1 ends before it had the outcome"));
+}
+
+TEST_CASE("trace analysis: of a coordinator that is gone both are told, where it stood and where the others missed it") {
+  ScriptedTraces script(2);
+  for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
+  script.state(0, 5, "coordinator: joining");
+  script.state(0, 6, "coordinator: local plans");
+  script.state(1, 7, "rank: planned");
+  script.failure(1, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
+  script.outcome(1, 501, false);
+  const Analysed it(script.write());
+  const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
+  REQUIRE(explanations.size() == 2);
+  CHECK(explanations[0].title == "The last sign of rank 0, silent in global_plan (while it was in local_plan), and what led to it");
+  CHECK(explanations[0].own_phase == "local_plan");
+  CHECK(explanations[1].title == "What led to the end of the call on rank 1");
+  CHECK(explain(it.trace, it.clocks, it.diagnosis, 1).size() == 1);
+
+  const Analysed without(script.write_only({1}));
+  const auto missing = explain(without.trace, without.clocks, without.diagnosis);
+  CHECK(missing.front().title == "Rank 0, silent in global_plan: no trace of it is here");
+  CHECK(missing.front().chain.empty());
 }
 
 TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -111,6 +112,16 @@ class ScriptedTraces {
       write_trace_file(path_of(rank), header_of(rank, world_size_, incarnation_), events);
     }
     return directory_.path();
+  }
+  // Those of these ranks alone, in a directory of their own.
+  std::string write_only(const std::vector<int>& ranks) const {
+    const std::string place = directory_.path() + "/some";
+    std::filesystem::create_directory(place);
+    for (const int rank : ranks) {
+      const TraceHeader header = header_of(rank, world_size_, incarnation_);
+      write_trace_file(place + "/" + trace_file_name(header), header, events_.at(rank));
+    }
+    return place;
   }
   const std::string& directory() const { return directory_.path(); }
 

@@ -1,0 +1,260 @@
+#include <cairn/tracing/trace_notices.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <cairn/base/rank_text.hpp>
+#include <cairn/tracing/trace_failure_maps.hpp>
+#include <cairn/tracing/trace_names.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace trace_names;
+
+// Below these, what is uneven is nobody's trouble.
+constexpr Duration kStragglerMin = std::chrono::milliseconds(100);
+constexpr std::uint64_t kUnevenBytesMin = 64u << 20;
+constexpr Duration kQueuedMin = std::chrono::milliseconds(500);
+constexpr Duration kJumpMin = std::chrono::milliseconds(100);
+constexpr Duration kLateMin = std::chrono::milliseconds(500);
+constexpr Duration kStoreMin = std::chrono::seconds(1);
+constexpr int kStragglerRatio = 2;
+
+std::string in_text(Duration duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  char text[40];
+  if (seconds >= 1)
+    std::snprintf(text, sizeof text, "%.2f s", seconds);
+  else
+    std::snprintf(text, sizeof text, "%.1f ms", seconds * 1000);
+  return text;
+}
+
+struct Noticing {
+  const Trace& trace;
+  const std::vector<TracedMessage>& messages;
+  const TraceClocks& clocks;
+  const Diagnosis& diagnosis;
+  std::vector<TracedNotice> notices;
+
+  void add(int rank, std::string text) { notices.push_back({rank, std::move(text)}); }
+  bool has_failed(int rank) const {
+    return std::any_of(diagnosis.failures.begin(), diagnosis.failures.end(),
+                       [&](const auto& failure) { return failure.rank == rank; });
+  }
+
+  void differing_maps() {
+    std::vector<int> others;
+    common_map(trace, others);
+    if (!others.empty())
+      add(others.front(), name_ranks(others) + (others.size() == 1 ? " was" : " were") +
+                              " told another failure map: cut off from the rest, or not running for a while");
+  }
+
+  void stragglers() {
+    for (const auto& phase : diagnosis.phases) {
+      if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
+        continue;
+      add(phase.slowest_rank,
+          phase.name == "join"
+              ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
+              : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " + phase.name +
+                    ", half of the ranks at most " + in_text(phase.median));
+    }
+  }
+
+  void uneven_bytes() {
+    std::map<int, std::uint64_t> bytes;
+    std::uint64_t all = 0;
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events)
+        if (event.kind == EventKind::kBegan && event.bytes != 0) all += (bytes[rank] = event.bytes);
+    if (bytes.empty()) return;
+    const auto most =
+        std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const std::uint64_t mean = all / trace.events.size();
+    if (most->second > kUnevenBytesMin + mean && most->second > 2 * mean)
+      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + std::to_string(most->second >> 20) +
+                           " MiB, on average a rank moves " + std::to_string(mean >> 20) + " MiB");
+  }
+
+  void lost() {
+    for (const auto& message : lost_messages(trace, messages, clocks)) {
+      if (has_failed(message.to)) continue;
+      add(message.to, std::string(message.sent->name) + " from rank " + std::to_string(message.from) + " to rank " +
+                          std::to_string(message.to) + " never arrived");
+    }
+  }
+
+  void violated_causes() {
+    for (const auto& violation : clocks.violations())
+      add(violation.rank, "messages between ranks " + std::to_string(violation.rank) + " and " + std::to_string(violation.other) +
+                              " were handled before they were sent, by " + in_text(violation.by) + ": a clock has jumped");
+  }
+
+  void clock_jumps() {
+    for (const auto& [rank, events] : trace.events)
+      for (std::size_t i = 1; i < events.size(); ++i) {
+        const Duration wall = events[i].wall_time - events[i - 1].wall_time;
+        const Duration monotonic = events[i].time - events[i - 1].time;
+        const Duration jump = wall - monotonic;
+        if (jump < kJumpMin && jump > -kJumpMin) continue;
+        add(rank, "the wall clock of rank " + std::to_string(rank) + " was set " + (jump > Duration(0) ? "on" : "back") + " by " +
+                      in_text(jump > Duration(0) ? jump : -jump));
+        break;
+      }
+  }
+
+  void links_and_restarts() {
+    std::map<int, std::pair<int, int>> seen;  // by rank: restarts, lost links
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events) {
+        if (event.name == kRestarted) ++seen[rank].first;
+        // Of those that failed it is known already, and those that left have ended.
+        if (event.kind == EventKind::kHandled && event.name == kLinkDown && !has_failed(event.peer) && !has_left(event))
+          ++seen[rank].second;
+      }
+    for (const auto& [rank, counts] : seen) {
+      if (counts.first > 0)
+        add(rank, std::to_string(counts.first) + " actors of rank " + std::to_string(rank) + " died and were restarted");
+      if (counts.second > 0) add(rank, "rank " + std::to_string(rank) + " lost its connection to ranks that went on");
+    }
+  }
+
+  bool has_left(const ObservedEvent& event) const {
+    const auto call = trace.attempt.calls.find(event.peer);
+    return call == trace.attempt.calls.end() || call->second.has_ended;
+  }
+
+  void ignored() {
+    std::map<std::string_view, std::pair<int, std::set<int>>> reasons;
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events) {
+        if (event.kind != EventKind::kState || event.ok || event.name == kStoppedTimer || event.name == kRestarted) continue;
+        auto& [count, ranks] = reasons[event.name];
+        ++count;
+        ranks.insert(rank);
+      }
+    for (const auto& [reason, seen] : reasons)
+      add(-1, std::to_string(seen.first) + " ignored on " + name_ranks({seen.second.begin(), seen.second.end()}) + ": " +
+                  std::string(reason));
+  }
+
+  void queues() {
+    const ObservedEvent* longest = nullptr;
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events)
+        if (event.queued > kQueuedMin && (longest == nullptr || event.queued > longest->queued)) longest = &event;
+    if (longest != nullptr)
+      add(longest->rank, std::string(longest->name) + " waited " + in_text(longest->queued) + " in the mailbox of the " +
+                             std::string(longest->actor) + " of rank " + std::to_string(longest->rank) +
+                             ": its threads had no time");
+  }
+
+  // A rank that others went on without.
+  void ended_early() {
+    for (const auto& [rank, call] : trace.attempt.calls) {
+      if (call.has_ended || !call.was_called || has_failed(rank) || diagnosis.end == TracedEnd::kUnfinished) continue;
+      add(rank,
+          "the trace of rank " + std::to_string(rank) + " ends before it had the outcome: it was lost, or cut off, after its part");
+    }
+  }
+
+  // Who asked, and has heard nothing.
+  void unanswered() {
+    if (diagnosis.end != TracedEnd::kUnfinished) return;
+    for (const auto& [rank, events] : trace.events) {
+      const ObservedEvent* asked = nullptr;
+      for (const auto& event : events) {
+        if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == kSupervisor) asked = &event;
+        if (event.kind == EventKind::kHandled && event.peer >= 0 && event.ok) asked = nullptr;
+        if (event.kind == EventKind::kOutcome) asked = nullptr;
+      }
+      if (asked != nullptr && rank != diagnosis.coordinator)
+        add(rank, std::string(asked->name) + " of rank " + std::to_string(rank) + " to rank " + std::to_string(asked->peer) +
+                      " was not answered within " + in_text(clocks.at(events.back()) - clocks.at(*asked)) +
+                      ", where its trace ends");
+    }
+  }
+
+  void late_messages() {
+    const TracedMessage* latest = nullptr;
+    Duration longest{0};
+    for (const auto& message : messages) {
+      if (message.sent == nullptr || message.handled == nullptr) continue;
+      const auto unsure = clocks.error(message.from);
+      const auto unsure_there = clocks.error(message.to);
+      if (!unsure || !unsure_there) continue;
+      const Duration taken = clocks.begin_of(*message.handled) - clocks.at(*message.sent) - *unsure - *unsure_there;
+      if (taken < kLateMin || taken <= longest) continue;
+      longest = taken;
+      latest = &message;
+    }
+    if (latest != nullptr)
+      add(latest->to, std::string(latest->sent->name) + " from rank " + std::to_string(latest->from) + " came to rank " +
+                          std::to_string(latest->to) + " " + in_text(longest) + " after it was sent");
+  }
+
+  // What had to be asked for or said once more.
+  void retries() {
+    std::map<std::string_view, std::pair<int, std::set<int>>> seen;
+    for (const auto& [rank, events] : trace.events) {
+      std::map<int, int> joins;
+      for (const auto& event : events) {
+        if (event.kind != EventKind::kSent || event.peer < 0) continue;
+        const bool is_again = event.name == kJoin && ++joins[event.peer] > 1;
+        if (!is_again && event.name != kNeedLocalPlan && event.name != kNeedGlobalPlan) continue;
+        ++seen[event.name].first;
+        seen[event.name].second.insert(rank);
+      }
+    }
+    for (const auto& [name, who] : seen)
+      add(who.second.size() == 1 ? *who.second.begin() : -1,
+          name_ranks({who.second.begin(), who.second.end()}) +
+              (name == kJoin ? " joined once more" : " asked for a plan that was to be known already (" + std::string(name) + ")"));
+  }
+
+  void slow_stores() {
+    const ObservedEvent* slowest = nullptr;
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events) {
+        if (event.kind != EventKind::kStore) continue;
+        if (!event.ok && !has_failed(rank))
+          add(rank, std::string(event.name) + " of the store of rank " + std::to_string(rank) +
+                        " failed, and the call went on: " + std::string(event.text));
+        if (event.duration > kStoreMin && (slowest == nullptr || event.duration > slowest->duration)) slowest = &event;
+      }
+    if (slowest != nullptr)
+      add(slowest->rank, std::string(slowest->name) + " of the store took rank " + std::to_string(slowest->rank) + " " +
+                             in_text(slowest->duration) + ": " + std::string(slowest->text));
+  }
+};
+
+}  // namespace
+
+std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks,
+                                     const Diagnosis& diagnosis) {
+  Noticing noticing{trace, messages, clocks, diagnosis, {}};
+  noticing.differing_maps();
+  noticing.violated_causes();
+  noticing.clock_jumps();
+  noticing.links_and_restarts();
+  noticing.lost();
+  noticing.ended_early();
+  noticing.unanswered();
+  noticing.slow_stores();
+  noticing.stragglers();
+  noticing.uneven_bytes();
+  noticing.late_messages();
+  noticing.retries();
+  noticing.queues();
+  noticing.ignored();
+  return std::move(noticing.notices);
+}
+
+}  // namespace cairn
