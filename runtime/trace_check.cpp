@@ -20,18 +20,35 @@ namespace {
 
 constexpr std::size_t kGapsMax = 64;  // of one rank
 
+constexpr std::int64_t kWaitMaxMs = std::int64_t{366} * 24 * 3600 * 1000;
+
+std::chrono::milliseconds wait_of(std::int64_t milliseconds) {
+  if (milliseconds < 0 || milliseconds > kWaitMaxMs)
+    throw Error(ErrorCode::kCorrupt, "a deadline of " + std::to_string(milliseconds) + " ms");
+  return std::chrono::milliseconds(milliseconds);
+}
+
+// Machines take it from the links that a peer is a rank of the world.
+void check_peer(const protocol::Event& event, int world_size) {
+  const bool has_peer = std::holds_alternative<protocol::Received>(event) || std::holds_alternative<protocol::PeerDown>(event) ||
+                        std::holds_alternative<protocol::PeerUp>(event);
+  const int peer = recording::peer_of(event);
+  if (has_peer && (peer < 0 || peer >= world_size))
+    throw Error(ErrorCode::kCorrupt, "it is of rank " + std::to_string(peer) + " of a world of " + std::to_string(world_size));
+}
+
 // A machine that decides again.
 struct Machine {
   Machine(const v1::MachineMade& made, const TraceHeader& header) : checkpointer(made.checkpointer()) {
     protocol::Identity identity{header.rank, header.world_size, header.incarnation, made.checkpointer(), made.counter_floor()};
     RuntimeOptions options;
-    options.join_deadline = std::chrono::milliseconds(made.join_deadline_ms());
-    options.phase_deadline = std::chrono::milliseconds(made.phase_deadline_ms());
-    options.outcome_grace = std::chrono::milliseconds(made.outcome_grace_ms());
-    options.phase_grace = std::chrono::milliseconds(made.phase_grace_ms());
-    options.cancel_grace = std::chrono::milliseconds(made.cancel_grace_ms());
-    options.silence = std::chrono::milliseconds(made.silence_ms());
-    options.progress_interval = std::chrono::milliseconds(made.progress_interval_ms());
+    options.join_deadline = wait_of(made.join_deadline_ms());
+    options.phase_deadline = wait_of(made.phase_deadline_ms());
+    options.outcome_grace = wait_of(made.outcome_grace_ms());
+    options.phase_grace = wait_of(made.phase_grace_ms());
+    options.cancel_grace = wait_of(made.cancel_grace_ms());
+    options.silence = wait_of(made.silence_ms());
+    options.progress_interval = wait_of(made.progress_interval_ms());
     options.successors_asked = made.successors_asked();
     options.outcomes_kept = made.outcomes_kept();
     if (made.kind() == v1::MACHINE_KIND_COORDINATOR)
@@ -102,8 +119,12 @@ class RankChecker {
 
  private:
   void make(const ObservedEvent& event, const v1::MachineMade& made) {
-    ++result_.machines;
-    machines_.try_emplace(event.id, made, header_);
+    try {
+      machines_.try_emplace(event.id, made, header_);
+      ++result_.machines;
+    } catch (const Error& fault) {
+      gap("the making of a machine cannot be read: " + std::string(fault.what()));
+    }
   }
 
   void compare(const ObservedEvent& event, const v1::Decision& decision, Machine& machine) {
@@ -119,6 +140,7 @@ class RankChecker {
     protocol::Event given;
     try {
       given = recording::from_proto(decision.event(), machine.digests);
+      check_peer(given, header_.world_size);
     } catch (const Error& fault) {
       return give_up(fault.what());
     }
