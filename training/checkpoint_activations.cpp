@@ -1,6 +1,11 @@
 #include <cairn/training/checkpoint_activations.hpp>
 
+#include <iterator>
+#include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/torch.h>
 
@@ -23,7 +28,9 @@ class RandomState {
       states_.emplace_back(device, state_of(device));
     };
     keep(at::kCPU);
-    for (const auto& input : inputs) keep(input.device());
+    for (const auto& input : inputs) {
+      if (input.defined()) keep(input.device());
+    }
   }
   void restore() const {
     for (const auto& [device, state] : states_) {
@@ -42,16 +49,37 @@ class RandomState {
   std::vector<std::pair<at::Device, torch::Tensor>> states_;
 };
 
+// What the thread computes in: as it was when this was made, within such an object's life.
+class AutocastState {
+ public:
+  AutocastState() {
+    for (std::size_t i = 0; i < std::size(kDevices); ++i) autocast_[i] = autocast_on(kDevices[i]);
+  }
+  void restore() const {
+    for (std::size_t i = 0; i < std::size(kDevices); ++i) set_autocast_on(kDevices[i], autocast_[i]);
+  }
+
+ private:
+  static constexpr at::DeviceType kDevices[] = {at::kCPU, at::kCUDA};
+  Autocast autocast_[std::size(kDevices)];
+};
+
+template <class State>
 class RestoredAtEnd {
  public:
-  explicit RestoredAtEnd(RandomState state) : state_(std::move(state)) {}
+  explicit RestoredAtEnd(State state) : state_(std::move(state)) {}
   ~RestoredAtEnd() { state_.restore(); }
   RestoredAtEnd(const RestoredAtEnd&) = delete;
   RestoredAtEnd& operator=(const RestoredAtEnd&) = delete;
 
  private:
-  RandomState state_;
+  State state_;
 };
+
+[[noreturn]] void refuse_pass(const std::string& what) {
+  throw Error(ErrorCode::kUnsupported,
+              "checkpoint_activations: " + what + "; call backward() on the loss, or do without checkpointing here");
+}
 
 // Stands for the whole module in the graph.
 class ComputedAnew : public torch::autograd::Node {
@@ -74,14 +102,11 @@ class ComputedAnew : public torch::autograd::Node {
     }
     variable_list results(inputs.size());
     if (!gradients[0].defined()) return results;
-    std::optional<RestoredAtEnd> afterwards;
-    if (random_state_) {
-      afterwards.emplace(RandomState(inputs));
-      random_state_->restore();
-    }
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
+      refuse_pass("gradients of chosen tensors alone (autograd::grad, or inputs given to backward) would reach all parameters");
+    if (c10::GradMode::is_enabled()) refuse_pass("gradients are not differentiable themselves (create_graph)");
     const torch::AutoGradMode with_gradients(true);
-    const torch::Tensor output = forward_(inputs);
-    afterwards.reset();
+    const torch::Tensor output = compute(inputs);
     if (output.requires_grad()) torch::autograd::backward({output}, {gradients[0]});
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (requires_grad_[i]) results[i] = inputs[i].grad();
@@ -95,7 +120,17 @@ class ComputedAnew : public torch::autograd::Node {
   std::string name() const override { return "ComputedAnew"; }
 
  private:
+  torch::Tensor compute(const std::vector<torch::Tensor>& inputs) const {
+    const RestoredAtEnd<AutocastState> autocast_afterwards{AutocastState()};
+    autocast_.restore();
+    if (!random_state_) return forward_(inputs);
+    const RestoredAtEnd<RandomState> random_afterwards{RandomState(inputs)};
+    random_state_->restore();
+    return forward_(inputs);
+  }
+
   Forward forward_;
+  AutocastState autocast_;
   std::vector<SavedVariable> inputs_;
   std::vector<bool> requires_grad_;
   std::optional<RandomState> random_state_;

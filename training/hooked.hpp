@@ -54,6 +54,21 @@ inline torch::Tensor cast_input(torch::Tensor&& tensor, at::ScalarType type) {
   return cast_input(static_cast<const torch::Tensor&>(tensor), type);
 }
 std::vector<torch::Tensor> cast_input(const std::vector<torch::Tensor>& tensors, at::ScalarType type);
+inline std::vector<torch::Tensor> cast_input(std::vector<torch::Tensor>& tensors, at::ScalarType type) {
+  return cast_input(std::as_const(tensors), type);
+}
+inline std::vector<torch::Tensor> cast_input(std::vector<torch::Tensor>&& tensors, at::ScalarType type) {
+  return cast_input(std::as_const(tensors), type);
+}
+inline std::optional<torch::Tensor> cast_input(const std::optional<torch::Tensor>& tensor, at::ScalarType type) {
+  return tensor ? std::optional(cast_input(*tensor, type)) : tensor;
+}
+inline std::optional<torch::Tensor> cast_input(std::optional<torch::Tensor>& tensor, at::ScalarType type) {
+  return cast_input(std::as_const(tensor), type);
+}
+inline std::optional<torch::Tensor> cast_input(std::optional<torch::Tensor>&& tensor, at::ScalarType type) {
+  return cast_input(std::as_const(tensor), type);
+}
 template <class Argument>
 Argument&& cast_input(Argument&& argument, at::ScalarType) {
   return std::forward<Argument>(argument);
@@ -116,8 +131,15 @@ class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Modul
   template <class... Arguments>
   static auto plain(Contained& module, const Boundary& boundary, Arguments&&... arguments) {
     if (!boundary.input_type) return module.forward(std::forward<Arguments>(arguments)...);
-    return module.forward(detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type)...);
+    // Named, as `forward` may take references.
+    std::tuple<decltype(detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type))...> cast(
+        detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type)...);
+    return std::apply(
+        [&module](auto&... inputs) { return module.forward(static_cast<Passed<Arguments, decltype(inputs)>>(inputs)...); }, cast);
   }
+  // As `Argument` was passed: by name, or to be taken.
+  template <class Argument, class Input>
+  using Passed = std::conditional_t<std::is_lvalue_reference_v<Argument>, Input, std::remove_reference_t<Input>&&>;
 
   template <class... Arguments>
   torch::Tensor checkpointed(Arguments&&... arguments) {

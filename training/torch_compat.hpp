@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
@@ -13,6 +14,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/module.h>
+#include <torch/version.h>
 
 namespace cairn::training {
 
@@ -52,6 +54,35 @@ Pointer pointer_to(Node& node) {
     return Pointer::reclaim_copy(&node);
   }
 }
+
+// Whether, and in which type, operations of the calling thread are done in a lower precision.
+struct Autocast {
+  bool enabled;
+  at::ScalarType type;
+};
+#if TORCH_VERSION_MAJOR >= 2
+inline Autocast autocast_on(at::DeviceType device) {
+  return {at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)};
+}
+inline void set_autocast_on(at::DeviceType device, Autocast autocast) {
+  at::autocast::set_autocast_enabled(device, autocast.enabled);
+  at::autocast::set_autocast_dtype(device, autocast.type);
+}
+#else
+inline Autocast autocast_on(at::DeviceType device) {
+  if (device == at::kCPU) return {at::autocast::is_cpu_enabled(), at::autocast::get_autocast_cpu_dtype()};
+  return {at::autocast::is_enabled(), at::autocast::get_autocast_gpu_dtype()};
+}
+inline void set_autocast_on(at::DeviceType device, Autocast autocast) {
+  if (device == at::kCPU) {
+    at::autocast::set_cpu_enabled(autocast.enabled);
+    at::autocast::set_autocast_cpu_dtype(autocast.type);
+  } else {
+    at::autocast::set_enabled(autocast.enabled);
+    at::autocast::set_autocast_gpu_dtype(autocast.type);
+  }
+}
+#endif
 
 inline void mark_with(const torch::Tensor& tensor, c10::DispatchKey key) {
   auto member = &OpenTensorImpl::key_set_;

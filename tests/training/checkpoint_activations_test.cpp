@@ -3,6 +3,7 @@
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/checkpoint_activations.hpp>
+#include <cairn/training/torch_compat.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -104,6 +105,67 @@ TEST_CASE("activation checkpointing: gradients, random draws, several arguments 
   const torch::NoGradGuard no_grad;
   model(here(torch::ones({1, 6})), 1.0, here(torch::ones({6})));
   CHECK(model->calls == 3);
+}
+
+TEST_CASE("activation checkpointing: computes in backward in the type that autocast gave it in forward") {
+  auto plain = hundred_wide<UnitImpl>(), model = hundred_wide<UnitImpl>();
+  checkpoint_activations(model);
+  const torch::Tensor input = seeded(3, [] { return torch::randn({2, 100}); });
+  const auto device = rank_device().type();
+  const training::Autocast before = training::autocast_on(device);
+  const auto loss_of = [&](Hooked<UnitImpl>& of) {
+    training::set_autocast_on(device, {true, torch::kBFloat16});
+    torch::Tensor loss = of(input).to(torch::kFloat).sum();
+    at::autocast::clear_cache();
+    training::set_autocast_on(device, before);
+    return loss;
+  };
+  loss_of(plain).backward();
+  loss_of(model).backward();
+  CHECK(plain->l1->weight.grad().equal(model->l1->weight.grad()));
+  CHECK(training::autocast_on(device).enabled == before.enabled);
+}
+
+TEST_CASE("activation checkpointing: backward passes that it cannot be part of are refused") {
+  auto model = hundred_wide<UnitImpl>();
+  checkpoint_activations(model);
+  const torch::Tensor input = here(torch::ones({2, 100})).requires_grad_();
+  CHECK(thrown_by([&] { torch::autograd::grad({model(input).sum()}, {input}); }).says("chosen tensors alone"));
+  CHECK_FALSE(model->l1->weight.grad().defined());
+  CHECK(thrown_by([&] { model(input).sum().backward({}, /*retain_graph=*/true, /*create_graph=*/true); }).says("create_graph"));
+}
+
+TEST_CASE("hooked: inputs in vectors and optionals, those that may be missing, and what forward takes by reference") {
+  struct ManyImpl : torch::nn::Module {
+    torch::Tensor forward(torch::Tensor& x, const std::vector<torch::Tensor>& more, std::optional<torch::Tensor> bias,
+                          const torch::Tensor& mask) {
+      seen = {x.scalar_type(), more.at(0).scalar_type(), bias->scalar_type()};
+      CHECK_FALSE(mask.defined());
+      return x + more.at(0) + *bias;
+    }
+    std::vector<at::ScalarType> seen;
+  };
+  Hooked<ManyImpl> model;
+  torch::Tensor x = here(torch::ones({2})).requires_grad_();
+  std::vector<torch::Tensor> more{x};
+  std::optional<torch::Tensor> bias = x;
+  SUBCASE("as they are") {
+    model(x, more, bias, torch::Tensor());
+    CHECK((model->seen == std::vector<at::ScalarType>(3, at::kFloat)));
+  }
+  SUBCASE("cast") {
+    model.boundary()->input_type = at::kBFloat16;
+    model(x, more, bias, torch::Tensor());
+    CHECK((model->seen == std::vector<at::ScalarType>(3, at::kBFloat16)));
+    model(x, std::vector<torch::Tensor>{x}, std::optional<torch::Tensor>(x), torch::Tensor());
+    CHECK((model->seen == std::vector<at::ScalarType>(3, at::kBFloat16)));
+    CHECK((x.scalar_type() == at::kFloat));
+  }
+  SUBCASE("computed anew") {
+    checkpoint_activations(model);
+    model(x, more, bias, torch::Tensor()).sum().backward();
+    CHECK(x.grad().defined());
+  }
 }
 
 TEST_CASE("B5.1 activation checkpointing and full sharding on the same submodule") {
