@@ -51,6 +51,7 @@ void collect_places(Module& module, const std::string& prefix, const FullyShardO
 void check_shardable(const Module& module, const std::string& name, const torch::Tensor& tensor) {
   const std::string the = "the parameter \"" + name + "\" ";
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) refuse(ErrorCode::kUnsupported, module, the + "is not strided");
+  if (tensor.is_complex()) refuse(ErrorCode::kUnsupported, module, the + "is complex: register its real view (view_as_real)");
   if (tensor.dim() == 0) refuse(ErrorCode::kUnsupported, module, the + "has no dimension to cut; give it one, of size 1");
   if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
 }
@@ -71,6 +72,8 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
                          const FullyShardOptions& options) {
   DigestBuilder digest;
   digest.add(static_cast<std::uint64_t>(options.strategy)).add(static_cast<std::uint64_t>(options.offload_to_host));
+  digest.add(static_cast<std::uint64_t>(options.prefetch)).add(options.bucket_bytes);
+  for (const std::int64_t size : mesh.mesh().shape()) digest.add(size);
   const auto& mixed = options.mixed_precision;
   digest.add(static_cast<std::int64_t>(mixed.parameters.value_or(at::ScalarType::Undefined)));
   digest.add(static_cast<std::int64_t>(mixed.reduction.value_or(at::ScalarType::Undefined)));
@@ -100,6 +103,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
 
   std::vector<FoundParameter> found;
   std::map<const void*, std::size_t> position;  // of those found, by TensorImpl
+  std::set<const void*> memories;               // the same
   std::vector<UnitPointer> inner;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
@@ -107,6 +111,10 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
       if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
       check_shardable(module, place.name, tensor);
+      if (tensor.numel() > 0 && !memories.emplace(tensor.storage().data_ptr().get()).second) {
+        refuse(ErrorCode::kInvalidArgument, module,
+               "the parameter \"" + place.name + "\" shares its memory with another; register one tensor in both places");
+      }
       if (!found.empty() && found.front().tensor.device() != tensor.device())
         refuse(ErrorCode::kUnsupported, module, "its parameters are on several devices");
       found.push_back({tensor, place.name});

@@ -79,7 +79,7 @@ struct FullyShardOptions {
 };
 
 // Makes the parameters of `module` that no inner unit has yet into one unit. A mesh with one axis shards over it; one with two shards
-// over the second and replicates over the first (hybrid sharding). Ranks compare what they wrap: kMismatch, naming those that
+// over the second and replicates over the first (hybrid sharding); replicas begin with the values of the first one. Ranks compare what they wrap: kMismatch, naming those that
 // differ from rank 0. Throws kPrecondition for a module that is wrapped already, kUnsupported for parameters without dimensions (give
 // them one) or that are not strided, kInvalidArgument for a mesh with more axes.
 void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});

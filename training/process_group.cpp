@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -85,6 +86,12 @@ class ProcessGroup::Implementation {
   const ProcessGroupOptions& options() const { return options_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
   const std::string& name() const { return name_; }
+  // Of a group that is made from this one: the first of a name has it, others a number beside it.
+  std::string name_of_subgroup(const std::string& name) {
+    const std::lock_guard lock(names_mutex_);
+    const int before = names_[name]++;
+    return name_ + "/" + name + (before > 0 ? "#" + std::to_string(before) : "");
+  }
   const std::shared_ptr<Family>& family() const { return family_; }
 
   // Lets the group go: peers that wait for this rank learn of it.
@@ -206,6 +213,8 @@ class ProcessGroup::Implementation {
   const std::vector<int> ranks_;
   const ProcessGroupOptions options_;
   const std::string name_;
+  std::mutex names_mutex_;
+  std::map<std::string, int> names_;  // how many subgroups were made of each
   const std::shared_ptr<Family> family_;
   std::mutex mutex_;
   Backend on_host_, on_device_;         // the latter from the first collective on a device on
@@ -292,7 +301,7 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::st
   }
   if (own < 0) refuse("rank " + std::to_string(rank()) + " is not in the list of the subgroup that it makes");
   return ProcessGroup(Implementation::make(implementation_->store(), own, std::move(of_world), implementation_->options(),
-                                           implementation_->name() + "/" + name, implementation_->family()));
+                                           implementation_->name_of_subgroup(name), implementation_->family()));
 }
 
 int ProcessGroup::rank() const { return implementation_->rank(); }
@@ -309,6 +318,8 @@ std::string describe(const char* collective, const torch::Tensor& tensor) {
 void check_tensor(const char* collective, const torch::Tensor& tensor) {
   if (!tensor.defined()) refuse(std::string(collective) + ": a tensor is undefined");
   if (!tensor.is_contiguous()) refuse(std::string(collective) + ": a tensor is not contiguous");
+  if (tensor.is_conj() || tensor.is_neg())
+    refuse(std::string(collective) + ": a tensor is a conjugate or negative view; call resolve_conj() and resolve_neg()");
 }
 
 void check_sizes(const char* collective, const torch::Tensor& large, const torch::Tensor& small, int size) {

@@ -71,10 +71,10 @@ class ProcessGroup {
   std::chrono::milliseconds timeout() const;
 
   // Of some ranks of this group, in this order; this rank is one of them. Ranks that are not listed need not call. `name` is the same on
-  // all listed ranks, and no other group of this one has it. Throws kInvalidArgument for a list that is none or lacks this rank.
+  // all listed ranks; they make groups of one name in the same order. Throws kInvalidArgument for a list that is none or lacks this rank.
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
-  // All tensors are contiguous (kInvalidArgument if not).
+  // All tensors are contiguous, and no conjugate or negative views (kInvalidArgument if not).
   // `output` gets the inputs of all ranks, one after the other: it has `size()` times the elements of `input`. Any dtype.
   void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;

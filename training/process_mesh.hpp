@@ -16,8 +16,8 @@ class ProcessMesh {
  public:
   // All ranks on one axis.
   explicit ProcessMesh(const ProcessGroup& group);
-  // Row-major over `shape`: {2, 2} puts ranks 0 and 1 into row 0. Every rank of `group` calls it with the same shape; `name` keeps apart
-  // the meshes that are made from one group. Throws kInvalidArgument for a shape that does not have as many places as the group has
+  // Row-major over `shape`: {2, 2} puts ranks 0 and 1 into row 0. Every rank of `group` calls it with the same shape; `name` is for
+  // messages; meshes of one name are made in the same order on all ranks. Throws kInvalidArgument for a shape that does not have as many places as the group has
   // ranks.
   ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {},
               const std::string& name = "mesh");

@@ -23,11 +23,6 @@ void replicate(torch::nn::Module& module, const ProcessGroup& group, const Repli
   whole.bucket_bytes = options.bucket_bytes;
   whole.ignored_modules = options.ignored_modules;
   fully_shard(module, ProcessMesh(group), whole);
-  const torch::NoGradGuard no_grad;
-  for (const auto& parameter : module.named_parameters()) {
-    const auto unit = unit_behind(parameter.value());
-    if (unit && unit->is_of(module)) group.broadcast(parameter.value().detach(), 0);
-  }
 }
 
 std::vector<std::string> replicated_parameters(const torch::nn::Module& module) {

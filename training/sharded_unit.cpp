@@ -88,6 +88,7 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   torch::Tensor shard =
       torch::empty(part.sizes(), part.options().device(parameter.place).pinned_memory(parameter.place != full.device()))
           .copy_(part);
+  if (replica_group_) replica_group_->broadcast(shard, 0);  // gradients alone would keep replicas as different as they are
   parameter.shard_elements = shard.numel();
   parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());
   memory_.shards += static_cast<std::int64_t>(shard.nbytes());

@@ -57,6 +57,16 @@ TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between
     torch::nn::Module scalar;
     scalar.register_parameter("scale", torch::ones({}));
     CHECK(thrown_by([&] { fully_shard(scalar, mesh); }).code == ErrorCode::kUnsupported);
+    torch::nn::Module complex;
+    complex.register_parameter("phase", torch::ones({2, 2}, torch::kComplexFloat));
+    CHECK(thrown_by([&] { fully_shard(complex, mesh); }).says("is complex"));
+    auto aliased = model_of<Chain>(std::vector<std::int64_t>{4, 4, 4});
+    aliased->layers[1]->weight.set_data(aliased->layers[0]->weight.detach());
+    CHECK(thrown_by([&] { fully_shard(*aliased, mesh); }).says("\"net2.weight\" shares its memory"));
+    FullyShardOptions own;
+    own.prefetch = group.rank() == 0;
+    CHECK(thrown_by([&] { fully_shard(*aliased->layers[0], mesh, own); }).code == ErrorCode::kMismatch);
+
     const ProcessMesh wide(group, {2, 1, 1}, {}, "wide");
     auto other = model_of<Chain>(std::vector<std::int64_t>{4, 2});
     CHECK(thrown_by([&] { fully_shard(*other, wide); }).code == ErrorCode::kInvalidArgument);
@@ -221,6 +231,27 @@ TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
       const torch::Tensor rows = expected[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
       CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
     }
+  });
+}
+
+TEST_CASE("fully_shard: replicas begin with what the first of them has") {
+  on_ranks(4, [&](const ProcessGroup& group) {
+    const auto own = [&] {
+      return seeded(static_cast<std::uint64_t>(group.rank()), [] { return Hooked<torch::nn::Linear>(4, 4); });
+    };
+    FullyShardOptions whole;
+    whole.strategy = training::ShardingStrategy::kNoShard;
+    Hooked<torch::nn::Linear> hybrid = own(), replicated = own();
+    fully_shard(hybrid, ProcessMesh(group, {2, 2}));
+    fully_shard(replicated, ProcessMesh(group), whole);
+    const auto first = [&](int rank) {
+      return seeded(static_cast<std::uint64_t>(rank), [] { return torch::nn::Linear(4, 4); })->weight.detach();
+    };
+    CHECK(whole_parameters(*replicated)[0].equal(first(0)));
+    CHECK(whole_parameters(*hybrid)[0].equal(torch::cat({first(0).narrow(0, 0, 2), first(1).narrow(0, 2, 2)})));
+    // Two meshes of one name are two.
+    const ProcessMesh again(group, {2, 2});
+    again.axis(0).barrier();
   });
 }
 
