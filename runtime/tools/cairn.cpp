@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cairn/base/version.hpp>
+#include <cairn/runtime/library_versions.hpp>
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/trace.hpp>
 
@@ -21,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   cairn convert run/step_100 model.pt --to torch
   cairn prune run --keep last=3         removes the others; shows them first, and asks
   cairn doctor run                      what would make saves slow or fail here
+  source <(cairn completion bash)       completes commands and options from now on
   cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
 
 `cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
@@ -168,6 +169,14 @@ class TraceCommands {
   CLI::App* export_ = nullptr;
 };
 
+// "cairn 0.1.0", then a line for each library.
+std::string versions() {
+  std::string text;
+  for (const LibraryVersion& library : library_versions())
+    text += (text.empty() ? "cairn" : "\n" + library.name) + " " + library.version;
+  return text;
+}
+
 std::string exit_codes() {
   std::string text;
   for (const ExitStatus& status : kExitStatuses)
@@ -177,7 +186,7 @@ std::string exit_codes() {
 
 int run(int argc, char** argv) {
   CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
-  app.set_version_flag("--version", std::string("cairn ") + kVersion);
+  app.set_version_flag("--version", versions(), "Print the versions of cairn and of what it is built from, and exit");
   app.footer(kExamples + exit_codes());
   app.require_subcommand(1);
 
@@ -191,6 +200,7 @@ int run(int argc, char** argv) {
   add_prune(app, chosen);
   add_doctor(app, chosen);
   const TraceCommands trace_commands(app);
+  add_documentation(app, chosen);
 
   try {
     app.parse(argc, argv);

@@ -58,6 +58,7 @@ void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
+void add_documentation(CLI::App& app, Run& chosen);  // after all others: `cairn manual` and `cairn completion` tell of them
 void add_convert(CLI::App& app, Run& chosen);
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------

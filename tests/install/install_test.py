@@ -72,7 +72,7 @@ class InstalledTree(unittest.TestCase):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries)}
         flags = run("pkg-config", "--cflags", "--libs", "cairn", env=environment).split()
         self.assertEqual(run("pkg-config", "--modversion", "cairn", env=environment).strip(),
-                         run(self.prefix / "bin" / "cairn", "--version").split()[-1])
+                         run(self.prefix / "bin" / "cairn", "--version").split()[1])
         program = self.root / "embed_by_hand"
         run("c++", SOURCE / "examples" / "embed" / "main.cpp", "-o", program, *flags)
         environment["LD_LIBRARY_PATH"] = str(next(self.prefix.rglob("libcairn.so")).parent)
@@ -94,6 +94,12 @@ class InstalledTree(unittest.TestCase):
         installed = {path.relative_to(self.prefix / "include" / "cairn").as_posix()
                      for path in (self.prefix / "include").rglob("*") if path.is_file()}
         self.assertEqual(installed, set(public_headers()))
+
+    def test_the_manual_and_the_completions_are_installed(self):
+        command = self.prefix / "bin" / "cairn"
+        self.assertEqual(next(self.prefix.rglob("man1/cairn.1")).read_text(), run(command, "manual"))
+        self.assertEqual((self.prefix / "share/bash-completion/completions/cairn").read_text(), run(command, "completion", "bash"))
+        self.assertEqual((self.prefix / "share/zsh/site-functions/_cairn").read_text(), run(command, "completion", "zsh"))
 
     def test_the_commands_are_installed(self):
         for command in ("cairn", "cairn-launch"):

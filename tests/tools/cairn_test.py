@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickletools
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -111,7 +112,7 @@ class Use(Command):
     def test_help_and_version(self):
         self.assertIn("Examples:", cairn("--help").stdout)
         self.assertEqual(cairn("--help").returncode, FINE)
-        self.assertRegex(cairn("--version").stdout, r"^cairn \d+\.\d+\.\d+\n$")
+        self.assertRegex(cairn("--version").stdout, r"^cairn \d+\.\d+\.\d+\nLibTorch [\d.]+\S*\nNCCL (none|[\d.]+)\nCAF [\d.]+\nProtobuf [\d.]+\n")
 
     def test_a_place_without_a_checkpoint_is_wrong_use(self):
         for command in (["inspect"], ["verify"]):
@@ -151,6 +152,65 @@ class Use(Command):
         self.assertIn("\033[32m", on_terminal("verify", path))
         self.assertNotIn("\033", on_terminal("verify", path, NO_COLOR="1"))
         self.assertNotIn("\033", on_terminal("verify", path, TERM="dumb"))
+
+
+class Documentation(Command):
+    """The manual and the completions know what the command line knows."""
+
+    @staticmethod
+    def commands(*path):
+        """Each command with its options, as --help tells them."""
+        text = cairn(*path, "--help").stdout
+        below = re.search(r"^Subcommands:\n((?:  .*\n)+)", text, re.MULTILINE)
+        options = re.search(r"^Options:\n((?:  .*\n)+)", text, re.MULTILINE)
+        # Descriptions begin after two spaces or on a line of their own.
+        heads = [line.strip().split("  ")[0] for line in options.group(1).splitlines() if re.match(r"  -", line)]
+        yield " ".join(path), [name for head in heads for name in re.findall(r"(?<![\w-])--?\w[\w-]*", head)]
+        for name in re.findall(r"^  (\S+)", below.group(1), re.MULTILINE) if below else []:
+            yield from Documentation.commands(*path, name)
+
+    def test_every_command_has_examples_and_all_are_in_manual_and_completions(self):
+        manual = cairn("manual").stdout.replace("\\-", "-")
+        bash, zsh = cairn("completion", "bash").stdout, cairn("completion", "zsh").stdout
+        seen = dict(self.commands())
+        self.assertLessEqual({"ls", "inspect", "verify", "diff", "cat", "convert", "prune", "doctor", "trace", "trace explain"}, set(seen))
+        for command, options in seen.items():
+            if command and " " not in command:
+                self.assertIn("Examples:", cairn(command, "--help").stdout, command)
+            page = manual[manual.index(f'.SS "cairn {command}'):] if command else manual
+            (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
+            for option in options:
+                self.assertIn(option, words.split(), command)
+                self.assertIn(f"'{option}:", zsh)
+                if option not in ("-h", "--help", "--version"):
+                    self.assertIn(option, page, command)
+        for code in (FINE, FOUND_BAD, WRONG_USE, 141):
+            self.assertIn(f"\n.TP\n{code}\n", manual)
+
+    def completed(self, *words):
+        script = f"source <({CAIRN} completion bash); COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _cairn; " \
+                 "printf '%s\\n' \"${COMPREPLY[@]}\""
+        return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, cwd=self.root).stdout.split()
+
+    def test_bash_completes(self):
+        (self.root / "insight").touch()
+        self.assertEqual(self.completed("cairn", "ins"), ["inspect"])
+        self.assertEqual(self.completed("cairn", "convert", "a", "b", "--to", "d"), ["dcp"])
+        self.assertEqual(self.completed("cairn", "inspect", "--la"), ["--layout"])
+        self.assertEqual(self.completed("cairn", "inspect", "ins"), ["insight"])
+        self.assertIn("explain", self.completed("cairn", "trace", "ex"))
+        self.assertIn("--rank", self.completed("cairn", "trace", "explain", "run", "--r"))
+
+    def test_the_manual_is_formatted_without_complaint(self):
+        if shutil.which("groff") is None:
+            self.skipTest("there is no groff")
+        page = cairn("manual").stdout
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-Kutf8", "-ww"], input=page, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("EXIT STATUS", re.sub(".\b", "", done.stdout))  # letters that are struck twice are bold
+
+    def test_other_shells_are_wrong_use(self):
+        self.fails(WRONG_USE, "completion", "fish", text="fish")
 
 
 class Inspect(Command):
