@@ -133,29 +133,69 @@ bool is_local(const Value& live) {
 }
 
 // What rank 0 has under each name of `live`, whole, on every rank. One tensor at a time is there beyond the parts.
-Value received(const Value& live, const Value* given, const ProcessGroup& world, const std::string& name) {
-  const torch::Tensor& local = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
-  const Extents size = live.is_sharded() ? live.sharded().size() : extents_of(local.sizes());
-  torch::Tensor whole = torch::empty(array_of(size), local.options().requires_grad(false));
-  // Rank 0 alone knows whether it has something to send.
-  torch::Tensor fits = torch::zeros({1}, torch::kUInt8);
-  if (world.rank() == 0 && given != nullptr && given->is_tensor() && extents_of(given->tensor().sizes()) == size) {
-    whole.copy_(given->tensor());
-    fits.fill_(1);
-  }
-  world.broadcast(fits, 0);
-  if (fits.item<int>() == 0) {
-    throw Error(ErrorCode::kMismatch,
-                "set a state dict from rank 0: it has no whole tensor of size " + to_string(size) + " for \"" + name + '"');
-  }
-  world.broadcast(whole, 0);
-  return part_for(live, whole);
-}
-
 std::string describe_given(const Value& value) {
   if (value.is_sharded()) return "a part of a tensor of size " + to_string(value.sharded().size());
   if (value.is_tensor()) return "a tensor of size " + to_string(extents_of(value.tensor().sizes()));
   return value.type_name();
+}
+
+Extents size_of(const Value& live) { return live.is_sharded() ? live.sharded().size() : extents_of(live.tensor().sizes()); }
+torch::Tensor tensor_of(const Value& live) {
+  return live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
+}
+
+[[noreturn]] void refuse_model_dict(const std::string& problems) {
+  throw Error(ErrorCode::kMismatch, "set a model's state dict: it does not fit; nothing was changed:" + problems);
+}
+
+std::string unexpected_names(const Dict& live, const Dict& state_dict) {
+  std::string problems;
+  for (const auto& [name, value] : state_dict) {
+    if (!live.contains(name)) problems += "\n  \"" + name + "\" is not in the model";
+  }
+  return problems;
+}
+
+// What rank 0 alone knows: its text, or nothing.
+std::string text_from_rank0(const std::string& text, const ProcessGroup& world) {
+  torch::Tensor length = torch::full({1}, static_cast<std::int64_t>(text.size()), torch::kLong);
+  world.broadcast(length, 0);
+  torch::Tensor bytes = torch::empty({length.item<std::int64_t>()}, torch::kUInt8);
+  if (world.rank() == 0) std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
+  world.broadcast(bytes, 0);
+  return {bytes.data_ptr<std::uint8_t>(), bytes.data_ptr<std::uint8_t>() + bytes.numel()};
+}
+
+// Each rank its part of what rank 0 has.
+void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
+  torch::Tensor sent = torch::zeros({static_cast<std::int64_t>(live.size())}, torch::kUInt8);
+  std::string problems;
+  if (world.rank() == 0) {
+    std::int64_t index = 0;
+    for (const auto& [name, value] : live) {
+      const Value* const given = state_dict.find(name);
+      const bool fits = given != nullptr && given->is_tensor() && extents_of(given->tensor().sizes()) == size_of(value);
+      if (given == nullptr && strict) problems += "\n  \"" + name + "\" is missing on rank 0";
+      if (given != nullptr && !fits) {
+        problems += "\n  \"" + name + "\" is " + describe_given(*given) +
+                    " on rank 0, which has to have all of it: " + to_string(size_of(value));
+      }
+      sent[index++].fill_(fits);
+    }
+    if (strict) problems += unexpected_names(live, state_dict);
+  }
+  problems = text_from_rank0(problems, world);
+  if (!problems.empty()) refuse_model_dict(problems);
+  world.broadcast(sent, 0);
+  std::int64_t index = 0;
+  for (const auto& [name, value] : live) {
+    if (sent[index++].item<int>() == 0) continue;
+    const torch::Tensor to = tensor_of(value);
+    torch::Tensor whole = torch::empty(array_of(size_of(value)), to.options().requires_grad(false));
+    if (world.rank() == 0) whole.copy_(state_dict.find(name)->tensor());
+    world.broadcast(whole, 0);
+    to.copy_(part_for(value, whole));
+  }
 }
 
 }  // namespace
@@ -201,12 +241,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
   const Dict live = selected(model, options);
   const torch::NoGradGuard no_grad;
   if (options.broadcast_from_rank0) {
-    const ProcessGroup world = world_of(model);
-    for (const auto& [name, value] : live) {
-      const Value part = received(value, state_dict.find(name), world, name);
-      (value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor()).copy_(part.tensor());
-    }
-    return;
+    return set_from_rank0(live, state_dict, options.strict, world_of(model));
   }
   std::string problems;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // to, from
@@ -217,20 +252,15 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
       continue;
     }
     const torch::Tensor part = part_for(value, *given, is_local(value));
-    const torch::Tensor to = value.is_sharded() ? value.sharded().local_shards().front().tensor : value.tensor();
+    const torch::Tensor to = tensor_of(value);
     if (!part.defined()) {
       problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);
     } else if (part.unsafeGetTensorImpl() != to.unsafeGetTensorImpl()) {
       copies.emplace_back(to, part);
     }
   }
-  if (options.strict) {
-    for (const auto& [name, value] : state_dict) {
-      if (!live.contains(name)) problems += "\n  \"" + name + "\" is not in the model";
-    }
-  }
-  if (!problems.empty())
-    throw Error(ErrorCode::kMismatch, "set a model's state dict: it does not fit; nothing was changed:" + problems);
+  if (options.strict) problems += unexpected_names(live, state_dict);
+  if (!problems.empty()) refuse_model_dict(problems);
   for (auto& [to, from] : copies) to.copy_(from);
 }
 
@@ -254,9 +284,26 @@ Dict flattened(const Dict& nested) {
   return flat;
 }
 
-// The other way round, by what the optimizer itself has.
-Dict unflattened(const Dict& flat, const Dict& live) {
+// The other way round, by what the optimizer itself has. `strict`: it has all of it.
+Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
   Dict state;
+  if (strict) {
+    std::string problems;
+    const auto known = [&live](const std::string& key) {
+      const auto begins = [&key](const std::string& prefix) { return key.compare(0, prefix.size(), prefix) == 0; };
+      for (const Value& group : live.at("param_groups").list()) {
+        for (const Value& name : group.dict().at("params").list()) {
+          if (begins("state." + name.to_text() + ".") || begins("param_groups." + name.to_text() + ".")) return true;
+        }
+      }
+      return false;
+    };
+    for (const auto& [key, value] : flat) {
+      if (!known(key)) problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+    }
+    if (!problems.empty())
+      throw Error(ErrorCode::kMismatch, "set an optimizer's state dict: it does not fit; nothing was changed:" + problems);
+  }
   for (const auto& [name, fields] : live.at("state").dict()) {
     Dict entry;
     for (const auto& [field, value] : fields.dict()) {
@@ -319,7 +366,7 @@ void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
   }
   const Dict live = optimizer_state_dict(optimizer, &model);
   const torch::NoGradGuard no_grad;
-  Dict local = options.flatten_optimizer_state_dict ? unflattened(state_dict, live) : state_dict;
+  Dict local = options.flatten_optimizer_state_dict ? unflattened(state_dict, live, options.strict) : state_dict;
   Value* const state = local.find("state");
   if (state != nullptr && state->is_dict()) {
     std::vector<std::string> others;
@@ -334,6 +381,19 @@ void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
     for (const std::string& name : others) {
       if (!options.strict) state->dict().erase(name);
     }
+    const auto parameters = registered_tensors(model);
+    std::string missing;
+    for (const auto& [name, fields] : live.at("state").dict()) {
+      if (state->dict().contains(name)) continue;
+      if (!options.strict) {
+        state->dict().insert(name, fields);  // stays as it is
+      } else if (parameters.at(name).requires_grad()) {
+        missing += "\n  the state of \"" + name + "\" is missing";
+      }
+    }
+    if (!missing.empty())
+      throw Error(ErrorCode::kMismatch, "set an optimizer's state dict: it does not fit; nothing was changed:" + missing +
+                                            "\nStateDictOptions::strict = false leaves it as it is");
   }
   load_optimizer_state_dict(optimizer, local, &model);
 }

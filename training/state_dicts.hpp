@@ -26,7 +26,8 @@ struct StateDictOptions {
   // Only what lies in these modules, which are submodules of the model. For models only.
   std::vector<const torch::nn::Module*> submodules;
   bool keep_submodule_prefixes = true;  // else names begin at the submodule
-  // For `set_…`: names that are missing or unexpected are an error. Off: they are passed over.
+  // For `set_…`: names that are missing or unexpected are an error; of an optimizer, state of parameters that require gradients. Off: they
+  // are passed over, and what the dict lacks stays as it is.
   bool strict = true;
   // For `set_model_state_dict`: rank 0 has whole tensors and sends each rank its part; what other ranks pass is ignored. With
   // `full_state_dict`. Optimizers refuse it (kUnsupported).
@@ -51,7 +52,8 @@ void set_state_dict_type(torch::nn::Module& module, StateDictType type);
 StateDictType state_dict_type(const torch::nn::Module& module);
 
 // Take over what is in the dict: in place, nothing for tensors that are the live ones. Each tensor is either whole, or this rank's part.
-// Throw kMismatch with everything that does not fit, before anything changes.
+// Throw kMismatch with everything that does not fit, before anything changes; `set_state_dict` sets the model's, then the optimizer's, each
+// by itself.
 void set_model_state_dict(torch::nn::Module& model, const Dict& state_dict, const StateDictOptions& options = {});
 // Options of the groups (learning rates and so on) come with it.
 void set_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,

@@ -73,6 +73,77 @@ TEST_CASE("state dicts: contradicting options, foreign submodules and dicts that
   });
 }
 
+TEST_CASE(
+    "state dicts: an optimizer's dict that lacks parameters is refused, or leaves theirs as they are; foreign names are listed") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto model = sharded_composite(group), other = sharded_composite(group, 5);
+    auto optimizer = stepped<torch::optim::Adam>(model, input), into = stepped<torch::optim::Adam>(other, input);
+    for (const bool flat : {false, true}) {
+      CAPTURE(flat);
+      StateDictOptions options;
+      options.flatten_optimizer_state_dict = flat;
+      Dict part = training::get_optimizer_state_dict(*model, optimizer, options);
+      if (flat) {
+        for (const char* field : {"step", "exp_avg", "exp_avg_sq"}) part.erase(std::string("state.l1.weight.") + field);
+      } else {
+        part.at("state").dict().erase("l1.weight");
+      }
+      const torch::Tensor before = training::get_optimizer_state_dict(*other, into)
+                                       .at("state")["l1.weight"]["exp_avg"]
+                                       .sharded()
+                                       .local_shards()[0]
+                                       .tensor.clone();
+      const Thrown thrown = thrown_by([&] { training::set_optimizer_state_dict(*other, into, part, options); });
+      CHECK(thrown.code == ErrorCode::kMismatch);
+      CHECK(thrown.says("the state of \"l1.weight\" is missing"));
+      options.strict = false;
+      training::set_optimizer_state_dict(*other, into, part, options);
+      const Dict found = training::get_optimizer_state_dict(*other, into),
+                 all = training::get_optimizer_state_dict(*model, optimizer);
+      const auto moments = [](const Dict& of, const std::string& name) {
+        return of.at("state").dict().at(name).dict().at("exp_avg").sharded().local_shards()[0].tensor;
+      };
+      CHECK(moments(found, "l1.weight").equal(before));
+      CHECK(moments(found, "l2.weight").equal(moments(all, "l2.weight")));
+    }
+    StateDictOptions flattened;
+    flattened.flatten_optimizer_state_dict = true;
+    Dict foreign = training::get_optimizer_state_dict(*model, optimizer, flattened);
+    foreign.insert("state.head.weight.step", 3);
+    CHECK(thrown_by([&] {
+            training::set_optimizer_state_dict(*other, into, foreign, flattened);
+          }).says("\"state.head.weight.step\" is of no"));
+  });
+}
+
+TEST_CASE("state dicts: what rank 0 has and does not fit is refused on all ranks, all of it, and nothing is changed") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = sharded_composite(group);
+    StateDictOptions options;
+    options.full_state_dict = true;
+    Dict whole = training::get_model_state_dict(*model, options);
+    const torch::Tensor before = model->l2->parameters()[0].detach().clone();
+    whole.erase("l1.bias");
+    whole["l1.weight"] = here(torch::ones({5, 6}));
+    whole["l2.weight"] = here(torch::ones({6, 6}));
+    whole.insert("more", here(torch::ones({1})));
+    options.broadcast_from_rank0 = true;
+    const Dict given = group.rank() == 0 ? whole : Dict();
+    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, given, options); });
+    CHECK(thrown.code == ErrorCode::kMismatch);
+    for (const char* what :
+         {"\"l1.bias\" is missing on rank 0", "\"l1.weight\" is a tensor of size [5, 6] on rank 0", "\"more\" is not in"})
+      CHECK(thrown.says(what));
+    CHECK(model->l2->parameters()[0].equal(before));
+    // What is missing or unexpected may be passed over; what does not fit may not.
+    options.strict = false;
+    whole["l1.weight"] = here(torch::ones({6, 6}));
+    training::set_model_state_dict(*model, group.rank() == 0 ? whole : Dict(), options);
+    CHECK(model->l2->parameters()[0].equal(here(torch::ones({3, 6}))));
+  });
+}
+
 TEST_CASE_TEMPLATE("state dicts: what a sharded optimizer of any kind has goes into a plain one, and back into another", Optimizer,
                    torch::optim::Adam, torch::optim::AdamW, torch::optim::RMSprop, torch::optim::Adagrad, torch::optim::SGD) {
   on_ranks(2, [](const ProcessGroup& group) {
