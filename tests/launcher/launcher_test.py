@@ -86,9 +86,12 @@ class LauncherTest(unittest.TestCase):
         return self.path(name)
 
     def open_gate(self, name):
+        self.open_gates(name, 1)
+
+    def open_gates(self, name, count):
         gate = os.open(self.path(name), os.O_RDWR)  # kept open: whoever comes later finds the line, too
         self.addCleanup(os.close, gate)
-        os.write(gate, b"\n")
+        os.write(gate, b"\n" * count)
 
     def assertAllGone(self, pids):
         self.assertTrue(wait_until(lambda: not any(alive(pid) for pid in pids)), "still running: %s" % [pid for pid in pids if alive(pid)])
@@ -165,6 +168,25 @@ class LauncherTest(unittest.TestCase):
                                 timeout=PATIENCE, text=True)
         self.assertEqual(result.stdout, "[rank 0] /another/file\n")
 
+    def test_a_guardian_that_is_killed_takes_nothing_with_it(self):
+        script = ('if [ $RANK = 0 ]; then read guardian _ < /proc/$PPID/task/$PPID/children; kill -KILL $guardian; %s fi; '
+                  'read < "%s"; echo done' % (self.SECRET, self.gate("go")))
+        launcher = self.start("-n", "20", "--no-prefix", *shell(script))  # the later ones start without it, or all of them end without it
+        path = self.secrets_of(launcher.stdout.readline() + launcher.stdout.readline())[0][0]
+        self.assertTrue(os.path.exists(path))
+        self.open_gates("go", 20)
+        out, err = launcher.communicate(timeout=PATIENCE)
+        self.assertEqual(launcher.returncode, 0, err)
+        self.assertEqual(out.count("done"), 20)
+        self.assertEqual(err, "cairn-launch: ranks 0-19 exited with 0\n")
+        self.assertFalse(os.path.exists(os.path.dirname(path)))
+
+    def test_without_a_place_for_a_secret(self):
+        result = subprocess.run([LAUNCHER, "-n", "1", "--", "true"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"^cairn-launch: cannot write a secret for the job: .*'/tmp'.*TMPDIR.*CAIRN_SECRET_FILE.*\n$")
+
     def test_ranks_may_do_without_a_secret(self):
         self.assertEqual(self.launch("-n", "1", "--env", "CAIRN_SECRET=", *shell('echo "[$CAIRN_SECRET_FILE]"')).stdout, "[rank 0] []\n")
 
@@ -217,21 +239,69 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(len(text), 1000000)
         self.assertEqual(set(text), {"y"})
 
+    @staticmethod
+    def is_full(process):
+        """Whether its standard output is: all but a page of the pipe."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(process.stdout.fileno(), termios.FIONREAD, waiting)
+        return waiting[0] >= 15 * 4096 and state(process.pid) == "S"
+
     def test_signals_while_the_output_is_full_lose_nothing(self):
         process = self.start("-n", "1", *shell("head -c 2000000 /dev/zero | tr '\\0' y"))
-        waiting = array.array("i", [0])
-        descriptor = process.stdout.fileno()
-
-        def output_is_full():
-            fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
-            return waiting[0] >= 15 * 4096 and state(process.pid) == "S"  # all but a page of the pipe: we have to read
         read = b""
         for _ in range(25):
-            self.assertTrue(wait_until(output_is_full))
+            self.assertTrue(wait_until(lambda: self.is_full(process)))
             process.send_signal(signal.SIGCHLD)
-            read += os.read(descriptor, 65536)
+            read += os.read(process.stdout.fileno(), 65536)
         text = (read.decode() + process.communicate(timeout=PATIENCE)[0]).replace("[rank 0] ", "").replace("\n", "")
         self.assertEqual(len(text), 2000000)
+
+    def test_the_time_limit_holds_while_nobody_reads(self):
+        for script in ("yes", "yes & yes >&2"):
+            process = self.start("-n", "2", "--timeout", "0.5", "--grace", "0.3", *shell('echo $$ > "%s/$RANK.pid"; %s' % (
+                self.directory.name, script)))
+            pids = self.pids(2)
+            self.assertEqual(process.wait(PATIENCE), 124, script)
+            self.assertAllGone(pids)
+            for rank in range(2):
+                os.unlink(self.path("%d.pid" % rank))
+
+    def test_signals_hold_while_nobody_reads(self):
+        script = 'yes & exec "%s" -c "$0" "%s" %d stays' % (sys.executable, self.directory.name, signal.SIGTERM)
+        process = self.start("-n", "1", "--grace", "1000", *shell(script), self.TOLD)
+        pids = self.pids(1)
+        self.assertTrue(wait_until(lambda: self.is_full(process)))
+        process.send_signal(signal.SIGTERM)
+        self.assertTrue(wait_until(lambda: os.path.exists(self.path("0.told"))))
+        process.send_signal(signal.SIGTERM)
+        self.assertAllGone(pids)
+        self.assertIn("y\n", process.communicate(timeout=PATIENCE)[0])
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL)
+
+    LATE = 'echo $$ > %s; for i in {1..1000}; do printf "%%0100d\\n" $i; done'  # more than one pipe holds, less than two
+
+    def test_who_reads_after_the_end_gets_all(self):
+        process = self.start("-n", "1", *shell(self.LATE % self.path("0.pid")))
+        self.assertAllGone(self.pids(1))
+        out, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual(out.splitlines(), ["[rank 0] %0100d" % i for i in range(1, 1001)])
+        self.assertEqual(process.returncode, 0, err)
+
+    def test_output_that_nobody_reads_is_given_up_at_the_end(self):
+        process = self.start("-n", "1", "--grace", "0.3", *shell(self.LATE % self.path("0.pid")))
+        self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGPIPE)
+        self.assertIn("the last of the output is lost: nobody has read any of it for 0.3 s\n", process.communicate()[1])
+
+    def test_a_signal_at_the_end_gives_the_output_up(self):
+        process = self.start("-n", "1", "--grace", "1000", *shell(self.LATE % self.path("0.pid")))
+        self.assertAllGone(self.pids(1))
+
+        def ended():
+            process.send_signal(signal.SIGTERM)  # the first one may come before the launcher knows that the rank has ended
+            return process.poll() is not None
+        self.assertTrue(wait_until(ended))
+        self.assertEqual(process.returncode, 128 + signal.SIGPIPE)
+        self.assertIn("the last of the output is lost: told to end\n", process.communicate()[1])
 
     def test_standard_error_stays_standard_error(self):
         result = self.launch("-n", "1", *shell("echo to out; echo to err >&2"))
@@ -350,10 +420,10 @@ class LauncherTest(unittest.TestCase):
     def start_told(self, number, then, *options):
         return self.start("-n", "2", *options, "--", sys.executable, "-c", self.TOLD, self.directory.name, str(int(number)), then)
 
-    def interrupt(self, number):
+    def interrupt(self, number, by=None):
         process = self.start_told(number, "ends")
         pids = self.pids(2)
-        process.send_signal(number)
+        process.send_signal(by or number)
         out, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(sorted(out.splitlines()), ["[rank 0] saw it", "[rank 1] saw it"])
         self.assertAllGone(pids)
@@ -364,6 +434,41 @@ class LauncherTest(unittest.TestCase):
 
     def test_sigterm_is_passed_on(self):
         self.assertEqual(self.interrupt(signal.SIGTERM), 0)
+
+    def test_sighup_is_as_sigterm(self):
+        self.assertEqual(self.interrupt(signal.SIGTERM, by=signal.SIGHUP), 0)
+
+    def test_sighup_stays_ignored(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does it
+        try:
+            process = self.start_told(signal.SIGINT, "ends")
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        self.pids(2)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE), 0)
+
+    def test_sigusr1_and_sigusr2_are_passed_on_to_programs_and_change_nothing_else(self):
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            script = 'sleep 1000 & echo $! > "%s/$RANK.child"; exec "%s" -c "$0" "%s" %d stays' % (
+                self.directory.name, sys.executable, self.directory.name, number)
+            process = self.start("-n", "2", *shell(script), self.TOLD)
+            pids = self.pids(2)
+            for _ in range(2):
+                process.send_signal(number)
+                for rank in range(2):
+                    told = self.path("%d.told" % rank)
+                    self.assertTrue(wait_until(lambda: os.path.exists(told)))
+                    os.unlink(told)
+            for rank in range(2):
+                with open(self.path("%d.child" % rank)) as child:
+                    self.assertTrue(alive(int(child.read())))
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGTERM)  # which came first, and alone
+            self.assertAllGone(pids)
+            for rank in range(2):
+                os.unlink(self.path("%d.pid" % rank))
 
     def test_ranks_that_die_of_a_signal_passed_on_are_told_in_the_exit_code(self):
         process = self.start("-n", "2", *shell('echo $$ > "%s/$RANK.pid"; exec sleep 1000' % self.directory.name))
@@ -418,7 +523,8 @@ class LauncherTest(unittest.TestCase):
     def test_help(self):
         result = self.launch("--help")
         self.assertEqual(result.returncode, 0)
-        for word in ("--timeout", "--env", "--keep-going", "--inject", "drop-link", "--grace", "--master-port", "MASTER_ADDR", "Exit code"):
+        for word in ("--timeout", "--env", "--keep-going", "--inject", "drop-link", "--grace", "--master-port", "MASTER_ADDR", "SIGHUP", "SIGUSR1",
+                     "SIGUSR2", "Exit code"):
             self.assertIn(word, result.stdout)
 
 
