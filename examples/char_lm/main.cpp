@@ -152,7 +152,12 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  if (arguments.allow_injection) cairn::allow_injection();
+  try {
+    if (arguments.allow_injection) cairn::allow_injection();
+  } catch (const cairn::Error& error) {  // a rule that is not understood is wrong use, as an unknown option is
+    std::cerr << "char_lm: " << error.what() << '\n';
+    return 2;
+  }
   try {
     train(arguments);
     return 0;

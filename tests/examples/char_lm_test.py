@@ -164,6 +164,9 @@ class CharLm(unittest.TestCase):
         for options in (["--steps", "-1"], ["--what"], ["--parallel", "some"]):
             done = subprocess.run([CHAR_LM, *options], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
+        done = subprocess.run([CHAR_LM, "--allow-injection"], env={**os.environ, "CAIRN_INJECT": "foo"}, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"^char_lm: .*'?foo")
         done = subprocess.run([CHAR_LM, "--text", str(self.root / "none")], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read", done.stderr)
