@@ -130,7 +130,8 @@ bool run_machine_event(ByteSpan input) {
     recording::PlanDigests digests;
     return recording::from_proto(message, digests);
   };
-  return makes_round_trip(input, bytes_of, event_of);
+  // Not the same bytes again: what user-defined planners have put in is left out on the way.
+  return goes_through([&] { bytes_of(event_of(bytes_of(event_of(input)))); });
 }
 
 }  // namespace
