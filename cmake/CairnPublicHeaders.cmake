@@ -49,10 +49,12 @@ set(CAIRN_PUBLIC_HEADERS
     training/state_dicts.hpp
     runtime/async_save.hpp
     runtime/cairn.hpp
+    runtime/call_listener.hpp
     runtime/cancellation.hpp
     runtime/checkpoint_manager.hpp
     runtime/checkpointer.hpp
     runtime/injection.hpp
+    runtime/metrics.hpp
     runtime/process_groups.hpp
     runtime/sharded_optimizer.hpp
     runtime/testing.hpp

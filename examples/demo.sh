@@ -52,4 +52,5 @@ show "$bin/cairn" verify "$run_dir/step_40"
 step "Kill a rank in the middle of a save, and ask why it failed"
 show "$bin/cairn-launch" -n 4 --keep-going --trace "$run_dir/traces" --inject 'kill@hook:write_data,rank=2,nth=2' -- \
   "$bin/char_lm" --allow-injection --steps 10 --save-every 5 --dir "$run_dir/killed" && exit 1
-printf '\nDone in %d s. The checkpoints are in %s.\n' "$SECONDS" "$run_dir"
+show "$bin/cairn" trace export "$run_dir/traces" --to html -o "$run_dir/killed.html"
+printf '\nDone in %d s. The checkpoints are in %s; %s/killed.html draws the failure in a browser.\n' "$SECONDS" "$run_dir" "$run_dir"

@@ -8,15 +8,19 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/runtime/checkpointer.hpp>
 
 namespace cairn {
 
+// Names of checkpointers end so whose calls are agreements: listeners are not told of these.
+inline constexpr std::string_view kAgreementSuffix = ".agreement";
+
 class Agreement {
  public:
-  // `name`: as of a Checkpointer, of which it is one.
+  // `name`: as of a Checkpointer, of which it is one; ends in kAgreementSuffix.
   Agreement(World world, std::string name) : checkpointer_(std::move(world), std::move(name)) {}
 
   // On every rank. `about` is the same on all of them, else they are told kMismatch; texts of errors quote it. Each brings `own`; rank 0

@@ -22,6 +22,7 @@
 #include <cairn/runtime/async_save.hpp>
 #include <cairn/runtime/checkpoint_manager.hpp>
 #include <cairn/runtime/checkpointer.hpp>
+#include <cairn/runtime/metrics.hpp>
 #include <cairn/runtime/world.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/planner.hpp>

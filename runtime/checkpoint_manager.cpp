@@ -68,7 +68,7 @@ struct CheckpointManager::Implementation {
         world(std::move(of)),
         run(url),
         checkpointer(Checkpointer(world, options.name)),
-        agreement(world, options.name + ".agreement"),
+        agreement(world, options.name + std::string(kAgreementSuffix)),
         last_save(options.clock->now()) {
     if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
   }

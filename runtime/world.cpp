@@ -26,11 +26,14 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/backends.hpp>
+#include <cairn/runtime/call_notifier.hpp>
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
+#include <cairn/runtime/metrics.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/trace_on_signal.hpp>
 #include <cairn/storage/store.hpp>
@@ -139,6 +142,23 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   return config;
 }
 
+// Sees to it that listeners are told. Nobody's training ends because it cannot be watched.
+std::shared_ptr<CallNotifier> notify(RankConfig& config, const WorldOptions& options) {
+  std::vector<std::shared_ptr<CallListener>> listeners;
+  for (const auto& listener : options.listeners)
+    if (listener) listeners.push_back(listener);
+  if (auto metrics = metrics_of_environment()) listeners.push_back(std::move(metrics));
+  if (listeners.empty()) return nullptr;
+  try {
+    auto notifier = std::make_shared<CallNotifier>(config.rank, std::move(listeners), config.observer);
+    config.observer = notifier;
+    return notifier;
+  } catch (const std::exception& error) {
+    write_log(LogLevel::kWarning, config.rank, std::string("listeners will not be told of saves and loads: ") + error.what());
+    return nullptr;
+  }
+}
+
 // Ranks without a secret may talk over loopback, and are told what that means.
 void check_unsecured(int rank, const Socket& listener) {
   check_loopback(local_endpoint(listener));
@@ -211,6 +231,7 @@ struct World::Implementation {
         one_process(in_one_process),
         secured(is_secured),
         options(without_secret(world_options)),
+        notifier(notify(config, options)),
         runtime(std::move(system), std::move(config), std::move(links)) {
     trace_when_asked();
   }
@@ -220,6 +241,7 @@ struct World::Implementation {
       runtime.shutdown(options.shutdown_deadline);
     } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
     }
+    if (notifier) notifier->close(options.shutdown_deadline);
   }
 
   void trace_when_asked() {
@@ -262,6 +284,7 @@ struct World::Implementation {
   c10::intrusive_ptr<c10d::Store> store;  // of the environment; may be hosted here, and used by the trainer
   std::mutex mutex;
   std::set<std::string> checkpointers;
+  const std::shared_ptr<CallNotifier> notifier;  // null: nobody listens
   RankRuntime runtime;
 };
 
@@ -427,7 +450,14 @@ World World::rejoin(const std::vector<int>& survivors) const {
   return world;
 }
 
-bool World::shutdown(std::chrono::milliseconds deadline) const { return implementation_->runtime.shutdown(deadline); }
+bool World::shutdown(std::chrono::milliseconds deadline) const {
+  const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline);
+  const bool is_down = implementation_->runtime.shutdown(deadline);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+  const bool are_told =
+      !implementation_->notifier || implementation_->notifier->flush(std::max(left, std::chrono::milliseconds(0)));
+  return is_down && are_told;
+}
 
 bool World::has_backend_for(const std::string& device_type) const {
   const std::string& backends = implementation_->options.backends;
@@ -458,6 +488,9 @@ void World::claim_checkpointer(const std::string& name) const {
   if (!implementation_->checkpointers.insert(name).second)
     throw Error(ErrorCode::kAlreadyExists, "this world has a checkpointer named \"" + name +
                                                "\" already: keep that one, or choose " + "another name, the same on all ranks");
+  const bool is_agreement =
+      name.size() >= kAgreementSuffix.size() && name.substr(name.size() - kAgreementSuffix.size()) == kAgreementSuffix;
+  if (is_agreement && implementation_->notifier) implementation_->notifier->leave_out(checkpointer_key(name));
 }
 
 void World::release_checkpointer(const std::string& name) const noexcept {

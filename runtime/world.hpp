@@ -15,6 +15,7 @@
 #include <cairn/actors/options.hpp>
 #include <cairn/base/failure.hpp>
 #include <cairn/base/observer.hpp>
+#include <cairn/runtime/call_listener.hpp>
 
 namespace c10d {
 class Store;
@@ -57,6 +58,8 @@ struct WorldOptions {
   std::string backends;
   ShowProgress show_progress = ShowProgress::kTerminal;
   std::shared_ptr<Observer> observer;  // sees every message; may be null
+  // Are told when calls begin, go on and end: call_listener.hpp. CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add one: metrics.hpp.
+  std::vector<std::shared_ptr<CallListener>> listeners;
   // Where each rank writes every message, hook and change of state as it happens (docs/tracing.md), for `cairn trace` to read: a directory
   // that all ranks may share; at most 256 MiB a rank, the oldest go first. Empty: what CAIRN_TRACE names; if that is empty too, nowhere.
   std::string trace_directory;
@@ -123,7 +126,8 @@ class World {
   // may be called again.
   World rejoin(const std::vector<int>& survivors) const;
 
-  // Ends running saves and loads as cancelled and closes the connections. Returns false if something had not ended by the deadline.
+  // Ends running saves and loads as cancelled, closes the connections, and waits until listeners have been told. Returns false if something had
+  // not ended by the deadline.
   // Idempotent; later saves and loads throw kPrecondition.
   bool shutdown(std::chrono::milliseconds deadline) const;
 

@@ -1,4 +1,5 @@
 // A run and its checkpoints: what is saved under which name, which ones stay, and from which one it goes on.
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>

@@ -1,0 +1,223 @@
+// Metrics of saves and loads, read back by a parser of Prometheus' text format.
+#include <cairn/tests/support/torch.hpp>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/runtime/checkpointer.hpp>
+#include <cairn/runtime/metrics.hpp>
+#include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+namespace cairn::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds kEndOfWorld{60'000};
+
+std::string metrics_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What the format asks for (prometheus.io/docs/instrumenting/exposition_formats), line by line; samples by their text up to the value.
+class Exposed {
+ public:
+  explicit Exposed(const std::string& text) {
+    static const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) [^\n]+");
+    static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram)");
+    static const std::regex sample(
+        "([a-zA-Z_:][a-zA-Z0-9_:]*)(\\{[a-zA-Z_][a-zA-Z0-9_]*=\"([^\"\\\\]|\\\\[\\\\\"n])*\"(,[a-zA-Z_][a-zA-Z0-9_]*=\"([^\"\\\\]|"
+        "\\\\[\\\\\"n])*\")*\\})? "
+        "([-+0-9.eE]+|\\+Inf|NaN)");
+    REQUIRE_FALSE(text.empty());
+    CHECK(text.back() == '\n');
+    std::istringstream lines(text);
+    std::string family;
+    std::map<std::string, double> buckets;  // of a series without `le`: the last count
+    for (std::string line; std::getline(lines, line);) {
+      CAPTURE(line);
+      std::smatch found;
+      if (std::regex_match(line, found, help)) {
+        family = found[1];
+        CHECK(types.count(family) == 0);
+      } else if (std::regex_match(line, found, type)) {
+        CHECK(found[1] == family);
+        types[family] = found[2];
+      } else {
+        REQUIRE(std::regex_match(line, found, sample));
+        const std::string name = found[1], labels = found[2];
+        const double value = std::stod(found[6]);
+        const bool is_histogram = types[family] == "histogram";
+        if (is_histogram)
+          CHECK((name == family + "_bucket" || name == family + "_sum" || name == family + "_count"));
+        else
+          CHECK(name == family);
+        CHECK((types[family] == "counter") == (name.size() > 6 && name.substr(name.size() - 6) == "_total"));
+        CHECK(values.emplace(name + labels, value).second);
+        if (is_histogram && name == family + "_bucket") {
+          const std::string series = family + "_count" + labels.substr(0, labels.find(",le=")) + "}";
+          CHECK(value >= buckets[series]);
+          buckets[series] = value;
+          if (labels.find("le=\"+Inf\"") != std::string::npos) ends[series] = value;
+        }
+      }
+    }
+    for (const auto& [series, value] : ends) {
+      CAPTURE(series);
+      REQUIRE(values.count(series) == 1);
+      CHECK(values.at(series) == value);
+    }
+  }
+
+  double at(const std::string& series) const {
+    CAPTURE(series);
+    const auto found = values.find(series);
+    REQUIRE(found != values.end());
+    return found->second;
+  }
+
+  std::map<std::string, std::string> types;
+  std::map<std::string, double> values;
+  std::map<std::string, double> ends;
+};
+
+std::string ask(int port, const std::string& request) {
+  const int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::send(client, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char bytes[4096];
+  for (ssize_t count; (count = ::recv(client, bytes, sizeof bytes, 0)) > 0;) answer.append(bytes, static_cast<std::size_t>(count));
+  ::close(client);
+  return answer;
+}
+
+void save_and_load(const std::shared_ptr<PrometheusMetrics>& metrics, const std::string& directory, int ranks) {
+  WorldOptions options;
+  options.listeners = {metrics};
+  on_all_ranks(
+      ranks,
+      [&](World& world) {
+        Checkpointer checkpointer(world);
+        StateDict state = common_state(world.rank(), world.size());
+        checkpointer.save(state, directory + "/step_1");
+        checkpointer.save(state, directory + "/step_2");
+        checkpointer.load(state, directory + "/step_2");
+        SaveOptions cancelled;
+        cancelled.cancellation.emplace();
+        cancelled.cancellation->cancel("not wanted");
+        CHECK_THROWS_AS(checkpointer.save(state, directory + "/step_3", cancelled), CheckpointException);
+        CHECK_THROWS_AS(checkpointer.load(state, directory + "/none"), CheckpointException);
+        CHECK(world.shutdown(kEndOfWorld));
+      },
+      options);
+}
+
+TEST_CASE("metrics: saves and loads are counted, by rank and outcome, in the format of Prometheus") {
+  TemporaryDirectory directory;
+  const auto metrics = std::make_shared<PrometheusMetrics>();
+  CHECK(metrics->port() == 0);
+  save_and_load(metrics, directory.path(), 2);
+  const Exposed exposed(metrics->text());
+  for (const std::string rank : {"rank=\"0\"", "rank=\"1\""}) {
+    CHECK(exposed.at("cairn_save_seconds_count{" + rank + ",outcome=\"success\"}") == 2);
+    CHECK(exposed.at("cairn_save_seconds_bucket{" + rank + ",outcome=\"success\",le=\"+Inf\"}") == 2);
+    CHECK(exposed.at("cairn_save_seconds_bucket{" + rank + ",outcome=\"success\",le=\"0.01\"}") <= 2);
+    CHECK(exposed.at("cairn_save_seconds_sum{" + rank + ",outcome=\"success\"}") > 0);
+    CHECK(exposed.at("cairn_save_seconds_count{" + rank + ",outcome=\"cancelled\"}") == 1);
+    CHECK(exposed.at("cairn_save_phase_seconds_count{" + rank + ",phase=\"write\"}") == 2);
+    CHECK(exposed.at("cairn_load_seconds_count{" + rank + ",outcome=\"success\"}") == 1);
+    CHECK(exposed.at("cairn_load_seconds_count{" + rank + ",outcome=\"failed\"}") == 1);
+    CHECK(exposed.at("cairn_saves_in_progress{" + rank + "}") == 0);
+    CHECK(exposed.at("cairn_load_bytes_total{" + rank + "}") > 0);
+    CHECK(exposed.at("cairn_save_last_success_timestamp_seconds{" + rank + "}") > 1.6e9);
+  }
+  // 20x20 and 10x10 floats, twice: who of the ranks has written what is the plan's affair.
+  CHECK(exposed.at("cairn_save_bytes_total{rank=\"0\"}") + exposed.at("cairn_save_bytes_total{rank=\"1\"}") == 2 * 4 * (400 + 100));
+  double failures = 0;
+  for (const auto& [series, value] : exposed.values)
+    if (series.find("cairn_load_failures_total{rank=\"0\",kind=\"raised\",phase=") == 0) failures += value;
+  CHECK(failures == 1);
+}
+
+TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot be written is said once") {
+  TemporaryDirectory directory;
+  PrometheusOptions options;
+  options.file = directory.path() + "/cairn.prom";
+  options.seconds = {};
+  {
+    const auto metrics = std::make_shared<PrometheusMetrics>(options);
+    Exposed(metrics_in(options.file));  // from the beginning
+    save_and_load(metrics, directory.path() + "/run", 1);
+    CHECK(metrics_in(options.file) == metrics->text());
+  }
+  const Exposed exposed(metrics_in(options.file));
+  CHECK(exposed.at("cairn_save_seconds_bucket{rank=\"0\",outcome=\"success\",le=\"+Inf\"}") == 2);
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(directory.path())) left.push_back(entry.path().filename());
+  std::sort(left.begin(), left.end());
+  CHECK(left == std::vector<std::string>{"cairn.prom", "run"});
+
+  CapturedLog log;
+  options.file = directory.path() + "/nowhere/cairn.prom";
+  save_and_load(std::make_shared<PrometheusMetrics>(options), directory.path() + "/other", 1);
+  const std::string said = log.text();
+  CHECK(said.find("there are no metrics: ") != std::string::npos);
+  CHECK(said.find("there are no metrics: ") == said.rfind("there are no metrics: "));
+}
+
+TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {
+  TemporaryDirectory directory;
+  PrometheusOptions options;
+  options.address = "127.0.0.1:0";
+  const auto metrics = std::make_shared<PrometheusMetrics>(options);
+  REQUIRE(metrics->port() > 0);
+  save_and_load(metrics, directory.path(), 1);
+  const std::string answer = ask(metrics->port(), "GET /metrics HTTP/1.1\r\nHost: here\r\nAccept: */*\r\n\r\n");
+  CHECK(answer.find("HTTP/1.1 200 OK\r\n") == 0);
+  CHECK(answer.find("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n") != std::string::npos);
+  const std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
+  CHECK(body == metrics->text());
+  CHECK(answer.find("Content-Length: " + std::to_string(body.size()) + "\r\n") != std::string::npos);
+  Exposed{body};
+
+  CHECK(ask(metrics->port(), "GET /metrics?a=b HTTP/1.0\r\n\r\n").find("HTTP/1.1 200 OK\r\n") == 0);
+  const std::string head = ask(metrics->port(), "HEAD /metrics HTTP/1.1\r\n\r\n");
+  CHECK(head.find("HTTP/1.1 200 OK\r\n") == 0);
+  CHECK(head.substr(head.find("\r\n\r\n")) == "\r\n\r\n");
+  CHECK(ask(metrics->port(), "GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 404 ") == 0);
+  CHECK(ask(metrics->port(), "POST /metrics HTTP/1.1\r\n\r\n").find("HTTP/1.1 405 ") == 0);
+  CHECK(ask(metrics->port(), "hello\r\n\r\n").find("HTTP/1.1 400 ") == 0);
+  CHECK(ask(metrics->port(), std::string(8192, 'x')).find("HTTP/1.1 400 ") == 0);
+
+  options.address = "127.0.0.1:" + std::to_string(metrics->port());
+  CHECK_THROWS_AS(PrometheusMetrics{options}, Error);
+  options.address = "nonsense";
+  CHECK_THROWS_AS(PrometheusMetrics{options}, Error);
+  options = {};
+  options.seconds = {1, 1};
+  CHECK_THROWS_AS(PrometheusMetrics{options}, Error);
+}
+
+}  // namespace
+}  // namespace cairn::testing
