@@ -13,13 +13,16 @@
 #include <thread>
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/wait.hpp>
@@ -38,8 +41,10 @@ constexpr std::chrono::milliseconds kHold{100};
 constexpr std::chrono::milliseconds kHoldOfHost{500};
 // Beyond all deadlines of a conversation with a store, until the store counts as silent.
 constexpr std::chrono::milliseconds kSilentStore{3000};
-// For one connect that only asks whether somebody is there.
+// For one connect that only asks whether somebody is there, and for one question.
 constexpr std::chrono::milliseconds kProbe{1000};
+
+constexpr const char* kNoStore = "who listens there does not answer as a store does; see which program it is";
 
 std::string required_variable(const char* name) {
   const char* value = std::getenv(name);
@@ -136,30 +141,56 @@ bool hangs_up(const Socket& socket, std::chrono::milliseconds within) {
   return ::poll(&question, 1, static_cast<int>(within.count())) > 0;  // a store says nothing of itself
 }
 
+// Connects `socket`; "", or what the trouble is.
+std::string connect_once(const std::string& address, steady_clock::time_point end, Socket& socket) {
+  try {
+    auto progress = start_connect(resolve_endpoint(address), socket);
+    while (progress.state == ConnectState::kPending && steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      progress = check_connect(socket);
+    }
+    return progress.state == ConnectState::kConnected ? ""
+           : progress.state == ConnectState::kFailed  ? std::strerror(progress.error_number)
+                                                      : "no answer";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 // Whether somebody listens at `address`, or begins to before the deadline, and does not end at once; at least one attempt. "" is yes,
 // else what the trouble is. TCPStore's own attempts come with complaints in the log, and one that is reset ends the process.
 std::string try_connect(const std::string& address, std::chrono::milliseconds deadline, std::chrono::milliseconds hold) {
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
-    try {
-      Socket socket;
-      auto progress = start_connect(resolve_endpoint(address), socket);
-      const auto attempt_end = std::max(end, steady_clock::now() + kProbe);
-      while (progress.state == ConnectState::kPending && steady_clock::now() < attempt_end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        progress = check_connect(socket);
-      }
-      if (progress.state == ConnectState::kConnected && !hangs_up(socket, hold)) return "";
-      trouble = progress.state == ConnectState::kConnected ? "it hangs up"
-                : progress.state == ConnectState::kFailed  ? std::strerror(progress.error_number)
-                                                           : "no answer";
-    } catch (const Error& error) {
-      trouble = error.what();
-    }
+    Socket socket;
+    trouble = connect_once(address, std::max(end, steady_clock::now() + kProbe), socket);
+    if (trouble.empty() && !hangs_up(socket, hold)) return "";
+    if (trouble.empty()) trouble = "it hangs up";
     if (steady_clock::now() >= end) return trouble;
     std::this_thread::sleep_for(pause);
   }
+}
+
+// Whether a store serves those who connect to `address`: "", or what the trouble is. Before LibTorch 2, each TCPStore has a thread that
+// listens on a connection of its own, and a reset of that one ends the process; so it does where a program that never accepted anybody
+// ends. A store that serves hangs up, in order, on a question that it does not know; whoever ends without having read it resets.
+std::string try_question(const std::string& address) {
+#if TORCH_VERSION_MAJOR < 2
+  const auto end = steady_clock::now() + kProbe;
+  Socket socket;
+  const std::string trouble = connect_once(address, end, socket);
+  if (!trouble.empty()) return trouble;
+  char byte = static_cast<char>(0xff);
+  if (::send(socket.get(), &byte, 1, MSG_NOSIGNAL) != 1) return std::strerror(errno);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
+  if (!hangs_up(socket, std::max(left, std::chrono::milliseconds(0)))) return kNoStore;
+  const auto got = ::recv(socket.get(), &byte, 1, MSG_DONTWAIT);
+  return got == 0 ? "" : got > 0 ? kNoStore : std::strerror(errno);
+#else
+  (void)address;
+  return "";
+#endif
 }
 
 // LibTorch's stores wait without end for a server that says nothing: one that stands still, or a program that is no store. So they are
@@ -354,6 +385,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   const bool may_host = place.rank == 0 && !place.agent_hosts;
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
+  bool warned = false;
   do {
     if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost).empty()) {
       options.isServer = true;
@@ -367,6 +399,12 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     // Whoever listens may be about to end, as a rank that was killed: then it is this one's turn to host after all.
     const auto patience = may_host ? std::min(left, kProbe) : left;
     trouble = try_connect(address, patience, kHold);
+    if (trouble.empty()) trouble = try_question(address);
+    if (trouble == kNoStore && !warned) {
+      warned = true;
+      write_log(LogLevel::kWarning, place.rank,
+                address + " (MASTER_ADDR, MASTER_PORT): " + kNoStore + "; trying until the deadline");
+    }
     if (!trouble.empty()) continue;
     options.isServer = false;
     options.timeout = std::max(patience, kProbe);

@@ -262,8 +262,8 @@ struct World::Implementation {
   static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
                        const Secret& secret, const WorldOptions& options);
   // Of ranks that meet through `store`, and of those in this process.
-  static World meet(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const Secret& secret,
-                    const WorldOptions& options);
+  static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
+                    const Secret& secret, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
   const int rank;
@@ -291,7 +291,10 @@ struct World::Implementation {
 World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
   auto store = open_store(place, options.assemble_deadline);
-  World world = from_store(store, place.rank, place.world_size, options);
+  const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
+                           " (MASTER_ADDR, MASTER_PORT; another program may listen there)";
+  World world = Implementation::meet(store, name, place.rank, place.world_size,
+                                     place.world_size == 1 ? Secret() : find_secret(options), options);
   world.implementation_->local_rank = place.local_rank;
   if (place.rank == 0) world.implementation_->store = std::move(store);
   return world;
@@ -300,11 +303,12 @@ World World::from_environment(const WorldOptions& options) {
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  return Implementation::meet(std::move(store), rank, world_size, world_size == 1 ? Secret() : find_secret(options), options);
+  return Implementation::meet(std::move(store), "the store", rank, world_size, world_size == 1 ? Secret() : find_secret(options),
+                              options);
 }
 
-World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const Secret& secret,
-                                  const WorldOptions& options) {
+World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
+                                  const Secret& secret, const WorldOptions& options) {
   if (options.bind_address == "0.0.0.0" || options.bind_address == "::")
     throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
                                                  " names no address that other ranks could connect to: give one of this machine's");
@@ -318,8 +322,8 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, int ran
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::kUnavailable,
-                "rank " + std::to_string(rank) + " cannot use the store to find the other ranks: " + std::string(error.what()));
+    throw Error(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " cannot use " + store_name +
+                                             " to find the other ranks: " + std::string(error.what()));
   }
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;

@@ -222,6 +222,25 @@ TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
   for (const auto& socket : accepted) ::shutdown(socket.get(), SHUT_WR);
 }
 
+TEST_CASE("a program at MASTER_PORT that never accepted anybody, and ends, does not end the ranks") {
+  Socket mute = listen_on("127.0.0.1", 0);
+  const std::string address = to_string(local_endpoint(mute));
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.master_host = "127.0.0.1";
+  place.master_port = split_address(address).port;
+  std::string error;
+  std::thread rank([&] { error = thrown([&] { open_store(place, milliseconds(500)); }); });
+  pollfd question{mute.get(), POLLIN, 0};
+  ::poll(&question, 1, -1);
+  rank.join();
+  mute.reset();  // resets all who wait for it
+  CHECK_MESSAGE(contains(error, code(ErrorCode::kDeadline)), error);
+  CHECK_MESSAGE(contains(error, address), error);
+  CHECK_MESSAGE(contains(error, "see which program it is"), error);
+}
+
 TEST_CASE("rank 0 hosts the store where it first found one that was about to end") {
   StoreLeakCheck leaks;
   Socket dying = listen_on("127.0.0.1", 0);
