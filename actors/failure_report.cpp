@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -10,8 +11,11 @@
 #include <exception>
 #include <filesystem>
 #include <future>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
@@ -27,6 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kPatience{2};
 constexpr const char* kPrefix = "failure-";
+constexpr const char* kTextName = "report.txt";
 
 struct Report {
   FailedCall call;
@@ -76,26 +81,88 @@ bool write_text(const std::string& path, const std::string& text) {
   return true;
 }
 
-bool has_room(const fs::path& directory) {
-  std::size_t reports = 0;
-  for (const auto& entry : fs::directory_iterator(directory)) reports += entry.path().filename().string().rfind(kPrefix, 0) == 0;
-  return reports < kFailureReportsMax;
+bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; }
+
+// Whether `name_of` makes such names, and nothing else by chance.
+bool is_report_name(std::string_view name) {
+  constexpr std::string_view prefix = kPrefix;
+  constexpr std::string_view call = "-call-";
+  constexpr std::size_t incarnation = 32, key = 8;
+  if (name.substr(0, prefix.size()) != prefix) return false;
+  const std::string_view rest = name.substr(prefix.size());
+  if (is_save_id(rest)) return true;
+  return rest.size() > incarnation + 1 + key + call.size() && is_hex(rest.substr(0, incarnation)) && rest[incarnation] == '-' &&
+         is_hex(rest.substr(incarnation + 1, key)) && rest.substr(incarnation + 1 + key, call.size()) == call &&
+         is_number(rest.substr(incarnation + 1 + key + call.size()));
+}
+
+// One that a rank has left in the middle of writing it, too.
+bool is_trace_name(const std::string& name) {
+  return name.rfind("rank-", 0) == 0 &&
+         (fs::path(name).extension() == ".trace" || name.find(".trace.unfinished-") != std::string::npos);
+}
+
+// Whether Cairn made the directory, and nobody has put anything else into it.
+bool is_report(const fs::directory_entry& entry) {
+  if (!is_report_name(entry.path().filename().string()) || entry.symlink_status().type() != fs::file_type::directory) return false;
+  for (const auto& file : fs::directory_iterator(entry.path())) {
+    const std::string name = file.path().filename().string();
+    if (file.symlink_status().type() != fs::file_type::regular || (name != kTextName && !is_trace_name(name))) return false;
+  }
+  return true;
+}
+
+// Reports in `directory` but for `latest`, the oldest first.
+std::vector<fs::path> earlier_reports(const fs::path& directory, const fs::path& latest) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    std::error_code failed;  // another job may take reports away meanwhile, or nobody may look into them
+    try {
+      if (entry.path() == latest || !is_report(entry)) continue;
+    } catch (const fs::filesystem_error&) {
+      continue;
+    }
+    if (const auto time = entry.last_write_time(failed); !failed) found.emplace_back(time, entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> paths;
+  for (auto& [time, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+// File by file: what somebody puts into it meanwhile stays.
+void remove_report(const fs::path& report) {
+  std::vector<fs::path> files;
+  for (const auto& file : fs::directory_iterator(report)) files.push_back(file.path());
+  for (const fs::path& file : files)
+    if (file.filename() == kTextName || is_trace_name(file.filename().string())) fs::remove(file);
+  fs::remove(report);
+}
+
+// Takes the oldest reports away, so that with `latest` there are no more than the most.
+void make_room_for(const fs::path& latest) {
+  const std::vector<fs::path> earlier = earlier_reports(latest.parent_path(), latest);
+  for (std::size_t i = 0; i + kFailureReportsMax <= earlier.size(); ++i) remove_report(earlier[i]);
 }
 
 void write(const Report& report) {
   const fs::path directory = fs::path(report.call.directory) / name_of(report);
-  if (!fs::exists(directory)) {
-    if (!has_room(report.call.directory)) {
-      write_log(LogLevel::kInfo, report.header.rank,
-                "no report of the failed " + report.call.operation + " is written: " + report.call.directory + " holds " +
-                    std::to_string(kFailureReportsMax) + " already; remove those that nobody needs");
+  if (fs::create_directory(directory)) {  // by one rank only: so only one takes others away
+    try {
+      make_room_for(directory);
+    } catch (const fs::filesystem_error& error) {
+      std::error_code in_use;
+      fs::remove(directory, in_use);
+      write_log(LogLevel::kWarning, report.header.rank,
+                "no report of the failed " + report.call.operation + " of '" + report.call.checkpoint_id + "' is left: there are " +
+                    std::to_string(kFailureReportsMax) + ", and the oldest cannot be removed: " + error.what());
       return;
     }
-    fs::create_directory(directory);
   }
   const TraceSnapshot taken = report.tracer->snapshot();
   write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
-  if (write_text((directory / "report.txt").string(), text_of(report, directory.string())))
+  if (write_text((directory / kTextName).string(), text_of(report, directory.string())))
     write_log(LogLevel::kWarning, report.header.rank,
               "the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed; cairn trace " +
                   directory.string() + " says more");

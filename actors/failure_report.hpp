@@ -14,7 +14,9 @@
 
 namespace cairn {
 
-inline constexpr std::size_t kFailureReportsMax = 16;  // in one directory: more are not written, until somebody takes some away
+// In one directory. With another one the oldest goes: a directory with such a name, in which there is nothing but what Cairn writes. One
+// into which somebody has put something else stays, and does not count.
+inline constexpr std::size_t kFailureReportsMax = 16;
 
 struct FailedCall {
   std::string directory;  // of reports: must be there

@@ -302,7 +302,7 @@ TEST_CASE("tracing: a signal makes every rank write what it did last, and a hand
   CHECK_THROWS_AS(World::single(), Error);
 }
 
-TEST_CASE("tracing: of many failures no more than 16 leave a report, and of cancelled calls none does") {
+TEST_CASE("tracing: of many failures the last 16 leave a report, and of cancelled calls none does") {
   TemporaryDirectory directory;
   const World world = World::single();
   {
@@ -313,14 +313,48 @@ TEST_CASE("tracing: of many failures no more than 16 leave a report, and of canc
     CHECK_THROWS_AS(checkpointer.save(common_state(0, 1), directory.path() + "/step_1", options), CheckpointException);
     CHECK(names_in(directory.path()).empty());
   }
-  fs::create_directory(directory.path() + "/run");
-  std::ofstream(directory.path() + "/run/file") << "no place for a checkpoint";
+  const std::string run = directory.path() + "/run";
+  fs::create_directory(run);
+  std::ofstream(run + "/file") << "no place for a checkpoint";
+  // Not surely Cairn's: of another's name, with more in it than Cairn writes, or no directory at all.
+  const std::string elsewhere = directory.path() + "/elsewhere";
+  fs::create_directories(run + "/failure-analysis");
+  fs::create_directory(elsewhere);
+  fs::create_directory_symlink(elsewhere, run + "/failure-" + make_save_id(std::string(32, 'a'), "linked", 1));
+  const std::string annotated = run + "/failure-" + make_save_id(std::string(32, 'a'), "annotated", 1);
+  fs::create_directory(annotated);
+  std::ofstream(annotated + "/report.txt") << "cairn: the save of 'x' has failed\n";
+  std::ofstream(annotated + "/notes.txt") << "mine";
+  std::ofstream(elsewhere + "/report.txt") << "cairn: the save of 'x' has failed\n";
+  std::ofstream(run + "/failure-analysis/report.txt") << "mine";
+
+  const auto before = names_in(run);
+  const auto reports = [&] {
+    std::set<std::string> names;
+    for (const auto& name : names_in(run))
+      if (std::find(before.begin(), before.end(), name) == before.end()) names.insert(name);
+    return names;
+  };
   Checkpointer checkpointer(world);
-  for (int i = 0; i < 20; ++i)
-    CHECK_THROWS_AS(checkpointer.save(common_state(0, 1), directory.path() + "/run/file"), CheckpointException);
-  std::size_t reports = 0;
-  for (const auto& name : names_in(directory.path() + "/run")) reports += name.rfind("failure-", 0) == 0;
-  CHECK(reports == 16);
+  const auto fail = [&] {
+    CHECK_THROWS_AS(checkpointer.save(common_state(0, 1), run + "/file"), CheckpointException);
+    return reports();
+  };
+  const std::set<std::string> first = fail();
+  REQUIRE(first.size() == 1);
+  std::set<std::string> last = first;
+  for (int i = 1; i < 20; ++i) {
+    const std::set<std::string> now = fail();
+    CHECK(now.size() == std::min<std::size_t>(i + 1, 16));
+    std::size_t added = 0;
+    for (const auto& name : now) added += last.count(name) == 0;
+    CHECK(added == 1);
+    last = now;
+  }
+  CHECK(last.count(*first.begin()) == 0);
+  for (const auto& name : before) CHECK(fs::exists(run + "/" + name));
+  CHECK(fs::exists(annotated + "/notes.txt"));
+  CHECK(fs::exists(elsewhere + "/report.txt"));
 }
 
 }  // namespace
