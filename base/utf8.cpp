@@ -19,4 +19,35 @@ std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates) n
   return overlong || surrogate || beyond ? 0 : bytes;
 }
 
+bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t length = utf8_character_bytes(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+std::string printable_utf8(std::string_view text) {
+  std::string shown;
+  const auto escape = [&](char byte) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    shown += {'\\', 'x', kDigits[static_cast<unsigned char>(byte) >> 4], kDigits[static_cast<unsigned char>(byte) & 0xF]};
+  };
+  while (!text.empty()) {
+    const auto first = static_cast<unsigned char>(text[0]);
+    const std::size_t length = utf8_character_bytes(text);
+    // C0, DEL, and C1, which is C2 80 to C2 9F.
+    const bool control =
+        first < 0x20 || first == 0x7F || (first == 0xC2 && length == 2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
+    if (length == 0 || control)
+      for (const char byte : character) escape(byte);
+    else
+      shown += character;
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <cairn/base/log.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpoint_info.hpp>
 #include <cairn/runtime/retention.hpp>
@@ -30,6 +31,12 @@ void check_options(const CheckpointManagerOptions& options) {
   require(options.clock != nullptr, "clock must not be null");
   check_policy(options.retention);
   user_metadata_of(options.user_metadata, {});
+}
+
+void check_run(const std::string& url) {
+  if (!is_utf8(url))
+    throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
+                                                 ": records and messages hold its name, which is not UTF-8; use another");
 }
 
 void check_options(const LoadOptions& options) {
@@ -70,6 +77,7 @@ struct CheckpointManager::Implementation {
         checkpointer(Checkpointer(world, options.name)),
         agreement(world, options.name + std::string(kAgreementSuffix)),
         last_save(options.clock->now()) {
+    check_run(run.url());
     if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
   }
 
@@ -93,6 +101,8 @@ struct CheckpointManager::Implementation {
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
+  // Before a save that might not find the room: none was made by this manager yet, one has failed, or some have landed.
+  void make_room();
   void ended(const Place& place, const std::string* failure);
 
   milliseconds time_left() const {
@@ -120,8 +130,10 @@ struct CheckpointManager::Implementation {
   // On rank 0.
   std::set<ObjectName> names_taken;  // by saves that may be in flight
   std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
-  bool news = false;    // something was published since it was last tended to
-  bool tended = false;  // ever
+  bool news = false;                  // something was published since it was last tended to
+  bool tended = false;                // ever
+  bool failed = false;                // a save in the foreground, since then
+  std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
   std::vector<RetentionFault> faults;
   MonotonicTime last_save;
 
@@ -145,7 +157,8 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
     if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
     const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
     std::uint64_t n = 1;
-    while (names_taken.count(checkpoint_name(step, n)) > 0 || run.has_record(checkpoint_name(step, n))) ++n;
+    const auto is_taken = [&](const std::string& name) { return names_taken.count(name) > 0 || !run.why_occupied(name).empty(); };
+    while (is_taken(checkpoint_name(step, n))) ++n;
     std::vector<std::string> texts{checkpoint_name(step, n)};
     for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
     return pack_texts(texts);
@@ -166,9 +179,15 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   return place;
 }
 
+// The other ranks write nothing before they have agreed on the place with rank 0, which does this first.
+void CheckpointManager::Implementation::make_room() {
+  if (news || failed || !tended) tend();
+}
+
 // A save in the foreground, on this rank.
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
+  failed = failed || failure;
   if (failure && due && world.rank() == 0)
     write_log(LogLevel::kWarning, 0,
               "step " + std::to_string(*place.options.step) + " was not saved within the grace period of " +
@@ -206,6 +225,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   auto& self = *implementation_;
   const auto lock = self.only_call();
   const std::exception_ptr unread = self.wait_for_earlier();
+  self.make_room();
   const auto place = self.agree_on_place("save", step, annotations);
   try {
     self.checkpointer->save(state, place.id, place.options);
@@ -225,14 +245,19 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
                                                 const AsyncSaveOptions& async_options) {
   auto& self = *implementation_;
   const auto lock = self.only_call();
-  self.look_after_flights();
+  std::exception_ptr unread;
+  if (async_options.while_in_flight == WhileInFlight::kWait)
+    unread = self.wait_for_earlier();  // as the checkpointer would, but before what they let go of is removed
+  else
+    self.look_after_flights();
+  self.make_room();
   const auto place = self.agree_on_place("asynchronous save", step, annotations);
   self.due.reset();
   // If this throws, it may be for an earlier one: this one may be in flight all the same, and keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
-  if (self.news) self.tend();
+  if (unread) std::rethrow_exception(unread);
   return response;
 }
 
@@ -307,7 +332,7 @@ void CheckpointManager::Implementation::tend() noexcept {
       for (auto& [name, why] : run.remove_remains(names_taken, !tended)) faults.push_back({name, why});
       tended = true;
       if (options.retention.keep_last) remove_unkept();
-      news = false;
+      news = failed = false;
     } catch (const std::exception& error) {
       faults.push_back({"", error.what()});
     }
@@ -324,7 +349,7 @@ void CheckpointManager::Implementation::tend() noexcept {
 }
 
 void CheckpointManager::Implementation::remove_unkept() {
-  const Retention retention = look_at_retention(run, options.retention);
+  const Retention retention = look_at_retention(run, options.retention, damaged_ids);
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;
     try {
@@ -397,6 +422,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
       } catch (const CheckpointException& failed) {
         if (!tells_of_damage(failed.failures())) throw;
         damaged.push_back({chosen->checkpoint.name, failed.what()});
+        self.damaged_ids.insert(chosen->checkpoint.save_id);
         continue;
       }
       self.safe_step = chosen->checkpoint.step;

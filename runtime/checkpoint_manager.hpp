@@ -13,20 +13,26 @@
 //   }
 //
 // A run is a directory, or a place of any other store, with one checkpoint at each place below it. The manager calls its own
-// "step_<step>", and "step_<step>.2" and so on where that name is taken: no checkpoint is ever saved over. Which one is the latest is said
+// "step_<step>", and "step_<step>.2" and so on where that name is taken, by whatever it is: no checkpoint is ever saved over. Which one is the latest is said
 // by the commit sequence of their records, never by step or time: after going back to step 50, an abandoned step 100 is not the latest.
 //
 // Nothing is kept about a run but the checkpoints themselves, and the mark of those that are pinned. The index, `checkpoints`, is derived
 // from their commit records each time it is asked for, so nothing can disagree with them, and after a crash at any point nobody has to
 // clean up. What a save or removal that died half-way has left goes with the next save.
 //
+// Removal comes after each save in the foreground; before an asynchronous one; and before the first save of a manager and one that
+// follows a failed one, so that what a dead job could not remove any more does not keep the next one from saving. So a disk needs room
+// for keep_last + 1 checkpoints, beside those that are kept for other reasons; for one more with WhileInFlight::kReplace, where an earlier
+// save may land after that.
+//
 // What is removed: checkpoints that have Cairn's own record and a name that the manager gives, when `retention` lets go of them. First
 // goes the record, then the data, so that a crash leaves none that only looks whole. Never removed: the latest one that is sound as far
-// as its record and the lengths of its files tell, pinned ones, one with a save under way, one that is a link to a place elsewhere, and
-// all else in the run: files and checkpoints of others, PyTorch's, and those whose record cannot be read.
+// as its record, the lengths of its files, and what this manager's `restore_latest` has found tell, pinned ones, one with a save under
+// way, one that is a link to a place elsewhere, and all else in the run: files and checkpoints of others, PyTorch's, and those whose
+// record cannot be read.
 //
 // One manager at a time saves to a run: its first save ends, as dead, saves that others seem to have under way there (they fail with
-// kFenced). No checkpoint that exists is lost by that. Any number may read.
+// kFenced), before it writes. No checkpoint that exists is lost by that. Any number may read.
 //
 // Collective calls are made by all ranks of the world in the same order, each on its own thread, like those of a Checkpointer; what is
 // thrown on one rank is thrown on all, as CheckpointException, unless said otherwise. One call at a time on each rank: a second one throws
@@ -110,8 +116,8 @@ struct ValidCheckpoint {
 
 class CheckpointManager {
  public:
-  // `run`: a path or URL. Makes and changes nothing there. Throws kInvalidArgument for options that cannot be meant, kAlreadyExists for
-  // a name that a checkpointer of this world has. Signals are caught from here on: see `signal`.
+  // `run`: a path or URL; in UTF-8, once made absolute. Makes and changes nothing there. Throws kInvalidArgument for another, or for
+  // options that cannot be meant, kAlreadyExists for a name that a checkpointer of this world has. Signals are caught from here on: see `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
   // Waits for asynchronous saves as ~Checkpointer does, and lets go of signals.
   ~CheckpointManager();
@@ -123,7 +129,7 @@ class CheckpointManager {
   // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and repeat; kInvalidArgument if negative.
   // Then rank 0 removes what `retention` lets go of; what fails in that fails no save, but is logged, and in `retention_faults`.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
-  // The same in the background. What `retention` lets go of is removed once it is published, within the next call of a save or of
+  // The same in the background. What `retention` lets go of is removed once it is published: before the next save begins, within
   // `wait_for_saves`, or by the destructor.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});

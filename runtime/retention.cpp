@@ -43,7 +43,7 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
   return kept;
 }
 
-Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy) {
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged) {
   Retention found;
   for (RunCheckpoint& checkpoint : run.list().checkpoints) {
     if (!is_checkpoint_name(checkpoint.name)) continue;
@@ -51,8 +51,9 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     found.checkpoints.push_back(std::move(checkpoint));
   }
   found.kept = kept_by(policy, found.infos);
-  const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(),
-                                  [&](const RunCheckpoint& one) { return run.fault_of(one.name).empty(); });
+  const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
+    return damaged.count(one.head.save_id) == 0 && run.fault_of(one.name).empty();
+  });
   if (sound != found.checkpoints.end()) {
     found.latest_sound = sound->name;
     found.kept.insert(sound->name);

@@ -24,7 +24,7 @@ struct Retention {
   std::set<std::string> kept;         // by the policy, and the latest that is sound
   std::string latest_sound;           // "" if none is; those that came after it may be damaged by now
 };
-// The store's errors. Reads records only.
-Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy);
+// The store's errors. Reads records only. `damaged`: save ids of checkpoints that are known not to be sound, whatever those say.
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
 
 }  // namespace cairn

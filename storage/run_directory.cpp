@@ -86,12 +86,28 @@ RunDirectory::Listing RunDirectory::list() const {
   return listing;
 }
 
-bool RunDirectory::has_record(const ObjectName& name) const { return run_->exists(record_of(name)); }
+bool RunDirectory::has_record(const ObjectName& name) const { return run_->is_taken(record_of(name)); }
+
+std::string RunDirectory::why_occupied(const ObjectName& name) const {
+  const bool is_taken =
+      run_->is_taken(name);  // throws where it is the run that cannot be looked at, and each name would seem occupied
+  try {
+    if (has_record(name)) return child_url(url(), name) + " holds a checkpoint";
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return error.what();
+  }
+  if (!is_taken) return "";
+  const std::vector<ObjectName> places = run_->children();
+  if (std::find(places.begin(), places.end(), name) != places.end()) return "";
+  return child_url(url(), name) + " is no place for a checkpoint";
+}
 
 std::string RunDirectory::why_unreadable(const ObjectName& name) const {
   try {
-    published_metadata(*open(name));
-    return "";
+    const std::shared_ptr<Store> place = open(name);
+    if (published_metadata(*place) || !place->is_taken(kCommitRecordName)) return "";
+    return child_url(place->url(), kCommitRecordName) + " is no record: it is a directory, a pipe, or a link that leads nowhere";
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;
     return error.what();
@@ -165,7 +181,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) 
     if (!end_attempts || !is_save_id(id)) return;
     place->fence(id);
   }
-  if (place->exists(kCommitRecordName)) return;  // one of them was faster
+  if (place->is_taken(kCommitRecordName)) return;  // one of them was faster
   remove_data(*place, files);
 }
 

@@ -53,11 +53,14 @@ class RunDirectory {
 
   struct Listing {
     std::vector<RunCheckpoint> checkpoints;  // those with a record of Cairn's, whatever their name; the last to be committed first
-    std::vector<ObjectName> others;          // with a record that is not Cairn's, or cannot be read
+    std::vector<ObjectName> others;          // with a record that is not Cairn's, cannot be read, or is none
   };
   // One level deep. A run that is not there has none. Here and below, kUnavailable is thrown and no fault of a checkpoint.
   Listing list() const;
+  // Or what stands in the place of a record, and is none.
   bool has_record(const ObjectName& name) const;
+  // Why no new checkpoint can be saved as `name`; "" where nothing is, or only what dead saves and removals have left.
+  std::string why_occupied(const ObjectName& name) const;
   // The record of a place that `list` has among the others: why it cannot be used, "" if it can (PyTorch's).
   std::string why_unreadable(const ObjectName& name) const;
   // What is wrong with a checkpoint as far as its record and the lengths of its files tell, "" if nothing is. Reads no data.

@@ -57,6 +57,8 @@ void check_attempt_id(const std::string& save_id) {
   }
 }
 
+bool Store::is_taken(const ObjectName& name) { return exists(name); }
+
 std::vector<ObjectName> Store::children() {
   std::vector<ObjectName> found;
   for (const ObjectInfo& object : list("")) {

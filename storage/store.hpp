@@ -73,6 +73,9 @@ class Store {
   // kNotFound.
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
   virtual bool exists(const ObjectName& name) = 0;
+  // Whether anything has this name: an object, or what keeps one from being made there (a directory, a pipe, a link that leads nowhere).
+  // The default asks `exists`: enough where there are but objects.
+  virtual bool is_taken(const ObjectName& name);
   // Objects whose name begins with `prefix`, sorted, at any depth. An absent root lists nothing.
   virtual std::vector<ObjectInfo> list(const ObjectName& prefix = "") = 0;
   // First parts of the names that have more than one: the places one level below, sorted ("step_100" for "step_100/.metadata"). May

@@ -83,25 +83,7 @@ std::string human_seconds(double seconds) {
   return fmt::format("{:.0f} s", std::max(0.0, seconds));
 }
 
-std::string printable(const std::string& text) {
-  std::string shown;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[at]);
-    const std::size_t length = utf8_character_bytes(std::string_view(text).substr(at));
-    // C0 and C1 control characters (the latter are C2 80 .. C2 9F in UTF-8) and DEL.
-    const bool control =
-        byte < 0x20 || byte == 0x7F || (byte == 0xC2 && length == 2 && static_cast<unsigned char>(text[at + 1]) < 0xA0);
-    if (length == 0 || control) {
-      shown += fmt::format("\\x{:02x}", byte);
-      at += 1;
-      if (control && length == 2) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at++]));
-    } else {
-      shown.append(text, at, length);
-      at += length;
-    }
-  }
-  return shown;
-}
+std::string printable(const std::string& text) { return printable_utf8(text); }
 
 bool written_by_cairn(const Metadata& metadata) { return metadata.commit.has_value(); }
 

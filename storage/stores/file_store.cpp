@@ -168,6 +168,15 @@ bool FileStore::exists(const ObjectName& name) {
   return found.kind == FileKind::kRegular;
 }
 
+bool FileStore::is_taken(const ObjectName& name) {
+  check_object_name(name);
+  FileStatus found;
+  const int result = files_.status(path_of(name), false, found);
+  if (means_absent(result)) return false;
+  if (result < 0) throw system_error("look for", path_of(name), -result);
+  return true;
+}
+
 std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::vector<ObjectInfo> objects;

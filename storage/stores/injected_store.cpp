@@ -70,6 +70,7 @@ class InjectedStore : public Store {
   }
   std::uint64_t size_bytes(const ObjectName& name) override { return passed("size_bytes").size_bytes(name); }
   bool exists(const ObjectName& name) override { return passed("exists").exists(name); }
+  bool is_taken(const ObjectName& name) override { return passed("exists").is_taken(name); }
   std::vector<ObjectInfo> list(const ObjectName& prefix) override { return passed("list").list(prefix); }
   std::vector<ObjectName> children() override { return passed("children").children(); }
   void remove(const ObjectName& name) override { passed("remove").remove(name); }

@@ -92,6 +92,9 @@ class ObservedStore final : public Store {
   bool exists(const ObjectName& name) override {
     return at("exists", name, 0, [&] { return inner_->exists(name); });
   }
+  bool is_taken(const ObjectName& name) override {
+    return at("is_taken", name, 0, [&] { return inner_->is_taken(name); });
+  }
   std::vector<ObjectInfo> list(const ObjectName& prefix) override {
     return here("list", 0, [&] { return inner_->list(prefix); });
   }

@@ -41,3 +41,12 @@ TEST_CASE("utf8: what is no character") {
     CHECK(utf8_character_bytes(text, Surrogates::kAllowed) == 0);
   }
 }
+
+TEST_CASE("utf8: what people are shown of any text is UTF-8, without control characters") {
+  CHECK(is_utf8(""));
+  CHECK(is_utf8("step_1 \xC3\xA4\n"));
+  CHECK_FALSE(is_utf8("step_1 \xFF"));
+  CHECK_FALSE(is_utf8("cut off \xC3"));
+  CHECK(printable_utf8("step_1 \xC3\xA4") == "step_1 \xC3\xA4");
+  CHECK(printable_utf8("a\xFF\xC3z\n\x1B[0m\x7F\xC2\x9B") == "a\\xff\\xc3z\\x0a\\x1b[0m\\x7f\\xc2\\x9b");
+}

@@ -1,9 +1,12 @@
 // A run and its checkpoints: what is saved under which name, which ones stay, and from which one it goes on.
+#include <sys/stat.h>
+
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
+#include <mutex>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
@@ -54,6 +57,10 @@ TEST_CASE("manager: options that cannot be meant are refused, and a name is take
   CHECK(refused([](auto& options) { options.save_on_signal = {SIGKILL}; }));
   CHECK(refused([](auto& options) { options.user_metadata["metric.loss"] = "1"; }));
   CHECK(thrown_by([&] { CheckpointManager(world, "nowhere://x"); }).code == ErrorCode::kInvalidArgument);
+  const auto unreadable = thrown_by([&] { CheckpointManager(world, "mem://manager/bad\xff\xfe\n"); });
+  CHECK(unreadable.code == ErrorCode::kInvalidArgument);
+  CHECK_MESSAGE(unreadable.says("mem://manager/bad\\xff\\xfe\\x0a"), unreadable.what);
+  CHECK(unreadable.what.find_first_of("\xff\xfe\n") == std::string::npos);
   const CheckpointManager first(world, "mem://manager/refused");
   CHECK(thrown_by([&] { CheckpointManager(world, "mem://manager/refused"); }).code == ErrorCode::kAlreadyExists);
 }
@@ -299,6 +306,113 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fai
         CHECK(open_store(memory + "/step_1")->list().empty());
       },
       1);
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: what is let go of goes before the first save, and before one after a failure") {
+  const auto fail_with_no_space = [](const std::string& operation) {
+    if (operation == "create") throw Error(ErrorCode::kNoSpace, "the disk is full");
+  };
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
+  managed(run, keeping_last(2), [&](CheckpointManager& manager) {
+    if (manager.world().rank() == 0) control->before = fail_with_no_space;
+    CHECK_THROWS_AS(save_steps(manager, {4}), CheckpointException);
+    check_kept(manager, Names{"step_3", "step_2"});
+  });
+  control->before = nullptr;
+  managed(
+      run, keeping_last(1),
+      [&](CheckpointManager& manager) {
+        save_steps(manager, {4});
+        check_kept(manager, Names{"step_4"});
+        control->before = [](const std::string& operation) {
+          if (operation == "retract") throw Error(ErrorCode::kUnavailable, "not now");
+        };
+        save_steps(manager, {5});
+        check_kept(manager, Names{"step_5", "step_4"});
+        control->before = fail_with_no_space;
+        CHECK_THROWS_AS(save_steps(manager, {6}), CheckpointException);
+        check_kept(manager, Names{"step_5", "step_4"});  // the save before it had succeeded, and had looked
+        CHECK_THROWS_AS(save_steps(manager, {6}), CheckpointException);
+        check_kept(manager, Names{"step_5"});
+      },
+      1);
+}
+
+TEST_CASE_FIXTURE(ControlledRun,
+                  "manager: before a save, too, the latest that is sound stays: what was restored, if later ones are damaged") {
+  managed(
+      run, {},
+      [](CheckpointManager& manager) {
+        save_steps(manager, {1, 2, 3});
+      },
+      1);
+  const auto damaged = open_store(memory + "/step_3");
+  for (const ObjectInfo& file : damaged->list("__")) {
+    std::string content = get_object(*damaged, file.name);
+    content.front() = static_cast<char>(content.front() ^ 1);  // only reading tells
+    replace_object(*damaged, file.name, content);
+  }
+  managed(
+      run, keeping_last(1),
+      [&](CheckpointManager& manager) {
+        StateDict state = state_of_step(0, manager.world());
+        REQUIRE(manager.restore_latest(state).has_value());
+        CHECK(step_in(state, manager.world()) == 2);
+        control->before = [](const std::string& operation) {
+          if (operation == "create") throw Error(ErrorCode::kNoSpace, "the disk is full");
+        };
+        for (int tries = 0; tries < 2; ++tries) CHECK_THROWS_AS(save_steps(manager, {4}), CheckpointException);
+        check_kept(manager, Names{"step_3", "step_2"});
+        control->before = nullptr;
+        save_steps(manager, {4});
+        check_kept(manager, Names{"step_4"});
+      },
+      1);
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: retention ends before the next asynchronous save begins") {
+  std::mutex mutex;
+  Names order;
+  control->before = [&](const std::string& operation) {
+    std::lock_guard lock(mutex);
+    if (operation == "begin_attempt" || operation == "retract") order.push_back(operation);
+  };
+  managed(
+      run, keeping_last(1),
+      [](CheckpointManager& manager) {
+        for (std::int64_t step = 1; step <= 4; ++step) manager.async_save(step, state_of_step(step, manager.world()));
+        manager.wait_for_saves();
+        check_kept(manager, Names{"step_4"});
+        CHECK(manager.retention_faults().empty());
+      },
+      1);
+  CHECK(order == Names{"begin_attempt", "begin_attempt", "retract", "begin_attempt", "retract", "begin_attempt", "retract"});
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to whoever made it, and the next name is taken") {
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
+  for (const char* name : {"step_2", "step_3"}) fs::remove(place(name) + "/.metadata");
+  fs::create_directory(place("step_2/.metadata"));
+  fs::create_symlink("nowhere", place("step_3/.metadata"));
+  const std::string kept_data = data_file_in(place("step_3"));
+  std::ofstream(place("step_4")) << "a file";
+  REQUIRE(::mkfifo(place("step_5").c_str(), 0600) == 0);
+  fs::create_symlink("nowhere", place("step_6"));
+  fs::create_symlink("step_7", place("step_7"));  // a loop
+  managed(run, keeping_last(10), [&](CheckpointManager& manager) {
+    StateDict state = state_of_step(0, manager.world());
+    const auto restored = manager.restore_latest(state);
+    REQUIRE(restored.has_value());
+    CHECK(restored->checkpoint.name == "step_1");
+    REQUIRE(restored->passed_over.size() == 2);
+    CHECK(restored->passed_over[0].name == "step_2");
+    CHECK(restored->passed_over[1].name == "step_3");
+    for (const auto& one : restored->passed_over) CHECK_MESSAGE(one.why.find(".metadata") != std::string::npos, one.why);
+    save_steps(manager, {2, 3, 4, 5, 6, 7});
+    check_kept(manager, Names{"step_7.2", "step_6.2", "step_5.2", "step_4.2", "step_3.2", "step_2.2", "step_1"});
+  });
+  CHECK(fs::exists(kept_data));
+  CHECK(restored_step(run) == 7);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a run of four ranks goes on at one") {

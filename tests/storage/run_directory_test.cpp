@@ -171,6 +171,30 @@ TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link le
   CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
 }
 
+TEST_CASE("what stands where a record would be, and is none, makes a place unusable; what else is there stays") {
+  namespace fs = std::filesystem;
+  const TemporaryDirectory directory;
+  const std::string root = directory.path() + "/run";
+  const RunDirectory run(root);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    save_in_run(*run.open(checkpoint_name(step)), step);
+    if (step > 1) fs::remove(root + "/" + checkpoint_name(step) + "/.metadata");
+  }
+  fs::create_directory(root + "/step_2/.metadata");
+  fs::create_symlink("nowhere", root + "/step_3/.metadata");
+  const auto listing = run.list();
+  CHECK(checkpoint_names(run) == Names{"step_1"});
+  CHECK(listing.others == Names{"step_2", "step_3"});
+  for (const char* name : {"step_2", "step_3"}) {
+    CHECK(run.why_unreadable(name).find(".metadata") != std::string::npos);
+    CHECK_FALSE(run.fault_of(name).empty());
+  }
+  CHECK(run.why_unreadable("step_4").empty());
+  CHECK(run.remove_remains({}, true).empty());
+  CHECK(open_store(root)->children() == Names{"step_1", "step_2", "step_3"});
+  CHECK(run.open("step_3")->exists(data_file_name(0, 0, run_save_id(3))));
+}
+
 TEST_CASE("a power loss at any operation of a removal leaves the checkpoint whole, or remains that the next clean-up removes") {
   using Survival = SimulatedFileSystem::Survival;
   std::vector<Survival> survivals{{Survival::kSynced, 0}, {Survival::kEverything, 0}};

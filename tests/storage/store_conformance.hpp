@@ -75,6 +75,7 @@ inline void check_absent_root(Store& store) {
   CHECK(store.fenced_attempts().empty());
   CHECK_FALSE(store.exists("a"));
   CHECK_FALSE(store.exists(kCommitRecordName));
+  CHECK_FALSE(store.is_taken("a"));
   CHECK(code_of([&] { store.read("a", {}); }) == ErrorCode::kNotFound);
   CHECK(code_of([&] { store.size_bytes("a"); }) == ErrorCode::kNotFound);
   store.remove("a");
@@ -96,6 +97,8 @@ inline void check_objects(Store& store, Store& other) {
   CHECK(get_object(other, "one") == "first");
   CHECK(other.size_bytes("one") == 5);
   CHECK(other.exists("one"));
+  CHECK(other.is_taken("one"));
+  CHECK_FALSE(other.is_taken("on"));
   CHECK(code_of([&] { other.create("one"); }) == ErrorCode::kAlreadyExists);
   CHECK(get_object(store, "one") == "first");
 

@@ -114,6 +114,10 @@ class WrappedStore : public Store {
     control_->count("exists");
     return inner_->exists(name);
   }
+  bool is_taken(const ObjectName& name) override {
+    control_->count("exists");
+    return inner_->is_taken(name);
+  }
   std::vector<ObjectInfo> list(const ObjectName& prefix) override {
     control_->count("list");
     return inner_->list(prefix);
