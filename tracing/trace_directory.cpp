@@ -62,17 +62,20 @@ Found find_traces(const std::string& path) {
           "names a directory");
 }
 
+// Not within CallFinder: it is complete there too late for std::optional.
+struct FoundCall {
+  TracedCall call;
+  std::string operation;
+  std::string checkpoint_id;
+  std::string save_id;
+  bool only_cancelled = true;
+  bool failed = false;
+};
+
 // Finds the calls of one checkpointer on one rank, as its events go by.
 class CallFinder {
  public:
-  struct Call {
-    TracedCall call;
-    std::string operation;
-    std::string checkpoint_id;
-    std::string save_id;
-    bool only_cancelled = true;
-    bool failed = false;
-  };
+  using Call = FoundCall;
 
   void take(const ObservedEvent& event) {
     if (event.kind == EventKind::kCall && current_ && current_->call.was_called) close(event);
