@@ -49,17 +49,31 @@ struct Found {
   std::vector<std::string> files;
 };
 
+// In `path`, or in the directory `traces` beside it.
+std::optional<std::string> traces_nearby(const fs::path& path) {
+  std::error_code failed;
+  std::vector<fs::path> places{fs::weakly_canonical(path, failed).parent_path() / "traces"};
+  for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
+    places.push_back(entry->path());
+  for (const fs::path& place : places) {
+    try {
+      if (fs::is_directory(place, failed) && (!traces_in(place).empty() || latest_report(place))) return place.string();
+    } catch (const std::exception&) {  // it may not be looked into
+    }
+  }
+  return std::nullopt;
+}
+
 Found find_traces(const std::string& path) {
   if (!fs::exists(path)) throw Error(ErrorCode::kNotFound, "there is no " + path + " to read traces from");
   if (!fs::is_directory(path)) return {path, {path}};
   auto files = traces_in(path);
   if (!files.empty()) return {path, std::move(files)};
   if (const auto report = latest_report(path)) return {report->string(), traces_in(*report)};
-  throw Error(
-      ErrorCode::kNotFound,
-      path +
-          " holds no traces (rank-*.trace) and no reports of failed saves (failure-*): ranks write traces where CAIRN_TRACE "
-          "names a directory");
+  const auto nearby = traces_nearby(path);
+  throw Error(ErrorCode::kNotFound,
+              path + " holds no traces (rank-*.trace) and no reports of failed saves (failure-*)" +
+                  (nearby ? ", but " + *nearby + " does" : ": ranks write traces where CAIRN_TRACE names a directory"));
 }
 
 // Not within CallFinder: it is complete there too late for std::optional.
@@ -223,6 +237,12 @@ WallTime TracedAttempt::begin() const {
   for (const auto& [rank, call] : calls)
     if (call.was_called) first = std::min(first, call.begin);
   return first;
+}
+
+WallTime TracedAttempt::end() const {
+  WallTime last = begin();
+  for (const auto& [rank, call] : calls) last = std::max(last, call.end);
+  return last;
 }
 
 bool TracedAttempt::has_failed() const {

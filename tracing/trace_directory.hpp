@@ -55,6 +55,7 @@ struct TracedAttempt {
   std::map<int, TracedCall> calls;  // by rank
 
   WallTime begin() const;        // of the first call
+  WallTime end() const;          // of the last one, as far as the traces go
   bool has_failed() const;       // on some rank
   bool has_ended() const;        // on every rank that has a trace of it
   bool went_wrong() const;       // failed, but not by being cancelled only, or has not ended

@@ -39,7 +39,31 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
   return *found;
 }
 
+constexpr double kSlowFactor = 4;  // times what is usual
+constexpr Duration kSlowMin = std::chrono::milliseconds(100);
+
 }  // namespace
+
+bool is_slow(const TraceDirectory& directory, const TracedAttempt& attempt) {
+  std::vector<Duration> usual;
+  for (const auto& other : directory.attempts())
+    if (other.operation == attempt.operation && other.has_ended()) usual.push_back(other.end() - other.begin());
+  if (usual.size() < 3) return false;
+  std::nth_element(usual.begin(), usual.begin() + static_cast<std::ptrdiff_t>(usual.size() / 2), usual.end());
+  const Duration median = usual[usual.size() / 2], own = attempt.end() - attempt.begin();
+  return own > median + kSlowMin && static_cast<double>(own.count()) > kSlowFactor * static_cast<double>(median.count());
+}
+
+const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown) {
+  const TracedAttempt* found = nullptr;
+  for (const auto& attempt : directory.attempts()) {
+    const bool is_shown =
+        attempt.save_id == shown.save_id && attempt.operation == shown.operation && attempt.counter == shown.counter;
+    if (is_shown || !is_slow(directory, attempt)) continue;
+    if (found == nullptr || attempt.end() - attempt.begin() > found->end() - found->begin()) found = &attempt;
+  }
+  return found;
+}
 
 OpenedTrace::OpenedTrace(const TraceChoice& choice)
     : directory(choice.directory),
@@ -137,17 +161,19 @@ int trace_list(const TraceChoice& choice) {
   Json list = Json::array();
   for (const auto& attempt : directory.attempts()) {
     if (!choice.job.empty() && attempt.job.rfind(choice.job, 0) != 0) continue;
-    WallTime end = attempt.begin();
-    for (const auto& [rank, call] : attempt.calls) end = std::max(end, call.end);
+    const WallTime end = attempt.end();
+    const bool slow = is_slow(directory, attempt);
     Json entry = to_json(attempt);
     entry["begin"] = time_of_day(attempt.begin());
     entry["seconds"] = std::chrono::duration<double>(end - attempt.begin()).count();
     entry["end"] = end_of(attempt);
+    entry["slow"] = slow;
     list.push_back(std::move(entry));
     if (!choice.json)
-      std::cout << fmt::format("{:>6}  {}  {:>10}  {:<10}  {:>4} ranks  job {}  {}\n", attempt.counter,
-                               time_of_day(attempt.begin()), human_duration(end - attempt.begin()), end_of(attempt),
-                               attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
+      std::cout << fmt::format("{:>6}  {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n", attempt.counter,
+                               time_of_day(attempt.begin()), human_duration(end - attempt.begin()),
+                               end_of(attempt) + std::string(slow ? ", slow" : ""), attempt.calls.size(), attempt.job.substr(0, 8),
+                               printable(attempt.describe()));
   }
   if (choice.json) print_json(list);
   return kFine;
@@ -194,7 +220,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     if ((since && seconds < *since) || (until && seconds > *until)) continue;
     const std::string text = describe_event(*event);
     if (!options.text.empty() && text.find(options.text) == std::string::npos) continue;
-    if (options.limit != 0 && ++shown > options.limit) break;
+    if (++shown > options.limit && options.limit != 0) break;
     if (choice.json) {
       list.push_back(to_json(opened, *event));
       continue;
@@ -204,7 +230,10 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     if (event->queued > std::chrono::milliseconds(1)) extra += ", waited " + human_duration(event->queued);
     std::cout << fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}\n", seconds, event->rank, event->id, text, extra);
   }
-  if (choice.json) print_json(list);
+  if (choice.json)
+    print_json(list);
+  else if (shown == 0)
+    std::cerr << "nothing that was recorded matches\n";
   return kFine;
 }
 

@@ -44,6 +44,10 @@ struct TraceMessagesOptions {
 
 int trace_summary(const TraceChoice& choice);
 int trace_list(const TraceChoice& choice);
+// Whether it took several times as long as the others of its kind there.
+bool is_slow(const TraceDirectory& directory, const TracedAttempt& attempt);
+// The slowest such one beside `shown`; null: there is none.
+const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
 int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);

@@ -29,22 +29,34 @@ struct Row {
   std::optional<Duration> after;
   int rank_before = -1;  // where it took so long
   int rank_after = -1;
+  bool ended_before = true;
+  bool ended_after = true;
   Duration change() const { return after.value_or(Duration(0)) - before.value_or(Duration(0)); }
 };
 
 struct Longest {
   Duration duration{0};
   int rank = -1;
+  bool has_ended = true;  // else as long as the call itself is known to have lasted
 };
 
-std::map<std::string, Longest> longest_hooks(const Trace& trace) {
+std::map<std::string, Longest> longest_hooks(const Side& side) {
   std::map<std::string, Longest> hooks;
-  for (const auto& [rank, events] : trace.events)
+  const auto take = [&hooks](const ObservedEvent& event, const Longest& taken) {
+    auto& hook = hooks[std::string(event.name)];
+    if (hook.rank < 0 || taken.duration > hook.duration) hook = taken;
+  };
+  const WallTime end = side.diagnosis.begin + side.diagnosis.duration;
+  for (const auto& [rank, events] : side.opened.trace.events) {
+    std::map<std::uint64_t, const ObservedEvent*> open;
     for (const auto& event : events) {
+      if (event.kind == EventKind::kBegan) open[event.id] = &event;
       if (event.kind != EventKind::kOperation) continue;
-      auto& hook = hooks[std::string(event.name)];
-      if (hook.rank < 0 || event.duration > hook.duration) hook = {event.duration, rank};
+      open.erase(event.cause);
+      take(event, {event.duration, rank, true});
     }
+    for (const auto& [id, event] : open) take(*event, {end - side.opened.clocks.begin_of(*event), rank, false});
+  }
   return hooks;
 }
 
@@ -64,13 +76,15 @@ std::vector<Row> phase_rows(const Side& before, const Side& after) {
 // Those that changed most first.
 std::vector<Row> hook_rows(const Side& before, const Side& after) {
   std::map<std::string, Row> by_name;
-  for (const auto& [name, hook] : longest_hooks(before.opened.trace)) {
+  for (const auto& [name, hook] : longest_hooks(before)) {
     by_name[name].before = hook.duration;
     by_name[name].rank_before = hook.rank;
+    by_name[name].ended_before = hook.has_ended;
   }
-  for (const auto& [name, hook] : longest_hooks(after.opened.trace)) {
+  for (const auto& [name, hook] : longest_hooks(after)) {
     by_name[name].after = hook.duration;
     by_name[name].rank_after = hook.rank;
+    by_name[name].ended_after = hook.has_ended;
   }
   std::vector<Row> rows;
   for (auto& [name, row] : by_name) {
@@ -82,9 +96,9 @@ std::vector<Row> hook_rows(const Side& before, const Side& after) {
   return rows;
 }
 
-std::string cell(const std::optional<Duration>& duration, int rank) {
+std::string cell(const std::optional<Duration>& duration, int rank, bool has_ended) {
   if (!duration) return "-";
-  return human_duration(*duration) + (rank < 0 ? "" : fmt::format(" (rank {})", rank));
+  return human_duration(*duration) + (has_ended ? "" : ", no end") + (rank < 0 ? "" : fmt::format(" (rank {})", rank));
 }
 
 void print(const Row& row) {
@@ -92,14 +106,17 @@ void print(const Row& row) {
   std::string factor;
   if (row.before && row.after && *row.before > Duration(0))
     factor = fmt::format("  x{:.2f}", static_cast<double>(row.after->count()) / static_cast<double>(row.before->count()));
-  std::cout << fmt::format("{:<24}{:>22}{:>22}  {:>12}{}\n", row.what, cell(row.before, row.rank_before),
-                           cell(row.after, row.rank_after), (change > Duration(0) ? "+" : "") + human_duration(change), factor);
+  std::cout << fmt::format("{:<24}{:>22}{:>22}  {:>12}{}\n", row.what, cell(row.before, row.rank_before, row.ended_before),
+                           cell(row.after, row.rank_after, row.ended_after),
+                           (change > Duration(0) ? "+" : "") + human_duration(change), factor);
 }
 
 Json to_json(const Row& row) {
   Json json{{"what", row.what}, {"change_seconds", in_seconds(row.change())}};
   if (row.before) json["before_seconds"] = in_seconds(*row.before);
   if (row.after) json["after_seconds"] = in_seconds(*row.after);
+  if (!row.ended_before) json["before_ended"] = false;
+  if (!row.ended_after) json["after_ended"] = false;
   if (row.rank_before >= 0) json["before_rank"] = row.rank_before;
   if (row.rank_after >= 0) json["after_rank"] = row.rank_after;
   return json;

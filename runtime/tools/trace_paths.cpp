@@ -132,6 +132,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       spans.push_back({{"state", std::string(1, letter)}, {"from_seconds", since}, {"to_seconds", until}, {"ended", !to_the_end}});
     };
     double last = 0;
+    bool has_ended = false;
     for (const auto& event : events) {
       const double seconds = opened.seconds(opened.clocks.at(event));
       last = seconds;
@@ -142,6 +143,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       if (event.kind == EventKind::kOutcome) {
         paint(seconds, false);
         letter = ' ';
+        has_ended = true;
         break;
       }
       const char next = event.kind == EventKind::kState && event.ok ? letter_of(event.name) : '\0';
@@ -151,6 +153,8 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       since = seconds;
     }
     if (letter != ' ') paint(last, true);
+    for (auto i = static_cast<std::size_t>(std::clamp(last / whole, 0.0, 1.0) * columns) + 1; i < columns && !has_ended; ++i)
+      row[i] = '?';
     // What came after its end must not hide it.
     bool failed = false;
     for (const auto& event : events) failed = failed || event.kind == EventKind::kFailure;
@@ -167,7 +171,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     print_json({{"seconds", whole}, {"ranks", std::move(rows)}});
   else
     std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.begin), columns)
-              << "j joins   P plans   # writes or reads   . waits   e lets go   X was told of a failure\n";
+              << "j joins   P plans   # writes or reads   . waits   e lets go   ? nothing was recorded   X was told of a failure\n";
   return kFine;
 }
 

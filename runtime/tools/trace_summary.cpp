@@ -73,9 +73,11 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
 }
 
 std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
+  const bool for_itself = wait.awaited == std::vector<int>{wait.waiter};
   return fmt::format("rank {}{} waited for {} in {} since {} UTC, for {}{}", wait.waiter,
-                     wait.waiter == diagnosis.coordinator ? " (coordinates)" : "", name_ranks(wait.awaited), wait.phase,
-                     time_of_day(wait.since), human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
+                     wait.waiter == diagnosis.coordinator ? " (coordinates)" : "",
+                     for_itself ? "its own part" : name_ranks(wait.awaited), wait.phase, time_of_day(wait.since),
+                     human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
 }
 
 std::string phases_line(const Diagnosis& diagnosis) {
@@ -100,6 +102,7 @@ std::string ranks_line(const Diagnosis& diagnosis) {
 std::string data_line(const Diagnosis& diagnosis) {
   if (diagnosis.bytes == 0) return "none was moved";
   std::string text = human_bytes(diagnosis.bytes);
+  if (diagnosis.end != TracedEnd::kSucceeded) return text + " were to be moved";
   if (diagnosis.bytes_per_second >= 1e8)
     text += fmt::format(", {:.2f} GB/s", diagnosis.bytes_per_second / 1e9);
   else if (diagnosis.bytes_per_second > 0)
@@ -215,7 +218,16 @@ int trace_summary(const TraceChoice& choice) {
     print_json(to_json(opened, diagnosis));
     return kFine;
   }
-  for (const auto& it : summary_lines(opened, diagnosis)) std::cout << it << '\n';
+  auto lines = summary_lines(opened, diagnosis);
+  if (choice.attempt.empty() && diagnosis.end == TracedEnd::kSucceeded) {
+    if (const auto* slow = slowest_beside(opened.directory, opened.trace.attempt)) {
+      if (lines.size() == kLines) lines.erase(lines.end() - 2);
+      lines.insert(lines.begin() + 1,
+                   line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
+                                                     human_duration(slow->end() - slow->begin()), slow->save_id))));
+    }
+  }
+  for (const auto& it : lines) std::cout << it << '\n';
   return kFine;
 }
 

@@ -88,7 +88,7 @@ class GoodSave(TraceTest):
     def test_how_it_ended_and_what_took_how_long(self):
         self.assertEqual(self.recording.code, 0, self.recording.output)
         text = self.summary()
-        self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) waited for rank",
+        self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) waited for (rank|its own)",
                         "phases +join .* local_plan .* global_plan .* write .* finish ",
                         "traces +4 of 4 ranks.*; clocks agree within [0-9.]+ (us|ms)$")
         self.assertNotIn("failed", text)
@@ -234,7 +234,9 @@ class GoodSave(TraceTest):
         self.check_says(text, "2 of 4 ranks", "none of ranks 0, 3", "1 cannot be read")
 
     def test_places_without_traces(self):
-        self.assertIn("holds no traces", self.tell(self.recording.run, code=FOUND_BAD))
+        said = f"holds no traces (rank-*.trace) and no reports of failed saves (failure-*), but {self.recording.traces} does"
+        self.assertIn(said, self.tell(self.recording.run, code=FOUND_BAD))
+        self.assertIn(said, self.tell(self.recording.root, code=FOUND_BAD))
         self.assertIn("there is no", self.tell(self.recording.run + "/none", code=FOUND_BAD))
         self.assertIn("is no trace", self.tell(os.path.join(self.recording.run, "report.0"), code=FOUND_BAD))
         self.assertIn("--help", self.tell(code=WRONG_USE))
@@ -247,6 +249,19 @@ class SlowRank(TraceTest):
         text = self.summary()
         self.check_says(text, "succeeded", "waited for rank 2 in write since .* for [789]", "write: slowest rank 2 ",
                         "notice +rank 2 took .* for write")
+
+    def test_among_others_it_is_mentioned_though_it_was_not_the_last(self):
+        good = Recording("attempt", "save", "0", "-1")
+        self.addCleanup(good.remove)
+        both = os.path.join(good.root, "both")
+        for traces in (self.recording.traces, good.traces):
+            shutil.copytree(traces, both, dirs_exist_ok=True)
+        said = re.search(r"^but +save of .* took [0-9.]+ (ms|s): --attempt '(.*)'$", self.summary(both), re.MULTILINE)
+        self.assertTrue(said, self.summary(both))
+        self.check_says(self.tell(both, "--attempt", said[2]), "notice +rank 2 took .* for write")
+        self.assertEqual([entry["save_id"] for entry in self.told("list", both) if entry["slow"]], [said[2]])
+        self.assertEqual(self.tell("list", both).count("succeeded, slow"), 1)
+        self.assertNotIn("but ", self.summary())  # two saves say nothing of what is usual
 
     def test_compared_with_the_save_before_it_the_hook_and_the_phase_are_what_got_slower(self):
         told = self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")
@@ -307,6 +322,13 @@ class KilledRank(TraceTest):
         text = self.summary()
         self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: write_data .* began .* and has not ended",
                         "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
+
+    def test_a_hook_without_an_end_is_no_short_one(self):
+        told = self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")
+        row = next(row for row in told["rows"] if row["what"] == "write_data")
+        self.assertEqual((row["after_rank"], row.get("after_ended")), (2, False))
+        self.check_says(self.tell("diff", self.recording.traces, "--attempt", "1", "--with", "2"), r"write_data .*, no end \(rank 2\)")
+        self.check_says(self.tell("timeline", self.recording.traces), r"(?m)^rank +2 .*#\?+.* lost in write$")
 
     def test_what_the_survivors_left_names_it_without_its_trace(self):
         text = self.summary(self.recording.run)
