@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <set>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
@@ -26,27 +27,31 @@ class HandSetClock final : public Clock {
   std::atomic<int> seconds{1000};
 };
 
+// Has the store hold the writes of some saves, counted from 1, until they have been told to end.
+class HoldsUntilCancelled final : public Observer {
+ public:
+  HoldsUntilCancelled(std::shared_ptr<StoreControl> control, std::set<int> held)
+      : control_(std::move(control)), held_(std::move(held)) {}
+  void on_event(const ObservedEvent& event) noexcept override {
+    if (event.kind == EventKind::kCall && event.name == "save" && held_.count(++saves_) > 0) control_->close_gate();
+    if (event.kind == EventKind::kHandled && event.name == "Cancel") control_->open_gate();
+  }
+
+ private:
+  const std::shared_ptr<StoreControl> control_;
+  const std::set<int> held_;
+  std::atomic<int> saves_{0};
+};
+
 }  // namespace
 
 TEST_CASE_FIXTURE(ControlledRun, "manager: a save in the background that the grace period does not suffice for is ended") {
-  // The store holds it until it has been told to end.
-  class OpensOnCancel final : public Observer {
-   public:
-    explicit OpensOnCancel(std::shared_ptr<StoreControl> control) : control_(std::move(control)) {}
-    void on_event(const ObservedEvent& event) noexcept override {
-      if (event.kind == EventKind::kHandled && event.name == "CancelCall") control_->open_gate();
-    }
-
-   private:
-    const std::shared_ptr<StoreControl> control_;
-  };
   WorldOptions world_options;
-  world_options.observer = std::make_shared<OpensOnCancel>(control);
+  world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{1, 2});
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   options.grace_period = std::chrono::milliseconds(0);
   CheckpointManager manager(World::single(world_options), run, options);
-  control->close_gate();
   const auto saving = manager.async_save(1, state_of_step(1, manager.world()));
   control->wait_for_writes(1);
   std::raise(SIGUSR1);
@@ -156,29 +161,26 @@ TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save
   forget_memory("manager");
 }
 
-TEST_CASE("manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
-  forget_memory("manager");
+TEST_CASE_FIXTURE(ControlledRun,
+                  "manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
+  WorldOptions world_options;
+  world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR2};
   options.grace_period = std::chrono::milliseconds(0);
-  managed(
-      "mem://manager/grace", options,
-      [](CheckpointManager& manager) {
-        save_steps(manager, {1});
-        std::raise(SIGUSR2);
-        CHECK(manager.should_save(2));
-        const Thrown thrown = thrown_by([&] { save_steps(manager, {2}); });
-        CHECK(thrown.code == ErrorCode::kCheckpoint);
-        CHECK_MESSAGE(thrown.says("deadline"), thrown.what);
-        CHECK(manager.latest_valid()->checkpoint.step == 1);
-        // The next one is in no hurry.
-        save_steps(manager, {2});
-        check_kept(manager, Names{"step_2", "step_1"});
-        std::raise(SIGUSR2);
-        CHECK_FALSE(manager.should_save(2));  // it is there
-        CHECK(manager.signal() == SIGUSR2);
-        save_steps(manager, {3});
-      },
-      1);
-  forget_memory("manager");
+  CheckpointManager manager(World::single(world_options), run, options);
+  save_steps(manager, {1});
+  std::raise(SIGUSR2);
+  CHECK(manager.should_save(2));
+  const Thrown thrown = thrown_by([&] { save_steps(manager, {2}); });
+  CHECK(thrown.code == ErrorCode::kCheckpoint);
+  CHECK_MESSAGE(thrown.says("deadline"), thrown.what);
+  CHECK(manager.latest_valid()->checkpoint.step == 1);
+  // The next one is in no hurry.
+  save_steps(manager, {2});
+  check_kept(manager, Names{"step_2", "step_1"});
+  std::raise(SIGUSR2);
+  CHECK_FALSE(manager.should_save(2));  // it is there
+  CHECK(manager.signal() == SIGUSR2);
+  save_steps(manager, {3});
 }
