@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -20,6 +21,7 @@
 #include <cairn/runtime/metrics.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/own_child.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -184,6 +186,23 @@ TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot b
   const std::string said = log.text();
   CHECK(said.find("there are no metrics: ") != std::string::npos);
   CHECK(said.find("there are no metrics: ") == said.rfind("there are no metrics: "));
+}
+
+TEST_CASE("metrics: the environment asks for files, one a rank; a port that is no number is said") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/step_1";
+  CHECK(stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_DIR", directory.path()}, {"CAIRN_TEST_PLACE", place}}).empty());
+  const Exposed exposed(metrics_in(directory.path() + "/cairn-rank-0.prom"));
+  CHECK(exposed.at("cairn_save_seconds_count{rank=\"0\",outcome=\"success\"}") == 1);
+  const std::string said = stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_PORT", "http"}, {"CAIRN_TEST_PLACE", place}});
+  CHECK(said.find("there are no metrics: ") != std::string::npos);
+  CHECK(said.find("\"http\" is none") != std::string::npos);
+}
+
+TEST_CASE("metrics child: a save" * doctest::skip()) {
+  const World world = World::single();
+  Checkpointer(world).save({{"step", 1}}, std::getenv("CAIRN_TEST_PLACE"));
+  CHECK(world.shutdown(kEndOfWorld));
 }
 
 TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {
