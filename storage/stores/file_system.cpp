@@ -158,7 +158,8 @@ class SystemFiles final : public FileSystem {
 }  // namespace
 
 FileSystem& system_files() {
-  static SystemFiles files;
+  // Never destroyed: saves in flight still write while static objects go.
+  static SystemFiles& files = *new SystemFiles;
   return files;
 }
 
