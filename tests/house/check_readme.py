@@ -16,7 +16,7 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/protocol.md", "docs/tracing.m
 SECTION = re.compile(r"^## What happens when …$(.*?)^## ", re.MULTILINE | re.DOTALL)
 # In the last column: `folder: ` and the names of tests in it, in backquotes; several folders are parted by ';'.
 TESTS = re.compile(r"(\w+): (`[^`]+`(?:, `[^`]+`)*)")
-CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+, |_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
+CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
 PYTHON_TEST = re.compile(r"^\s*(?:class|def) (\w+)\(", re.MULTILINE)
 
 
