@@ -45,33 +45,21 @@ class BoundaryScope {
   std::shared_ptr<UnitGroup> group_;
 };
 
-// Floating tensors, also those in vectors and optionals, as `type`; anything else as it is.
-torch::Tensor cast_input(const torch::Tensor& tensor, at::ScalarType type);
-inline torch::Tensor cast_input(torch::Tensor& tensor, at::ScalarType type) {
-  return cast_input(static_cast<const torch::Tensor&>(tensor), type);
-}
-inline torch::Tensor cast_input(torch::Tensor&& tensor, at::ScalarType type) {
-  return cast_input(static_cast<const torch::Tensor&>(tensor), type);
-}
-std::vector<torch::Tensor> cast_input(const std::vector<torch::Tensor>& tensors, at::ScalarType type);
-inline std::vector<torch::Tensor> cast_input(std::vector<torch::Tensor>& tensors, at::ScalarType type) {
-  return cast_input(std::as_const(tensors), type);
-}
-inline std::vector<torch::Tensor> cast_input(std::vector<torch::Tensor>&& tensors, at::ScalarType type) {
-  return cast_input(std::as_const(tensors), type);
-}
-inline std::optional<torch::Tensor> cast_input(const std::optional<torch::Tensor>& tensor, at::ScalarType type) {
-  return tensor ? std::optional(cast_input(*tensor, type)) : tensor;
-}
-inline std::optional<torch::Tensor> cast_input(std::optional<torch::Tensor>& tensor, at::ScalarType type) {
-  return cast_input(std::as_const(tensor), type);
-}
-inline std::optional<torch::Tensor> cast_input(std::optional<torch::Tensor>&& tensor, at::ScalarType type) {
-  return cast_input(std::as_const(tensor), type);
-}
+// Floating tensors, also those in vectors and optionals, as `type`.
+torch::Tensor cast_tensor(const torch::Tensor& tensor, at::ScalarType type);
+std::vector<torch::Tensor> cast_tensor(const std::vector<torch::Tensor>& tensors, at::ScalarType type);
+std::optional<torch::Tensor> cast_tensor(const std::optional<torch::Tensor>& tensor, at::ScalarType type);
+// Anything else as it is.
 template <class Argument>
-Argument&& cast_input(Argument&& argument, at::ScalarType) {
-  return std::forward<Argument>(argument);
+decltype(auto) cast_input(Argument&& argument, at::ScalarType type) {
+  using Plain = std::decay_t<Argument>;
+  constexpr bool has_tensors = std::is_same_v<Plain, torch::Tensor> || std::is_same_v<Plain, std::vector<torch::Tensor>> ||
+                               std::is_same_v<Plain, std::optional<torch::Tensor>>;
+  if constexpr (has_tensors) {
+    return cast_tensor(argument, type);
+  } else {
+    return std::forward<Argument>(argument);
+  }
 }
 
 // A call, given its arguments that are tensors.

@@ -144,8 +144,8 @@ torch::Tensor tensor_of(const Value& live) {
   return live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
 }
 
-[[noreturn]] void refuse_model_dict(const std::string& problems) {
-  throw Error(ErrorCode::kMismatch, "set a model's state dict: it does not fit; nothing was changed:" + problems);
+[[noreturn]] void refuse_dict(const std::string& whose, const std::string& problems) {
+  throw Error(ErrorCode::kMismatch, "set " + whose + " state dict: it does not fit; nothing was changed:" + problems);
 }
 
 std::string unexpected_names(const Dict& live, const Dict& state_dict) {
@@ -185,7 +185,7 @@ void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const
     if (strict) problems += unexpected_names(live, state_dict);
   }
   problems = text_from_rank0(problems, world);
-  if (!problems.empty()) refuse_model_dict(problems);
+  if (!problems.empty()) refuse_dict("a model's", problems);
   world.broadcast(sent, 0);
   std::int64_t index = 0;
   for (const auto& [name, value] : live) {
@@ -260,7 +260,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
     }
   }
   if (options.strict) problems += unexpected_names(live, state_dict);
-  if (!problems.empty()) refuse_model_dict(problems);
+  if (!problems.empty()) refuse_dict("a model's", problems);
   for (auto& [to, from] : copies) to.copy_(from);
 }
 
@@ -288,21 +288,19 @@ Dict flattened(const Dict& nested) {
 Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
   Dict state;
   if (strict) {
-    std::string problems;
-    const auto known = [&live](const std::string& key) {
-      const auto begins = [&key](const std::string& prefix) { return key.compare(0, prefix.size(), prefix) == 0; };
-      for (const Value& group : live.at("param_groups").list()) {
-        for (const Value& name : group.dict().at("params").list()) {
-          if (begins("state." + name.to_text() + ".") || begins("param_groups." + name.to_text() + ".")) return true;
-        }
-      }
-      return false;
-    };
-    for (const auto& [key, value] : flat) {
-      if (!known(key)) problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+    std::set<std::string> names;
+    for (const Value& group : live.at("param_groups").list()) {
+      for (const Value& name : group.dict().at("params").list()) names.insert(name.to_text());
     }
-    if (!problems.empty())
-      throw Error(ErrorCode::kMismatch, "set an optimizer's state dict: it does not fit; nothing was changed:" + problems);
+    std::string problems;
+    for (const auto& [key, value] : flat) {
+      // "<kind>.<name>.<field>", of which only the name has dots.
+      const std::size_t begin = key.find('.') + 1, end = key.rfind('.');
+      const bool has_kind = key.compare(0, begin, "state.") == 0 || key.compare(0, begin, "param_groups.") == 0;
+      if (!has_kind || end < begin || names.count(key.substr(begin, end - begin)) == 0)
+        problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+    }
+    if (!problems.empty()) refuse_dict("an optimizer's", problems);
   }
   for (const auto& [name, fields] : live.at("state").dict()) {
     Dict entry;
@@ -391,9 +389,7 @@ void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
         missing += "\n  the state of \"" + name + "\" is missing";
       }
     }
-    if (!missing.empty())
-      throw Error(ErrorCode::kMismatch, "set an optimizer's state dict: it does not fit; nothing was changed:" + missing +
-                                            "\nStateDictOptions::strict = false leaves it as it is");
+    if (!missing.empty()) refuse_dict("an optimizer's", missing + "\nStateDictOptions::strict = false leaves it as it is");
   }
   load_optimizer_state_dict(optimizer, local, &model);
 }

@@ -1,7 +1,6 @@
 #include <cairn/training/unit_group.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include <torch/torch.h>
@@ -13,24 +12,6 @@ namespace cairn::training {
 namespace {
 
 using UnitPointer = std::shared_ptr<ShardedUnit>;
-
-// Ends a backward pass, or if that throws, and so never comes to its end, what it has left.
-class PassEnd {
- public:
-  PassEnd(std::function<void()> end, std::function<void()> abandon) : end_(std::move(end)), abandon_(std::move(abandon)) {}
-  ~PassEnd() {
-    if (abandon_) abandon_();
-  }
-  PassEnd(const PassEnd&) = delete;
-  PassEnd& operator=(const PassEnd&) = delete;
-  void reached() {
-    end_();
-    abandon_ = nullptr;
-  }
-
- private:
-  std::function<void()> end_, abandon_;
-};
 
 bool send_alike(const ShardedUnit& a, const ShardedUnit& b) {
   const auto& over = a.replica_group();
@@ -110,9 +91,11 @@ void UnitGroup::leave_forward() {
 
 void UnitGroup::note_backward() {
   if (in_backward_) return;
-  const auto group = shared_from_this();
-  const auto end = std::make_shared<PassEnd>([group] { group->end_backward(); }, [group] { group->abandon_backward(); });
-  at_end_of_backward([end] { end->reached(); });
+  // A pass that throws never comes to its end, and drops what was to be done there: maybe only when the next one is under way.
+  const std::shared_ptr<UnitGroup> pass(this, [group = shared_from_this(), number = ++passes_](UnitGroup*) {
+    if (group->in_backward_ && group->passes_ == number) group->abandon_backward();
+  });
+  at_end_of_backward([pass] { pass->end_backward(); });
   in_backward_ = true;
   turn_ = nullptr;
   backward_.begin();
