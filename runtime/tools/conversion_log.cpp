@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -42,7 +43,8 @@ ConversionLog::ConversionLog(std::string path, const Json& identity) : path_(std
     ::close(file_);
     throw system_error("cut", path_, why);
   }
-  (is_ours ? entries_ : stale_) = {found.empty() ? found.begin() : found.begin() + 1, found.end()};
+  if (!found.empty()) found.erase(found.begin());  // the identity
+  (is_ours ? entries_ : stale_) = std::move(found);
   if (is_ours) return;
   try {
     append(identity.dump() + "\n");
