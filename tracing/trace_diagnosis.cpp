@@ -9,6 +9,7 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
+#include <cairn/tracing/trace_hooks.hpp>
 #include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
@@ -37,15 +38,9 @@ TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
 std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& clocks, int rank) {
   const auto found = trace.events.find(rank);
   if (found == trace.events.end()) return std::nullopt;
-  std::vector<const ObservedEvent*> open;
-  for (const auto& event : found->second) {
-    if (event.kind == EventKind::kBegan) open.push_back(&event);
-    if (event.kind != EventKind::kOperation) continue;
-    const auto began = std::find_if(open.begin(), open.end(), [&](const auto* other) { return other->id == event.cause; });
-    if (began != open.end()) open.erase(began);
-  }
-  if (open.empty()) return std::nullopt;
-  return hook_of(clocks, *open.back());
+  const auto hooks = hook_events(found->second);
+  if (hooks.empty() || hooks.back()->kind != EventKind::kBegan) return std::nullopt;
+  return hook_of(clocks, *hooks.back());
 }
 
 bool is_gone(const TracedFailure& failure) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <ctime>
 #include <iostream>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -39,27 +42,46 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
   return *found;
 }
 
+constexpr std::size_t kSlowAmong = 3;
 constexpr double kSlowFactor = 4;  // times what is usual
 constexpr Duration kSlowMin = std::chrono::milliseconds(100);
 
+// How long saves, and how long loads, take in a directory of traces.
+class UsualDurations {
+ public:
+  explicit UsualDurations(const TraceDirectory& directory) {
+    std::map<std::string, std::vector<Duration>> by_operation;
+    for (const auto& attempt : directory.attempts())
+      if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.end() - attempt.begin());
+    for (auto& [operation, durations] : by_operation) {
+      if (durations.size() < kSlowAmong) continue;
+      const auto median = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+      std::nth_element(durations.begin(), median, durations.end());
+      medians_[operation] = *median;
+    }
+  }
+
+  // Whether it took several times as long as others of its kind.
+  bool are_exceeded_by(const TracedAttempt& attempt) const {
+    const auto found = medians_.find(attempt.operation);
+    if (found == medians_.end()) return false;
+    const Duration own = attempt.end() - attempt.begin();
+    return own > found->second + kSlowMin && in_seconds(own) > kSlowFactor * in_seconds(found->second);
+  }
+
+ private:
+  std::map<std::string, Duration> medians_;  // of operations that there are enough of
+};
+
 }  // namespace
 
-bool is_slow(const TraceDirectory& directory, const TracedAttempt& attempt) {
-  std::vector<Duration> usual;
-  for (const auto& other : directory.attempts())
-    if (other.operation == attempt.operation && other.has_ended()) usual.push_back(other.end() - other.begin());
-  if (usual.size() < 3) return false;
-  std::nth_element(usual.begin(), usual.begin() + static_cast<std::ptrdiff_t>(usual.size() / 2), usual.end());
-  const Duration median = usual[usual.size() / 2], own = attempt.end() - attempt.begin();
-  return own > median + kSlowMin && static_cast<double>(own.count()) > kSlowFactor * static_cast<double>(median.count());
-}
-
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown) {
+  const UsualDurations usual(directory);
   const TracedAttempt* found = nullptr;
   for (const auto& attempt : directory.attempts()) {
     const bool is_shown =
         attempt.save_id == shown.save_id && attempt.operation == shown.operation && attempt.counter == shown.counter;
-    if (is_shown || !is_slow(directory, attempt)) continue;
+    if (is_shown || !usual.are_exceeded_by(attempt)) continue;
     if (found == nullptr || attempt.end() - attempt.begin() > found->end() - found->begin()) found = &attempt;
   }
   return found;
@@ -78,7 +100,7 @@ OpenedTrace::OpenedTrace(const TraceChoice& choice)
   if (first) begin = *first;
 }
 
-double OpenedTrace::seconds(WallTime time) const { return std::chrono::duration<double>(time - begin).count(); }
+double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - begin); }
 
 std::string time_of_day(WallTime time) {
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
@@ -88,8 +110,10 @@ std::string time_of_day(WallTime time) {
   return fmt::format("{:02}:{:02}:{:02}.{:03}", parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
 }
 
+double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
 std::string human_duration(Duration duration) {
-  const double seconds = std::chrono::duration<double>(duration).count();
+  const double seconds = in_seconds(duration);
   if (seconds >= 1 || seconds <= -1) return fmt::format("{:.2f} s", seconds);
   if (seconds >= 1e-3 || seconds <= -1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
   return fmt::format("{:.0f} us", seconds * 1e6);
@@ -134,8 +158,8 @@ Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
   if (!event.detail.empty()) json["detail"] = event.detail;
   if (!event.before.empty()) json["before"] = event.before;
   if (event.bytes != 0) json["bytes"] = event.bytes;
-  if (event.duration.count() != 0) json["duration_seconds"] = std::chrono::duration<double>(event.duration).count();
-  if (event.queued.count() != 0) json["queued_seconds"] = std::chrono::duration<double>(event.queued).count();
+  if (event.duration.count() != 0) json["duration_seconds"] = in_seconds(event.duration);
+  if (event.queued.count() != 0) json["queued_seconds"] = in_seconds(event.queued);
   if (!event.ok) json["ok"] = false;
   if (!event.text.empty()) json["text"] = event.text;
   return json;
@@ -158,14 +182,15 @@ int trace_list(const TraceChoice& choice) {
     if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
     return attempt.has_ended() ? "succeeded" : "unfinished";
   };
+  const UsualDurations usual(directory);
   Json list = Json::array();
   for (const auto& attempt : directory.attempts()) {
     if (!choice.job.empty() && attempt.job.rfind(choice.job, 0) != 0) continue;
     const WallTime end = attempt.end();
-    const bool slow = is_slow(directory, attempt);
+    const bool slow = usual.are_exceeded_by(attempt);
     Json entry = to_json(attempt);
     entry["begin"] = time_of_day(attempt.begin());
-    entry["seconds"] = std::chrono::duration<double>(end - attempt.begin()).count();
+    entry["seconds"] = in_seconds(end - attempt.begin());
     entry["end"] = end_of(attempt);
     entry["slow"] = slow;
     list.push_back(std::move(entry));

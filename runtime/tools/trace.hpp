@@ -44,9 +44,7 @@ struct TraceMessagesOptions {
 
 int trace_summary(const TraceChoice& choice);
 int trace_list(const TraceChoice& choice);
-// Whether it took several times as long as the others of its kind there.
-bool is_slow(const TraceDirectory& directory, const TracedAttempt& attempt);
-// The slowest such one beside `shown`; null: there is none.
+// The slowest beside `shown` that took several times as long as others of its kind there; null: there is none.
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
 int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
@@ -77,7 +75,8 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
 std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's
 std::string trace_page(const OpenedTrace& opened);                                              // HTML
 
-std::string time_of_day(WallTime time);                  // "12:00:01.234", UTC
+std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
+double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event);

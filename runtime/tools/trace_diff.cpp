@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <cairn/runtime/tools/trace.hpp>
+#include <cairn/tracing/trace_hooks.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -19,8 +20,6 @@ struct Side {
   OpenedTrace opened;
   Diagnosis diagnosis;
 };
-
-double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // What is compared: the whole, the phases, and each hook where it took longest.
 struct Row {
@@ -42,20 +41,14 @@ struct Longest {
 
 std::map<std::string, Longest> longest_hooks(const Side& side) {
   std::map<std::string, Longest> hooks;
-  const auto take = [&hooks](const ObservedEvent& event, const Longest& taken) {
-    auto& hook = hooks[std::string(event.name)];
-    if (hook.rank < 0 || taken.duration > hook.duration) hook = taken;
-  };
   const WallTime end = side.diagnosis.begin + side.diagnosis.duration;
   for (const auto& [rank, events] : side.opened.trace.events) {
-    std::map<std::uint64_t, const ObservedEvent*> open;
-    for (const auto& event : events) {
-      if (event.kind == EventKind::kBegan) open[event.id] = &event;
-      if (event.kind != EventKind::kOperation) continue;
-      open.erase(event.cause);
-      take(event, {event.duration, rank, true});
+    for (const auto* event : hook_events(events)) {
+      const bool has_ended = event->kind == EventKind::kOperation;
+      const Longest taken{has_ended ? event->duration : end - side.opened.clocks.begin_of(*event), rank, has_ended};
+      auto& hook = hooks[std::string(event->name)];
+      if (hook.rank < 0 || taken.duration > hook.duration) hook = taken;
     }
-    for (const auto& [id, event] : open) take(*event, {end - side.opened.clocks.begin_of(*event), rank, false});
   }
   return hooks;
 }

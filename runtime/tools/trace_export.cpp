@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cairn/runtime/tools/trace.hpp>
+#include <cairn/tracing/trace_hooks.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -89,7 +90,6 @@ class Exporter {
   }
 
   void hooks(const std::vector<ObservedEvent>& events) {
-    std::map<std::uint64_t, const ObservedEvent*> open;
     std::map<int, WallTime> busy_until;
     struct Hook {
       const ObservedEvent* event;
@@ -97,13 +97,9 @@ class Exporter {
       WallTime end;
     };
     std::vector<Hook> hooks;
-    for (const auto& event : events) {
-      if (event.kind == EventKind::kBegan) open[event.id] = &event;
-      if (event.kind != EventKind::kOperation) continue;
-      open.erase(event.cause);
-      hooks.push_back({&event, opened_.clocks.begin_of(event), opened_.clocks.at(event)});
-    }
-    for (const auto& [id, event] : open) hooks.push_back({event, opened_.clocks.at(*event), end_});
+    for (const auto* event : hook_events(events))
+      hooks.push_back(
+          {event, opened_.clocks.begin_of(*event), event->kind == EventKind::kBegan ? end_ : opened_.clocks.at(*event)});
     std::sort(hooks.begin(), hooks.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     for (const auto& hook : hooks) {
       int track = hook.event->actor == "planner" ? kPlannerHooks : kStorageHooks;

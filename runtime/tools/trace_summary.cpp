@@ -145,8 +145,6 @@ Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
   return json;
 }
 
-double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   Json json = tools::to_json(opened.trace.attempt);
   json["end"] = to_string(diagnosis.end);
