@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kPatience{2};
 constexpr const char* kPrefix = "failure-";
+constexpr const char* kCall = "-call-";  // of one that has no save id yet: in its counter's place
 constexpr const char* kTextName = "report.txt";
 
 struct Report {
@@ -41,10 +42,9 @@ struct Report {
 
 std::string name_of(const Report& report) {
   if (!report.call.outcome.save_id.empty()) return kPrefix + report.call.outcome.save_id;
-  char rest[40];
-  std::snprintf(rest, sizeof rest, "-%08x-call-%llu", static_cast<unsigned>(checkpointer_key(report.call.id.checkpointer)),
-                static_cast<unsigned long long>(report.call.id.ordinal));
-  return kPrefix + report.header.incarnation + rest;
+  char key[16];
+  std::snprintf(key, sizeof key, "-%08x", static_cast<unsigned>(checkpointer_key(report.call.id.checkpointer)));
+  return kPrefix + report.header.incarnation + key + kCall + std::to_string(report.call.id.ordinal);
 }
 
 std::string time_text(WallTime time) {
@@ -81,20 +81,14 @@ bool write_text(const std::string& path, const std::string& text) {
   return true;
 }
 
-bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
-bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; }
-
 // Whether `name_of` makes such names, and nothing else by chance.
 bool is_report_name(std::string_view name) {
   constexpr std::string_view prefix = kPrefix;
-  constexpr std::string_view call = "-call-";
-  constexpr std::size_t incarnation = 32, key = 8;
   if (name.substr(0, prefix.size()) != prefix) return false;
-  const std::string_view rest = name.substr(prefix.size());
-  if (is_save_id(rest)) return true;
-  return rest.size() > incarnation + 1 + key + call.size() && is_hex(rest.substr(0, incarnation)) && rest[incarnation] == '-' &&
-         is_hex(rest.substr(incarnation + 1, key)) && rest.substr(incarnation + 1 + key, call.size()) == call &&
-         is_number(rest.substr(incarnation + 1 + key + call.size()));
+  std::string rest(name.substr(prefix.size()));
+  if (const std::size_t call = rest.find(kCall); call != std::string::npos)
+    rest = "cairn-" + rest.substr(0, call) + "-" + rest.substr(call + std::string_view(kCall).size());
+  return is_save_id(rest);
 }
 
 // One that a rank has left in the middle of writing it, too.

@@ -16,6 +16,7 @@
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/tracing/trace_writer.hpp>
 
@@ -30,8 +31,6 @@ struct Running {
   bool stopped = false;
 };
 
-bool is_hexadecimal(const std::string& text) { return text.find_first_not_of("0123456789abcdef") == std::string::npos; }
-
 void check_config(const RankConfig& config, const LinksFactory* links) {
   const std::string rank = "rank " + std::to_string(config.rank);
   const auto refuse = [&](const std::string& what) {
@@ -40,7 +39,7 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
   if (config.world_size < 1) refuse("a world of " + std::to_string(config.world_size) + " ranks");
   if (config.rank < 0 || config.rank >= config.world_size)
     refuse("it is not within a world of " + std::to_string(config.world_size) + " ranks");
-  if (config.incarnation.size() != 32 || !is_hexadecimal(config.incarnation))
+  if (!is_incarnation(config.incarnation))
     refuse("the incarnation \"" + config.incarnation + "\" does not have 32 lower-case hexadecimal digits");
   if (config.world_size > 1 && links == nullptr) refuse("a world of several ranks needs links");
   // Whoever needs these is an actor: what it throws is heard of much later, and as a failure of its own.
@@ -254,7 +253,8 @@ void RankRuntime::write_trace_in(const std::string& directory) const {
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);
   if (failed) throw system_error("make the directory for traces", directory, failed.value());
-  write_trace(directory + "/" + trace_file_name(trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kRing)));
+  write_trace(directory + "/" +
+              trace_file_name(trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kRing)));
 }
 
 std::string RankRuntime::dump_trace() const { return implementation_->tracer->dump(); }

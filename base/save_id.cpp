@@ -36,10 +36,12 @@ bool is_canonical_counter(std::string_view text) noexcept {
 
 }  // namespace
 
+bool is_incarnation(std::string_view text) noexcept { return text.size() == kIncarnationDigits && is_lower_hex(text); }
+
 std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept { return crc32(0, ByteSpan(checkpointer)); }
 
 std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter) {
-  if (incarnation.size() != kIncarnationDigits || !is_lower_hex(incarnation))
+  if (!is_incarnation(incarnation))
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot make a save id: the incarnation must be 32 lower-case hexadecimal digits, got \"" +
                     std::string(incarnation.substr(0, 64)) + "\"");

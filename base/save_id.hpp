@@ -16,6 +16,8 @@ namespace cairn {
 // `incarnation`: 32 lower-case hexadecimal digits, else kInvalidArgument. `checkpointer`: any name.
 std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter);
 
+bool is_incarnation(std::string_view text) noexcept;
+
 // The checkpointer's part of a save id, as a number.
 std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept;
 
