@@ -66,8 +66,7 @@ void fault_in_hook(Dice& dice, OneFault& fault) {
   const CallSpec& call = fault.job.program[kFaultyCall - 1];
   const Hook hook = call.operation == Operation::kSave ? kOfSaves[dice.below(static_cast<int>(std::size(kOfSaves)))]
                                                        : kOfLoads[dice.below(static_cast<int>(std::size(kOfLoads)))];
-  const bool is_coordinators = hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish;
-  const int rank = is_coordinators ? call.coordinator : dice.below(fault.job.size);
+  const int rank = CallSpec::is_coordinators(hook) ? call.coordinator : dice.below(fault.job.size);
   const HookFault kind = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
   fault.job.ranks[static_cast<std::size_t>(rank)].hooks[{kFaultyCall, hook}] = kind;
   fault.ranks = {rank};

@@ -107,8 +107,7 @@ void plan_hook_faults(Dice& dice, JobSpec& job) {
   const std::uint64_t call = 1 + dice.below(job.program.size());
   Hook hook = kHooks[dice.below(static_cast<int>(std::size(kHooks)))];
   int rank = dice.below(job.size);
-  if (hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish)
-    rank = job.program[call - 1].coordinator;
+  if (CallSpec::is_coordinators(hook)) rank = job.program[call - 1].coordinator;
   job.ranks[static_cast<std::size_t>(rank)].hooks[{call, hook}] = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
 }
 

@@ -25,6 +25,12 @@ struct CallSpec {
   // Saves in the background whose turn has not come on a rank are cancelled there, as by WhileInFlight::kReplace. Without it they
   // queue up, which no policy lets them do: what must hold for two must hold for more.
   bool replaces = false;
+
+  // Whether only the coordinator runs the hook.
+  static bool is_coordinators(protocol::Hook hook) {
+    using protocol::Hook;
+    return hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish;
+  }
 };
 
 // Something that befalls a job.
