@@ -18,6 +18,7 @@ CAIRN, RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:4])
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
 PATIENCE = 120  # seconds of one launch; only a hang meets it
 WORLD = 4
+SLOW = os.environ.get("CAIRN_TEST_SLOW") == "1"
 
 
 def cairn(*arguments, **options):
@@ -369,7 +370,7 @@ class CutLink(TraceTest):
 class FrozenCoordinator(TraceTest):
     launch = staticmethod(lambda: Recording(
         "freeze", "save", "0", "freeze@hook:create_global_plan,rank=0",
-        options=["--inject", "kill@hook:begin,nth=999999", "--env", "CAIRN_TEST_SILENCE_MS=1000"]))
+        options=["--inject", "kill@hook:begin,nth=999999", "--env", "CAIRN_TEST_SILENCE_MS=%d" % (4000 if SLOW else 1000)]))
 
     def test_rank_phase_and_wait_are_named(self):
         self.assertEqual(self.recording.code, 0, self.recording.output)

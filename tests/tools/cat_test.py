@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""`cairn cat` from outside. Started as cairn_command.py says."""
+
+import json
+import struct
+
+from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WRONG_USE
+
+
+class Cat(Command):
+    def shown(self, *arguments):
+        done = cairn("cat", *arguments)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        return done.stdout
+
+    def values(self, *arguments):
+        return json.loads(self.shown(*arguments, "--json"))["values"]
+
+    def test_a_tensor_and_its_parts(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "model.weight"), "model.weight float32 [3, 4]\n[[ 0.0,  1.0,  2.0,  3.0],\n"
+                         " [ 4.0,  5.0,  6.0,  7.0],\n [ 8.0,  9.0, 10.0, 11.0]]\n")
+        for text, expected in (("1", [4, 5, 6, 7]), ("-1,0", 8), (":2,1:3", [[1, 2], [5, 6]]), ("...,-1", [3, 7, 11]),
+                               ("2:,:", [[8, 9, 10, 11]]), ("5:,:", []), ("1:-1", [[4, 5, 6, 7]])):
+            self.assertEqual(self.values(path, "model.weight", "--slice", text), expected, text)
+        self.assertEqual(self.values(path, "model.transposed", "--slice", "1"), [1, 4])
+        self.assertEqual(self.values(path, "model.count"), 41)
+        self.assertEqual(self.values(path, "model.flags"), [True, False, True])
+        self.assertEqual(self.values(path, "model.empty"), [])
+
+    def test_parts_that_lie_on_several_ranks(self):
+        self.assertEqual(self.values(self.checkpoint("--grid"), "grid", "--slice", "2:4,3:5"), [[19, 20], [27, 28]])
+
+    def test_of_many_elements_the_ends_are_shown(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "large").splitlines()[1], "[    0,     1,     2, ..., 69997, 69998, 69999]")
+        self.assertEqual(self.shown(path, "large", "--full").count(","), 69999)
+
+    def test_what_is_not_asked_for_is_not_read(self):
+        path = self.checkpoint()
+        file = next(path.glob("*.distcp"))
+        content = bytearray(file.read_bytes())
+        content[200_000] ^= 1  # in the middle of `large`
+        file.write_bytes(content)
+        self.assertEqual(self.values(path, "large", "--slice", "5:7"), [5, 6])
+        self.fails(FOUND_BAD, "cat", path, "large", "--full", text="large")
+
+    def test_numbers_that_json_lacks(self):
+        path = self.checkpoint("--set", "weight,0,nan", "--set", "weight,1,-inf", "--complex")
+        self.assertEqual(self.values(path, "model.weight", "--slice", "0,:3"), ["nan", "-inf", 2])
+        self.assertEqual(self.values(path, "complex"), [[0, 0], [0, 0]])
+
+    def test_values(self):
+        path = self.checkpoint()
+        self.assertEqual(self.shown(path, "step"), "step is an int\n7\n")
+        self.assertEqual(self.shown(path, "name"), "name is a str\n'grün'\n")
+        self.fails(WRONG_USE, "cat", path, "step", "--slice", "0", text="no tensor")
+
+    def test_checkpoints_of_pytorch(self):
+        for name in ("fsdp_uneven", "nested"):
+            expected, _, _ = read_safetensors(FIXTURES / name / "expected.safetensors")
+            for key, (dtype, shape, data) in expected.items():
+                if dtype != "F32" or len(shape) != 2 or shape[0] < 3:
+                    continue
+                row = struct.unpack_from(f"<{shape[1]}f", data, 2 * 4 * shape[1])
+                shown = self.values(FIXTURES / name, key, "--slice", "2")
+                self.assertEqual([struct.pack("<f", number) for number in shown], [struct.pack("<f", number) for number in row], key)
+
+    def test_wrong_use(self):
+        path = self.checkpoint()
+        self.fails(WRONG_USE, "cat", path, "model.wieght", text='the closest are "model.weight"')
+        for text, why in (("7", "outside"), ("a", "no number"), ("0:4:2", "steps"), ("0,0,0", "dimensions"), ("...,...", "twice")):
+            self.fails(WRONG_USE, "cat", path, "model.weight", "--slice", text, text=why)
+
+
+if __name__ == "__main__":
+    run_tests()

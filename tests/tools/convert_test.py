@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""`cairn convert` from outside. Started as cairn_command.py says."""
+
+import fcntl
+import json
+import os
+import pathlib
+import pickletools
+import resource
+import struct
+import zipfile
+
+from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WEIGHT, WRONG_USE
+
+
+class Convert(Command):
+    def convert(self, source, *options, code=FINE):
+        target = self.root / "out.safetensors"
+        done = cairn("convert", source, target, "--to", "safetensors", *options)
+        self.assertEqual(done.returncode, code, done.stderr)
+        leftovers = [path.name for path in self.root.iterdir() if "partial" in path.name]
+        self.assertEqual(leftovers, [])
+        return target, done
+
+    def test_pytorch_checkpoints_give_the_tensors_that_pytorch_gives(self):
+        for name in ("single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"):
+            target, _ = self.convert(FIXTURES / name, "--force", "--skip-unsupported")
+            expected, _, _ = read_safetensors(FIXTURES / name / "expected.safetensors")
+            self.assertEqual(read_safetensors(target)[0], expected, name)
+
+    def test_a_checkpoint_of_ours(self):
+        target, done = self.convert(self.checkpoint())
+        tensors, metadata, order = read_safetensors(target)
+        self.assertEqual(struct.unpack("<Q", target.read_bytes()[:8])[0] % 8, 0, "the header is padded")
+        self.assertEqual(tensors["model.weight"], ("F32", [3, 4], WEIGHT))
+        self.assertEqual(tensors["model.count"], ("I64", [], struct.pack("<q", 41)))
+        self.assertEqual(tensors["model.flags"], ("BOOL", [3], b"\1\0\1"))
+        self.assertEqual(tensors["model.empty"], ("F32", [0, 4], b""))
+        self.assertEqual(tensors["model.transposed"], ("F64", [3, 2], struct.pack("<6d", 0, 3, 1, 4, 2, 5)))
+        self.assertEqual((metadata["format"], metadata["step"]), ("pt", "7"))
+        sizes = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "BOOL": 1}
+        ranks = [(-sizes[tensors[name][0]], name) for name in order]
+        self.assertEqual(ranks, sorted(ranks), "by falling alignment, then by name")
+        self.assertIn("step", done.stderr, "what is no tensor is named, not silently dropped")
+
+    def test_an_existing_file_is_kept_unless_forced(self):
+        source = self.checkpoint()
+        (self.root / "out.safetensors").write_text("precious")
+        target, done = self.convert(source, code=WRONG_USE)
+        self.assertIn("--force", done.stderr)
+        self.assertEqual(target.read_text(), "precious")
+        self.convert(source, "--force")
+        self.assertIn("model.weight", read_safetensors(target)[0])
+
+    def test_what_the_format_cannot_hold_is_refused_by_name(self):
+        source = self.checkpoint("--complex")
+        target, done = self.convert(source, code=FOUND_BAD)
+        self.assertIn("complex64", done.stderr)
+        self.assertFalse(target.exists())
+        target, done = self.convert(source, "--skip-unsupported")
+        self.assertIn("complex", done.stderr)
+        self.assertNotIn("complex", read_safetensors(target)[0])
+
+    def test_damaged_data_gives_no_file(self):
+        source = self.fixture("single")
+        data = source / "__0_0.distcp"
+        data.write_bytes(data.read_bytes()[:-400])
+        target, _ = self.convert(source, code=FOUND_BAD)
+        self.assertFalse(target.exists())
+
+    def test_the_destination_must_be_a_file_in_an_existing_directory(self):
+        source = self.checkpoint()
+        self.fails(WRONG_USE, "convert", source, self.root / "no" / "out", "--to", "safetensors", text="no directory")
+        self.fails(WRONG_USE, "convert", source, self.root, "--to", "safetensors", "--force", text="directory")
+        self.fails(WRONG_USE, "convert", source, "mem://x/out", "--to", "safetensors", text="URL")
+        self.fails(WRONG_USE, "convert", source, "", "--to", "safetensors", text="empty")
+
+    def test_force_replaces_files_only(self):
+        source = self.checkpoint()
+        pipe = self.root / "pipe"
+        os.mkfifo(pipe)
+        self.fails(WRONG_USE, "convert", source, pipe, "--to", "safetensors", "--force", text="no regular file")
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual([path.name for path in self.root.iterdir() if "partial" in path.name], [])
+
+    def test_a_file_that_may_not_grow_so_large_leaves_nothing(self):
+        done = cairn("convert", self.checkpoint(), self.root / "out", "--to", "safetensors",
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
+        self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+        self.assertIn("ulimit -f", done.stderr)
+        self.assertEqual([path.name for path in self.root.iterdir()], ["step_7"])
+
+
+class ConvertTo(Command):
+    """Other formats than safetensors, and what is changed on the way."""
+
+    def convert(self, source, name, *options, code=FINE, **how):
+        done = cairn("convert", source, self.root / name, *options, **how)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return self.root / name, done
+
+    def same(self, a, b, *options):
+        done = cairn("diff", a, b, *options)
+        self.assertEqual(done.returncode, FINE, done.stdout + done.stderr)
+
+    def keys(self, path):
+        return {entry["key"]: entry for entry in json.loads(cairn("inspect", path, "--json").stdout)["keys"]}
+
+    def test_a_file_for_torch_load(self):
+        source = self.checkpoint("--complex")
+        file, _ = self.convert(source, "a.pt", "--to", "torch")
+        self.same(source, file)
+        with zipfile.ZipFile(file) as archive:
+            self.assertIsNone(archive.testzip())
+            pickle = archive.read("archive/data.pkl")
+        names = {argument for opcode, argument, _ in pickletools.genops(pickle) if opcode.name == "GLOBAL"}
+        self.assertTrue(names <= {"torch._utils _rebuild_tensor_v2", "collections OrderedDict"} | {
+            name for name in names if name.startswith("torch ") and name.endswith("Storage")}, "what weights_only refuses")
+
+    def test_a_file_of_torch_save_comes_back_as_a_checkpoint_of_any_layout(self):
+        source = self.checkpoint()
+        file, _ = self.convert(source, "a.pt", "--to", "torch")
+        for world in (1, 3):
+            target, _ = self.convert(file, f"over_{world}", "--to", "dcp", "--world", world)
+            self.damaged(FINE, target)
+            self.same(source, target)
+            self.assertEqual(json.loads(cairn("inspect", target, "--json").stdout)["world_size"], world)
+            self.assertEqual(len(self.keys(target)["large"]["chunks"]), world)
+        paths = {key: entry["path"] for key, entry in self.keys(target).items()}
+        self.assertEqual(paths, {key: entry["path"] for key, entry in self.keys(source).items()})
+
+    def test_pytorchs_checkpoints_keep_their_layout_unless_told(self):
+        for name in ("fsdp_uneven", "hsdp_2x2", "nested"):
+            target, _ = self.convert(FIXTURES / name, name, "--to", "dcp", "--memory", "200")
+            self.same(FIXTURES / name, target)
+            self.damaged(FINE, target)
+            told, before = (json.loads(cairn("inspect", path, "--json").stdout) for path in (target, FIXTURES / name))
+            self.assertEqual([share["rank"] for share in told["ranks"]], [share["rank"] for share in before["ranks"]])
+            self.convert(FIXTURES / name, name + ".pt", "--to", "torch", "--memory", "200")
+            self.same(FIXTURES / name, self.root / (name + ".pt"), "--memory", "1000")
+
+    def test_keys_are_chosen_and_renamed(self):
+        source = self.checkpoint()
+        options = ("--select", "model.*", "--select", "step", "--exclude", "*flags", "--rename", r"^model\.(w.*|bias)$=net.first.\1",
+                   "--rename", "^model=rest")
+        target, _ = self.convert(source, "chosen", "--to", "dcp", *options)
+        keys = self.keys(target)
+        self.assertEqual(list(keys), ["net.first.weight", "net.first.bias", "rest.count", "rest.transposed", "rest.empty", "step"])
+        self.assertEqual(keys["net.first.weight"]["path"], ["net.first.weight"])
+        nested, _ = self.convert(source, "nested", "--to", "dcp", "--rename", "weight=inner.weight")
+        self.assertEqual(self.keys(nested)["model.inner.weight"]["path"], ["model", "inner.weight"])
+        file, _ = self.convert(source, "chosen.pt", "--to", "torch", *options)
+        self.same(target, file)
+
+    def test_two_keys_must_not_become_one(self):
+        target, done = self.convert(self.checkpoint(), "a.pt", "--to", "torch", "--rename", "weight=bias", code=WRONG_USE)
+        self.assertIn('"model.weight" and "model.bias" would both become "model.bias"', done.stderr)
+        self.assertFalse(target.exists())
+
+    def test_a_cast_is_for_tensors_of_floating_point(self):
+        source = self.checkpoint()
+        target, _ = self.convert(source, "cast", "--to", "dcp", "--cast", "bfloat16")
+        self.assertEqual({key: entry.get("dtype") for key, entry in self.keys(target).items()},
+                         {"model.weight": "bfloat16", "model.bias": "bfloat16", "model.flags": "bool", "model.count": "int64",
+                          "model.transposed": "bfloat16", "model.empty": "bfloat16", "large": "int32", "step": None, "name": None})
+        told = json.loads(cairn("diff", source, target, "--json").stdout)
+        self.assertEqual({entry["what"] for entry in told["differences"]}, {"dtype"}, "small whole numbers stay what they are")
+
+    def test_wrong_use(self):
+        source = self.checkpoint()
+        for options, text in ((["--to", "torch", "--world", "2"], "--world is for"), (["--to", "dcp", "--cast", "int8"], "floating"),
+                              (["--to", "dcp", "--rename", "abc"], "REGEX=REPL"), (["--to", "dcp", "--rename", "(=x"], "--rename"),
+                              (["--to", "dcp", "--select", "x*"], "no key")):
+            self.fails(WRONG_USE, "convert", source, self.root / "out", *options, text=text)
+            self.assertFalse((self.root / "out").exists())
+        self.fails(WRONG_USE, "convert", source, self.root / "no" / "out", "--to", "dcp", text="no directory")
+        (self.root / "file").write_text("precious")
+        self.fails(WRONG_USE, "convert", source, self.root / "file", "--to", "dcp", "--force", text="no directory")
+        self.fails(WRONG_USE, "convert", source, source, "--to", "dcp", text="--force")
+        self.fails(FOUND_BAD, "convert", self.root / "file", self.root / "out", "--to", "dcp", text="file")
+        self.assertFalse((self.root / "out").exists())
+
+    def test_force_replaces_a_checkpoint(self):
+        source, other = self.checkpoint(), self.checkpoint("--step", "9", name="other")
+        self.convert(source, "other", "--to", "dcp", "--force")
+        self.same(source, other)
+
+    def test_damaged_data_gives_nothing(self):
+        source = self.fixture("single")
+        data = source / "__0_0.distcp"
+        data.write_bytes(data.read_bytes()[:-400])
+        for name, format in (("a.pt", "torch"), ("a", "dcp")):
+            self.convert(source, name, "--to", format, code=FOUND_BAD)
+        self.assertEqual([path.name for path in self.root.iterdir()], ["single"])
+
+    def interrupted(self, source, name, limit, *options):
+        """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
+        target, done = self.convert(source, name, *options, code=FOUND_BAD,
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertIn("The same command goes on", done.stderr)
+        return target
+
+    def test_an_interrupted_file_is_gone_on_with(self):
+        source = self.checkpoint()
+        for format in ("torch", "safetensors"):
+            options = ("--to", format, "--memory", "16KiB")
+            whole, _ = self.convert(source, "whole." + format, *options)
+            target = self.interrupted(source, "part." + format, 150_000, *options)
+            self.assertFalse(target.exists(), "nothing that looks whole")
+            partial = pathlib.Path(f"{target}.cairn-partial")
+            content = bytearray(partial.read_bytes())
+            self.assertGreater(len(content), 100_000)
+            content[100_000] ^= 0xFF  # to see that this part is not written again
+            partial.write_bytes(content)
+            _, done = self.convert(source, "part." + format, *options)
+            self.assertIn("gone on from where it was interrupted", done.stdout)
+            made = bytearray(target.read_bytes())
+            made[100_000] ^= 0xFF
+            self.assertEqual(made, whole.read_bytes())
+            self.assertEqual([path.name for path in self.root.iterdir() if "partial" in path.name], [])
+
+    def test_what_was_interrupted_is_not_mixed_with_another_conversion(self):
+        source = self.checkpoint()
+        options = ("--to", "torch", "--memory", "16KiB")
+        self.interrupted(source, "a.pt", 150_000, *options)
+        _, done = self.convert(source, "a.pt", *options, "--exclude", "model.flags")
+        self.assertNotIn("gone on", done.stdout)
+        self.same(source, self.root / "a.pt", "--tensors", "large", "--tensors", "model.weight")
+
+    def test_an_interrupted_directory_is_gone_on_with(self):
+        source = self.checkpoint()
+        options = ("--to", "dcp", "--world", "3")
+        whole, _ = self.convert(source, "whole", *options)
+        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
+        target = self.interrupted(source, "part", sizes[-1] - 100, *options)
+        self.assertEqual(cairn("verify", target).returncode, FOUND_BAD, "nothing that looks whole")
+        written = {path.name: path.stat().st_mtime_ns for path in target.glob("*.distcp")}
+        _, done = self.convert(source, "part", *options)
+        self.assertIn("gone on from where it was interrupted", done.stdout)
+        self.same(source, target)
+        self.damaged(FINE, target)
+        kept = [name for name, time in written.items() if (target / name).exists() and (target / name).stat().st_mtime_ns == time]
+        self.assertEqual(len(kept), 2, "what the first run wrote is not written again")
+        self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
+
+    def test_only_one_converts_to_a_place(self):
+        source = self.checkpoint()
+        lock = self.root / "a.pt.cairn-partial.log"
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.fails(WRONG_USE, "convert", source, self.root / "a.pt", "--to", "torch", text="another conversion")
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""`cairn inspect` from outside. Started as cairn_command.py says."""
+
+import json
+
+from cairn_command import cairn, Command, FINE, FIXTURES, run_tests, WEIGHT, WRONG_USE
+
+
+class Inspect(Command):
+    def test_text_names_keys_shapes_and_origin(self):
+        text = cairn("inspect", self.checkpoint()).stdout
+        for part in ("Cairn", "├─ weight", "[3, 4]", "bfloat16", "step         7", "note = for the tests", ".distcp"):
+            self.assertIn(part, text)
+        self.assertNotIn("\033", text, "colours are for terminals")
+
+    def test_of_some_keys_only(self):
+        told = json.loads(cairn("inspect", self.checkpoint(), "--json", "--tensors", "model.*t", "--tensors", "st?p").stdout)
+        self.assertEqual([entry["key"] for entry in told["keys"]], ["model.weight", "model.count", "step"])
+        self.fails(WRONG_USE, "inspect", self.root / "step_7", "--tensors", "modul*", text="no key")
+
+    def test_what_each_rank_wrote(self):
+        told = json.loads(cairn("inspect", self.checkpoint("--grid"), "--json", "--tensors", "grid").stdout)
+        self.assertEqual([(share["rank"], share["chunks"], share["bytes"]) for share in told["ranks"]],
+                         [(rank, 1, 3 * 4 * 4) for rank in range(4)])
+        text = cairn("inspect", self.root / "step_7").stdout
+        self.assertRegex(text, r"grid +float32 +\[6, 8\] +4 chunks +192 B +ranks 0-3")
+
+    def test_the_layout_is_drawn_to_scale(self):
+        lines = cairn("inspect", self.checkpoint("--grid"), "--layout").stdout.splitlines()
+        grid = lines[lines.index("grid") + 2:]
+        self.assertEqual(grid[0].split(), ["0", "4", "8"])
+        self.assertRegex(grid[1], "^ *0 ┌─+┬─+┐$")
+        first, second = (len(part) for part in grid[1].split("┌")[1][:-1].split("┬"))
+        self.assertLessEqual(abs(first - second), 1, "both halves are as wide")
+        picture = grid[1:next(i for i, line in enumerate(grid) if "└" in line) + 1]
+        middle = next(i for i, line in enumerate(picture) if "┼" in line)
+        self.assertRegex(picture[middle], "^ *3 ├─+┼─+┤$")
+        self.assertLessEqual(abs(middle - (len(picture) - 1 - middle)), 1, "both halves are as high")
+        self.assertEqual([line.replace("│", " ").split() for line in picture if any(digit in line for digit in "0123")
+                          and "─" not in line], [["0", "1"], ["2", "3"]])
+        bar = lines[lines.index("line") + 2:]
+        self.assertEqual(bar[0].split(), ["0", "3", "6", "9", "10"])
+        self.assertEqual(bar[2].replace("│", " ").split(), ["0", "1", "2", "3"])
+        cube = lines[lines.index("cube") + 2:]
+        self.assertEqual([line.split(maxsplit=2) for line in cube[:4]],
+                         [["rank", str(rank), f"[{rank}:{rank + 1}, 0:3, 0:2]"] for rank in range(4)])
+
+    def test_what_is_not_cut_is_said_once(self):
+        text = cairn("inspect", self.checkpoint(), "--layout").stdout
+        self.assertEqual(text.count("whole on rank 0"), 1)
+
+    def test_json_says_all_of_it(self):
+        path = self.checkpoint()
+        done = cairn("inspect", path, "--json")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        told = json.loads(done.stdout)
+        self.assertEqual((told["writer"], told["step"], told["sequence"], told["world_size"]), ("cairn", 7, 1, 1))
+        self.assertEqual(told["user_metadata"], {"note": "for the tests"})
+        keys = {entry["key"]: entry for entry in told["keys"]}
+        self.assertEqual(list(keys)[:2], ["model.weight", "model.bias"])
+        weight = keys["model.weight"]
+        self.assertEqual((weight["kind"], weight["dtype"], weight["shape"], weight["path"]),
+                         ("tensor", "float32", [3, 4], ["model", "weight"]))
+        self.assertEqual(keys["step"]["kind"], "bytes")
+        # What it says about places is true: the raw elements are where it points.
+        chunk = weight["chunks"][0]
+        content = (path / chunk["file"]).read_bytes()
+        self.assertEqual(content[chunk["payload_offset"]:chunk["payload_offset"] + 48], WEIGHT)
+        for file in told["files"]:
+            self.assertEqual(file["length"], (path / file["name"]).stat().st_size)
+
+    def test_a_checkpoint_of_pytorch(self):
+        told = json.loads(cairn("inspect", FIXTURES / "nested", "--json").stdout)
+        self.assertEqual(told["writer"], "pytorch")
+        self.assertNotIn("sequence", told)
+        keys = {entry["key"]: entry for entry in told["keys"]}
+        self.assertEqual(keys["unicode.名前"]["shape"], [2])
+        self.assertEqual(keys["dtypes.bfloat16"]["dtype"], "bfloat16")
+        self.assertIn("PyTorch", cairn("inspect", FIXTURES / "nested").stdout)
+
+    def test_chunks_are_listed_when_asked_for(self):
+        self.assertNotIn("[0:", cairn("inspect", FIXTURES / "threads").stdout)
+        self.assertIn("[0:4, 0:8]", cairn("inspect", FIXTURES / "threads", "--chunks").stdout)
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""`cairn ls` from outside. Started as cairn_command.py says."""
+
+import json
+
+from cairn_command import cairn, Command, FINE, run_tests, WRONG_USE
+
+
+class Ls(Command):
+    def setUp(self):
+        super().setUp()
+        for name, step in (("step_10", 10), ("step_20", 20), ("step_5", 5)):  # in this order: going back is going on
+            self.checkpoint("--step", str(step), name=name)
+
+    def told(self):
+        done = cairn("ls", self.root, "--json")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_the_last_to_be_committed_comes_first(self):
+        told = self.told()
+        self.assertEqual([entry["name"] for entry in told["checkpoints"]], ["step_5", "step_20", "step_10"])
+        self.assertEqual((told["latest"], told["latest_sound"]), ("step_5", "step_5"))
+        first = told["checkpoints"][0]
+        self.assertEqual((first["step"], first["sequence"], first["world_size"], first["writer"]), (5, 3, 1, "cairn"))
+        self.assertEqual(first["bytes"], sum(path.stat().st_size for path in (self.root / "step_5").glob("*.distcp")))
+        self.assertAlmostEqual(first["saved_at"], (self.root / "step_5" / ".metadata").stat().st_mtime, places=3)
+        lines = cairn("ls", self.root).stdout.splitlines()
+        self.assertRegex(lines[1], r"^step_5 +5 +\d.* 1 +.* sound, latest$")
+        self.assertEqual(len(lines), 5)
+
+    def test_a_damaged_one_is_named_and_passed_over(self):
+        next((self.root / "step_5").glob("*.distcp")).unlink()
+        record = self.root / "step_20" / ".metadata"
+        record.write_bytes(record.read_bytes()[:-10])
+        told = self.told()
+        self.assertEqual((told["latest"], told["latest_sound"]), ("step_5", "step_10"))
+        self.assertEqual({entry["name"]: entry["sound"] for entry in told["checkpoints"]},
+                         {"step_5": False, "step_20": False, "step_10": True})
+        text = cairn("ls", self.root).stdout
+        self.assertRegex(text, "step_5 .*DAMAGED: .*latest")
+        self.assertRegex(text, "step_10 .*sound, latest that is sound")
+
+    def test_leftovers_are_told_from_checkpoints(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        (self.root / "step_10" / ".metadata").unlink()
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        (self.root / "failure-x").mkdir()
+        (self.root / "notes").mkdir()
+        told = self.told()
+        self.assertEqual([entry["name"] for entry in told["checkpoints"]], ["step_5"])
+        self.assertEqual([(entry["name"], entry["open"]) for entry in told["leftovers"]], [("step_10", True), ("step_20", False)])
+        self.assertEqual(told["failure_reports"], ["failure-x"])
+        text = cairn("ls", self.root).stdout
+        self.assertIn("leftover: step_20", text)
+        self.assertIn("cairn trace", text)
+
+    def test_pinned_ones_and_those_of_pytorch(self):
+        (self.root / "step_10" / ".pinned").touch()
+        self.fixture("threads")
+        told = {entry["name"]: entry for entry in self.told()["checkpoints"]}
+        self.assertEqual([name for name in told if told[name]["pinned"]], ["step_10"])
+        self.assertEqual((told["threads"]["writer"], told["threads"]["world_size"], told["threads"]["sound"]), ("pytorch", 4, True))
+        self.assertIsNone(told["threads"]["step"])
+
+    def test_no_run(self):
+        self.fails(WRONG_USE, "ls", self.root / "step_5", text="is a checkpoint, not a run")
+        self.fails(WRONG_USE, "ls", self.root / "nowhere", text="nothing is there")
+
+
+if __name__ == "__main__":
+    run_tests()

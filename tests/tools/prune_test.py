@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""`cairn prune` from outside. Started as cairn_command.py says."""
+
+import os
+import pty
+import subprocess
+
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
+
+
+class Prune(Command):
+    def setUp(self):
+        super().setUp()
+        for step, loss in ((10, 0.1), (20, 0.9), (30, 0.3), (40, 0.4)):
+            self.checkpoint("--step", str(step), "--metadata", f"metric.loss={loss}", name=f"step_{step}")
+
+    def prune(self, *options, code=FINE):
+        done = cairn("prune", self.root, *options, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def left(self):
+        return sorted(path.name for path in self.root.iterdir())
+
+    def test_what_stays(self):
+        for keep, stays in ((["last=2"], [30, 40]), (["every=20"], [20, 40]), (["best=1:loss"], [10, 40]),
+                            (["best=1:loss:higher", "last=1"], [20, 40]), (["last=9"], [10, 20, 30, 40])):
+            text = self.prune("--dry-run", *(word for one in keep for word in ("--keep", one))).stdout
+            rows = [line.split() for line in text.splitlines() if line.startswith(("stays", "goes"))]
+            self.assertEqual(sorted(row[1] for row in rows if row[0] == "stays"), [f"step_{step}" for step in stays], keep)
+            self.assertEqual(len(rows), 4)
+        self.assertEqual(len(self.left()), 4, "only shown")
+
+    def test_it_removes_what_it_shows_and_nothing_else(self):
+        self.fixture("single")
+        self.checkpoint(name="mine")
+        (self.root / "step_10" / ".pinned").touch()
+        (self.root / "notes.txt").write_text("precious")
+        self.assertIn("2 checkpoints removed", self.prune("--keep", "last=1", "--yes").stdout)
+        self.assertEqual(self.left(), ["mine", "notes.txt", "single", "step_10", "step_40"])
+
+    def test_the_newest_that_is_sound_stays(self):
+        next((self.root / "step_40").glob("*.distcp")).unlink()
+        self.prune("--keep", "last=1", "--yes")
+        self.assertEqual(self.left(), ["step_30", "step_40"])
+
+    def test_it_asks_first(self):
+        self.assertIn("--yes", self.prune("--keep", "last=1", code=WRONG_USE).stderr)
+        for answer, left in (("n\n", 4), ("\n", 4), ("y\n", 1)):
+            master, slave = pty.openpty()
+            process = subprocess.Popen([CAIRN, "prune", self.root, "--keep", "last=1"], stdin=slave, stdout=subprocess.PIPE, text=True)
+            os.write(master, answer.encode())
+            self.assertIn("Remove them? [y/N]", process.communicate()[0])
+            self.assertEqual(process.returncode, FINE)
+            os.close(slave)
+            os.close(master)
+            self.assertEqual(len(self.left()), left, answer)
+
+    def test_leftovers(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        (self.root / "step_10" / ".metadata").unlink()
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        self.prune("--leftovers", "--yes")
+        self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
+
+    def test_what_cannot_be_removed_is_said(self):
+        (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
+        done = self.prune("--keep", "last=1", "--yes", code=FOUND_BAD)
+        self.assertIn("step_10 stays: a save to it has begun", done.stderr)
+        self.assertEqual(self.left(), ["step_10", "step_40"])
+
+    def test_wrong_use(self):
+        for options in ([], ["--keep", "all"], ["--keep", "last=0"], ["--keep", "every=x"], ["--keep", "best=2"], ["--keep", "best=2:"]):
+            self.prune(*options, "--yes", code=WRONG_USE)
+        self.fails(WRONG_USE, "prune", self.root / "step_10", "--keep", "last=1", text="not a run")
+        self.assertEqual(len(self.left()), 4)
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""How the command is used, whichever it is, and what is written about it. Started as cairn_command.py says."""
+
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
+
+
+def on_terminal(*arguments, **environment):
+    """What the command writes where standard output is a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([CAIRN, *map(str, arguments)], stdout=slave, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "TERM": "xterm", **environment})
+    os.close(slave)
+    written = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal is gone with its last user
+            part = b""
+        if not part:
+            break
+        written += part
+    os.close(master)
+    process.wait()
+    return written.decode()
+
+
+class Use(Command):
+    def test_the_record_in_place_of_its_directory(self):
+        record = self.checkpoint() / ".metadata"
+        for command in ("inspect", "verify"):
+            self.fails(WRONG_USE, command, record, text="name the directory")
+
+    def test_wrong_use_ends_with_2_and_says_what_is_wrong(self):
+        for arguments in ([], ["look"], ["inspect"], ["verify", "--threads", "0", "x"], ["convert", "a", "b"],
+                          ["convert", "a", "b", "--to", "zip"], ["convert", "a", "b", "--to", "dcp", "--world", "0"], ["inspect", "a", "b"]):
+            done = cairn(*arguments)
+            self.assertEqual(done.returncode, WRONG_USE, arguments)
+            self.assertTrue(done.stderr or done.stdout)
+
+    def test_help_and_version(self):
+        self.assertIn("Examples:", cairn("--help").stdout)
+        self.assertEqual(cairn("--help").returncode, FINE)
+        self.assertRegex(cairn("--version").stdout, r"^cairn \d+\.\d+\.\d+\nLibTorch [\d.]+\S*\nNCCL (none|[\d.]+)\nCAF [\d.]+\nProtobuf [\d.]+\n")
+
+    def test_a_place_without_a_checkpoint_is_wrong_use(self):
+        for command in (["inspect"], ["verify"]):
+            self.fails(WRONG_USE, *command, self.root / "nowhere", text="no checkpoint")
+            self.fails(WRONG_USE, *command, self.root, text="no checkpoint")
+            self.fails(WRONG_USE, *command, "ftp://host/x", text="ftp")
+        self.fails(WRONG_USE, "convert", self.root / "nowhere", self.root / "out", "--to", "safetensors", text="no checkpoint")
+
+    def test_a_checkpoint_that_was_never_completed_is_bad(self):
+        path = self.checkpoint()
+        (path / ".metadata").unlink()
+        for command in ("inspect", "verify"):
+            self.fails(FOUND_BAD, command, path, text=".metadata")
+
+    def test_output_that_cannot_be_written_is_not_success(self):
+        with open("/dev/full", "w") as full:
+            self.assertEqual(cairn("inspect", self.checkpoint(), stdout=full).returncode, FOUND_BAD)
+
+    def test_who_reads_no_further_is_no_error(self):
+        read, write = os.pipe()
+        os.close(read)
+        for ignored in (False, True):  # also below a parent that ignores the signal
+            before = (lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN)) if ignored else None
+            done = cairn("inspect", self.checkpoint(name=f"step_{int(ignored)}"), stdout=write, preexec_fn=before)
+            self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, ""))
+        os.close(write)
+
+    def test_what_may_not_be_read_is_said_in_a_line(self):
+        path = self.checkpoint()
+        if os.geteuid() == 0:
+            self.skipTest("root may read everything")
+        (path / ".metadata").chmod(0)
+        self.assertEqual(len(self.fails(FOUND_BAD, "inspect", path, text="ermission").stderr.splitlines()), 1)
+
+    def test_colours_are_for_terminals_that_want_them(self):
+        path = self.checkpoint()
+        self.assertIn("\033[32m", on_terminal("verify", path))
+        self.assertNotIn("\033", on_terminal("verify", path, NO_COLOR="1"))
+        self.assertNotIn("\033", on_terminal("verify", path, TERM="dumb"))
+
+
+class Documentation(Command):
+    """The manual and the completions know what the command line knows."""
+
+    @staticmethod
+    def commands(*path):
+        """Each command with its options, as --help tells them."""
+        text = cairn(*path, "--help").stdout
+        below = re.search(r"^Subcommands:\n((?:  .*\n)+)", text, re.MULTILINE)
+        options = re.search(r"^Options:\n((?:  .*\n)+)", text, re.MULTILINE)
+        # Descriptions begin after two spaces or on a line of their own.
+        heads = [line.strip().split("  ")[0] for line in options.group(1).splitlines() if re.match(r"  -", line)]
+        yield " ".join(path), [name for head in heads for name in re.findall(r"(?<![\w-])--?\w[\w-]*", head)]
+        for name in re.findall(r"^  (\S+)", below.group(1), re.MULTILINE) if below else []:
+            yield from Documentation.commands(*path, name)
+
+    def test_every_command_has_examples_and_all_are_in_manual_and_completions(self):
+        manual = cairn("manual").stdout.replace("\\-", "-")
+        bash, zsh = cairn("completion", "bash").stdout, cairn("completion", "zsh").stdout
+        seen = dict(self.commands())
+        self.assertLessEqual({"ls", "inspect", "verify", "diff", "cat", "convert", "prune", "doctor", "trace", "trace explain"}, set(seen))
+        for command, options in seen.items():
+            if command and " " not in command:
+                self.assertIn("Examples:", cairn(command, "--help").stdout, command)
+            page = manual[manual.index(f'.SS "cairn {command}'):] if command else manual
+            (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
+            for option in options:
+                self.assertIn(option, words.split(), command)
+                self.assertIn(f"'{option}:", zsh)
+                if option not in ("-h", "--help", "--version"):
+                    self.assertIn(option, page, command)
+        for code in (FINE, FOUND_BAD, WRONG_USE, 141):
+            self.assertIn(f"\n.TP\n{code}\n", manual)
+
+    def completed(self, *words):
+        script = f"source <({CAIRN} completion bash); COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _cairn; " \
+                 "printf '%s\\n' \"${COMPREPLY[@]}\""
+        return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, cwd=self.root).stdout.split()
+
+    def test_bash_completes(self):
+        (self.root / "insight").touch()
+        self.assertEqual(self.completed("cairn", "ins"), ["inspect"])
+        self.assertEqual(self.completed("cairn", "convert", "a", "b", "--to", "d"), ["dcp"])
+        self.assertEqual(self.completed("cairn", "inspect", "--la"), ["--layout"])
+        self.assertEqual(self.completed("cairn", "inspect", "ins"), ["insight"])
+        self.assertIn("explain", self.completed("cairn", "trace", "ex"))
+        self.assertIn("--rank", self.completed("cairn", "trace", "explain", "run", "--r"))
+
+    def test_the_manual_is_formatted_without_complaint(self):
+        if shutil.which("groff") is None:
+            self.skipTest("there is no groff")
+        page = cairn("manual").stdout
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-Kutf8", "-ww"], input=page, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("EXIT STATUS", re.sub(".\b", "", done.stdout))  # letters that are struck twice are bold
+
+    def test_other_shells_are_wrong_use(self):
+        self.fails(WRONG_USE, "completion", "fish", text="fish")
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""`cairn verify` from outside. Started as cairn_command.py says."""
+
+import json
+
+from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests
+
+
+class Verify(Command):
+    def test_whole_checkpoints_are_fine(self):
+        for path in [self.checkpoint(), *(FIXTURES / name for name in ("single", "nested", "threads", "fsdp_uneven"))]:
+            self.assertEqual(cairn("verify", path).returncode, FINE, path)
+
+    def test_a_flipped_bit_is_found_wherever_it_is(self):
+        path = self.checkpoint()
+        for file in sorted(path.iterdir()):
+            content = file.read_bytes()
+            # Both ends and places between; that no byte is left out is tested inside, byte by byte.
+            for at in sorted({0, 1, len(content) // 3, len(content) // 2, len(content) - 9, len(content) - 1}):
+                file.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1:])
+                self.assertIn(file.name, self.damaged(FOUND_BAD, path), f"byte {at}")
+            file.write_bytes(content)
+        self.damaged(FINE, path)
+
+    def test_all_faults_are_listed(self):
+        path = self.fixture("threads")
+        gone, short = path / "__0_0.distcp", path / "__2_3.distcp"
+        gone.unlink()
+        short.write_bytes(short.read_bytes()[:-100])
+        text = self.damaged(FOUND_BAD, path)
+        self.assertIn(gone.name, text)
+        self.assertIn(short.name, text)
+
+
+    def test_faults_for_programs(self):
+        path = self.checkpoint()
+        told = json.loads(cairn("verify", path, "--json").stdout)
+        self.assertEqual((told["fine"], told["faults"]), (True, []))
+        file = next(path.glob("*.distcp"))
+        content = bytearray(file.read_bytes())
+        content[70000] ^= 1
+        file.write_bytes(content)
+        done = cairn("verify", path, "--json")
+        self.assertEqual(done.returncode, FOUND_BAD)
+        (fault,) = json.loads(done.stdout)["faults"]
+        self.assertEqual(fault["file"], file.name)
+        self.assertLessEqual(fault["offset"], 70000)
+
+
+if __name__ == "__main__":
+    run_tests()
