@@ -58,8 +58,9 @@ void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
-void add_documentation(CLI::App& app, Run& chosen);  // after all others: `cairn manual` and `cairn completion` tell of them
 void add_convert(CLI::App& app, Run& chosen);
+void add_trace(CLI::App& app, Run& chosen);
+void add_documentation(CLI::App& app, Run& chosen);  // after all others: `cairn manual` and `cairn completion` tell of them
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------
 

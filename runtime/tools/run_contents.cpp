@@ -62,11 +62,16 @@ ListedCheckpoint look_at(const RunDirectory& run, const std::string& name) {
 std::vector<Leftover> leftovers_of(const RunDirectory& run) {
   std::vector<Leftover> leftovers;
   for (const ObjectName& name : open_store(run.url())->children()) {
-    if (!is_checkpoint_name(name) || run.has_record(name)) continue;
-    const auto place = run.open(name);
-    Leftover leftover{name, 0, !place->open_attempts().empty()};
-    for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;
-    leftovers.push_back(std::move(leftover));
+    if (!is_checkpoint_name(name)) continue;
+    try {
+      if (run.has_record(name)) continue;
+      const auto place = run.open(name);
+      Leftover leftover{name, 0, !place->open_attempts().empty()};
+      for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;
+      leftovers.push_back(std::move(leftover));
+    } catch (const Error& error) {  // then nobody knows what it is, and it is listed as a checkpoint with that fault
+      if (error.code() == ErrorCode::kUnavailable) throw;
+    }
   }
   return leftovers;
 }

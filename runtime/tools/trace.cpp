@@ -12,12 +12,28 @@
 namespace cairn::tools {
 namespace {
 
+// Seconds since 1970 of what `TraceChoice::after` names.
+double moment_of(const std::string& text) {
+  if (text.empty()) return 0;
+  std::tm parts{};
+  if (const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts); end != nullptr && *end == 0)
+    return static_cast<double>(::timegm(&parts));
+  try {
+    std::size_t used = 0;
+    const double seconds = std::stod(text, &used);
+    if (used == text.size()) return seconds;
+  } catch (const std::exception&) {
+  }
+  throw WrongUse("\"" + printable(text) + "\" is no time: give it as in 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
+}
+
 bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
-  if (std::chrono::duration<double>(attempt.begin().time_since_epoch()).count() < choice.after) return false;
+  if (in_seconds(attempt.begin().time_since_epoch()) < moment_of(choice.after)) return false;
   if (choice.attempt.empty() || choice.attempt == "last") return true;
-  const bool is_number = choice.attempt.find_first_not_of("0123456789") == std::string::npos;
-  if (is_number) return std::to_string(attempt.counter) == choice.attempt;
+  const std::string counter = std::to_string(attempt.counter);
+  if (choice.attempt.find_first_not_of("0123456789") == std::string::npos) return counter == choice.attempt;
+  if (attempt.operation + ":" + counter == choice.attempt) return true;
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
 }
 
@@ -33,7 +49,7 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
     const bool is_better = found == nullptr || !choice.attempt.empty() || attempt.went_wrong() || !found->went_wrong();
     if (fits(attempt, choice) && is_better) found = &attempt;
   }
-  if (found == nullptr && choice.after != 0 && choice.attempt.empty())
+  if (found == nullptr && !choice.after.empty() && choice.attempt.empty())
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
   if (found == nullptr)
@@ -185,7 +201,7 @@ int trace_list(const TraceChoice& choice) {
   const UsualDurations usual(directory);
   Json list = Json::array();
   for (const auto& attempt : directory.attempts()) {
-    if (!choice.job.empty() && attempt.job.rfind(choice.job, 0) != 0) continue;
+    if (!fits(attempt, choice)) continue;
     const WallTime end = attempt.end();
     const bool slow = usual.are_exceeded_by(attempt);
     Json entry = to_json(attempt);
@@ -195,10 +211,10 @@ int trace_list(const TraceChoice& choice) {
     entry["slow"] = slow;
     list.push_back(std::move(entry));
     if (!choice.json)
-      std::cout << fmt::format("{:>6}  {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n", attempt.counter,
-                               time_of_day(attempt.begin()), human_duration(end - attempt.begin()),
-                               end_of(attempt) + std::string(slow ? ", slow" : ""), attempt.calls.size(), attempt.job.substr(0, 8),
-                               printable(attempt.describe()));
+      std::cout << fmt::format("{:<9} {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n",
+                               fmt::format("{}:{}", attempt.operation, attempt.counter), time_of_day(attempt.begin()),
+                               human_duration(end - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
+                               attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
   }
   if (choice.json) print_json(list);
   return kFine;

@@ -23,9 +23,10 @@ using Json = nlohmann::ordered_json;
 // Which save or load, of what directory.
 struct TraceChoice {
   std::string directory;
-  std::string attempt;  // a counter, a save id, a part of the checkpoint's id, or "last"; "": the most interesting one
-  std::string job;      // the beginning of an incarnation; "": any
-  double after = 0;     // seconds since 1970: only what began later
+  // A counter, alone or as in "save:2", a save id, a part of the checkpoint's id, or "last"; "": the most interesting one.
+  std::string attempt;
+  std::string job;    // the beginning of an incarnation; "": any
+  std::string after;  // only what began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
   bool json = false;
 };
 

@@ -2,6 +2,7 @@
 """`cairn ls` from outside. Started as cairn_command.py says."""
 
 import json
+import os
 
 from cairn_command import cairn, Command, FINE, run_tests, WRONG_USE
 
@@ -54,6 +55,23 @@ class Ls(Command):
         text = cairn("ls", self.root).stdout
         self.assertIn("leftover: step_20", text)
         self.assertIn("cairn trace", text)
+
+    def test_one_that_may_not_be_looked_into_hides_no_other(self):
+        def give_up_rights():
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+        self.root.chmod(0o755)
+        (self.root / "step_20").chmod(0)
+        self.addCleanup((self.root / "step_20").chmod, 0o755)
+        try:
+            done = cairn("ls", self.root, preexec_fn=give_up_rights)
+        except PermissionError:
+            self.skipTest("only its owner may start cairn here")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertRegex(done.stdout, r"step_20 .*DAMAGED: .*permission")
+        self.assertRegex(done.stdout, r"step_5 .*sound, latest")
+        self.assertRegex(done.stdout, r"step_10 .*sound")
 
     def test_pinned_ones_and_those_of_pytorch(self):
         (self.root / "step_10" / ".pinned").touch()
