@@ -56,6 +56,12 @@ void check_shardable(const Module& module, const std::string& name, const torch:
   if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
 }
 
+// Of elements, or of parts that norms are of: one element, of type double.
+torch::Tensor norm_of(const torch::Tensor& tensor, double norm_type) {
+  const at::ScalarType type = tensor.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return at::linalg_vector_norm(tensor, norm_type, c10::nullopt, /*keepdim=*/false, type).to(torch::kDouble).reshape({1});
+}
+
 // Of modules that are not wrapped themselves.
 void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& options, const std::shared_ptr<UnitGroup>& group) {
   if (is_ignored(module, options)) return;
@@ -220,12 +226,10 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
                 "clip_grad_norm: a norm of type " + std::to_string(norm_type) + " of at most " + std::to_string(max_norm));
   }
   const torch::NoGradGuard no_grad;
-  const bool largest = std::isinf(norm_type);
-  const auto join = [largest](double& total, double part) { total = largest ? std::max(total, part) : total + part; };
   // Of the parameters that are cut over the same ranks; in the parameters' order, which is the same on all ranks.
   struct Part {
     std::vector<ProcessGroup> groups;
-    double sum = 0;
+    std::vector<torch::Tensor> norms;  // on their devices, so that the host waits for all at once
   };
   std::vector<Part> parts;
   const auto part_of_groups = [&parts](const std::vector<ProcessGroup>& groups) -> Part& {
@@ -233,7 +237,7 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
     for (Part& part : parts) {
       if (std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(), same)) return part;
     }
-    return parts.emplace_back(Part{groups});
+    return parts.emplace_back(Part{groups, {}});
   };
   std::vector<torch::Tensor> gradients;
   std::set<const void*> seen;
@@ -242,20 +246,20 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.push_back(parameter.grad());
     if (parameter.grad().numel() == 0) continue;
-    const double norm = largest ? parameter.grad().abs().max().item<double>() : parameter.grad().norm(norm_type).item<double>();
-    join(part.sum, largest ? norm : std::pow(norm, norm_type));
+    const torch::Tensor norm = norm_of(parameter.grad(), norm_type);
+    part.norms.push_back(part.norms.empty() ? norm : norm.to(part.norms.front().device()));
   }
-  double total = 0;
-  for (Part& part : parts) {
+  torch::Tensor norms = torch::zeros({1}, torch::kDouble);
+  for (const Part& part : parts) {
+    torch::Tensor norm = part.norms.empty() ? torch::zeros({1}, torch::kDouble) : norm_of(torch::cat(part.norms), norm_type).cpu();
     for (const ProcessGroup& group : part.groups) {
       torch::Tensor all = torch::empty({group.size()}, torch::kDouble);
-      group.all_gather(all, torch::full({1}, part.sum, torch::kDouble));
-      part.sum = 0;
-      for (int rank = 0; rank < group.size(); ++rank) join(part.sum, all[rank].item<double>());
+      group.all_gather(all, norm);
+      norm = norm_of(all, norm_type);
     }
-    join(total, part.sum);
+    norms = torch::cat({norms, norm});
   }
-  if (!largest) total = std::pow(total, 1.0 / norm_type);
+  const double total = norm_of(norms, norm_type).item<double>();
   const double factor = max_norm / (total + 1e-6);
   if (factor < 1) {
     for (auto& gradient : gradients) gradient.mul_(factor);
@@ -263,14 +267,25 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
   return total;
 }
 
-torch::Tensor full_tensor(const torch::Tensor& shard) {
+namespace {
+
+void check_is_shard(const torch::Tensor& shard, const char* what) {
   const MemoryOwner* const owner = memory_owner(shard);
-  if (is_parallel_handle(shard) || (owner != nullptr && owner->role != MemoryOwner::Role::kShard)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "full_tensor: " + (owner != nullptr ? '"' + owner->name + '"' : std::string("this one")) +
-                    " was taken from the module's member; pass the shard from its parameters()");
-  }
+  if (!is_parallel_handle(shard) && (owner == nullptr || owner->role == MemoryOwner::Role::kShard)) return;
+  throw Error(ErrorCode::kInvalidArgument, std::string(what) + ": " + (owner != nullptr ? '"' + owner->name + '"' : "this one") +
+                                               " was taken from the module's member; pass the shard from its parameters()");
+}
+
+}  // namespace
+
+torch::Tensor full_tensor(const torch::Tensor& shard) {
+  check_is_shard(shard, "full_tensor");
   return whole_like(shard, shard.detach());
+}
+
+torch::Tensor full_grad(const torch::Tensor& shard) {
+  check_is_shard(shard, "full_grad");
+  return shard.grad().defined() ? whole_like(shard, shard.grad().detach()) : torch::Tensor();
 }
 
 MemoryUse memory_use(const Module& module) {

@@ -115,6 +115,9 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
+// The same of its gradient; undefined where it has none, which backward passes with synchronisation make alike on all ranks.
+torch::Tensor full_grad(const torch::Tensor& shard);
+
 // In which form state dicts hold sharded parameters, and what optimizers keep for them: see state_dicts.hpp.
 enum class StateDictType : std::uint8_t {
   kSharded,  // sharded tensors, the live ones

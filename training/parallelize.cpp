@@ -16,6 +16,7 @@
 #include <cairn/training/distributed_tensor.hpp>
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
+#include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/ranks_alike.hpp>
 #include <cairn/training/torch_compat.hpp>
 
@@ -143,15 +144,29 @@ void compare_plans(const Module& module, const std::vector<Cut>& cuts, const Pro
   DigestBuilder digest;
   for (const Cut& cut : cuts) {
     digest.add(ByteSpan(cut.name)).add(cut.dim).add(static_cast<std::int64_t>(cut.gather_output.value_or(false)));
-    digest.add(static_cast<std::int64_t>(cut.input_is_parallel)).add(static_cast<std::int64_t>(cut.whole.scalar_type()));
+    digest.add(static_cast<std::int64_t>(cut.input_is_parallel));
     digest.add(static_cast<std::int64_t>(cut.whole.requires_grad()));
-    for (const std::int64_t size : cut.whole.sizes()) digest.add(size);
+  }
+  for (const auto& parameter : module.named_parameters()) {
+    digest.add(ByteSpan(parameter.key())).add(static_cast<std::int64_t>(parameter.value().scalar_type()));
+    for (const std::int64_t size : parameter.value().sizes()) digest.add(size);
   }
   const std::vector<int> differing = ranks_that_differ(digest.finish(), mesh.world());
   if (differing.empty()) return;
   throw Error(ErrorCode::kMismatch, "parallelize " + module.name() + ": " + name_ranks(differing) +
                                         " cut something else than rank " + std::to_string(mesh.world().ranks().front()) +
                                         ": the plan, and the names, sizes and types of parameters are to be the same on all ranks");
+}
+
+// Parameters that stay whole become those of the first rank, as gradients alone would keep them as different as they are.
+void make_alike(const Module& module, const ProcessMesh& mesh) {
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (unit_behind(parameter) || !groups_cutting(parameter).empty()) continue;
+    const torch::Tensor sent = parameter.detach().clone(at::MemoryFormat::Contiguous);
+    mesh.world().broadcast(sent, 0);
+    parameter.detach().copy_(sent);
+  }
 }
 
 }  // namespace
@@ -181,6 +196,7 @@ void parallelize(Module& module, const ProcessMesh& mesh, const ParallelPlan& pl
       if (part != parts.end()) parameter.value() = part->second;
     }
   }
+  make_alike(module, mesh);
 }
 
 }  // namespace cairn::training

@@ -46,7 +46,8 @@ using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel>;
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 // Cuts the layers that the plan names over `mesh`, which has one axis; parts are as torch.chunk makes them, also uneven and empty ones.
-// Where ranks differ in what is cut, the values of the mesh's first rank count; what is not cut is to be alike. Tied parameters are cut once, if the plan names all their layers.
+// Where ranks' parameters differ, the values of the mesh's first rank count, also of those that stay whole. Tied parameters are cut once, if
+// the plan names all their layers.
 // Collective. Throws kInvalidArgument with everything in the plan that does not fit, kMismatch for ranks that differ in plan or parameters, in
 // both cases before anything changes.
 void parallelize(torch::nn::Module& module, const ProcessMesh& mesh, const ParallelPlan& plan);

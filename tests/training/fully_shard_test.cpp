@@ -444,8 +444,15 @@ TEST_CASE(
       for (std::size_t i = 0; i < shards.size(); ++i) {
         const torch::Tensor rows = whole[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
         CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
+        CHECK((training::full_grad(shards[i]) - whole[i].grad()).abs().max().item<double>() <= 1e-7);
       }
-      CHECK(training::clip_grad_norm(*model, 1e9, std::numeric_limits<double>::infinity()) > 0);
+      for (const double type : {1.0, 3.0, std::numeric_limits<double>::infinity()}) {
+        const double of_plain = torch::nn::utils::clip_grad_norm_(plain->parameters(), 1e9, type);
+        CHECK(training::clip_grad_norm(*model, 1e9, type) == doctest::Approx(of_plain).epsilon(1e-6));
+      }
+      model->zero_grad();
+      CHECK(training::clip_grad_norm(*model, 1) == 0);
+      CHECK_FALSE(training::full_grad(shards[0]).defined());
       CHECK(thrown_by([&] { training::clip_grad_norm(*model, 1, 0); }).code == ErrorCode::kInvalidArgument);
     }
   });
