@@ -384,7 +384,9 @@ void add_inspect(CLI::App& app, Run& chosen) {
   auto* const command = app.add_subcommand("inspect", "Show keys, shapes, ranks, files and origin of a checkpoint");
   command->footer(kInspectExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint")->required();
-  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")->type_name("PATTERN");
+  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
   command->add_flag("--layout", options->layout, "Draw which rank wrote which box");
   command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
   command->add_flag("--json", options->json, "Print JSON");

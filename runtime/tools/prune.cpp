@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iostream>
+#include <set>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -21,12 +22,13 @@ constexpr const char* kPruneExamples = R"(Examples:
   cairn prune run --keep last=3                              shows what would go, and asks
   cairn prune run --keep last=3 --keep every=10000 --dry-run shows only
   cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; loss: of Annotations::metrics, the lower the better
-  cairn prune run --keep best=2:accuracy:higher
+  cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   the best by either
   cairn prune run --leftovers                                what saves and removals that died have left
 
 A checkpoint stays that any --keep asks for (without last=, the last one alone is asked for), and always: the latest that is sound, pinned
-ones, one with a save under way, and all that is not Cairn's or has a name of your own. First goes the record, then the data: a crash leaves
-a checkpoint whole, or what the next clean-up removes. Ends with 1 if something could not be removed.)";
+ones, one with a save under way, and all that is not Cairn's or has a name of your own. last= and every= are given once, best= once for each
+metric, which some checkpoint must have. First goes the record, then the data: a crash leaves a checkpoint whole, or what the next clean-up
+removes. Ends with 1 if something could not be removed.)";
 
 struct PruneOptions {
   std::string run;
@@ -36,8 +38,9 @@ struct PruneOptions {
   bool dry_run = false;
 };
 
-[[noreturn]] void refuse_keep(const std::string& spec) {
-  throw WrongUse(fmt::format("--keep {}: write last=K, every=N, best=K:METRIC or best=K:METRIC:higher", printable(spec)));
+[[noreturn]] void refuse_keep(const std::string& spec,
+                              const std::string& why = "write last=K, every=N, best=K:METRIC or best=K:METRIC:higher") {
+  throw WrongUse(fmt::format("--keep {}: {}", printable(spec), why));
 }
 
 template <class Number>
@@ -48,53 +51,94 @@ Number number_of(const std::string& spec, const std::string& text) {
   return value;
 }
 
-RetentionPolicy policy_of(const std::vector<std::string>& keep) {
+// What each --keep asks for. A checkpoint stays that one of them does.
+struct Wanted {
+  RetentionPolicy last_and_every;
+  std::vector<RetentionPolicy> best;  // one for each metric and direction, which asks for nothing else
+};
+
+// `ranking`: K:METRIC, K:METRIC:higher or K:METRIC:lower.
+RetentionPolicy best_of(const std::string& spec, const std::string& ranking) {
+  const auto colon = ranking.find(':');
+  if (colon == std::string::npos) refuse_keep(spec);
   RetentionPolicy policy;
-  policy.keep_last = 1;
+  policy.keep_last = 0;
+  policy.keep_best = number_of<std::uint32_t>(spec, ranking.substr(0, colon));
+  policy.metric = ranking.substr(colon + 1);
+  if (const auto last = policy.metric.rfind(':'); last != std::string::npos) {
+    const std::string direction = policy.metric.substr(last + 1);
+    if (direction != "higher" && direction != "lower")
+      refuse_keep(spec,
+                  fmt::format("\"{}\" is neither higher nor lower; one of them must follow a metric that has a colon in its name",
+                              printable(direction)));
+    policy.better = direction == "higher" ? Better::kHigher : Better::kLower;
+    policy.metric.resize(last);
+  }
+  if (policy.metric.empty()) refuse_keep(spec);
+  return policy;
+}
+
+Wanted wanted_of(const std::vector<std::string>& keep) {
+  Wanted wanted;
   for (const std::string& spec : keep) {
     const auto middle = spec.find('=');
     const std::string kind = spec.substr(0, middle);
-    std::string rest = middle == std::string::npos ? "" : spec.substr(middle + 1);
+    const std::string rest = middle == std::string::npos ? "" : spec.substr(middle + 1);
     if (kind == "last") {
-      policy.keep_last = number_of<std::uint32_t>(spec, rest);
+      if (wanted.last_and_every.keep_last) refuse_keep(spec, "last= is given twice");
+      wanted.last_and_every.keep_last = number_of<std::uint32_t>(spec, rest);
     } else if (kind == "every") {
-      policy.keep_every = number_of<std::int64_t>(spec, rest);
+      if (wanted.last_and_every.keep_every > 0) refuse_keep(spec, "every= is given twice");
+      wanted.last_and_every.keep_every = number_of<std::int64_t>(spec, rest);
     } else if (kind == "best") {
-      const auto colon = rest.find(':');
-      if (colon == std::string::npos) refuse_keep(spec);
-      policy.keep_best = number_of<std::uint32_t>(spec, rest.substr(0, colon));
-      policy.metric = rest.substr(colon + 1);
-      for (const auto& [end, better] : {std::pair(":higher", Better::kHigher), std::pair(":lower", Better::kLower)}) {
-        const std::string text = end;
-        if (policy.metric.size() <= text.size() ||
-            policy.metric.compare(policy.metric.size() - text.size(), text.size(), text) != 0)
-          continue;
-        policy.metric.resize(policy.metric.size() - text.size());
-        policy.better = better;
-      }
+      RetentionPolicy policy = best_of(spec, rest);
+      for (const RetentionPolicy& other : wanted.best)
+        if (other.metric == policy.metric && other.better == policy.better)
+          refuse_keep(spec, fmt::format("the best by {} are asked for twice", printable(policy.metric)));
+      wanted.best.push_back(std::move(policy));
     } else {
       refuse_keep(spec);
     }
   }
-  check_policy(policy);
-  return policy;
+  if (!wanted.last_and_every.keep_last) wanted.last_and_every.keep_last = 1;
+  check_policy(wanted.last_and_every);
+  return wanted;
+}
+
+// A metric that no checkpoint has is taken for one that is misspelt: nothing would stay for it.
+void require_metrics(const Wanted& wanted, const std::vector<CheckpointInfo>& infos) {
+  if (infos.empty()) return;
+  std::set<std::string> metrics;
+  for (const CheckpointInfo& info : infos)
+    for (const auto& [name, value] : info.annotations.metrics) metrics.insert(printable(name));
+  for (const RetentionPolicy& policy : wanted.best)
+    if (metrics.count(printable(policy.metric)) == 0)
+      throw WrongUse(fmt::format("no checkpoint of the run has a metric \"{}\"; {}", printable(policy.metric),
+                                 metrics.empty() ? "none has any" : fmt::format("there are: {}", fmt::join(metrics, ", "))));
+}
+
+// What the policies keep together, and the latest that is sound.
+Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
+  Retention retention = look_at_retention(run, wanted.last_and_every);
+  require_metrics(wanted, retention.infos);
+  for (const RetentionPolicy& policy : wanted.best) retention.kept.merge(kept_by(policy, retention.infos));
+  return retention;
 }
 
 // Why each that stays does, in words; by the parts of the policy, each alone.
-std::string why_kept(const Retention& retention, const RetentionPolicy& policy, const CheckpointInfo& info, bool pinned) {
+std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
   RetentionPolicy part;
-  part.keep_last = policy.keep_last;
+  part.keep_last = wanted.last_and_every.keep_last;
   if (kept_by(part, retention.infos).count(info.name) > 0)
-    add(*policy.keep_last == 1 ? "the last" : fmt::format("of the last {}", *policy.keep_last));
+    add(*part.keep_last == 1 ? "the last" : fmt::format("of the last {}", *part.keep_last));
   part.keep_last = 0;
-  part.keep_every = policy.keep_every;
-  if (kept_by(part, retention.infos).count(info.name) > 0) add(fmt::format("every {}", policy.keep_every));
-  part = policy;
-  part.keep_last = 0;
-  part.keep_every = 0;
-  if (kept_by(part, retention.infos).count(info.name) > 0) add(fmt::format("best by {}", printable(policy.metric)));
+  part.keep_every = wanted.last_and_every.keep_every;
+  if (kept_by(part, retention.infos).count(info.name) > 0) add(fmt::format("every {}", part.keep_every));
+  for (const RetentionPolicy& best : wanted.best)
+    if (kept_by(best, retention.infos).count(info.name) > 0)
+      add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
   if (info.name == retention.latest_sound) add("the latest that is sound");
   if (pinned) add("pinned");
   return text;
@@ -118,7 +162,7 @@ struct Pruning {
   std::uint64_t bytes = 0;
 };
 
-void show(Pruning& pruning, const RetentionPolicy& policy, const RunContents& contents) {
+void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
   Table table({"", "checkpoint", "step", "size", "why"});
   for (std::size_t i = 0; i < pruning.retention.checkpoints.size(); ++i) {
     const RunCheckpoint& checkpoint = pruning.retention.checkpoints[i];
@@ -132,7 +176,7 @@ void show(Pruning& pruning, const RetentionPolicy& policy, const RunContents& co
     }
     table.add({stays ? coloured(Colour::kGood, "stays") : coloured(Colour::kWarning, "goes"), printable(checkpoint.name),
                checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-", is_listed ? human_bytes(listed->bytes) : "-",
-               stays ? why_kept(pruning.retention, policy, pruning.retention.infos[i], is_listed && listed->pinned) : ""});
+               stays ? why_kept(pruning.retention, wanted, pruning.retention.infos[i], is_listed && listed->pinned) : ""});
   }
   for (const Leftover& leftover : pruning.leftovers) {
     pruning.bytes += leftover.bytes;
@@ -159,8 +203,14 @@ bool remove_all(const Pruning& pruning) {
     }
   }
   if (!pruning.leftovers.empty()) {
-    for (const auto& [name, why] : pruning.run.remove_remains({}, false)) say(name, why);
-    std::cout << "leftovers were removed\n";
+    std::set<std::string> stuck;
+    for (const auto& [name, why] : pruning.run.remove_remains({}, false)) {
+      say(name, why);
+      stuck.insert(name);
+    }
+    const auto gone = std::count_if(pruning.leftovers.begin(), pruning.leftovers.end(),
+                                    [&](const Leftover& leftover) { return stuck.count(leftover.name) == 0; });
+    std::cout << fmt::format("{} leftover{} removed\n", gone, gone == 1 ? "" : "s");
   }
   std::cout << fmt::format("{} checkpoint{} removed\n", removed, removed == 1 ? "" : "s");
   return failed == 0;
@@ -169,14 +219,14 @@ bool remove_all(const Pruning& pruning) {
 int prune(const PruneOptions& options) {
   if (options.keep.empty() && !options.leftovers)
     throw WrongUse("say what stays, as in --keep last=3, or that leftovers go, with --leftovers");
-  const RetentionPolicy policy = policy_of(options.keep);
+  const Wanted wanted = wanted_of(options.keep);
   const RunContents contents = look_at_run(options.run);
   Pruning pruning{RunDirectory(options.run), {}, {}, {}, 0};
-  if (!options.keep.empty()) pruning.retention = look_at_retention(pruning.run, policy);
+  if (!options.keep.empty()) pruning.retention = retention_of(pruning.run, wanted);
   if (options.leftovers)
     for (const Leftover& leftover : contents.leftovers)
       if (!leftover.is_open) pruning.leftovers.push_back(leftover);
-  show(pruning, policy, contents);
+  show(pruning, wanted, contents);
   const std::size_t count = pruning.go.size() + pruning.leftovers.size();
   if (count == 0) {
     std::cout << "nothing to remove\n";
@@ -199,6 +249,7 @@ void add_prune(CLI::App& app, Run& chosen) {
   command->footer(kPruneExamples);
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_option("--keep", options->keep, "What stays: last=K, every=N, best=K:METRIC[:higher]; may be repeated")
+      ->allow_extra_args(false)
       ->type_name("WHAT");
   command->add_flag("--leftovers", options->leftovers, "Remove what saves and removals that died have left");
   command->add_flag("--yes", options->yes, "Do not ask");

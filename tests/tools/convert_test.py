@@ -151,6 +151,9 @@ class ConvertTo(Command):
         self.assertEqual(self.keys(nested)["model.inner.weight"]["path"], ["model", "inner.weight"])
         file, _ = self.convert(source, "chosen.pt", "--to", "torch", *options)
         self.same(target, file)
+        done = cairn("convert", "--to", "dcp", *options, source, self.root / "last")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.same(target, self.root / "last")
 
     def test_two_keys_must_not_become_one(self):
         target, done = self.convert(self.checkpoint(), "a.pt", "--to", "torch", "--rename", "weight=bias", code=WRONG_USE)

@@ -16,6 +16,8 @@ class Inspect(Command):
     def test_of_some_keys_only(self):
         told = json.loads(cairn("inspect", self.checkpoint(), "--json", "--tensors", "model.*t", "--tensors", "st?p").stdout)
         self.assertEqual([entry["key"] for entry in told["keys"]], ["model.weight", "model.count", "step"])
+        told = json.loads(cairn("inspect", "--tensors", "[lm]*e", self.root / "step_7", "--json").stdout)
+        self.assertEqual([entry["key"] for entry in told["keys"]], ["large"])
         self.fails(WRONG_USE, "inspect", self.root / "step_7", "--tensors", "modul*", text="no key")
 
     def test_what_each_rank_wrote(self):

@@ -31,6 +31,27 @@ class Prune(Command):
             self.assertEqual(len(rows), 4)
         self.assertEqual(len(self.left()), 4, "only shown")
 
+    def test_the_best_by_each_of_several_metrics_stay(self):
+        for step, accuracy in ((50, 0.9), (60, 0.2), (70, 0.5)):
+            self.checkpoint("--step", str(step), "--metadata", f"metric.eval:accuracy={accuracy}", name=f"step_{step}")
+        for keep, stays in ((["best=1:loss", "best=1:eval:accuracy:higher"], [10, 50, 70]),
+                            (["best=1:eval:accuracy:higher", "best=2:loss"], [10, 30, 50, 70]),
+                            (["best=1:loss:higher", "best=1:loss:lower", "every=40"], [10, 20, 40, 70])):
+            text = self.prune("--dry-run", *(word for one in keep for word in ("--keep", one))).stdout
+            rows = [line.split() for line in text.splitlines() if line.startswith("stays")]
+            self.assertEqual(sorted(row[1] for row in rows), [f"step_{step}" for step in stays], keep)
+
+    def test_a_metric_that_no_checkpoint_has_is_not_taken_for_one_that_keeps_none(self):
+        for keep in ("best=2:los", "best=2:accuracy:lower"):
+            self.assertIn("there are: loss", self.prune("--keep", keep, "--yes", code=WRONG_USE).stderr)
+        self.assertIn('"higer" is neither higher nor lower', self.prune("--keep", "best=2:loss:higer", "--yes", code=WRONG_USE).stderr)
+        self.assertEqual(len(self.left()), 4)
+
+    def test_the_run_may_follow_the_options(self):
+        done = cairn("prune", "--keep", "last=1", "--keep", "best=1:loss", self.root, "--yes", stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertEqual(self.left(), ["step_10", "step_40"])
+
     def test_it_removes_what_it_shows_and_nothing_else(self):
         self.fixture("single")
         self.checkpoint(name="mine")
@@ -60,7 +81,7 @@ class Prune(Command):
         (self.root / "step_20" / ".metadata").unlink()
         (self.root / "step_10" / ".metadata").unlink()
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
-        self.prune("--leftovers", "--yes")
+        self.assertIn("1 leftover removed", self.prune("--leftovers", "--yes").stdout)
         self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
 
     def test_what_cannot_be_removed_is_said(self):
@@ -70,7 +91,9 @@ class Prune(Command):
         self.assertEqual(self.left(), ["step_10", "step_40"])
 
     def test_wrong_use(self):
-        for options in ([], ["--keep", "all"], ["--keep", "last=0"], ["--keep", "every=x"], ["--keep", "best=2"], ["--keep", "best=2:"]):
+        for options in ([], ["--keep", "all"], ["--keep", "last=0"], ["--keep", "every=x"], ["--keep", "best=2"], ["--keep", "best=2:"],
+                        ["--keep", "best=2::higher"], ["--keep", "last=1", "--keep", "last=2"], ["--keep", "every=20", "--keep", "every=10"],
+                        ["--keep", "best=1:loss", "--keep", "best=2:loss:lower"]):
             self.prune(*options, "--yes", code=WRONG_USE)
         self.fails(WRONG_USE, "prune", self.root / "step_10", "--keep", "last=1", text="not a run")
         self.assertEqual(len(self.left()), 4)
