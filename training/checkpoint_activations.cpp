@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/autocast_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
@@ -17,6 +20,13 @@ namespace {
 
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
+
+// Nothing while the process has not used it.
+std::optional<at::Device> current_cuda_device() {
+  if (!at::globalContext().hasCUDA()) return std::nullopt;
+  const at::Device current = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+  return at::detail::getCUDAHooks().hasPrimaryContext(current.index()) ? std::optional(current) : std::nullopt;
+}
 
 // The states of the generators that a module may draw from.
 class RandomState {
@@ -31,6 +41,7 @@ class RandomState {
     for (const auto& input : inputs) {
       if (input.defined()) keep(input.device());
     }
+    if (const auto device = current_cuda_device()) keep(*device);  // whatever else the module is given
   }
   void restore() const {
     for (const auto& [device, state] : states_) {
@@ -62,6 +73,19 @@ class AutocastState {
  private:
   static constexpr at::DeviceType kDevices[] = {at::kCPU, at::kCUDA};
   Autocast autocast_[std::size(kDevices)];
+};
+
+// Within such an object's life no casts of parameters are kept, or taken from those that were: kept without a graph they would end
+// gradients elsewhere, and those that a backward pass keeps would still be there when the optimizer has changed the parameters.
+class WithoutCastCache {
+ public:
+  WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
+  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(was_enabled_); }
+  WithoutCastCache(const WithoutCastCache&) = delete;
+  WithoutCastCache& operator=(const WithoutCastCache&) = delete;
+
+ private:
+  const bool was_enabled_ = at::autocast::is_autocast_cache_enabled();
 };
 
 template <class State>
@@ -123,6 +147,7 @@ class ComputedAnew : public torch::autograd::Node {
   torch::Tensor compute(const std::vector<torch::Tensor>& inputs) const {
     const RestoredAtEnd<AutocastState> autocast_afterwards{AutocastState()};
     autocast_.restore();
+    const WithoutCastCache without_cache;
     if (!random_state_) return forward_(inputs);
     const RestoredAtEnd<RandomState> random_afterwards{RandomState(inputs)};
     random_state_->restore();
@@ -144,6 +169,7 @@ torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor
   torch::Tensor output;
   {
     const torch::NoGradGuard no_grad;
+    const WithoutCastCache without_cache;
     output = forward(inputs);
   }
   if (!output.defined()) return output;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -98,6 +100,27 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   }
 }
 
+// Where parameters lie: no two may have a byte in common, though they may be parts of one storage, as cuDNN has those of recurrent layers.
+class MemoryRanges {
+ public:
+  // False: others are there.
+  bool add(const torch::Tensor& tensor) {
+    if (tensor.numel() == 0) return true;
+    std::int64_t last = 0;  // element
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
+    const std::uintptr_t end = begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size();
+    const auto next = ends_.lower_bound(begin);
+    if (next != ends_.end() && next->first < end) return false;
+    if (next != ends_.begin() && std::prev(next)->second > begin) return false;
+    ends_.emplace(begin, end);
+    return true;
+  }
+
+ private:
+  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by beginnings
+};
+
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
   if (mesh.axes() > 2) {
     refuse(ErrorCode::kInvalidArgument, module,
@@ -109,7 +132,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
 
   std::vector<FoundParameter> found;
   std::map<const void*, std::size_t> position;  // of those found, by TensorImpl
-  std::set<const void*> memories;               // the same
+  MemoryRanges memories;                        // the same
   std::vector<UnitPointer> inner;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
@@ -117,17 +140,23 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
       if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
       check_shardable(module, place.name, tensor);
-      if (tensor.numel() > 0 && !memories.emplace(tensor.storage().data_ptr().get()).second) {
+      if (!memories.add(tensor)) {
         refuse(ErrorCode::kInvalidArgument, module,
                "the parameter \"" + place.name + "\" shares its memory with another; register one tensor in both places");
       }
-      if (!found.empty() && found.front().tensor.device() != tensor.device())
-        refuse(ErrorCode::kUnsupported, module, "its parameters are on several devices");
       found.push_back({tensor, place.name});
     }
   }
+  std::set<std::string> devices;
+  for (const auto& parameter : found) devices.insert(parameter.tensor.device().str());
   for (const auto& unit : inner) {
     if (unit->group()->has_wrapped(module)) refuse(ErrorCode::kPrecondition, module, "it is fully sharded already");
+    devices.insert(unit->device().str());
+  }
+  if (devices.size() > 1) {
+    refuse(ErrorCode::kUnsupported, module,
+           "its parameters are on several devices (" + *devices.begin() + ", " + *devices.rbegin() +
+               "); move them together, or ignore the modules that are elsewhere");
   }
   compare_with_others(module, found, mesh, options);
 

@@ -71,8 +71,9 @@ struct FullyShardOptions {
   bool prefetch = true;
   // kNoShard: gradients go in messages of about this size, which are sent while backward goes on. 25 MiB.
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
-  // Shards, their gradients, and so what an optimizer keeps for them, are in host memory, page-locked beside a CUDA device: parameters come
-  // to the module's device when they are gathered, and gradients go back when they are reduced. Optimizers step on the CPU.
+  // Shards, their gradients, and what an optimizer keeps for them, are in host memory, the first two page-locked beside a CUDA device:
+  // parameters come to the module's device when they are gathered, and gradients go back when they are reduced; both copies are waited for.
+  // Optimizers step on the CPU.
   bool offload_to_host = false;
   // Left alone with all that is in them: their parameters stay whole, and nobody averages their gradients.
   std::vector<const torch::nn::Module*> ignored_modules;
@@ -90,7 +91,8 @@ void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const Fully
 // --- training ---------------------------------------------------------------------------------------------------------------
 
 // Within such an object's life the parameters of the model that were gathered may stay so; at its end they are freed. For calls that do
-// not go through a Hooked; without either every operation gathers for itself, which is right, but slow. Nests.
+// not go through a Hooked; without either every operation gathers for itself, which is right, but slow. What an optimizer or a load writes to
+// shards within it is seen after the next backward pass, or its end. Nests.
 class ForwardScope {
  public:
   explicit ForwardScope(const torch::nn::Module& model);
@@ -104,7 +106,8 @@ class ForwardScope {
 };
 
 // Whether backward passes average gradients over the ranks (they do). Off: gradients stay on this rank, whole, and add up until a
-// backward pass with synchronisation takes them along. For all units in `module`; the same on all ranks.
+// backward pass with synchronisation takes them along: in the type that the model computes in, and for as long as no pass throws, which
+// takes them along too. For all units in `module`; the same on all ranks.
 void set_gradient_sync(torch::nn::Module& module, bool on);
 
 // Scales all gradients of `module` so that their norm over all ranks, of all parameters together, is at most `max_norm`. Returns the norm

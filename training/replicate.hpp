@@ -20,7 +20,8 @@ struct ReplicateOptions {
 
 // Covers exactly the parameters of `module` that no sharded or replicated submodule has; all ranks get the values that rank 0 has.
 // What holds for fully_shard's parameters(), optimizers and state dicts holds here (see fully_shard.hpp); state dicts hold
-// plain tensors. Buffers are left alone. Collective. Throws kPrecondition ("Cannot apply replicate …") for a module that is fully
+// plain tensors. Buffers are left alone. Models that take part in one backward pass, and are not submodules of one that is wrapped, need a
+// process group each. Collective. Throws kPrecondition ("Cannot apply replicate …") for a module that is fully
 // sharded or replicated already, kMismatch for ranks that differ.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options = {});
 // The same, and the calls of `module` are a scope.

@@ -61,6 +61,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   const float* put_gradients(const float* had);
   void abandon_backward();
 
+  at::Device device() const;  // that the model computes on
   // The shard of parameter `index`; undefined if nobody holds it any more.
   torch::Tensor shard(std::size_t index) const;
   // What the model computes with.
@@ -79,6 +80,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool is_gathered() const { return gathered_; }
   bool prefetches() const { return options_.prefetch && shard_group_.size() > 1; }
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
+  bool gradient_sync() const { return gradient_sync_; }
   void set_state_dict_type(StateDictType type) { state_dict_type_ = type; }
   StateDictType state_dict_type() const { return state_dict_type_; }
   const MemoryUse& memory() const { return memory_; }  // without the peak, which is the group's
@@ -132,10 +134,10 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool is_complete(const std::vector<std::size_t>& bucket) const;
   Reduction begin_reduction(const std::vector<std::size_t>& members);
   void advance(Reduction& reduction);
+  static bool has_gradient_left(const Parameter& parameter);
   void put_gradient(std::size_t index, const torch::Tensor& gradient);
   void stand_in_for_gradients();
   std::size_t gradients_expected() const;
-  at::Device device() const;
 
   const torch::nn::Module* module_;  // to compare with, never to follow
   std::string module_name_;

@@ -8,6 +8,12 @@
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
+namespace {
+
+// Whether sums of what has a mean may be too large for the type.
+bool divides_before(at::ScalarType type) { return type == torch::kHalf; }
+
+}  // namespace
 
 // How the gradients of a unit come, and go to the shards.
 
@@ -27,7 +33,7 @@ void ShardedUnit::gradient_came(std::size_t index) {
   ++gradients_come_;
   if (!reduces()) {
     if (gradients_come_ == gradients_expected()) finish_backward();
-  } else if (shard_group_.size() == 1 && group()->is_alone(*this)) {
+  } else if (shard_group_.size() == 1 && group()->is_alone(*this) && !late_) {
     begin_complete_buckets();
   }
 }
@@ -78,9 +84,10 @@ void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient)
   torch::Tensor& held = own.mutable_grad();
   if (held.defined()) {
     held.add_(gradient.to(own.device()));
+  } else if (own.device() != gradient.device()) {
+    held = torch::empty(own.sizes(), own.options().requires_grad(false).pinned_memory(own.is_pinned())).copy_(gradient);
   } else {
-    held = gradient.to(own.device(), own.scalar_type())
-               .variable_data();  // part of a message, but no view: optimizers detach it in place
+    held = gradient.to(own.scalar_type()).variable_data();  // part of a message, but no view: optimizers detach it in place
   }
 }
 
@@ -151,6 +158,7 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
     offset += parameter.chunk_elements;
     ++flag;
   }
+  if (divides_before(type)) sent.narrow(1, 0, reduction.elements).div_(averaged());
   if (ranks > 1) {
     reduction.sums = torch::empty({row}, options);
     reduction.pending = shard_group_.reduce_scatter_async(reduction.sums, sent.view({-1}));
@@ -180,7 +188,7 @@ torch::Tensor ShardedUnit::end_reductions() {
     reduction.pending.wait();
     const auto count = static_cast<std::int64_t>(reduction.members.size());
     had.push_back(reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat));
-    reduction.sums.div_(averaged());
+    if (!divides_before(reduction.sums.scalar_type())) reduction.sums.div_(averaged());
   }
   return torch::cat(had);
 }
@@ -201,12 +209,12 @@ const float* ShardedUnit::put_gradients(const float* had) {
   return had;
 }
 
-bool ShardedUnit::has_gradients_left() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
-    const torch::Tensor& gradient = parameter.full.grad();
-    return parameter.requires_grad && gradient.defined() && memory_owner(gradient) == nullptr;
-  });
+bool ShardedUnit::has_gradient_left(const Parameter& parameter) {
+  const torch::Tensor& gradient = parameter.full.grad();
+  return parameter.requires_grad && gradient.defined() && memory_owner(gradient) == nullptr;
 }
+
+bool ShardedUnit::has_gradients_left() const { return std::any_of(parameters_.begin(), parameters_.end(), has_gradient_left); }
 
 void ShardedUnit::reduce_gradients_left() {
   const torch::NoGradGuard no_grad;
@@ -218,7 +226,7 @@ void ShardedUnit::reduce_gradients_left() {
 void ShardedUnit::stand_in_for_gradients() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    if (!parameter.requires_grad) continue;
+    if (!parameter.requires_grad || has_gradient_left(parameter)) continue;
     if (!parameter.no_gradient.defined()) {
       parameter.no_gradient = tensor_without_memory(parameter.full.sizes(), parameter.full.options(), parameter.full.nbytes(),
                                                     {MemoryOwner::Role::kGradient, weak_from_this(), i, parameter.name});

@@ -158,7 +158,9 @@ void UnitGroup::note_memory() {
 void UnitGroup::end_backward() {
   const auto alive = units();
   for (const auto& unit : alive) {
-    if (unit->reduces() ? unit->was_used() || is_alone(*unit) : unit->is_at_work()) unit->finish_backward();
+    const bool was_at_work = unit->reduces() ? unit->was_used() || is_alone(*unit) : unit->is_at_work();
+    const bool takes_along = !unit->reduces() && unit->gradient_sync() && unit->has_gradients_left();
+    if (was_at_work || takes_along) unit->finish_backward();
   }
   // What is left is looked at by the ranks that send alike, together.
   std::vector<std::vector<UnitPointer>> alike;
@@ -187,9 +189,7 @@ void UnitGroup::end_backward() {
   }
   if (!again.empty()) put_gradients(again, {});
   drop_prefetched();
-  if (forward_depth_ == 0) {
-    for (const auto& unit : alive) unit->free();
-  }
+  for (const auto& unit : alive) unit->free();  // also within a forward call: an optimizer may follow
   in_backward_ = false;
 }
 

@@ -71,7 +71,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
   bool in_backward_ = false;
-  std::uint64_t passes_ = 0;  // backward passes that have begun
+  std::uint64_t passes_ = 0;           // backward passes that have begun
   const ShardedUnit* turn_ = nullptr;  // in this backward pass; to compare with
   Order forward_, backward_;
   std::int64_t gathered_peak_ = 0;

@@ -126,6 +126,46 @@ TEST_CASE("activation checkpointing: computes in backward in the type that autoc
   CHECK(training::autocast_on(device).enabled == before.enabled);
 }
 
+TEST_CASE(
+    "activation checkpointing: autocast keeps no casts of it, which would be old after a step, or without gradients elsewhere") {
+  struct ConvolutionImpl : torch::nn::Module {
+    ConvolutionImpl() : convolution(torch::nn::Conv1dOptions(4, 4, 3).padding(1)) { register_module("convolution", convolution); }
+    torch::Tensor forward(const torch::Tensor& x) { return convolution(torch::relu(x)); }
+    torch::nn::Conv1d convolution;
+  };
+  const auto made = [] { return seeded(1, [] { return Hooked<ConvolutionImpl>(); }); };
+  auto plain = made(), model = made();
+  checkpoint_activations(model);
+  torch::optim::SGD plain_optimizer(plain->parameters(), 0.1), optimizer(model->parameters(), 0.1);
+  const torch::Tensor input = seeded(3, [] { return torch::randn({2, 4, 8}); });
+  const auto device = rank_device().type();
+  const training::Autocast before = training::autocast_on(device);
+  const auto loss_of = [&](Hooked<ConvolutionImpl>& of, bool twice) {
+    training::set_autocast_on(device, {true, torch::kBFloat16});
+    torch::Tensor loss = of(input).to(torch::kFloat).pow(2).mean();
+    if (twice) loss = loss + of->convolution(input).to(torch::kFloat).pow(2).mean();
+    at::autocast::clear_cache();
+    training::set_autocast_on(device, before);
+    return loss;
+  };
+  for (int step = 0; step < 3; ++step) {
+    clear_gradients(*plain, true);
+    clear_gradients(*model, true);
+    const torch::Tensor expected = loss_of(plain, false), loss = loss_of(model, false);
+    CHECK(loss.item<float>() == expected.item<float>());
+    expected.backward();
+    loss.backward();
+    plain_optimizer.step();
+    optimizer.step();
+  }
+  clear_gradients(*plain, true);
+  clear_gradients(*model, true);
+  loss_of(plain, true).backward();
+  loss_of(model, true).backward();
+  const torch::Tensor expected = plain->convolution->weight.grad();
+  CHECK((model->convolution->weight.grad() - expected).norm().item<float>() < 0.02 * expected.norm().item<float>());
+}
+
 TEST_CASE("activation checkpointing: backward passes that it cannot be part of are refused") {
   auto model = hundred_wide<UnitImpl>();
   checkpoint_activations(model);

@@ -63,6 +63,15 @@ TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between
     auto aliased = model_of<Chain>(std::vector<std::int64_t>{4, 4, 4});
     aliased->layers[1]->weight.set_data(aliased->layers[0]->weight.detach());
     CHECK(thrown_by([&] { fully_shard(*aliased, mesh); }).says("\"net2.weight\" shares its memory"));
+    auto side_by_side = model_of<Chain>(std::vector<std::int64_t>{4, 4});  // as cuDNN has recurrent layers lie
+    const torch::Tensor memory =
+        torch::cat({side_by_side->layers[0]->weight.detach().reshape({-1}), side_by_side->layers[0]->bias.detach()});
+    side_by_side->layers[0]->weight.set_data(memory.narrow(0, 0, 16).view({4, 4}));
+    side_by_side->layers[0]->bias.set_data(memory.narrow(0, 16, 4));
+    fully_shard(*side_by_side, mesh);
+    auto overlapping = model_of<Chain>(std::vector<std::int64_t>{4, 4});
+    overlapping->layers[0]->bias.set_data(overlapping->layers[0]->weight.detach().view({-1}).narrow(0, 12, 4));
+    CHECK(thrown_by([&] { fully_shard(*overlapping, mesh); }).says("shares its memory"));
     FullyShardOptions own;
     own.prefetch = group.rank() == 0;
     CHECK(thrown_by([&] { fully_shard(*aliased->layers[0], mesh, own); }).code == ErrorCode::kMismatch);
@@ -450,11 +459,71 @@ TEST_CASE(
         const double of_plain = torch::nn::utils::clip_grad_norm_(plain->parameters(), 1e9, type);
         CHECK(training::clip_grad_norm(*model, 1e9, type) == doctest::Approx(of_plain).epsilon(1e-6));
       }
-      model->zero_grad();
+      clear_gradients(*model, true);
       CHECK(training::clip_grad_norm(*model, 1) == 0);
       CHECK_FALSE(training::full_grad(shards[0]).defined());
       CHECK(thrown_by([&] { training::clip_grad_norm(*model, 1, 0); }).code == ErrorCode::kInvalidArgument);
     }
+  });
+}
+
+TEST_CASE(
+    "fully_shard: gradients that are not synchronised count when they are, also of a unit that then has no others, on one rank "
+    "too") {
+  on_ranks(2, [&](const ProcessGroup& all) {
+    for (const bool alone : {false, true}) {
+      const ProcessGroup group = alone ? ProcessGroup::single() : all;
+      auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+      fully_shard(*model->u1, ProcessMesh(group));
+      fully_shard(*model->u2, ProcessMesh(group));
+      fully_shard(model, ProcessMesh(group));
+      training::set_gradient_sync(*model, false);
+      plain->u1(input_of(2, 8, 1)).sum().backward();
+      {
+        const training::ForwardScope scope(*model);
+        model->u1(input_of(2, 8, 1)).sum().backward();
+      }
+      training::set_gradient_sync(*model, true);
+      plain->u2(input_of(2, 8, 2)).sum().backward();
+      {
+        const training::ForwardScope scope(*model);
+        model->u2(input_of(2, 8, 2)).sum().backward();
+      }
+      const auto expected = plain->u1->parameters(), shards = model->u1->parameters();
+      for (std::size_t i = 0; i < shards.size(); ++i)
+        CHECK(torch::allclose(training::full_grad(shards[i]), expected[i].grad(), 1e-5, 1e-6));
+    }
+  });
+}
+
+TEST_CASE("fully_shard: within one scope, too, each forward call sees what the optimizer did") {
+  on_ranks(2, [&](const ProcessGroup& group) {
+    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
+    fully_shard(*model->u1, ProcessMesh(group));
+    fully_shard(*model, ProcessMesh(group));
+    torch::optim::SGD plain_optimizer(plain->parameters(), 0.1), optimizer(model->parameters(), 0.1);
+    const training::ForwardScope scope(*model);
+    for (int step = 0; step < 3; ++step) {
+      clear_gradients(*plain, true);
+      clear_gradients(*model, true);
+      const torch::Tensor expected = plain(input_of(2, 8)).sum(), loss = model->forward(input_of(2, 8)).sum();
+      CHECK(loss.item<float>() == doctest::Approx(expected.item<float>()).epsilon(1e-5));
+      expected.backward();
+      loss.backward();
+      plain_optimizer.step();
+      optimizer.step();
+    }
+  });
+}
+
+TEST_CASE("fully_shard: gradients whose sum is too large for float16 have their mean") {
+  on_ranks(4, [&](const ProcessGroup& group) {
+    auto model = model_of<Chain>(std::vector<std::int64_t>{4, 4});
+    FullyShardOptions options;
+    options.mixed_precision.reduction = torch::kHalf;
+    fully_shard(*model, ProcessMesh(group), options);
+    (model->layers[0]->bias.sum() * 40000).backward();
+    CHECK(training::full_grad(model->parameters()[1]).equal(here(torch::full({4}, 40000.0))));
   });
 }
 

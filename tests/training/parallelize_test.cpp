@@ -163,6 +163,15 @@ TEST_CASE("parallelize: plans that do not fit are refused with all that is wrong
   });
 }
 
+TEST_CASE("parallelize: rows of what is fully sharded already may be more on one rank than on another") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = perceptron(5, 4, 8);
+    training::fully_shard(*model->table, ProcessMesh(group));
+    parallelize(*model, ProcessMesh(group), {{"up", ColwiseParallel{}}, {"down", RowwiseParallel{}}});
+    CHECK(model(indices_of({3}, 5)).size(1) == 5);
+  });
+}
+
 TEST_CASE("parallelize: what a cut parameter cannot do is an error that says what to do") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = perceptron(6, 4, 8);

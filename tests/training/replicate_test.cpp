@@ -4,6 +4,7 @@
 
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/checkpoint_activations.hpp>
 #include <cairn/training/replicate.hpp>
 #include <cairn/training/state_dicts.hpp>
 
@@ -125,5 +126,28 @@ TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin
     for (std::size_t i = 0; i < expected.size(); ++i)
       CHECK((expected[i].grad() - found[i].grad()).abs().max().item<double>() <= 1e-7);
     CHECK(training::memory_use(*model).gathered_peak == 0);  // the model computes with what the optimizer trains
+  });
+}
+
+TEST_CASE("replicate: a block whose activations are computed anew, and that is called twice, has both its gradients") {
+  struct TwiceImpl : torch::nn::Module {
+    explicit TwiceImpl(std::int64_t width) : block(width) { register_module("block", block); }
+    torch::Tensor forward(const torch::Tensor& x) { return block(block(x)); }
+    Hooked<Unit> block;
+  };
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto plain = wide<TwiceImpl>(), model = wide<TwiceImpl>();
+    training::ReplicateOptions small;
+    small.bucket_bytes = 1;
+    replicate(model, group, small);
+    training::checkpoint_activations(model->block, of_own_generator());
+    const torch::Tensor input = here(torch::ones({2, kWidth}));
+    for (int pass = 0; pass < 2; ++pass) {
+      plain(input).sum().backward();
+      model(input).sum().backward();
+    }
+    const auto expected = plain->parameters(), found = model->parameters();
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(torch::allclose(found[i].grad(), expected[i].grad(), 1e-4, 1e-5));
   });
 }
