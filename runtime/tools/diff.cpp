@@ -62,33 +62,41 @@ struct KeyDifference {
   std::optional<ElementDifference> elements;
 };
 
-// Both as numbers that can be compared, exactly where the types are the same.
-std::pair<torch::Tensor, torch::Tensor> comparable(torch::Tensor a, torch::Tensor b) {
-  if (a.scalar_type() == b.scalar_type()) return {std::move(a), std::move(b)};
-  const auto common = a.is_complex() || b.is_complex()                 ? at::kComplexDouble
-                      : a.is_floating_point() || b.is_floating_point() ? at::kDouble
-                                                                       : at::kLong;
-  return {a.to(common), b.to(common)};
-}
+bool are_whole(const torch::Tensor& numbers) { return !numbers.is_floating_point() && !numbers.is_complex(); }
 
-torch::Tensor absolute_difference(const torch::Tensor& a, const torch::Tensor& b) {
-  const auto wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  return (a.to(wide) - b.to(wide)).abs();
+// Numbers as sums of two doubles, exactly: whole ones of 64 bits do not fit into one. Whatever the types, the difference of two that lie close
+// together is exact, and that of two is 0 only if they are equal.
+struct SplitNumbers {
+  torch::Tensor coarse;
+  torch::Tensor fine;  // with the sign of `coarse`, if neither is 0
+};
+
+SplitNumbers split(const torch::Tensor& numbers) {
+  if (!are_whole(numbers))
+    return {numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble), torch::zeros({}, at::kDouble)};
+  constexpr std::int64_t kHalf = std::int64_t{1} << 32;
+  const torch::Tensor bits = numbers.to(at::kLong);
+  const bool may_exceed = dtype_of(numbers.scalar_type()) == DType::kUInt64;
+  const torch::Tensor high = may_exceed ? bits.bitwise_right_shift(32).bitwise_and(kHalf - 1) : bits.div(kHalf, "trunc");
+  const torch::Tensor low = may_exceed ? bits.bitwise_and(kHalf - 1) : bits - high * kHalf;
+  return {high.to(at::kDouble) * static_cast<double>(kHalf), low.to(at::kDouble)};
 }
 
 void compare_piece(const torch::Tensor& read_a, const torch::Tensor& read_b, std::int64_t begin, const Extents& size,
                    double tolerance, ElementDifference& found) {
   const torch::NoGradGuard no_grad;
-  const auto [a, b] = comparable(read_a.reshape({-1}), read_b.reshape({-1}));
-  found.elements += a.numel();
-  torch::Tensor differs = a.ne(b);  // of NaN: always
-  if (!differs.any().item<bool>()) return;
-  const torch::Tensor nan_a = a.isnan(), nan_b = b.isnan();
+  const torch::Tensor flat_a = read_a.reshape({-1}), flat_b = read_b.reshape({-1});
+  found.elements += flat_a.numel();
+  if (flat_a.scalar_type() == flat_b.scalar_type() && !flat_a.ne(flat_b).any().item<bool>()) return;
+  const SplitNumbers a = split(flat_a), b = split(flat_b);
+  const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
+  const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
+  const torch::Tensor distance = difference.abs();
+  // Of numbers with fractions the coarse parts are all of them, and infinities can be equal, though subtracting says NaN.
+  torch::Tensor differs = are_whole(flat_a) || are_whole(flat_b) ? difference.ne(0) : a.coarse.ne(b.coarse);
   differs.logical_and_(nan_a.logical_and(nan_b).logical_not());
-  const torch::Tensor distance = absolute_difference(a, b);
   const torch::Tensor one_nan = nan_a.logical_xor(nan_b);
-  const torch::Tensor beyond = differs.logical_and(distance.le(tolerance).logical_not());
-  // Equal infinities have no difference, though subtracting says NaN.
+  const torch::Tensor beyond = tolerance > 0 ? differs.logical_and(distance.le(tolerance).logical_not()) : differs;
   const torch::Tensor counted = torch::where(differs.logical_and(one_nan.logical_not()), distance, torch::zeros_like(distance));
   found.max = std::max(found.max, counted.max().item<double>());
   found.sum += counted.sum().item<double>();
@@ -234,7 +242,7 @@ class Comparison {
   void compare_elements(const std::string& key, const TensorStorageMetadata& a, const TensorStorageMetadata& b,
                         ProgressBar& progress) {
     // Two pieces, and what comparing them takes beside: each element some doubles and flags.
-    constexpr std::uint64_t kBytesPerElement = 64;
+    constexpr std::uint64_t kBytesPerElement = 96;
     const auto elements_max = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / kBytesPerElement));
     const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);
     ElementDifference found;
@@ -273,7 +281,9 @@ void add_diff(CLI::App& app, Run& chosen) {
   command->footer(kDiffExamples);
   command->add_option("A", options->a, "A checkpoint, or a file of torch.save")->required();
   command->add_option("B", options->b, "Another one")->required();
-  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")->type_name("PATTERN");
+  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
   command->add_option("--tolerance", options->tolerance, "Elements whose absolute difference is at most this are equal")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -2,7 +2,10 @@
 """`cairn diff` from outside. Started as cairn_command.py says."""
 
 import json
+import math
+import re
 
+import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WRONG_USE
 
 
@@ -39,6 +42,47 @@ class Diff(Command):
         self.assertEqual(list(self.differences(a, b, "--tolerance", "0.4")), ["model.weight"])
         nan = self.checkpoint("--set", "weight,5,nan", name="nan")
         self.assertEqual(list(self.differences(a, nan, "--tolerance", "1e9")), ["model.weight"])
+
+    def of_elements(self, a, b, *arguments, code=FOUND_BAD):
+        """What is said of tensors of these kinds and elements, by what differs."""
+        for name, (kind, elements) in (("a.pt", a), ("b.pt", b)):
+            torch_file.save(self.root / name, {"n": torch_file.Tensor(kind, elements)})
+        done = cairn("diff", self.root / "a.pt", self.root / "b.pt", "--json", *arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return {entry["what"]: entry for entry in json.loads(done.stdout)["differences"]}
+
+    def test_whole_numbers_are_compared_as_such(self):
+        a, b = ("Long", [5, 2**60, -2**62]), ("Long", [5, 2**60 + 1, -2**62])
+        values = self.of_elements(a, b)["values"]
+        self.assertEqual((values["different"], values["max"], values["first"], values["a"]), (1, 1, [1], str(2**60)))
+        self.of_elements(a, b, "--tolerance", "0.5")
+        self.of_elements(a, b, "--tolerance", "1", code=FINE)
+        ends = [-2**63, 2**63 - 1]
+        values = self.of_elements(("Long", ends), ("Long", ends[::-1]))["values"]
+        self.assertEqual((values["different"], values["max"]), (2, 2.0**64))
+
+    def test_numbers_of_different_types(self):
+        self.assertEqual(list(self.of_elements(("Long", [7, -1, 0, 2**53]), ("Double", [7, -1, 0, 2.0**53]))), ["dtype"])
+        self.assertEqual(list(self.of_elements(("Float", [0.5, math.inf, math.nan]), ("Double", [0.5, math.inf, math.nan]))), ["dtype"])
+        for whole, real in ((2**53 + 1, 2.0**53), (2**63 - 1, 2.0**63), (-1, -1 - 1e-12), (0, 5e-324), (3, math.inf)):
+            self.assertEqual(self.of_elements(("Long", [whole]), ("Double", [real]))["values"]["different"], 1, whole)
+            self.assertEqual(self.of_elements(("Double", [real]), ("Long", [whole]))["values"]["different"], 1, whole)
+        self.assertEqual(self.of_elements(("Long", [2**53 + 1]), ("Double", [2.0**53]))["values"]["max"], 1)
+
+    def test_unsigned_numbers_are_no_negative_ones(self):
+        version = re.search(r"^LibTorch (\d+)\.(\d+)", cairn("--version").stdout, re.MULTILINE)
+        if tuple(map(int, version.groups())) < (2, 3):
+            torch_file.save(self.root / "a.pt", {"n": torch_file.Tensor("uint64", [1])})
+            self.fails(FOUND_BAD, "diff", self.root / "a.pt", self.root / "a.pt", text="uint64")
+            return
+        values = self.of_elements(("uint64", [2**64 - 1, 2**63]), ("Long", [-1, 2**63 - 1]))["values"]
+        self.assertEqual((values["different"], values["max"], values["a"], values["b"]), (2, 2.0**64, str(2**64 - 1), "-1"))
+        self.assertEqual(self.of_elements(("uint64", [2**64 - 1]), ("uint64", [2**64 - 2]))["values"]["max"], 1)
+        self.of_elements(("uint64", [2**64 - 1]), ("uint64", [2**64 - 1]), code=FINE)
+
+    def test_patterns_take_no_places(self):
+        a, b = self.checkpoint(), self.checkpoint("--step", "8", name="b")
+        self.differences("--tensors", "model.*", a, b, code=FINE)
 
     def test_keys_and_values(self):
         a, b = self.checkpoint("--complex"), self.checkpoint("--step", "8", name="b")
