@@ -283,9 +283,12 @@ class LeafReader {
     auto found = storages_.find(key);
     if (found == storages_.end()) {
       auto elements = with_torch("hold a saved tensor", [&] {
-        auto memory = load_storage_ ? load_storage_(description.storage_key, type) : read_storage(description, type);
-        if (is_conjugated) memory = torch::conj_physical(memory);
-        return description.is_negated ? memory.neg() : memory;
+        const bool as_stored = !is_conjugated && !description.is_negated;
+        if (as_stored && load_storage_) return load_storage_(description.storage_key, type);
+        auto memory = read_storage(description, type);
+        if (is_conjugated) memory.conj_physical_();
+        if (description.is_negated) memory.neg_();
+        return memory;
       });
       found = storages_.emplace(key, std::move(elements)).first;
     }

@@ -24,7 +24,8 @@ namespace cairn {
 Value read_leaf(ByteSpan archive);
 
 // The same of an archive that is not in memory, such as a whole state dict. Tensors are views of what `load_storage` gives: all elements of the
-// storage of that key, flat, of the type asked for. Without it storages are read as they are needed, and their CRC-32 is checked.
+// storage of that key, flat, of the type asked for. Without it storages are read as they are needed, and their CRC-32 is checked; so are
+// always those that are stored conjugated or negated.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Value read_saved_value(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage = {});
 

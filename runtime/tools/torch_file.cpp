@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -94,8 +95,12 @@ class TorchFileSource final : public TensorSource {
     check_storage(tensor);
     return with_torch("read " + fqn, [&] { return part_of(tensor, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous); });
   }
-  Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(values_.at(fqn)); }
-  Value read_value(const std::string& fqn) override { return values_.at(fqn); }
+  Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
+  Value read_value(const std::string& fqn) override {
+    const Value& value = values_.at(fqn);
+    if (value.is_ivalue()) check_storages_in(value.ivalue());  // of a tuple: flattening takes apart all else that has tensors
+    return value;
+  }
 
  private:
   torch::Tensor elements_of(const std::string& key, at::ScalarType type) {
@@ -111,6 +116,15 @@ class TorchFileSource final : public TensorSource {
     }
     if (count > 0) unchecked_.emplace(begin, storage);
     return torch::from_blob(begin, {count}, torch::TensorOptions().dtype(type));
+  }
+
+  void check_storages_in(const c10::IValue& value) {
+    std::unordered_set<const void*> seen;  // a node may appear in many places
+    value.visit([&](const c10::IValue& node) {
+      if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
+      if (node.isTensor()) check_storage(node.toTensor());
+      return false;
+    });
   }
 
   void check_storage(const torch::Tensor& tensor) {

@@ -7,9 +7,11 @@ import os
 import pathlib
 import pickletools
 import resource
+import shutil
 import struct
 import zipfile
 
+import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WEIGHT, WRONG_USE
 
 
@@ -195,6 +197,25 @@ class ConvertTo(Command):
         for name, format in (("a.pt", "torch"), ("a", "dcp")):
             self.convert(source, name, "--to", format, code=FOUND_BAD)
         self.assertEqual([path.name for path in self.root.iterdir()], ["single"])
+
+    def test_damaged_elements_get_no_new_checksums(self):
+        def numbers(negated=False):
+            return torch_file.Tensor("Float", [1, 2, 3], negated)
+        for where, value in (("alone", numbers()), ("in a tuple", (1, numbers())), ("in a dict in a tuple", ({"x": numbers()},)),
+                             ("negated", numbers(negated=True)), ("negated, in a tuple", (numbers(negated=True),))):
+            source = self.root / "a.pt"
+            (begin,) = torch_file.save(source, {"value": value})
+            for name, format in (("out.pt", "torch"), ("out", "dcp")):
+                self.convert(source, name, "--to", format)
+                self.same(source, self.root / name)
+                (shutil.rmtree if format == "dcp" else os.remove)(self.root / name)
+            content = bytearray(source.read_bytes())
+            content[begin + 5] ^= 1
+            source.write_bytes(content)
+            for name, format in (("out.pt", "torch"), ("out", "dcp")):
+                _, done = self.convert(source, name, "--to", format, code=FOUND_BAD)
+                self.assertRegex(done.stderr, "checksum|CRC", where)
+            self.assertEqual([path.name for path in self.root.iterdir()], ["a.pt"], where)
 
     def interrupted(self, source, name, limit, *options):
         """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
