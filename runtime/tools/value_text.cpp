@@ -1,6 +1,7 @@
 #include <cairn/runtime/tools/value_text.hpp>
 
 #include <cmath>
+#include <cstdlib>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -108,41 +109,46 @@ class ValueText {
   std::string text_;
 };
 
-// Calls `use` with the element as double, int64 or complex<double>, and whether it was kept in fewer than 64 bits.
+// Calls `use` with the element: a whole number, or a number of floating point or a complex one and whether it was kept in fewer bits than that.
 template <class Use>
 auto with_element(const torch::Tensor& tensor, std::int64_t index, Use&& use) {
   const torch::Tensor element = tensor.reshape({-1})[index];
-  if (tensor.is_complex()) return use(static_cast<c10::complex<double>>(element.item().toComplexDouble()), false);
-  if (tensor.is_floating_point()) return use(element.item().toDouble(), tensor.scalar_type() != at::kDouble);
-  return use(element.item().toLong(), false);
+  const at::ScalarType type = tensor.scalar_type();
+  if (tensor.is_complex())
+    return use(static_cast<c10::complex<double>>(element.item().toComplexDouble()), type != at::kComplexDouble);
+  if (tensor.is_floating_point()) return use(element.item().toDouble(), type != at::kDouble);
+  const std::int64_t bits = element.to(at::kLong).item().toLong();
+  return dtype_of(type) == DType::kUInt64 ? use(static_cast<std::uint64_t>(bits)) : use(bits);
 }
 
-std::string number_text(double value, bool is_short) {
-  return real_text(is_short ? fmt::format("{}", static_cast<float>(value)) : fmt::format("{}", value));
+// The shortest that is the same in the tensor's type.
+std::string digits_of(double value, bool is_short) {
+  return is_short ? fmt::format("{}", static_cast<float>(value)) : fmt::format("{}", value);
 }
 
 struct ToText {
   bool is_bool;
-  std::string operator()(std::int64_t value, bool) const {
-    return is_bool ? (value != 0 ? "True" : "False") : std::to_string(value);
-  }
-  std::string operator()(double value, bool is_short) const { return number_text(value, is_short); }
+  std::string operator()(std::int64_t value) const { return is_bool ? (value != 0 ? "True" : "False") : std::to_string(value); }
+  std::string operator()(std::uint64_t value) const { return std::to_string(value); }
+  std::string operator()(double value, bool is_short) const { return real_text(digits_of(value, is_short)); }
   std::string operator()(c10::complex<double> value, bool is_short) const {
-    return fmt::format("{}{:+}j", value.real(), value.imag());
+    const std::string imaginary = digits_of(value.imag(), is_short);
+    return digits_of(value.real(), is_short) + (imaginary.front() == '-' ? "" : "+") + imaginary + "j";
   }
 };
 
 struct ToJson {
   bool is_bool;
-  nlohmann::ordered_json operator()(std::int64_t value, bool) const {
+  nlohmann::ordered_json operator()(std::int64_t value) const {
     return is_bool ? nlohmann::ordered_json(value != 0) : nlohmann::ordered_json(value);
   }
+  nlohmann::ordered_json operator()(std::uint64_t value) const { return value; }
   nlohmann::ordered_json operator()(double value, bool is_short) const {
     if (!std::isfinite(value)) return fmt::format("{}", value);
-    return std::stod(number_text(value, is_short));  // the shortest that is the same in the tensor's type
+    return is_short ? std::strtod(digits_of(value, is_short).c_str(), nullptr) : value;
   }
-  nlohmann::ordered_json operator()(c10::complex<double> value, bool) const {
-    return nlohmann::ordered_json::array({(*this)(value.real(), false), (*this)(value.imag(), false)});
+  nlohmann::ordered_json operator()(c10::complex<double> value, bool is_short) const {
+    return nlohmann::ordered_json::array({(*this)(value.real(), is_short), (*this)(value.imag(), is_short)});
   }
 };
 

@@ -4,6 +4,7 @@
 import json
 import struct
 
+import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WRONG_USE
 
 
@@ -49,6 +50,28 @@ class Cat(Command):
         path = self.checkpoint("--set", "weight,0,nan", "--set", "weight,1,-inf", "--complex")
         self.assertEqual(self.values(path, "model.weight", "--slice", "0,:3"), ["nan", "-inf", 2])
         self.assertEqual(self.values(path, "complex"), [[0, 0], [0, 0]])
+
+    def test_the_smallest_numbers(self):
+        self.assertEqual(self.values(self.checkpoint("--set", "transposed,0,5e-324"), "model.transposed", "--slice", "0"), [5e-324, 3])
+        self.assertEqual(self.values(self.checkpoint("--set", "weight,0,1e-45", name="short"), "model.weight", "--slice", "0,0"), 1e-45)
+
+    def test_numbers_have_the_digits_of_their_type(self):
+        path = self.root / "a.pt"
+        torch_file.save(path, {"short": torch_file.Tensor("ComplexFloat", [0.1, -0.2]),
+                               "long": torch_file.Tensor("ComplexDouble", [0.1, 0.2])})
+        self.assertIn("0.1-0.2j", self.shown(path, "short"))
+        self.assertIn("0.1+0.2j", self.shown(path, "long"))
+        self.assertEqual((self.values(path, "short"), self.values(path, "long")), ([[0.1, -0.2]], [[0.1, 0.2]]))
+
+    def test_damage_of_tensors_within_values_is_no_value(self):
+        path = self.root / "a.pt"
+        begins = torch_file.save(path, {"pair": (1, torch_file.Tensor("Float", [1, 2])), "sound": (torch_file.Tensor("Float", [3]),)})
+        self.assertIn("(1, tensor(float32 [2]))", self.shown(path, "pair"))
+        content = bytearray(path.read_bytes())
+        content[begins[0]] ^= 1
+        path.write_bytes(content)
+        self.fails(FOUND_BAD, "cat", path, "pair", text="checksum")
+        self.assertIn("tensor", self.shown(path, "sound"))
 
     def test_values(self):
         path = self.checkpoint()
