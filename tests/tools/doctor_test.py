@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """`cairn doctor` from outside. Started as cairn_command.py says."""
 
+import contextlib
 import json
 import os
 import resource
 import socket
+import subprocess
 
-from cairn_command import cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
 
 
 class Doctor(Command):
@@ -27,6 +29,15 @@ class Doctor(Command):
         self.assertEqual(list(self.root.iterdir()), [], "what it wrote is gone")
         text = cairn("doctor").stdout
         self.assertIn("ok       loopback", text)
+
+    def test_what_it_measures_with_goes_with_it(self):
+        process = subprocess.Popen([CAIRN, "doctor", self.root, "--test-size", "256MiB"], stdout=subprocess.DEVNULL)
+        seen = 0
+        while process.poll() is None:
+            for path in self.root.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    seen = max(seen, path.stat().st_size)
+        self.assertLessEqual(seen, 4096, "a signal that ends it would leave this")
 
     def test_limits_that_would_make_saves_fail(self):
         def limit():
