@@ -49,7 +49,7 @@ std::optional<int> rank_of_file(const std::string& name) {
   int rank = 0;
   const char* const end = file.data() + file.size();
   const auto [stop, error] = std::from_chars(file.data() + kPrefix.size(), end, rank);
-  if (error != std::errc() || stop == end || *stop != '_' || rank < 0) return std::nullopt;
+  if (error != std::errc() || stop == end || *stop != '_' || rank < 0 || rank >= kWorldSizeMax) return std::nullopt;
   return rank;
 }
 

@@ -76,7 +76,9 @@ OpenedCheckpoint open_checkpoint(const std::string& url);
 
 // Bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
-// The rank that wrote a data file, Cairn's or PyTorch's, by its name.
+// More ranks no checkpoint is taken to be of: what makes a table of them must not be led by a number in a record or a name.
+inline constexpr int kWorldSizeMax = 65536;
+// The rank that wrote a data file, Cairn's or PyTorch's, by its name; below kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
 // Where a URL leads on this machine; nothing for stores that are no directories.
 std::optional<std::filesystem::path> local_path(const std::string& url);

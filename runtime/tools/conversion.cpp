@@ -53,6 +53,9 @@ Path path_of_renamed(const Path& before, const std::string& key) {
   return path;
 }
 
+nlohmann::ordered_json in_identity(const std::string& level) { return printable(level); }
+nlohmann::ordered_json in_identity(std::int64_t level) { return level; }
+
 }  // namespace
 
 std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
@@ -169,7 +172,15 @@ void Conversion::report() const {
 
 nlohmann::ordered_json Conversion::identity() const {
   nlohmann::ordered_json keys = nlohmann::ordered_json::array();
-  for (const ConvertedKey& key : keys_) keys.push_back(printable(key.key));
+  for (const ConvertedKey& key : keys_) {
+    nlohmann::ordered_json path = nlohmann::ordered_json::array();
+    for (const PathElement& element : key.path) std::visit([&](const auto& level) { path.push_back(in_identity(level)); }, element);
+    nlohmann::ordered_json entry{{"key", printable(key.key)}, {"from", printable(key.source)}, {"path", path}};
+    if (key.is_tensor)
+      entry.update(
+          {{"stored", to_string(key.stored.properties.dtype)}, {"dtype", to_string(key.dtype)}, {"shape", key.stored.size}});
+    keys.push_back(std::move(entry));
+  }
   return {{"cairn", kVersion},        {"from", source_->identity()},         {"to", options_.format},
           {"cast", options_.cast},    {"world", options_.world.value_or(0)}, {"keys", keys},
           {"memory", options_.memory}};

@@ -56,7 +56,7 @@ void add_convert(CLI::App& app, Run& chosen) {
       ->allow_extra_args(false)
       ->type_name("REGEX=REPL");
   command->add_option("--cast", options->cast, "The type of tensors of floating point")->type_name("DTYPE");
-  command->add_option("--world", options->world, "Lay tensors out by rows over so many ranks")->check(CLI::Range(1, 65536));
+  command->add_option("--world", options->world, "Lay tensors out by rows over so many ranks")->check(CLI::Range(1, kWorldSizeMax));
   command->add_option("--memory", options->memory, "For elements of tensors, about")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE")

@@ -6,7 +6,8 @@
 //  4  all files are there, as long as they were
 //  5  the record is published: only now there is a checkpoint. Then the log goes
 //
-// A crash before 5 leaves files that nothing refers to, and a log for the next run.
+// A crash before 5 leaves files that nothing refers to, and a log for the next run; after 3 an attempt too, which that run ends before it
+// begins it anew: the lock of the log keeps others from it. A crash in 5 may leave the log beside a checkpoint, whose files are no remains.
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -41,6 +42,10 @@ class Layout {
     }
     for (const FileInfo& file : metadata_.files) world_ = std::max(world_, rank_of_file(file.name).value_or(0) + 1);
     if (metadata_.commit) world_ = std::max(world_, metadata_.commit->world_size);
+    if (world_ > kWorldSizeMax)
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{} says that {} ranks wrote it, and {} is the most: lay it out over fewer with --world",
+                              conversion.source().name(), world_, kWorldSizeMax));
   }
 
   int world() const { return world_; }
@@ -83,7 +88,7 @@ class Layout {
 // Gives the writer what it asks for, as it asks for it.
 class ConversionPlanner : public SavePlanner {
  public:
-  ConversionPlanner(Conversion& conversion, const std::vector<SavePlan>&) : conversion_(conversion) {
+  explicit ConversionPlanner(Conversion& conversion) : conversion_(conversion) {
     for (const ConvertedKey& key : conversion.keys()) keys_[key.key] = &key;
   }
   void set_up_planner(const StateDict&, int, bool) override {}
@@ -169,6 +174,14 @@ WriteResults results_of(const LogJson& entry) {
   return results;
 }
 
+// Whether files of save `id` are what `metadata` names, or retires: readers that began before the record was replaced still read those.
+bool needs(const Metadata& metadata, const std::string& id) {
+  if (metadata.save_id == id) return true;
+  if (metadata.commit && std::count(metadata.commit->retired.begin(), metadata.commit->retired.end(), id) > 0) return true;
+  return std::any_of(metadata.files.begin(), metadata.files.end(),
+                     [&](const FileInfo& file) { return save_id_of_file(file.name) == id; });
+}
+
 // Whether all files are there as they were written.
 bool are_there(Store& store, const WriteResults& results) {
   return std::all_of(results.files.begin(), results.files.end(), [&](const FileResult& file) {
@@ -178,16 +191,24 @@ bool are_there(Store& store, const WriteResults& results) {
 
 class DcpConversion {
  public:
-  DcpConversion(Conversion& conversion, const std::string& directory)
+  DcpConversion(Conversion& conversion, Layout layout, const std::string& directory)
       : conversion_(conversion),
         directory_(directory),
         store_(open_store(directory)),
-        layout_(conversion),
+        layout_(std::move(layout)),
         log_((std::filesystem::path(directory) / kLogName).string(), identity()) {
     for (const LogJson& entry : log_.stale())
       if (entry.contains("save_id")) remove_files(entry.at("save_id"));
-    if (log_.entries().empty()) log_.add({{"save_id", make_save_id(random_hex(*system_random(), 128), "convert", 1)}});
-    log_.entries().front().at("save_id").get_to(save_id_);
+    const auto& entries = log_.entries();
+    for (first_ = entries.size(); first_ > 0 && !entries[first_ - 1].contains("save_id");) --first_;
+    if (first_ > 0) {
+      entries[first_ - 1].at("save_id").get_to(save_id_);
+      const Replaced there = end_attempt(save_id_);
+      if (!there.generation || !needs(*there.generation, save_id_)) return;
+    }
+    save_id_ = make_save_id(random_hex(*system_random(), 128), "convert", 1);
+    log_.add({{"save_id", save_id_}});
+    first_ = entries.size();
   }
 
   Converted run() {
@@ -224,7 +245,7 @@ class DcpConversion {
   }
 
   // Whether there is something that the next run would go on from.
-  bool has_progress() const { return log_.entries().size() > 1; }
+  bool has_progress() const { return log_.entries().size() > first_; }
   void clean_up() noexcept {
     try {
       remove_files(save_id_);
@@ -259,15 +280,15 @@ class DcpConversion {
   std::vector<WriteResults> write_all(const std::vector<SavePlan>& plans, const CheckpointWriterOptions& options) {
     std::vector<WriteResults> results(plans.size());
     std::vector<bool> done(plans.size(), false);
-    for (const LogJson& entry : log_.entries()) {
-      if (!entry.contains("rank")) continue;
+    for (std::size_t i = first_; i < log_.entries().size(); ++i) {
+      const LogJson& entry = log_.entries()[i];
       const auto rank = entry.at("rank").get<std::size_t>();
       WriteResults written = results_of(entry);
       if (rank >= plans.size() || !are_there(*store_, written)) continue;
       results[rank] = std::move(written);
       done[rank] = converted_.resumed = true;
     }
-    ConversionPlanner planner(conversion_, plans);
+    ConversionPlanner planner(conversion_);
     for (std::size_t rank = plans.size(); rank-- > 0;) {
       if (done[rank]) continue;
       store_->remove(data_file_name(static_cast<int>(rank), 0, save_id_));  // half of it, of a run that was interrupted
@@ -280,8 +301,21 @@ class DcpConversion {
     return results;
   }
 
+  // Of a save that only who has the lock of the log may begin. Once it returns, `save_id` is not open, and what the record is, which is
+  // returned, tells whether it was published.
+  Replaced end_attempt(const std::string& save_id) const {
+    const auto is_among = [&](const std::vector<std::string>& ids) { return std::count(ids.begin(), ids.end(), save_id) > 0; };
+    if (is_among(store_->open_attempts())) store_->fence(save_id);
+    Replaced there = generation_to_replace(*store_);
+    if (is_among(store_->fenced_attempts())) store_->clear_attempt(save_id);
+    return there;
+  }
+
+  // Of a save that came to nothing. Those of one that was published stay, and where that cannot be told, all.
   void remove_files(const std::string& save_id) const {
     if (!is_save_id(save_id)) return;
+    const Replaced there = end_attempt(save_id);
+    if (!there.is_known || (there.generation && needs(*there.generation, save_id))) return;
     for (const ObjectInfo& file : store_->list("__"))
       if (save_id_of_file(file.name) == save_id) store_->remove(file.name);
   }
@@ -291,6 +325,7 @@ class DcpConversion {
   const std::shared_ptr<Store> store_;
   const Layout layout_;
   ConversionLog log_;
+  std::size_t first_ = 0;  // of the log's entries, that of this save
   std::string save_id_;
   Converted converted_;
 };
@@ -317,8 +352,9 @@ Converted convert_to_dcp(Conversion& conversion) {
                ? std::string()
                : fmt::format("the LibTorch in use cannot hold {}", to_string(key.stored.properties.dtype));
   });
+  Layout layout(conversion);
   store->create_root();
-  DcpConversion dcp(conversion, path.string());
+  DcpConversion dcp(conversion, std::move(layout), path.string());
   try {
     return dcp.run();
   } catch (const Error& failed) {

@@ -10,9 +10,34 @@ import resource
 import shutil
 import struct
 import zipfile
+import zlib
 
 import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WEIGHT, WRONG_USE
+
+
+def rename_in_record(path, name, other):
+    """As one may find in a record of PyTorch's that somebody else made. Without frames, which tell lengths and need not be."""
+    content, made = path.read_bytes(), b""
+    operations = [(position, opcode, argument) for opcode, argument, position in pickletools.genops(content)]
+    for (position, opcode, argument), (stop, _, _) in zip(operations, operations[1:] + [(len(content), None, None)]):
+        if opcode.name == "SHORT_BINUNICODE" and argument == name:
+            made += b"\x8c" + bytes([len(other)]) + other.encode()
+        elif opcode.name != "FRAME":
+            made += content[position:stop]
+    path.write_bytes(made)
+
+
+# Field 16 of the section, `commit`, of which field 3 is the world size; decoders merge what comes twice.
+COMMIT_OF_70000_RANKS = b"\x82\x01\x04" + b"\x18\xf0\xa2\x04"
+
+
+def add_to_section(path, fields):
+    """To that of a record of Cairn's, as storage/FORMAT.md describes it."""
+    record, footer = path.read_bytes()[:-32] + fields, path.read_bytes()[-32:]
+    offset, length = struct.unpack("<QQ", footer[:16])
+    record += struct.pack("<QQ", offset, length + len(fields)) + footer[16:28]
+    path.write_bytes(record + struct.pack("<I", zlib.crc32(record)))
 
 
 class Convert(Command):
@@ -153,7 +178,7 @@ class ConvertTo(Command):
         self.assertEqual(self.keys(nested)["model.inner.weight"]["path"], ["model", "inner.weight"])
         file, _ = self.convert(source, "chosen.pt", "--to", "torch", *options)
         self.same(target, file)
-        done = cairn("convert", "--to", "dcp", *options, source, self.root / "last")
+        done = cairn("convert", *options, source, self.root / "last", "--to", "dcp")
         self.assertEqual(done.returncode, FINE, done.stderr)
         self.same(target, self.root / "last")
 
@@ -250,6 +275,83 @@ class ConvertTo(Command):
         _, done = self.convert(source, "a.pt", *options, "--exclude", "model.flags")
         self.assertNotIn("gone on", done.stdout)
         self.same(source, self.root / "a.pt", "--tensors", "large", "--tensors", "model.weight")
+
+    def test_nor_with_one_that_gives_the_same_names_to_other_keys(self):
+        source, options = FIXTURES / "fsdp_even", ("--to", "dcp", "--world", "3", "--select", "*.step", "--select")
+        averages, squares = (*options, "*exp_avg"), (*options, "*exp_avg_sq", "--rename", "exp_avg_sq$=exp_avg")
+        whole, _ = self.convert(source, "whole", *averages)
+        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
+        self.interrupted(source, "part", sizes[-1] - 10, *squares)
+        target, done = self.convert(source, "part", *averages)
+        self.assertNotIn("gone on", done.stdout)
+        self.same(whole, target)
+        self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
+
+    def interrupted_directory(self, source, name, *options):
+        """A conversion over three ranks that was interrupted; what its log holds."""
+        whole, _ = self.convert(source, "whole_" + name, "--to", "dcp", "--world", "3", *options)
+        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
+        target = self.interrupted(source, name, sizes[-1] - 100, "--to", "dcp", "--world", "3", *options)
+        return target, (target / ".cairn-convert.log").read_text()
+
+    def test_one_that_was_killed_while_it_published_is_gone_on_with(self):
+        source = self.checkpoint()
+        for has_record, mark in ((False, ".attempt-"), (True, ".attempt-"), (False, ".fenced-")):
+            name = f"part{mark}{has_record}"
+            target, log = self.interrupted_directory(source, name)
+            attempt = target / (mark + json.loads(log.splitlines()[1])["save_id"])
+            attempt.mkdir()
+            if has_record:
+                (attempt / "commit").write_bytes(b"half of it")
+            written = {path.name: path.stat().st_mtime_ns for path in target.glob("*.distcp")}
+            _, done = self.convert(source, name, "--to", "dcp", "--world", "3")
+            self.assertIn("gone on from where it was interrupted", done.stdout)
+            self.same(source, target)
+            self.damaged(FINE, target)
+            self.assertEqual([name for name, time in written.items() if (target / name).stat().st_mtime_ns != time], [])
+            self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
+
+    def test_a_log_that_was_left_beside_a_checkpoint_takes_nothing_of_it(self):
+        source = self.checkpoint()
+        options = ("--to", "dcp", "--world", "3", "--force")
+        for another in ((), ("--cast", "bfloat16")):
+            name = "part" + "".join(another)
+            target, log = self.interrupted_directory(source, name)
+            self.convert(source, name, "--to", "dcp", "--world", "3")
+            (target / ".cairn-convert.log").write_text(log)
+            before = (target / ".metadata").read_bytes()
+            self.convert(source, name, *options, *another, code=FOUND_BAD,
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
+            self.assertEqual((target / ".metadata").read_bytes(), before)
+            self.damaged(FINE, target)
+            self.same(source, target)
+            self.convert(source, name, *options, *another)
+            self.damaged(FINE, target)
+            self.assertNotEqual((target / ".metadata").read_bytes(), before)
+            self.assertFalse((target / ".cairn-convert.log").exists())
+
+    def test_a_log_that_is_a_link_leads_nowhere(self):
+        (self.root / "precious").write_text("precious")
+        (self.root / "a.pt.cairn-partial.log").symlink_to("precious")
+        self.fails(WRONG_USE, "convert", self.checkpoint(), self.root / "a.pt", "--to", "torch", text="symbolic links")
+        self.assertEqual((self.root / "precious").read_text(), "precious")
+
+    def test_ranks_of_which_there_cannot_be_so_many(self):
+        for rank in (65536, 2**31 - 1):
+            source = self.fixture("single")
+            (source / "__0_0.distcp").rename(source / f"__{rank}_0.distcp")
+            rename_in_record(source / ".metadata", "__0_0.distcp", f"__{rank}_0.distcp")
+            target, _ = self.convert(source, "out", "--to", "dcp")
+            self.same(source, target)
+            self.assertEqual(json.loads(cairn("inspect", target, "--json").stdout)["world_size"], 1)
+            shutil.rmtree(source)
+            shutil.rmtree(target)
+        source = self.checkpoint()
+        add_to_section(source / ".metadata", COMMIT_OF_70000_RANKS)
+        self.fails(FOUND_BAD, "convert", source, self.root / "out", "--to", "dcp", text="70000 ranks wrote it")
+        self.assertFalse((self.root / "out").exists())
+        target, _ = self.convert(source, "out", "--to", "dcp", "--world", "2")
+        self.same(source, target)
 
     def test_an_interrupted_directory_is_gone_on_with(self):
         source = self.checkpoint()

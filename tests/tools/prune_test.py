@@ -92,7 +92,7 @@ class Prune(Command):
 
     def test_wrong_use(self):
         for options in ([], ["--keep", "all"], ["--keep", "last=0"], ["--keep", "every=x"], ["--keep", "best=2"], ["--keep", "best=2:"],
-                        ["--keep", "best=2::higher"], ["--keep", "last=1", "--keep", "last=2"], ["--keep", "every=20", "--keep", "every=10"],
+                        ["--keep", "best=2::higher"], ["--keep", "last=1", "--keep", "last=2"], ["--keep", "every=2", "--keep", "every=1"],
                         ["--keep", "best=1:loss", "--keep", "best=2:loss:lower"]):
             self.prune(*options, "--yes", code=WRONG_USE)
         self.fails(WRONG_USE, "prune", self.root / "step_10", "--keep", "last=1", text="not a run")
