@@ -90,7 +90,7 @@ torch::Tensor parallel_affine(const torch::Tensor& bias, const ParallelArgument*
     }
     torch::Tensor output = parallel_product(input, weight);
     if (alpha.toDouble() != 1) output = output * alpha;
-    return bias.defined() ? at::add(output, bias, beta) : output;
+    return bias.defined() ? at::add(output, bias.to(output.scalar_type()), beta) : output;  // autocast has cast the output alone
   }
   const torch::Tensor own_bias = parallel_bias != nullptr ? parallel_bias->local() : bias;
   if (own_bias.defined() && own_bias.size(-1) != weight.local().size(1)) {
@@ -123,6 +123,9 @@ torch::Tensor parallel_embedding(const ParallelArgument& weight, const torch::Te
     throw Error(ErrorCode::kInvalidArgument, "parallel layer: an index is out of range for the " +
                                                  std::to_string(parameter.size[0]) + " rows of \"" + parameter.name + '"');
   }
+  if (!indices.is_cpu() && indices.numel() > 0)
+    at::_assert_async(
+        (indices >= 0).logical_and(indices < parameter.size[0]).all());  // the device's own error, as that of a plain layer
   const std::int64_t count = part.size(0);
   const std::int64_t chunk = (parameter.size[0] + parameter.group().size() - 1) / parameter.group().size();
   const std::int64_t begin = std::min(parameter.size[0], chunk * parameter.group().rank());

@@ -172,6 +172,26 @@ TEST_CASE("parallelize: rows of what is fully sharded already may be more on one
   });
 }
 
+TEST_CASE("parallelize: under autocast layers give the type that plain ones give") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Linear columns(4, 8), rows(8, 4);
+    columns->to(rank_device());
+    rows->to(rank_device());
+    parallelize(*columns, ProcessMesh(group), {{"", ColwiseParallel{}}});
+    parallelize(*rows, ProcessMesh(group), {{"", RowwiseParallel{}}});
+    const auto device = rank_device().type();
+    const training::Autocast before = training::autocast_on(device);
+    training::set_autocast_on(device, {true, torch::kBFloat16});
+    for (const std::vector<std::int64_t>& size : {std::vector<std::int64_t>{3, 4}, std::vector<std::int64_t>{2, 3, 4}}) {
+      const torch::Tensor part = columns(here(torch::ones(size)));
+      CHECK((part.scalar_type() == torch::kBFloat16));
+      CHECK((rows(part).scalar_type() == torch::kBFloat16));
+    }
+    at::autocast::clear_cache();
+    training::set_autocast_on(device, before);
+  });
+}
+
 TEST_CASE("parallelize: what a cut parameter cannot do is an error that says what to do") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = perceptron(6, 4, 8);
