@@ -130,6 +130,12 @@ class CallFinder {
     }
   }
 
+  // Events are missing between those that were taken and the next one.
+  void pass_gap() {
+    if (current_) put_away();
+    next_first_ = 0;
+  }
+
   std::vector<Call> calls() && {
     if (current_) calls_.push_back(std::move(*current_));
     return std::move(calls_);
@@ -139,6 +145,10 @@ class CallFinder {
   void close(const ObservedEvent& event) {
     // The others may have called before this rank, and told its coordinator.
     next_first_ = outcome_id_ != 0 ? outcome_id_ + 1 : event.id;
+    put_away();
+  }
+
+  void put_away() {
     outcome_id_ = 0;
     calls_.push_back(std::move(*current_));
     current_.reset();
@@ -225,7 +235,8 @@ class Grouping {
 
 bool is_earlier(const TracedFile& a, const TracedFile& b) {
   const auto key = [](const TracedFile& file) {
-    return std::make_tuple(file.header->incarnation, file.header->rank, file.header->source, file.header->part);
+    const TraceHeader& header = *file.header;  // rings are of one part each, and go by time
+    return std::make_tuple(header.incarnation, header.rank, header.source, header.part, header.wall);
   };
   return key(a) < key(b);
 }
@@ -286,14 +297,19 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   std::sort(readable.begin(), readable.end(), is_earlier);
 
   // By job and rank; a rank's files follow one another.
-  std::map<std::tuple<std::string, int, std::uint32_t>, CallFinder> finders;
+  using FinderKey = std::tuple<std::string, int, std::uint32_t>;
+  std::map<FinderKey, CallFinder> finders;
   const auto names = std::make_shared<TraceNames>();
   std::set<std::pair<std::string, int>> streams;
+  std::map<std::pair<std::string, int>, std::uint64_t> last_in_rings;  // ids
   for (auto& file : readable) {
     const TraceHeader& header = *file.header;
     const std::pair<std::string, int> whose(header.incarnation, header.rank);
     if (header.source == TraceSource::kStream) streams.insert(whose);
-    const bool is_of_stream = header.source == TraceSource::kRing && streams.count(whose) != 0;  // its events are in that
+    const bool is_ring = header.source == TraceSource::kRing;
+    const bool is_of_stream = is_ring && streams.count(whose) != 0;  // its events are in that
+    std::uint64_t& last_in_ring = last_in_rings[whose];
+    const std::uint64_t known = last_in_ring;  // up to there, from rings that were written before this one
     TracedJob& job = jobs[header.incarnation];
     if (job.incarnation.empty()) {
       job.incarnation = header.incarnation;
@@ -307,7 +323,17 @@ TraceDirectory::TraceDirectory(const std::string& path) {
       ObservedEvent event;
       while (reader.next(event)) {
         ++file.events;
-        if (event.checkpointer != 0 && !is_of_stream) finders[{header.incarnation, header.rank, event.checkpointer}].take(event);
+        if (is_of_stream) continue;
+        if (is_ring) {
+          if (event.id <= known) continue;
+          if (known != 0 && last_in_ring == known && event.id != known + 1)
+            for (auto finder = finders.lower_bound(FinderKey{header.incarnation, header.rank, 0});
+                 finder != finders.end() && std::get<0>(finder->first) == whose.first && std::get<1>(finder->first) == whose.second;
+                 ++finder)
+              finder->second.pass_gap();
+          last_in_ring = std::max(last_in_ring, event.id);
+        }
+        if (event.checkpointer != 0) finders[{header.incarnation, header.rank, event.checkpointer}].take(event);
       }
       file.damage = reader.damage();
       file.bytes_cut = reader.bytes_cut();
@@ -329,11 +355,11 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   std::sort(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
 }
 
-const TracedAttempt* TraceDirectory::most_interesting() const {
+const TracedAttempt* TraceDirectory::most_interesting(const Fits& fits) const {
   const TracedAttempt* best = nullptr;
   for (const auto& attempt : attempts_)
-    if (attempt.went_wrong()) best = &attempt;
-  return best == nullptr && !attempts_.empty() ? &attempts_.back() : best;
+    if (fits(attempt) && (best == nullptr || attempt.went_wrong() || !best->went_wrong())) best = &attempt;
+  return best;
 }
 
 Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max) const {
@@ -347,19 +373,23 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
     if (!file.header || !file.fault.empty() || file.header->incarnation != attempt.job) continue;
     const auto call = attempt.calls.find(file.header->rank);
     if (call == attempt.calls.end()) continue;
-    auto& events = trace.events[file.header->rank];
-    TraceFileReader reader(file.path, trace.names);
-    ObservedEvent event;
-    while (reader.next(event)) {
-      if (event.id < call->second.first_id || event.id > call->second.last_id) continue;
-      if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
-      if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
-      if (events.size() >= share) {
-        trace.truncated = true;
-        break;
+    try {
+      TraceFileReader reader(file.path, trace.names);
+      auto& events = trace.events[file.header->rank];
+      ObservedEvent event;
+      while (reader.next(event)) {
+        if (event.id < call->second.first_id || event.id > call->second.last_id) continue;
+        if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
+        if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
+        if (events.size() >= share) {
+          trace.truncated = true;
+          break;
+        }
+        event.text = trace.names->intern(event.text);
+        events.push_back(event);
       }
-      event.text = trace.names->intern(event.text);
-      events.push_back(event);
+    } catch (const Error& error) {
+      trace.unread.push_back(error.what());
     }
   }
   for (auto& [rank, events] : trace.events) {

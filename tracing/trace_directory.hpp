@@ -4,11 +4,12 @@
 //   cairn::Trace trace = traces.read(traces.attempts().back());      // the events of one save or load, on all ranks
 //   for (const auto& [rank, events] : trace.events) …                // in the order in which that rank recorded them
 //
-// From there on: trace_clocks.hpp aligns the ranks' clocks, trace_messages.hpp joins what was sent with what was handled, trace_chain.hpp
-// follows causes from rank to rank, trace_diagnosis.hpp says what a person wants to know first.
+// From there on: trace_messages.hpp joins what was sent with what was handled, and aligns the ranks' clocks by it; trace_chain.hpp follows
+// causes from rank to rank, trace_diagnosis.hpp says what a person wants to know first.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,6 +78,7 @@ struct Trace {
   TracedJob job;
   std::map<int, std::vector<ObservedEvent>> events;  // by rank, ascending ids
   bool truncated = false;                            // there were more than were asked for: the later ones are left out
+  std::vector<std::string> unread;                   // why a file could not be read again: a job that runs takes away its oldest
   std::shared_ptr<TraceNames> names;
 
   // Null if it is not there.
@@ -86,18 +88,21 @@ struct Trace {
 class TraceDirectory {
  public:
   // Reads all files `*.trace` in `path`, or `path` itself if it is one. Where there are none, but reports of failures (failure-*), it takes
-  // the latest of these. Keeps a record per call, no events. Throws kNotFound if there is nothing to read, saying what is there.
+  // the latest of these. What rings of one rank both hold counts once. Keeps a record per call, no events. Throws kNotFound if there is nothing
+  // to read, saying what is there.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }
   const std::vector<TracedFile>& files() const { return files_; }
   const std::vector<TracedJob>& jobs() const { return jobs_; }              // in the order in which they began
   const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // of all jobs, in the order in which they began
-  // What is looked at first: the last one that has failed (not by being cancelled), or never ended; else the last one. Null: there is none.
-  const TracedAttempt* most_interesting() const;
+  // What is looked at first, among those that `fits`: the last one that has failed (not by being cancelled), or never ended; else the last
+  // one. Null: there is none.
+  using Fits = std::function<bool(const TracedAttempt&)>;
+  const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 
   static constexpr std::size_t kEventsMax = 2'000'000;
-  // Reads the files again. Of each rank at most its share of `events_max`.
+  // Reads the files again; what cannot be read any more is left out, and told. Of each rank at most its share of `events_max`.
   Trace read(const TracedAttempt& attempt, std::size_t events_max = kEventsMax) const;
 
  private:

@@ -45,10 +45,11 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
     throw Error(ErrorCode::kNotFound, fmt::format("no save or load is in the traces of {}{}", directory.path(), faults));
   }
   const TracedAttempt* found = nullptr;
-  for (const auto& attempt : directory.attempts()) {
-    const bool is_better = found == nullptr || !choice.attempt.empty() || attempt.went_wrong() || !found->went_wrong();
-    if (fits(attempt, choice) && is_better) found = &attempt;
-  }
+  if (choice.attempt.empty())
+    found = directory.most_interesting([&](const auto& attempt) { return fits(attempt, choice); });
+  else
+    for (const auto& attempt : directory.attempts())
+      if (fits(attempt, choice)) found = &attempt;
   if (found == nullptr && !choice.after.empty() && choice.attempt.empty())
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));

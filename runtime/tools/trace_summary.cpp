@@ -125,6 +125,7 @@ std::string traces_line(const OpenedTrace& opened) {
   if (cut != 0) text += fmt::format("; {} cut off", cut);
   if (damaged != 0) text += fmt::format("; {} damaged", damaged);
   if (unreadable != 0) text += fmt::format("; {} cannot be read", unreadable);
+  if (!opened.trace.unread.empty()) text += fmt::format("; {} could not be read again", opened.trace.unread.size());
   if (opened.trace.truncated) text += "; too many events: the later ones are left out";
   if (opened.directory.jobs().size() > 1) text += fmt::format("; {} jobs are mixed here", opened.directory.jobs().size());
   text += fmt::format("; clocks agree within {}", human_duration(opened.clocks.error_max()));
@@ -177,6 +178,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["missing_ranks"] = opened.trace.job.missing;
   json["clock_error_seconds"] = in_seconds(opened.clocks.error_max());
   json["unaligned_ranks"] = opened.clocks.unaligned();
+  json["unread"] = opened.trace.unread;
   json["files"] = Json::array();
   for (const auto& file : opened.directory.files())
     json["files"].push_back({{"path", file.path},

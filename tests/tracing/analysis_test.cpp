@@ -380,6 +380,69 @@ TEST_CASE("trace directory: more events than are asked for are left out, and tha
   CHECK_FALSE(directory.read(directory.attempts().front()).truncated);
 }
 
+TEST_CASE("trace directory: a file that is gone since costs its own events only, and that is said") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 6});
+  const TraceDirectory directory(script.write());
+  std::filesystem::remove(script.path_of(1));
+  const Trace trace = directory.read(directory.attempts().front());
+  CHECK(trace.events.count(1) == 0);
+  CHECK(trace.events.at(0).size() == script.last_id(0));
+  REQUIRE(trace.unread.size() == 1);
+  CHECK(trace.unread.front().find(script.path_of(1)) != std::string::npos);
+  const auto messages = match_messages(trace);
+  const TraceClocks clocks(trace, messages);
+  CHECK(diagnose(trace, messages, clocks).end == TracedEnd::kSucceeded);
+}
+
+// The last events of each of four saves.
+struct SavesOfOneRank {
+  SavesOfOneRank() {
+    for (std::uint64_t save = 1; save <= 4; ++save) {
+      script.set_attempt(save);
+      script_good_save(script, {5}, 100.0 * static_cast<double>(save), save);
+      ends.push_back(script.last_id(0));
+    }
+  }
+  ScriptedTraces script{1};
+  std::vector<std::uint64_t> ends;
+};
+
+TEST_CASE("trace directory: what rings of one rank both hold counts once, whatever their names") {
+  const SavesOfOneRank whole;
+  const TraceDirectory expected(whole.script.write());
+  REQUIRE(expected.attempts().size() == 4);
+  const SavesOfOneRank it;
+  it.script.write_ring("b.trace", 0, 1, it.ends[2] - 3, 399);  // within the third save, then from within the second one on
+  it.script.write_ring("a.trace", 0, it.ends[0] + 4, it.ends[3], 500);
+  const TraceDirectory directory(it.script.directory());
+  REQUIRE(directory.attempts().size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const TracedAttempt& attempt = directory.attempts()[i];
+    const TracedAttempt& wanted = expected.attempts()[i];
+    CHECK(attempt.counter == i + 1);
+    CHECK(attempt.operation == "save");
+    CHECK(attempt.calls.at(0).has_ended);
+    CHECK(attempt.calls.at(0).first_id == wanted.calls.at(0).first_id);
+    CHECK(attempt.calls.at(0).last_id == wanted.calls.at(0).last_id);
+    CHECK(directory.read(attempt).events.at(0).size() == expected.read(wanted).events.at(0).size());
+  }
+}
+
+TEST_CASE("trace directory: what comes after a gap between two rings is another call") {
+  const SavesOfOneRank it;
+  it.script.write_ring("a.trace", 0, 1, it.ends[0] - 2, 150);
+  it.script.write_ring("b.trace", 0, it.ends[2] - 2, it.ends[3], 500);
+  const TraceDirectory directory(it.script.directory());
+  std::vector<std::uint64_t> counters;
+  for (const auto& attempt : directory.attempts()) counters.push_back(attempt.counter);
+  CHECK(counters == std::vector<std::uint64_t>{1, 3, 4});
+  CHECK_FALSE(directory.attempts()[0].has_ended());
+  CHECK(directory.attempts()[0].calls.at(0).last_id == it.ends[0] - 2);
+  CHECK(directory.attempts()[1].calls.at(0).first_id == it.ends[2] - 2);
+  CHECK(directory.attempts()[1].has_ended());
+}
+
 TEST_CASE("trace directory: the failed one is looked at first, a cancelled one is not") {
   ScriptedTraces script(1);
   const auto end_with = [&](std::uint64_t counter, double begin, const char* kind) {
@@ -396,6 +459,8 @@ TEST_CASE("trace directory: the failed one is looked at first, a cancelled one i
   const TraceDirectory directory(script.write());
   REQUIRE(directory.attempts().size() == 4);
   CHECK(directory.most_interesting()->counter == 2);
+  CHECK(directory.most_interesting([](const auto& attempt) { return attempt.counter != 2; })->counter == 4);
+  CHECK(directory.most_interesting([](const auto&) { return false; }) == nullptr);
   CHECK(directory.attempts()[3].was_cancelled);
 }
 

@@ -32,7 +32,7 @@ class ScriptedTraces {
     event.id = events.size() + 1;
     event.rank = rank;
     event.time = at_ms(time + 1e6 * (rank + 1));
-    event.wall_time = WallTime(std::chrono::seconds(1'700'000'000)) + (at_ms(time + ahead_[rank]) - at_ms(0));
+    event.wall_time = wall_at(rank, time);
     if (event.checkpointer == 0 && event.name != "LinkDown") event.checkpointer = kCheckpointer;
     if (event.attempt == 0 && event.kind != EventKind::kCall) event.attempt = attempt_;
     events.push_back(event);
@@ -123,9 +123,24 @@ class ScriptedTraces {
     }
     return place;
   }
+  // What a ring held of that rank: events `first` to `last`, at that moment of the world.
+  void write_ring(const std::string& name, int rank, std::uint64_t first, std::uint64_t last, double time) const {
+    const auto& events = events_.at(rank);
+    TraceHeader header = header_of(rank, world_size_, incarnation_);
+    header.source = TraceSource::kRing;
+    header.wall = wall_at(rank, time);
+    write_trace_file(directory_.path() + "/" + name, header,
+                     {events.begin() + static_cast<std::ptrdiff_t>(first) - 1, events.begin() + static_cast<std::ptrdiff_t>(last)});
+  }
+  // The id of the last event so far; 0: there is none.
+  std::uint64_t last_id(int rank) const { return events_.count(rank) == 0 ? 0 : events_.at(rank).size(); }
   const std::string& directory() const { return directory_.path(); }
 
  private:
+  WallTime wall_at(int rank, double time) const {
+    const auto ahead = ahead_.find(rank);
+    return WallTime(std::chrono::seconds(1'700'000'000)) + (at_ms(time + (ahead == ahead_.end() ? 0 : ahead->second)) - at_ms(0));
+  }
   static ObservedEvent named(EventKind kind, std::string_view name, std::string_view actor) {
     ObservedEvent event;
     event.kind = kind;
