@@ -62,7 +62,8 @@ Shown read_shown(TensorSource& source, const std::string& key, const Box& box, b
     shown.sizes[dim] = 2 * kEnds;
   }
   if (volume(shown.sizes) > kInMemoryMax)
-    throw WrongUse(fmt::format("{} elements are too many to show at once: ask for a part with --slice", volume(shown.sizes)));
+    throw WrongUse(fmt::format("{} elements are too many to show at once, {} at most: ask for a part with --slice",
+                               volume(shown.sizes), kInMemoryMax));
   // Each of the two ends of each dimension that has a gap.
   for (std::uint64_t corner = 0; corner < (std::uint64_t{1} << dims); ++corner) {
     Box from = box;
@@ -211,8 +212,8 @@ void add_cat(CLI::App& app, Run& chosen) {
   command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
   command->add_option("KEY", options->key, "The key, as cairn inspect --json has it")->required();
   command->add_option("--slice", options->slice, "Which part: a range, a number or ':' for each dimension")->type_name("0:4,:");
-  command->add_flag("--full", options->full, "All elements, however many");
-  command->add_flag("--json", options->json, "Print JSON, with all elements");
+  command->add_flag("--full", options->full, "All elements: 2^28 of them at most");
+  command->add_flag("--json", options->json, "Print JSON, with all elements: as many at most");
   command->callback([options, &chosen] { chosen = [options] { return cat(*options); }; });
 }
 

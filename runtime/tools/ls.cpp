@@ -20,8 +20,8 @@ constexpr const char* kLsExamples = R"(Examples:
   cairn ls run --json       the same for programs
 
 A checkpoint is damaged if its record cannot be read, or a file that the record names is missing or has another length; no data is
-read: cairn verify does that. Leftovers are of saves that have not ended, or of removals: the next save takes them away, and so does
-cairn prune --leftovers.)";
+read: cairn verify does that. Ends with 1 if any is damaged. Leftovers are of saves that have not ended, or of removals: the next save takes them
+away, and so does cairn prune --leftovers.)";
 
 struct LsOptions {
   std::string run;
@@ -116,7 +116,9 @@ int ls(const LsOptions& options) {
     print_run_json(open_store(options.run)->url(), contents);
   else
     print_run(contents);
-  return kFine;
+  const bool all_sound = std::all_of(contents.checkpoints.begin(), contents.checkpoints.end(),
+                                     [](const ListedCheckpoint& one) { return one.fault.empty(); });
+  return all_sound ? kFine : kFoundBad;
 }
 
 }  // namespace

@@ -104,8 +104,17 @@ const TracedAttempt* slowest_beside(const TraceDirectory& directory, const Trace
   return found;
 }
 
+TraceDirectory open_traces(const std::string& path) {
+  try {
+    return TraceDirectory(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    throw WrongUse(error.what());
+  }
+}
+
 OpenedTrace::OpenedTrace(const TraceChoice& choice)
-    : directory(choice.directory),
+    : directory(open_traces(choice.directory)),
       trace(directory.read(choose(directory, choice))),
       messages(match_messages(trace)),
       clocks(trace, messages),
@@ -194,7 +203,7 @@ Json to_json(const TracedAttempt& attempt) {
 void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
 
 int trace_list(const TraceChoice& choice) {
-  const TraceDirectory directory(choice.directory);
+  const TraceDirectory directory = open_traces(choice.directory);
   const auto end_of = [](const TracedAttempt& attempt) {
     if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
     return attempt.has_ended() ? "succeeded" : "unfinished";

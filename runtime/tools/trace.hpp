@@ -52,11 +52,14 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
 int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-int trace_check(const TraceChoice& choice);
+int trace_check(const TraceChoice& choice);  // of whole jobs: of the choice `job` alone
 // `format`: "perfetto", "html". `path`: "" or "-": to standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by them ---------------------------------------------------------------------------------------------------------
+
+// WrongUse where no traces are, saying what is there.
+TraceDirectory open_traces(const std::string& path);
 
 // The chosen attempt with all that is computed of it.
 struct OpenedTrace {

@@ -90,7 +90,7 @@ void print(const TraceCheck& check) {
 }  // namespace
 
 int trace_check(const TraceChoice& choice) {
-  const TraceDirectory directory(choice.directory);
+  const TraceDirectory directory = open_traces(choice.directory);
   const TraceCheck check = check_traces(directory, choice.job);
   if (!check.has_compared()) {
     std::string reasons;

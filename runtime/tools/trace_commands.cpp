@@ -41,13 +41,17 @@ struct TraceOptions {
 };
 using SharedOptions = std::shared_ptr<TraceOptions>;
 
+void add_job(CLI::App& command, TraceChoice& choice) {
+  command.add_option("--job", choice.job, "Of which job: the beginning of its incarnation");
+  command.add_flag("--json", choice.json, "Print JSON");
+}
+
 void add_choice(CLI::App& command, TraceChoice& choice) {
   command.add_option("--attempt", choice.attempt,
                      "Which save or load: its number (2, save:2, load:2), save id, a part of the checkpoint's id, or 'last'");
-  command.add_option("--job", choice.job, "Of which job: the beginning of its incarnation");
   command.add_option("--after", choice.after,
                      "Only those that have begun after this time: 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
-  command.add_flag("--json", choice.json, "Print JSON");
+  add_job(command, choice);
 }
 
 void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
@@ -126,8 +130,10 @@ void add_trace(CLI::App& app, Run& chosen) {
   compared->add_option("--attempt", options->choice.attempt, "Which one of A, as for other commands");
   compared->add_option("--with", options->other.attempt, "Which one of B");
   compared->add_flag("--json", options->choice.json, "Print JSON");
-  add_of_one("check", "Have the state machines decide again on all that was recorded, and compare",
-             [](const TraceOptions& of) { return trace_check(of.choice); });
+  auto* const check = add("check", "Have the state machines decide again on all that was recorded, and compare",
+                          [](const TraceOptions& of) { return trace_check(of.choice); });
+  check->add_option("DIR", options->choice.directory, "Where the traces are")->required();
+  add_job(*check, options->choice);
   auto* const exported = add_of_one("export", "Write it in a format of other tools",
                                     [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
   exported

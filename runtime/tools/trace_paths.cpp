@@ -36,8 +36,8 @@ std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
 
 std::string bar(double from, double to, unsigned columns, char fill) {
   std::string text(columns, ' ');
-  const auto begin = static_cast<std::size_t>(std::max(0.0, from) * columns);
-  const auto end = static_cast<std::size_t>(std::min(1.0, to) * columns);
+  const auto begin = static_cast<std::size_t>(std::clamp(from, 0.0, 1.0) * columns);
+  const auto end = static_cast<std::size_t>(std::clamp(to, 0.0, 1.0) * columns);
   for (std::size_t i = begin; i <= std::min<std::size_t>(end, columns - 1); ++i) text[i] = fill;
   return text;
 }
@@ -137,7 +137,8 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       const double seconds = opened.seconds(opened.clocks.at(event));
       last = seconds;
       if (event.kind == EventKind::kFailure) {
-        const auto column = std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::max(0.0, seconds / whole) * columns));
+        const auto column =
+            std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::clamp(seconds / whole, 0.0, 1.0) * columns));
         row[column] = 'X';
       }
       if (event.kind == EventKind::kOutcome) {

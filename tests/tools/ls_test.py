@@ -4,7 +4,7 @@
 import json
 import os
 
-from cairn_command import cairn, Command, FINE, run_tests, WRONG_USE
+from cairn_command import cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
 
 
 class Ls(Command):
@@ -13,9 +13,9 @@ class Ls(Command):
         for name, step in (("step_10", 10), ("step_20", 20), ("step_5", 5)):  # in this order: going back is going on
             self.checkpoint("--step", str(step), name=name)
 
-    def told(self):
+    def told(self, code=FINE):
         done = cairn("ls", self.root, "--json")
-        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertEqual(done.returncode, code, done.stderr)
         return json.loads(done.stdout)
 
     def test_the_last_to_be_committed_comes_first(self):
@@ -34,13 +34,14 @@ class Ls(Command):
         next((self.root / "step_5").glob("*.distcp")).unlink()
         record = self.root / "step_20" / ".metadata"
         record.write_bytes(record.read_bytes()[:-10])
-        told = self.told()
+        told = self.told(code=FOUND_BAD)
         self.assertEqual((told["latest"], told["latest_sound"]), ("step_5", "step_10"))
         self.assertEqual({entry["name"]: entry["sound"] for entry in told["checkpoints"]},
                          {"step_5": False, "step_20": False, "step_10": True})
-        text = cairn("ls", self.root).stdout
-        self.assertRegex(text, "step_5 .*DAMAGED: .*latest")
-        self.assertRegex(text, "step_10 .*sound, latest that is sound")
+        done = cairn("ls", self.root)
+        self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+        self.assertRegex(done.stdout, "step_5 .*DAMAGED: .*latest")
+        self.assertRegex(done.stdout, "step_10 .*sound, latest that is sound")
 
     def test_leftovers_are_told_from_checkpoints(self):
         (self.root / "step_20" / ".metadata").unlink()
@@ -68,7 +69,7 @@ class Ls(Command):
             done = cairn("ls", self.root, preexec_fn=give_up_rights)
         except PermissionError:
             self.skipTest("only its owner may start cairn here")
-        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
         self.assertRegex(done.stdout, r"step_20 .*DAMAGED: .*permission")
         self.assertRegex(done.stdout, r"step_5 .*sound, latest")
         self.assertRegex(done.stdout, r"step_10 .*sound")

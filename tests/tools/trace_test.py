@@ -247,9 +247,10 @@ class GoodSave(TraceTest):
 
     def test_places_without_traces(self):
         said = f"holds no traces (rank-*.trace) and no reports of failed saves (failure-*), but {self.recording.traces} does"
-        self.assertIn(said, self.tell(self.recording.run, code=FOUND_BAD))
-        self.assertIn(said, self.tell(self.recording.root, code=FOUND_BAD))
-        self.assertIn("there is no", self.tell(self.recording.run + "/none", code=FOUND_BAD))
+        self.assertIn(said, self.tell(self.recording.run, code=WRONG_USE))
+        self.assertIn(said, self.tell(self.recording.root, code=WRONG_USE))
+        for command in ([], ["list"], ["check"], ["explain"]):
+            self.assertIn("there is no", self.tell(*command, self.recording.run + "/none", code=WRONG_USE))
         self.assertIn("is no trace", self.tell(os.path.join(self.recording.run, "report.0"), code=FOUND_BAD))
         self.assertIn("--help", self.tell(code=WRONG_USE))
 
@@ -400,6 +401,7 @@ class RecordedWithContents(TraceTest):
         self.check_says(self.tell("check", self.recording.traces), r"^the state machines decide as was recorded: \d{3} decisions of 5 machines of 4 ranks\n")
         told = self.told("check", self.recording.traces)
         self.assertEqual((told["agrees"], told["left_out"], [rank["gaps"] for rank in told["ranks"]]), (True, [], [[]] * WORLD))
+        self.tell("check", self.recording.traces, "--attempt", "1", code=WRONG_USE)  # it is of whole jobs
 
     def test_other_commands_read_it_too(self):
         self.check_says(self.summary(), "FAILED", "failed +rank 2 lost in write")
@@ -444,7 +446,7 @@ class RecordedWithContents(TraceTest):
         empty = os.path.join(self.recording.root, "empty")
         os.mkdir(empty)
         for command in ((), ("explain",), ("check",), ("timeline",)):
-            self.assertIn("holds no traces", self.tell(*command, empty, code=FOUND_BAD))
+            self.assertIn("holds no traces", self.tell(*command, empty, code=WRONG_USE))
 
     def test_what_failed_saves_leave_cannot_be_gone_through_again(self):
         text = self.tell("check", self.recording.run, code=FOUND_BAD)
