@@ -1,4 +1,6 @@
 // Training state saved and loaded by rank processes: part of it, and over what was there.
+#include <filesystem>
+
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -98,5 +100,7 @@ TEST_CASE("B2.8 saving again replaces the content, and overwrite=false refuses t
 }
 
 TEST_CASE("B3.3 the same through a URL-selected store, beginning in an existing empty directory") {
-  check_overwriting("file://" + shared_directory(), true);
+  const std::string directory = shared_directory() + "/empty";  // the report of the failed save is left beside it
+  std::filesystem::create_directory(directory);
+  check_overwriting("file://" + directory, true);
 }
