@@ -35,7 +35,8 @@ struct SaveOptions {
   bool no_dist = false;        // this rank alone, whatever `world` says: after DCP's no_dist
   int coordinator_rank = 0;    // who plans for all and publishes
   // For the whole call, until its outcome: then the call ends on all ranks as if this one had cancelled it (see cancellation.hpp), with
-  // code kDeadline, naming whom it waited for. Zero or less: at once. This rank's own: other ranks may have another one, or none.
+  // code kDeadline, naming whom it waited for. Zero or less: at once. This rank's own: other ranks may have another one, or none. The call
+  // begins when the asynchronous saves that this checkpointer has in flight have ended: `wait_for_saves` has a deadline for those.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;          // this rank's own, as the deadline is
   std::optional<std::int64_t> step;                  // the trainer's iteration, kept in the checkpoint

@@ -120,7 +120,9 @@ struct PrometheusMetrics::Implementation {
     std::lock_guard lock(mutex);
     Exposition exposition;
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
-    exposition.sample("cairn_build_info", {{"version", kVersion}}, "1");
+    Labels build{{"version", kVersion}};
+    if (const char* const rank = std::getenv("RANK")) build.emplace_back("rank", rank);  // beside the files of others
+    exposition.sample("cairn_build_info", build, "1");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
     return exposition.take();
   }

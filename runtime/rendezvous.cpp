@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include <torch/version.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -371,6 +373,8 @@ Place place_in_environment() {
   place.master_port = number("MASTER_PORT", required_variable("MASTER_PORT"), 1, 65535);
   const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   place.agent_hosts = agent != nullptr && std::string(agent) == "True";
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (restarts != nullptr) place.restarts = number("TORCHELASTIC_RESTART_COUNT", restarts, 0, std::numeric_limits<int>::max());
   return place;
 }
 
@@ -430,10 +434,12 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
   const std::string address = join_address(place.master_host, place.master_port);
   deadline = bounded_wait(deadline);
-  return bounded_talk<c10::intrusive_ptr<c10d::Store>>(
+  auto store = bounded_talk<c10::intrusive_ptr<c10d::Store>>(
       [=] { return try_open_store(place, address, deadline); }, deadline,
       "rank " + std::to_string(place.rank) + ": who listens at " + address +
           " (MASTER_ADDR, MASTER_PORT) does not speak as a store does; see which program it is");
+  if (!place.agent_hosts) return store;
+  return c10::make_intrusive<c10d::PrefixStore>("cairn/life_" + std::to_string(place.restarts), std::move(store));
 }
 
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,

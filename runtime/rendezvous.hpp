@@ -23,13 +23,16 @@ struct Place {
   std::string master_host;
   int master_port = 0;
   bool agent_hosts = false;  // the launcher's agent serves the store, no rank does
+  int restarts = 0;          // of the job, which that store outlives
 };
 
-// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT. Throws kInvalidArgument naming the one that is
+// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's TORCHELASTIC_USE_AGENT_STORE and
+// TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is
 // missing or malformed.
 Place place_in_environment();
 
-// The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already. Throws kDeadline if rank 0
+// The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already; of an agent's, each life of the job
+// sees its own keys only. Throws kDeadline if rank 0
 // does not offer it in time, or who listens there says nothing; kUnavailable.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline);
 

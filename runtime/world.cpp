@@ -280,7 +280,7 @@ struct World::Implementation {
   std::string key_context;             // what the keys of links are derived for: the first of the worlds that follow one another
   Secret secret;                       // of the job; empty: none, or a world in one process
   std::shared_ptr<Door> door;          // shared by the worlds that follow one another
-  bool rejoined = false;
+  std::atomic<bool> rejoined{false};
   c10::intrusive_ptr<c10d::Store> store;  // of the environment; may be hosted here, and used by the trainer
   std::mutex mutex;
   std::set<std::string> checkpointers;
@@ -435,8 +435,11 @@ World World::rejoin(const std::vector<int>& survivors) const {
                 "rank " + std::to_string(self.rank) +
                     " has rejoined others from this world already: go on from the world that it got then");
   implementation_->runtime.shutdown(self.options.shutdown_deadline);
-  if (self.process)
-    return Implementation::meet(self.process->next(survivors), new_rank, static_cast<int>(survivors.size()), self.options);
+  if (self.process) {
+    World world = Implementation::meet(self.process->next(survivors), new_rank, static_cast<int>(survivors.size()), self.options);
+    implementation_->rejoined = true;
+    return world;
+  }
   const auto patience = bounded_wait(self.options.assemble_deadline);
   const auto arrival = std::make_shared<Arrival>();
   arrival->deadline = system_clock().now() + patience;

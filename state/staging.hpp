@@ -21,7 +21,7 @@ struct StagingOptions {
   // right before `optimizer.step()`.
   bool block_on_staging = true;
   // What comes from devices is put into page-locked memory, so that copying it keeps no thread busy; where there is none to be had, into
-  // plain memory.
+  // plain memory. LibTorch's allocator of page-locked memory takes the next power of two, and keeps what is given back for later.
   bool use_pinned_memory = true;
   // Host memory of all copies of this checkpointer together, those in flight and those kept; bytes, 0: no bound. A save that needs more
   // fails with kPrecondition on all ranks.

@@ -128,6 +128,18 @@ Replaced generation_to_replace(Store& store) {
   return replaced;
 }
 
+bool tells_of_the_record(const Error& error) noexcept {
+  switch (error.code()) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kInternal:
+    case ErrorCode::kDeadline:
+    case ErrorCode::kCancelled:
+      return false;
+    default:
+      return true;
+  }
+}
+
 std::uint64_t next_commit_sequence(Store& run) {
   std::vector<ObjectName> records{kCommitRecordName};
   try {
@@ -137,10 +149,12 @@ std::uint64_t next_commit_sequence(Store& run) {
   }
   std::uint64_t largest = 0;
   for (const ObjectName& record : records) {
-    succeeds([&] {
+    try {
       const auto head = read_commit_head(run, record);
       if (head && head->sequence <= kSequenceMax) largest = std::max(largest, head->sequence);
-    });
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+    }
   }
   return largest + 1;
 }

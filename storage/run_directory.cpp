@@ -27,11 +27,6 @@ bool take_digits(std::string& text) {
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// Whether an error says what is wrong with one checkpoint; others may be gone when the store is asked again.
-bool tells_of_the_record(const Error& error) {
-  return error.code() != ErrorCode::kUnavailable && error.code() != ErrorCode::kInternal;
-}
-
 // The last two steps of taking a checkpoint away: what nothing refers to any more.
 void remove_data(Store& place, const std::vector<ObjectInfo>& files) {
   for (const ObjectInfo& file : files)
@@ -151,11 +146,16 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint)
   const std::shared_ptr<Store> place = open(checkpoint.name);
   // The order of these is what makes removing safe: see the header.
   const std::vector<ObjectInfo> files = place->list("__");
-  if (!place->open_attempts().empty()) return "a save to it has begun, and has not ended";
+  std::vector<std::string> open = place->open_attempts();
+  // Whoever saved it may have died when it was there, and before its attempt was taken away.
+  const auto own = std::remove(open.begin(), open.end(), checkpoint.head.save_id);
+  const bool has_own = own != open.end();
+  if (own != open.begin()) return "a save to it has begun, and has not ended";
   if (is_pinned(checkpoint.name)) return "it is pinned";
   const auto head = read_commit_head(*place);
   if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
   place->retract();
+  if (has_own) place->fence(checkpoint.head.save_id);
   remove_data(*place, files);
   return std::nullopt;
 }

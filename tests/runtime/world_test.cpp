@@ -81,7 +81,8 @@ TEST_CASE("the environment is read as the launchers write it") {
                                  {"LOCAL_RANK", "1"},
                                  {"MASTER_ADDR", "localhost"},
                                  {"MASTER_PORT", "29500"},
-                                 {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+                                 {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                 {"TORCHELASTIC_RESTART_COUNT", "3"}});
   const Place place = place_in_environment();
   CHECK(place.rank == 2);
   CHECK(place.world_size == 4);
@@ -89,6 +90,7 @@ TEST_CASE("the environment is read as the launchers write it") {
   CHECK(place.master_host == "localhost");
   CHECK(place.master_port == 29500);
   CHECK(place.agent_hosts);
+  CHECK(place.restarts == 3);
 }
 
 TEST_CASE("a variable that is missing or malformed is named") {
@@ -163,6 +165,30 @@ TEST_CASE("the trainer's own store serves, and stays usable") {
           mine->set("after " + std::to_string(rank), {1});
         }) == kNoErrors2);
   CHECK(server->check({"after 0", "after 1"}));
+}
+
+TEST_CASE("a job that torchrun starts again meets in its agent's store, whoever came to that before") {
+  StoreLeakCheck leaks;
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agents = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto store_of = [&](int rank, int restarts) {
+    Place place;
+    place.rank = rank;
+    place.world_size = 2;
+    place.master_host = "127.0.0.1";
+    place.master_port = agents->getPort();
+    place.agent_hosts = true;
+    place.restarts = restarts;
+    return open_store(place, std::chrono::minutes(1));
+  };
+  WorldOptions impatient;
+  impatient.assemble_deadline = milliseconds(300);
+  CHECK(contains(on_threads({1}, [&](int rank) { World::from_store(store_of(rank, 0), rank, 2, impatient); })[0],
+                 "rank 0 did not come"));
+  CHECK(on_threads({0, 1}, [&](int rank) { World::from_store(store_of(rank, 1), rank, 2); }) == kNoErrors2);
 }
 
 TEST_CASE("a world that does not assemble names who is missing, on every rank that is there") {

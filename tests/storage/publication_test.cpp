@@ -388,6 +388,22 @@ TEST_CASE("settling races publication: they agree") {
   }
 }
 
+TEST_CASE("the commit sequence is not told where the largest could not be looked at just now") {
+  struct BusyStore : MemoryStore {
+    using MemoryStore::MemoryStore;
+    std::uint64_t size_bytes(const ObjectName& name) override {
+      if (name == "step_2/.metadata") throw Error(ErrorCode::kDeadline, "the server did not answer");
+      return MemoryStore::size_bytes(name);
+    }
+  };
+  forget_memory("publication");
+  save(*open_store("mem://publication/run/step_1"), id_of(1), 1);
+  save(*open_store("mem://publication/run/step_2"), id_of(2), 2);
+  BusyStore run("publication", "run");
+  CHECK(code_of([&] { next_commit_sequence(run); }) == ErrorCode::kDeadline);
+  forget_memory("publication");
+}
+
 TEST_CASE("the commit sequence goes on from the largest in the run, whatever else lies there") {
   forget_memory("publication");
   const auto run = open_store("mem://publication/run");

@@ -171,6 +171,16 @@ TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link le
   CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
 }
 
+TEST_CASE("a checkpoint whose saver died between publishing it and ending its attempt can be removed") {
+  const TemporaryDirectory directory;
+  const RunDirectory run(directory.path() + "/run");
+  save_in_run(*run.open("step_1"), 1);
+  std::filesystem::create_directory(directory.path() + "/run/step_1/.attempt-" + run_save_id(1));
+  REQUIRE(run.open("step_1")->open_attempts() == Names{run_save_id(1)});
+  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
+  CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
+}
+
 TEST_CASE("what stands where a record would be, and is none, makes a place unusable; what else is there stays") {
   namespace fs = std::filesystem;
   const TemporaryDirectory directory;
