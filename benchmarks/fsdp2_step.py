@@ -87,6 +87,9 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     torch.manual_seed(0)
+    measure("alone", Transformer().cuda().bfloat16(), rank)
+    torch.cuda.empty_cache()
+    torch.manual_seed(0)
     model = Transformer().cuda()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:

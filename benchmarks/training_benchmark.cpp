@@ -79,13 +79,15 @@ struct BlockImpl : torch::nn::Module {
     register_module("up", up);
     register_module("down", down);
   }
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask) {
-    const std::int64_t rows = x.size(0), length = x.size(1), width = x.size(2);
+  // x: a row for each word of `rows` texts. LibTorch's C++ linear layers add the bias within the product for two dimensions only, as
+  // PyTorch's do for any number.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask, std::int64_t rows) {
+    const std::int64_t width = x.size(1), length = x.size(0) / rows;
     const auto parts = qkv(before_attention(x)).view({rows, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
     const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
     const torch::Tensor scores = torch::matmul(parts[0], parts[1].transpose(-1, -2)) * scale;
     const torch::Tensor mixed = torch::matmul(torch::softmax(scores + mask, -1), parts[2]);
-    const torch::Tensor attended = x + out(mixed.transpose(1, 2).reshape({rows, length, width}));
+    const torch::Tensor attended = x + out(mixed.transpose(1, 2).reshape({rows * length, width}));
     return attended + down(torch::gelu(up(before_mlp(attended))));
   }
   std::int64_t heads;
@@ -105,9 +107,9 @@ struct TransformerImpl : torch::nn::Module {
     mask = register_buffer("mask", torch::full({shape.length, shape.length}, -1e4).triu(1));
   }
   torch::Tensor forward(const torch::Tensor& input) {
-    torch::Tensor x = words(input) + places(torch::arange(input.size(1), input.device()));
+    torch::Tensor x = (words(input) + places(torch::arange(input.size(1), input.device()))).flatten(0, 1);
     const torch::Tensor in_type = mask.to(x.scalar_type());
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, in_type);
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x, in_type, input.size(0));
     return scores(x);
   }
   torch::nn::Embedding words, places;
@@ -155,8 +157,7 @@ class Trainer {
   std::pair<double, double> step() {
     const double pass = seconds_of([&] {
       optimizer_->zero_grad();
-      const torch::Tensor scores = model_(input_);
-      torch::nn::functional::cross_entropy(scores.view({-1, scores.size(2)}), input_.view(-1)).backward();
+      torch::nn::functional::cross_entropy(model_(input_), input_.view(-1)).backward();
       wait_for(device_);
     });
     return {pass, seconds_of([&] {
@@ -219,6 +220,12 @@ Measured measure_steps(Trainer& trainer, at::Device device, int steps) {
   return {median(passes), median(rests), peak_mib(device)};
 }
 
+// The same computation without other ranks.
+double measure_alone(const Shape& shape, at::Device device, int rank, int steps) {
+  Trainer plain(shape, device, rank, [](auto& model) { model->to(at::kBFloat16); });
+  return measure_steps(plain, device, steps).pass;
+}
+
 void print_steps(const std::string& name, const Measured& measured, int ranks) {
   const std::string of = name + "_" + std::to_string(ranks) + "_ranks";
   print("training_pass_cuda_" + of, measured.pass, "s");
@@ -245,6 +252,9 @@ void measure_ranks(bool quick, const std::string& directory) {
       training::fully_shard(model, ProcessMesh(group), options);
     };
   };
+  const double alone = measure_alone(shape, device, group.rank(), steps);
+  group.barrier();
+  if (tells) print("training_pass_cuda_alone", alone, "s");
   {
     Trainer sharded(shape, device, group.rank(), wrap(training::ShardingStrategy::kFull));
     std::int64_t parameters = 0;

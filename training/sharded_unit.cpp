@@ -205,7 +205,8 @@ void ShardedUnit::follow_requires_grad(Parameter& parameter) {
 }
 
 std::int64_t ShardedUnit::bytes_per_rank(const Parameter& parameter) const {
-  return parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type()));
+  return aligned(parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type())),
+                 torch::kUInt8);
 }
 
 void ShardedUnit::begin_gathering() {
@@ -225,8 +226,10 @@ void ShardedUnit::begin_gathering() {
   gathering.parts = torch::empty({ranks, bytes}, options);
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor cast = shard(i).detach().to(device()).to(parameters_[i].full.scalar_type());
-    if (cast.numel() > 0) own.narrow(0, offset, static_cast<std::int64_t>(cast.nbytes())).copy_(bytes_of(cast));
+    const at::ScalarType type = parameters_[i].full.scalar_type();
+    const torch::Tensor part = shard(i).detach().to(device()).view(-1);
+    const auto part_bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
+    if (part_bytes > 0) own.narrow(0, offset, part_bytes).view(type).copy_(part);
     offset += bytes_per_rank(parameters_[i]);
   }
   gathering.pending = shard_group_.all_gather_async(gathering.parts, own);
@@ -247,11 +250,12 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
       memories.push_back(shard(i).detach().to(device()).to(parameter.full.scalar_type()));
       continue;
     }
-    const std::int64_t part = bytes_per_rank(parameter);
     const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
-    if (part > 0) bytes_of(memory).view({ranks, part}).copy_(gathering.parts.narrow(1, offset, part));
+    const auto part = static_cast<std::int64_t>(memory.nbytes()) / ranks;
+    if (part > 0)
+      as_wide_rows(bytes_of(memory).view({ranks, part}), part).copy_(as_wide_rows(gathering.parts.narrow(1, offset, part), part));
     memories.push_back(memory);
-    offset += part;
+    offset += bytes_per_rank(parameter);
   }
   return memories;
 }

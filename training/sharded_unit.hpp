@@ -111,9 +111,10 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   // Gradients on their way.
   struct Reduction {
     std::vector<std::size_t> members;
-    std::int64_t elements = 0;  // of the gradients; after them one flag for each member
+    std::int64_t elements = 0;  // of the gradients, each filled up to where memory is aligned; after them one flag for each member
     torch::Tensor sums;
-    bool scattered = false;  // over the ranks that share the cut
+    std::vector<torch::Tensor> gradients;  // of the members' shards, once they are there
+    bool scattered = false;                // over the ranks that share the cut
     Pending pending;
   };
 

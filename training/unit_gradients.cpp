@@ -5,6 +5,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/sharded_unit.hpp>
+#include <cairn/training/tensor_bytes.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -12,6 +13,19 @@ namespace {
 
 // Whether sums of what has a mean may be too large for the type.
 bool divides_before(at::ScalarType type) { return type == torch::kHalf; }
+
+// Cuts `flat` over the rows of `parts`, and fills up the last ones with zeros.
+void copy_in_parts(const torch::Tensor& parts, const torch::Tensor& flat) {
+  if (parts.numel() == flat.numel()) {
+    parts.copy_(flat.view(parts.sizes()));
+    return;
+  }
+  for (std::int64_t row = 0, begin = 0; row < parts.size(0); ++row, begin += parts.size(1)) {
+    const std::int64_t part = std::clamp<std::int64_t>(flat.numel() - begin, 0, parts.size(1));
+    if (part > 0) parts[row].narrow(0, 0, part).copy_(flat.narrow(0, begin, part));
+    if (part < parts.size(1)) parts[row].narrow(0, part, parts.size(1) - part).zero_();
+  }
+}
 
 }  // namespace
 
@@ -132,30 +146,31 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
   Reduction reduction;
   reduction.members = members;
   at::ScalarType type = parameters_[members.front()].type;
-  for (const std::size_t i : members) {
-    type = c10::promoteTypes(type, parameters_[i].type);
-    reduction.elements += parameters_[i].chunk_elements;
-  }
+  for (const std::size_t i : members) type = c10::promoteTypes(type, parameters_[i].type);
   type = options_.mixed_precision.reduction.value_or(type);
+  for (const std::size_t i : members) reduction.elements += aligned(parameters_[i].chunk_elements, type);
   const int ranks = shard_group_.size();
-  const std::int64_t row = reduction.elements + static_cast<std::int64_t>(members.size());
+  const std::int64_t row = reduction.elements + aligned(static_cast<std::int64_t>(members.size()), type);
   const auto options = torch::TensorOptions().dtype(type).device(device());
-  const torch::Tensor sent = torch::zeros({ranks, row}, options);
+  const torch::Tensor sent = torch::empty({ranks, row}, options);
+  sent.narrow(1, reduction.elements, row - reduction.elements).fill_(1);
   std::int64_t offset = 0, flag = reduction.elements;
   for (const std::size_t i : members) {
     const Parameter& parameter = parameters_[i];
-    torch::Tensor& gradient = parameter.full.mutable_grad();
-    if (gradient.defined() && memory_owner(gradient) == nullptr) {
+    const torch::Tensor parts = sent.narrow(1, offset, parameter.chunk_elements);
+    const std::int64_t next = offset + aligned(parameter.chunk_elements, type);
+    if (offset + parameter.chunk_elements < next)
+      sent.narrow(1, offset + parameter.chunk_elements, next - offset - parameter.chunk_elements).zero_();
+    if (has_gradient_left(parameter)) {
+      torch::Tensor& gradient = parameter.full.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();
-      const torch::Tensor flat = gradient.reshape({-1});
-      for (std::int64_t rank = 0, begin = 0; begin < flat.numel(); ++rank, begin += parameter.chunk_elements) {
-        const std::int64_t part = std::min(parameter.chunk_elements, flat.numel() - begin);
-        sent[rank].narrow(0, offset, part).copy_(flat.narrow(0, begin, part));
-      }
-      sent.select(1, flag).fill_(1);
+      copy_in_parts(parts, gradient.reshape({-1}));
       gradient = torch::Tensor();
+    } else {
+      parts.zero_();
+      sent.select(1, flag).zero_();
     }
-    offset += parameter.chunk_elements;
+    offset = next;
     ++flag;
   }
   if (divides_before(type)) sent.narrow(1, 0, reduction.elements).div_(averaged());
@@ -189,6 +204,16 @@ torch::Tensor ShardedUnit::end_reductions() {
     const auto count = static_cast<std::int64_t>(reduction.members.size());
     had.push_back(reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat));
     if (!divides_before(reduction.sums.scalar_type())) reduction.sums.div_(averaged());
+    // Here, as devices still work while the host does this.
+    std::int64_t offset = 0;
+    for (const std::size_t i : reduction.members) {
+      const Parameter& parameter = parameters_[i];
+      const torch::Tensor own = shard(i);
+      reduction.gradients.push_back(
+          own.defined() ? reduction.sums.narrow(0, offset, parameter.shard_elements).view(own.sizes()).to(own.scalar_type())
+                        : torch::Tensor());
+      offset += aligned(parameter.chunk_elements, reduction.sums.scalar_type());
+    }
   }
   return torch::cat(had);
 }
@@ -196,13 +221,8 @@ torch::Tensor ShardedUnit::end_reductions() {
 const float* ShardedUnit::put_gradients(const float* had) {
   const torch::NoGradGuard no_grad;
   for (const Reduction& reduction : reductions_) {
-    std::int64_t offset = 0;
-    for (const std::size_t i : reduction.members) {
-      const Parameter& parameter = parameters_[i];
-      const torch::Tensor own = shard(i);
-      if (*had++ > 0 && own.defined())
-        put_gradient(i, reduction.sums.narrow(0, offset, parameter.shard_elements).view(own.sizes()));
-      offset += parameter.chunk_elements;
+    for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+      if (*had++ > 0 && reduction.gradients[i].defined()) put_gradient(reduction.members[i], reduction.gradients[i]);
     }
   }
   reductions_.clear();

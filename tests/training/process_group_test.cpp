@@ -47,6 +47,7 @@ TEST_CASE("process group: a rank that does not come is named when the time is ov
           tensor.sum().item<float>();  // a device has nothing to say before this
           group.barrier();
         });
+        INFO(thrown.what);
         CHECK((thrown.code == ErrorCode::kDeadline || thrown.code == ErrorCode::kUnavailable));
         CHECK(thrown.says("all-reduce of 16 bytes"));
         CHECK(thrown.says("rank " + std::to_string(group.rank()) + " of 3"));
