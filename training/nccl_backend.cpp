@@ -35,8 +35,11 @@ class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
 
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout) {
-  // c10d would end the process when a collective is late; ProcessGroup reports it instead.
-  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
+  // c10d would end the process when a collective fails or is late, or keep its threads, which the group waits for, busy with reports of
+  // it for minutes; ProcessGroup says what happened instead.
+  for (const char* const behaviour :
+       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_DUMP_ON_TIMEOUT"})
+    setenv(behaviour, "0", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = 2 * timeout;  // not before ProcessGroup itself
   return std::make_unique<NcclBackend>(c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, std::move(options)));

@@ -107,7 +107,7 @@ class ProcessGroup::Implementation {
 
   // What moves tensors of `device`.
   Backend backend(const std::string& action, at::Device device) {
-    const Backend on_host = this->on_host();
+    Backend on_host = this->on_host();
     {
       const std::lock_guard lock(family_->mutex);
       if (!family_->failure.empty())
@@ -119,7 +119,9 @@ class ProcessGroup::Implementation {
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
     // NCCL waits for ever for a rank that does not come.
-    if (!has_device_backend()) run(action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); });
+    if (!has_device_backend())
+      run(
+          action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
       on_device_ =
@@ -143,38 +145,53 @@ class ProcessGroup::Implementation {
   // To be called when the current stream of `device` waits for a collective.
   void watch(const std::string& action, at::Device device) { watch_->expect(action, device); }
 
-  // Runs `work`, which talks to other ranks; what it throws breaks the family.
-  template <class Body>
-  void run(const std::string& action, const Body& body) {
+  // Runs `body`, which talks to other ranks; what it throws breaks the family. `let_go` drops what the caller holds of the collective.
+  template <class Body, class LetGo>
+  void run(const std::string& action, const Body& body, const LetGo& let_go) {
     const auto began = steady_clock::now();
+    std::string cause;
     try {
       body();
+      return;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      const bool late = steady_clock::now() - began >= options_.timeout;
-      throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, error.what(), late));
+      cause = error.what();
     }
+    let_go();
+    const bool late = steady_clock::now() - began >= options_.timeout;
+    throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, cause, late));
+  }
+  template <class Body>
+  void run(const std::string& action, const Body& body) {
+    run(action, body, [] {});
   }
 
  private:
   // Breaks the family. Returns what is to be said.
   std::string fail(const std::string& action, const std::string& cause, bool late) {
-    std::string text =
+    const std::string begin =
         action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");
+    const std::string end = "; " + first_line(cause);
+    // Whoever is not linked to the rank that has gone waits for one that is, and learns of it only when that one lets go.
+    if (!late) break_family(begin + end, {});
     const std::vector<int> missing = roll_call();
-    if (!missing.empty()) text += "; not heard of since: " + name_ranks(missing);
-    text += "; " + first_line(cause);
+    const std::string text = begin + (missing.empty() ? "" : "; not heard of since: " + name_ranks(missing)) + end;
+    break_family(text, begin + end);
+    return text;
+  }
+
+  // `instead_of`: what was said before all was known.
+  void break_family(const std::string& failure, const std::string& instead_of) {
     std::vector<std::weak_ptr<Implementation>> members;
     {
       const std::lock_guard lock(family_->mutex);
-      if (family_->failure.empty()) family_->failure = text;
+      if (family_->failure.empty() || family_->failure == instead_of) family_->failure = failure;
       members.swap(family_->members);
     }
     for (const auto& member : members) {
       if (const auto group = member.lock()) group->close();
     }
-    return text;
   }
 
   std::string describe() const {
@@ -265,7 +282,8 @@ Pending::~Pending() = default;
 void Pending::wait() {
   if (!state_) return;
   const std::unique_ptr<State> state = std::move(state_);
-  state->group->run(state->action, [&] { state->work->wait(); });
+  state->group->run(
+      state->action, [&] { state->work->wait(); }, [&] { state->work.reset(); });
   if (state->on_device) state->group->watch(state->action, state->kept.front().device());
   state->work.reset();
   if (state->finish) state->finish();
@@ -422,20 +440,22 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
   if (root < 0 || root >= size()) refuse("broadcast: there is no rank " + std::to_string(root) + " of " + std::to_string(size()));
   if (size() == 1 || tensor.numel() == 0) return;
   const std::string action = describe("broadcast", tensor);
-  const Backend backend = implementation_->backend(action, tensor.device());
+  Backend backend = implementation_->backend(action, tensor.device());
   Pending pending;
   implementation_->run(action, [&] {
     auto work = backend->broadcast(bytes_of(tensor), root);
     pending = Pending::of({implementation_, action, std::move(work), {tensor}});
   });
+  backend.reset();
   pending.wait();
 }
 
 void ProcessGroup::barrier() const {
   if (size() == 1) return;
-  const Backend backend = implementation_->backend("barrier", at::kCPU);
+  Backend backend = implementation_->backend("barrier", at::kCPU);
   // Not Gloo's own: an all-reduce ends on no rank before all have come, and its failure is not one of a call before.
-  implementation_->run("barrier", [&] { backend->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); });
+  implementation_->run(
+      "barrier", [&] { backend->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { backend.reset(); });
 }
 
 }  // namespace cairn::training
