@@ -1,4 +1,4 @@
-"""The step that training_benchmark.cpp measures with --cuda, in PyTorch: fully_shard (FSDP2), then DistributedDataParallel.
+"""The step that training_benchmark.cpp measures with --cuda, in PyTorch: alone, by fully_shard (FSDP2), and by DistributedDataParallel.
 
 usage: torchrun --nproc-per-node N fsdp2_step.py [--quick]
 

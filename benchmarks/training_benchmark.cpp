@@ -1,6 +1,7 @@
 // What sharding costs a training step. Without arguments: on the CPU, one rank, `replicate` and `fully_shard` beside the plain model.
 // With --cuda, as the ranks of cairn-launch, each on a CUDA device of its own: a transformer of about a billion parameters computed in
-// bfloat16, fully sharded and replicated: time and memory of a step, and of saving and resuming. fsdp2_step.py is the same in PyTorch.
+// bfloat16, alone, fully sharded and replicated: time and memory of a step, and of saving and resuming. fsdp2_step.py is the same in
+// PyTorch.
 //
 // One JSON object a line, by rank 0: {name, value, unit, limit, ratio, goal, met}; medians. `--quick`: a smaller model, fewer steps.
 // `--directory DIRECTORY`: where the checkpoint goes; default /dev/shm.

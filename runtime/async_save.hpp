@@ -33,8 +33,9 @@ enum class WhileInFlight : std::uint8_t {
   kReplace,
 };
 
-// Beside SaveOptions. Its deadline counts from the call of `async_save`, once that has waited for those before it; a save that waits for its turn when it passes ends when that
-// comes. User-defined planners, writers and stagers are used until the save has ended, and by one save after the other.
+// Beside SaveOptions. Its deadline counts from the call of `async_save`, once that has waited for those before it; a save that waits
+// for its turn when it passes ends when that comes. User-defined planners, writers and stagers are used until the save has ended, and
+// by one save after the other.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;

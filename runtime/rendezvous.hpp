@@ -27,13 +27,11 @@ struct Place {
 };
 
 // Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's TORCHELASTIC_USE_AGENT_STORE and
-// TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is
-// missing or malformed.
+// TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is missing or malformed.
 Place place_in_environment();
 
 // The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already; of an agent's, each life of the job
-// sees its own keys only. Throws kDeadline if rank 0
-// does not offer it in time, or who listens there says nothing; kUnavailable.
+// sees its own keys only. Throws kDeadline if rank 0 does not offer it in time, or who listens there says nothing; kUnavailable.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline);
 
 struct Assembly {

@@ -69,14 +69,14 @@ struct Replaced {
 // A record that is damaged or of a newer version is replaced like any other, so it is no error here. The store's errors.
 Replaced generation_to_replace(Store& store);
 
-// Whether an error says what is wrong with one checkpoint. Others are trouble of the store, and may be gone when it is asked again: nobody may
-// conclude from them that another checkpoint is the latest.
+// Whether an error says what is wrong with one checkpoint. Others are trouble of the store, and may be gone when it is asked again:
+// nobody may conclude from them that another checkpoint is the latest.
 bool tells_of_the_record(const Error& error) noexcept;
 
 // 1 + the largest commit sequence among the checkpoints below `run` (one level) and at `run` itself, 1 when there is none. Damaged
-// ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its latest. Trouble of the store is
-// thrown. Costs a few small reads per checkpoint, whatever their size. Saves to different places of a run that publish at the same
-// moment may get the same number: then neither is the later.
+// ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its latest. Trouble of the
+// store is thrown. Costs a few small reads per checkpoint, whatever their size. Saves to different places of a run that publish at the
+// same moment may get the same number: then neither is the later.
 std::uint64_t next_commit_sequence(Store& run);
 // The least that a record may have which takes the place of `replaced`, whatever its run: 1 + that one's.
 std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced);

@@ -119,9 +119,7 @@ class ProcessGroup::Implementation {
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
     // NCCL waits for ever for a rank that does not come.
-    if (!has_device_backend())
-      run(
-          action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
+    if (!has_device_backend()) meet(action, std::move(on_host));
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
       on_device_ =
@@ -140,6 +138,13 @@ class ProcessGroup::Implementation {
   bool has_device_backend() {
     const std::lock_guard lock(mutex_);
     return on_device_ != nullptr;
+  }
+
+  // Returns when all ranks have come. Not by Gloo's own barrier: an all-reduce ends on no rank before, and its failure is not one of a call
+  // before.
+  void meet(const std::string& action, Backend on_host) {
+    run(
+        action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
   }
 
   // To be called when the current stream of `device` waits for a collective.
@@ -452,10 +457,7 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
 
 void ProcessGroup::barrier() const {
   if (size() == 1) return;
-  Backend backend = implementation_->backend("barrier", at::kCPU);
-  // Not Gloo's own: an all-reduce ends on no rank before all have come, and its failure is not one of a call before.
-  implementation_->run(
-      "barrier", [&] { backend->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { backend.reset(); });
+  implementation_->meet("barrier", implementation_->backend("barrier", at::kCPU));
 }
 
 }  // namespace cairn::training

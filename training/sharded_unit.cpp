@@ -205,8 +205,8 @@ void ShardedUnit::follow_requires_grad(Parameter& parameter) {
 }
 
 std::int64_t ShardedUnit::bytes_per_rank(const Parameter& parameter) const {
-  return aligned(parameter.chunk_elements * static_cast<std::int64_t>(c10::elementSize(parameter.full.scalar_type())),
-                 torch::kUInt8);
+  const at::ScalarType type = parameter.full.scalar_type();
+  return aligned(parameter.chunk_elements, type) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
 void ShardedUnit::begin_gathering() {

@@ -16,10 +16,11 @@ inline torch::Tensor bytes_of(const torch::Tensor& tensor) {
 inline std::int64_t aligned(std::int64_t count, at::ScalarType type) {
   constexpr std::int64_t kBytes = 16;
   const std::int64_t elements = kBytes / static_cast<std::int64_t>(c10::elementSize(type));
-  return elements <= 1 ? count : (count + elements - 1) / elements * elements;
+  return (count + elements - 1) / elements * elements;
 }
 
-// Bytes in rows of `row`, as rows of the widest elements that divide them: copies cost devices by the element. The rows begin at multiples of 16.
+// Bytes in rows of `row`, as rows of the widest elements that divide them: copies cost devices by the element. The rows begin at
+// multiples of 16.
 inline torch::Tensor as_wide_rows(const torch::Tensor& bytes, std::int64_t row) {
   for (const at::ScalarType wide : {at::kComplexDouble, at::kLong, at::kInt, at::kShort}) {
     if (row % static_cast<std::int64_t>(c10::elementSize(wide)) == 0) return bytes.view(wide);

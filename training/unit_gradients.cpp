@@ -157,10 +157,9 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
   std::int64_t offset = 0, flag = reduction.elements;
   for (const std::size_t i : members) {
     const Parameter& parameter = parameters_[i];
-    const torch::Tensor parts = sent.narrow(1, offset, parameter.chunk_elements);
-    const std::int64_t next = offset + aligned(parameter.chunk_elements, type);
-    if (offset + parameter.chunk_elements < next)
-      sent.narrow(1, offset + parameter.chunk_elements, next - offset - parameter.chunk_elements).zero_();
+    const std::int64_t chunk = parameter.chunk_elements, room = aligned(chunk, type);
+    const torch::Tensor parts = sent.narrow(1, offset, chunk);
+    if (chunk < room) sent.narrow(1, offset + chunk, room - chunk).zero_();
     if (has_gradient_left(parameter)) {
       torch::Tensor& gradient = parameter.full.mutable_grad();
       if (gradient.is_sparse()) gradient = gradient.to_dense();
@@ -170,7 +169,7 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
       parts.zero_();
       sent.select(1, flag).zero_();
     }
-    offset = next;
+    offset += room;
     ++flag;
   }
   if (divides_before(type)) sent.narrow(1, 0, reduction.elements).div_(averaged());

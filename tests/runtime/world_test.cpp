@@ -152,12 +152,9 @@ TEST_CASE("two worlds live side by side on one store") {
 
 TEST_CASE("the trainer's own store serves, and stays usable") {
   StoreLeakCheck leaks;
+  const auto server = hosted_store();
   c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
   options.waitWorkers = false;
-  auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  options.isServer = false;
   options.port = server->getPort();
   CHECK(on_threads({0, 1}, [&](int rank) {
           const auto mine = rank == 0 ? server : c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
@@ -169,11 +166,7 @@ TEST_CASE("the trainer's own store serves, and stays usable") {
 
 TEST_CASE("a job that torchrun starts again meets in its agent's store, whoever came to that before") {
   StoreLeakCheck leaks;
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto agents = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto agents = hosted_store();
   const auto store_of = [&](int rank, int restarts) {
     Place place;
     place.rank = rank;
@@ -348,21 +341,8 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
   const int port = free_port();
   c10::intrusive_ptr<c10d::TCPStore> trainers;
   SUBCASE("nobody hosts it yet") {}
-  SUBCASE("the trainer hosts it for several") {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(port);
-    options.isServer = true;
-    options.waitWorkers = false;
-    options.multiTenant = true;
-    trainers = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  }
-  SUBCASE("the trainer hosts it for itself") {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(port);
-    options.isServer = true;
-    options.waitWorkers = false;
-    trainers = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  }
+  SUBCASE("the trainer hosts it for several") { trainers = hosted_store(port, /*multi_tenant=*/true); }
+  SUBCASE("the trainer hosts it for itself") { trainers = hosted_store(port); }
   // The environment is the process's, the ranks here are threads: each opens the store as it would in a process of its own.
   std::vector<std::string> incarnations(2);
   CHECK(on_threads({0, 1}, [&](int rank) {

@@ -1,4 +1,5 @@
-// The device that a rank of a test trains on: host memory, or with CAIRN_TEST_DEVICE=cuda a CUDA device, of its own where there are enough.
+// The device that a rank of a test trains on: host memory, or with CAIRN_TEST_DEVICE=cuda a CUDA device, of its own where there are
+// enough.
 #pragma once
 
 #include <cstdlib>
