@@ -282,7 +282,9 @@ class Supervisor : public SupervisorActor::base {
       envelope.id = tap_.record(event);
     }
     try {
-      caf::anon_send(links_, LinkSend{message.to, std::make_shared<const std::string>(protocol::encode(envelope))});
+      auto encoded = encoder_.encode(envelope);
+      auto own = std::make_shared<const std::string>(std::move(encoded.own));
+      caf::anon_send(links_, LinkSend{message.to, std::move(own), std::move(encoded.shared)});
     } catch (const Error& error) {
       // For this call it is as if the other rank could not be reached. Later, so that no machine is stepped within a step.
       protocol::PeerDown down;
@@ -482,6 +484,7 @@ class Supervisor : public SupervisorActor::base {
 
   const RankConfig config_;
   const std::shared_ptr<LinksFactory> links_factory_;
+  protocol::EnvelopeEncoder encoder_;
   Tap tap_;
   std::shared_ptr<Inbox> inbox_;
   caf::actor links_;

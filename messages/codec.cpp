@@ -1,5 +1,6 @@
 #include <cairn/messages/codec.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -83,11 +84,73 @@ Failure from_proto(const v1::Failure& message) {
   return failure;
 }
 
-void to_proto(const Outcome& record, v1::Outcome& message) {
-  message.set_ticket(record.ticket);
-  for (const auto& [rank, failure] : record.failures) to_proto(failure, *message.add_failures());
+void to_proto(const FailureGroup& group, v1::FailureGroup& message) {
+  to_proto(group.cause, *message.mutable_cause());
+  int next_rank = -1;
+  for (const auto& [rank, trace_position] : group.members) {
+    if (rank != next_rank) {
+      message.add_first_ranks(static_cast<std::uint32_t>(rank));
+      message.add_run_lengths(0);
+    }
+    const int last = message.run_lengths_size() - 1;
+    message.set_run_lengths(last, message.run_lengths(last) + 1);
+    message.add_trace_positions(trace_position);
+    next_rank = rank + 1;
+  }
+}
+
+FailureGroup from_proto(const v1::FailureGroup& message) {
+  FailureGroup group;
+  group.cause = from_proto(message.cause());
+  group.cause.rank = 0;
+  group.cause.trace_position = 0;
+  check(message.first_ranks_size() == message.run_lengths_size(), "the runs of ranks that failed differ in columns");
+  const auto count = static_cast<std::size_t>(message.trace_positions_size());
+  for (int run = 0; run < message.run_lengths_size(); ++run) {
+    const std::size_t length = message.run_lengths(run);
+    const std::size_t first = message.first_ranks(run);
+    check(group.members.empty() || first > static_cast<std::size_t>(group.members.back().rank), "ranks that failed are out of order");
+    check(length > 0 && first < kRanksMax && length <= kRanksMax - first, "a rank is out of bounds");
+    check(length <= count - group.members.size(), "failures lack trace positions");
+    for (std::size_t rank = first; rank < first + length; ++rank)
+      group.members.push_back(
+          {static_cast<int>(rank), message.trace_positions(static_cast<int>(group.members.size()))});
+  }
+  check(!group.members.empty() && group.members.size() == count, "failures and trace positions differ in number");
+  return group;
+}
+
+void to_proto(const Ending& record, v1::Ending& message) {
+  for (const auto& group : record.failures) to_proto(group, *message.add_failures());
   message.set_committed(static_cast<v1::Committed>(record.committed));
   message.set_save_id(record.save_id);
+}
+
+std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
+  auto record = std::make_shared<Ending>();
+  std::vector<int> failed;
+  std::size_t text = 0;
+  for (const auto& it : message.failures()) {
+    FailureGroup group = from_proto(it);
+    for (const auto& member : group.members) failed.push_back(member.rank);
+    text += group.members.size() * std::max(group.cause.what.size(), group.cause.type.size());
+    check(text <= kUngroupedTextMax, "the texts of an outcome are too long");
+    record->failures.push_back(std::move(group));
+  }
+  std::sort(failed.begin(), failed.end());
+  check(std::adjacent_find(failed.begin(), failed.end()) == failed.end(), "an outcome has two failures of one rank");
+  record->committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
+  record->save_id = name_of(message.save_id());
+  return record;
+}
+
+// Where the message tells how a call has ended; null if it tells no such thing.
+template <class AnyMessage>
+auto* ending_in(AnyMessage& body) {
+  auto* const outcome = std::get_if<Outcome>(&body);
+  if (outcome != nullptr) return &outcome->ending;
+  auto* const standing = std::get_if<Standing>(&body);
+  return standing != nullptr && standing->kind == StandingKind::kEnded ? &standing->ending : nullptr;
 }
 
 void to_proto(const Moved& moved, v1::Moved& message) {
@@ -165,7 +228,7 @@ struct Encoder {
   void operator()(const PhaseFailed& record) const {
     to_proto(record.failure, *envelope.mutable_phase_failed()->mutable_failure());
   }
-  void operator()(const Outcome& record) const { to_proto(record, *envelope.mutable_outcome()); }
+  void operator()(const Outcome& record) const { envelope.mutable_outcome()->set_ticket(record.ticket); }
   void operator()(const Cancel& record) const {
     auto& message = *envelope.mutable_cancel();
     message.set_ticket(record.ticket);
@@ -193,7 +256,6 @@ struct Encoder {
     message.set_leader(record.leader);
     if (record.lost) to_proto(*record.lost, *message.mutable_lost());
     if (record.failure) to_proto(*record.failure, *message.mutable_failure());
-    if (record.outcome) to_proto(*record.outcome, *message.mutable_outcome());
   }
   void operator()(const AskStanding& record) const {
     auto& message = *envelope.mutable_ask_standing();
@@ -254,20 +316,6 @@ SameSavePlan same_save_plan_of(const v1::SameSavePlan& message) {
   return record;
 }
 
-Outcome outcome_of(const v1::Outcome& message) {
-  Outcome record;
-  record.ticket = ticket_of(message.ticket());
-  check(static_cast<std::size_t>(message.failures_size()) <= kRanksMax, "an outcome has more failures than a world has ranks");
-  for (const auto& it : message.failures()) {
-    Failure failure = from_proto(it);
-    const int rank = failure.rank;
-    check(record.failures.emplace(rank, std::move(failure)).second, "an outcome has two failures of one rank");
-  }
-  record.committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
-  record.save_id = name_of(message.save_id());
-  return record;
-}
-
 // A rank, or -1 for none.
 int rank_or_none_of(std::int32_t rank) {
   check(rank >= -1 && rank < static_cast<std::int32_t>(kRanksMax), "a rank is out of bounds");
@@ -288,9 +336,7 @@ Standing standing_of(const v1::Standing& message) {
   record.leader = rank_or_none_of(message.leader());
   if (message.has_lost()) record.lost = from_proto(message.lost());
   if (message.has_failure()) record.failure = from_proto(message.failure());
-  if (message.has_outcome()) record.outcome = outcome_of(message.outcome());
   check(record.lost.has_value() == (record.kind == StandingKind::kOrphaned), "an orphaned rank does not say how, or another does");
-  check(record.outcome.has_value() == (record.kind == StandingKind::kEnded), "a call has ended without an outcome, or has one");
   check(record.kind == StandingKind::kAbsent || record.kind == StandingKind::kEnded || record.ticket != 0, "a call has no ticket");
   return record;
 }
@@ -360,7 +406,7 @@ Message body_of(const v1::Envelope& envelope) {
     case v1::Envelope::kPhaseFailed:
       return PhaseFailed{from_proto(envelope.phase_failed().failure())};
     case v1::Envelope::kOutcome:
-      return outcome_of(envelope.outcome());
+      return Outcome{ticket_of(envelope.outcome().ticket()), nullptr};
     case v1::Envelope::kCancel:
       return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure()),
                     envelope.cancel().awaits_outcome()};
@@ -392,7 +438,7 @@ Message body_of(const v1::Envelope& envelope) {
 
 }  // namespace
 
-std::string encode(const Envelope& envelope) {
+EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   v1::Envelope message;
   message.mutable_attempt()->set_incarnation(envelope.attempt.incarnation);
   message.mutable_attempt()->set_checkpointer(sendable(envelope.attempt.checkpointer));
@@ -401,7 +447,24 @@ std::string encode(const Envelope& envelope) {
   message.set_id(envelope.id);
   message.set_cause(envelope.cause);
   std::visit(Encoder{message}, envelope.body);
-  return columns::serialize(message, kWhat);
+  EncodedEnvelope encoded{columns::serialize(message, kWhat), nullptr};
+  const auto* const ending = ending_in(envelope.body);
+  if (ending == nullptr) return encoded;
+  if (ending_ != *ending) {
+    // Protobuf reads messages that stand one behind the other as one.
+    v1::Envelope rest;
+    to_proto(**ending, *rest.mutable_ending());
+    bytes_ = std::make_shared<const std::string>(columns::serialize(rest, kWhat));
+    ending_ = *ending;
+  }
+  encoded.shared = bytes_;
+  return encoded;
+}
+
+std::string encode(const Envelope& envelope) {
+  EncodedEnvelope encoded = EnvelopeEncoder().encode(envelope);
+  if (encoded.shared) encoded.own += *encoded.shared;
+  return std::move(encoded.own);
 }
 
 Envelope decode(ByteSpan bytes) {
@@ -417,6 +480,9 @@ Envelope decode(ByteSpan bytes) {
   envelope.id = message.id();
   envelope.cause = message.cause();
   envelope.body = body_of(message);
+  auto* const ending = ending_in(envelope.body);
+  check(message.has_ending() == (ending != nullptr), "a call has ended without an outcome, or has one");
+  if (ending != nullptr) *ending = from_proto(message.ending());
   return envelope;
 }
 

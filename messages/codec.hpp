@@ -1,6 +1,7 @@
 // Envelopes to bytes and back. Pure; thread-safe. The wire form is Protobuf, described in the .proto files of this folder.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <cairn/base/bytes.hpp>
@@ -14,6 +15,22 @@ inline constexpr std::size_t kRanksMax = 1u << 20;       // entries of a failure
 
 // Throws kInvalidArgument for a name beyond its bound or a plan that contradicts itself, kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
+
+// An envelope as bytes: `own`, then `shared`.
+struct EncodedEnvelope {
+  std::string own;
+  std::shared_ptr<const std::string> shared;  // the Ending that the message tells, null if it tells none
+};
+
+// Encodes envelopes one after the other as `encode` does. An Ending that is told to many ranks is encoded once. Not thread-safe.
+class EnvelopeEncoder {
+ public:
+  EncodedEnvelope encode(const Envelope& envelope);
+
+ private:
+  std::shared_ptr<const Ending> ending_;  // the last one
+  std::shared_ptr<const std::string> bytes_;
+};
 
 // Throws kCorrupt, saying which field is wrong, unless `bytes` is an envelope whose every field is within its bounds. What it
 // returns can be used without further checks, except that ranks are not compared with the size of a world.

@@ -1,5 +1,7 @@
 #include <cairn/messages/control.hpp>
 
+#include <utility>
+
 namespace cairn::protocol {
 namespace {
 
@@ -43,6 +45,10 @@ struct IsForCoordinator {
 };
 
 }  // namespace
+
+std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id) {
+  return std::make_shared<const Ending>(Ending{grouped(failures), committed, std::move(save_id)});
+}
 
 const char* to_string(Operation operation) noexcept { return operation == Operation::kSave ? "save" : "load"; }
 const char* name_of(const Message& message) noexcept { return std::visit(Name{}, message); }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/failure.hpp>
+#include <cairn/messages/failure_groups.hpp>
 #include <cairn/planning/plan.hpp>
 
 namespace cairn::protocol {
@@ -109,11 +111,18 @@ struct StopPhase {};
 // It has. What it did is of no use any more, and it has no failure of its own to report.
 struct PhaseStopped {};
 
-struct Outcome {
-  std::uint64_t ticket = 0;  // of the receiver's call
-  FailureMap failures;       // empty: it succeeded
+// How a call has ended, the same for all of its ranks. Made once and shared by all that is sent and kept.
+struct Ending {
+  std::vector<FailureGroup> failures;  // empty: it succeeded
   Committed committed = Committed::kNo;
   std::string save_id;
+};
+std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id);
+
+struct Outcome {
+  std::uint64_t ticket = 0;                  // of the receiver's call
+  std::shared_ptr<const Ending> ending;      // never null
+  std::exception_ptr exception = nullptr;    // what the receiver's failure threw: does not travel, so only from a rank to itself
 };
 
 // The sender has ended the call by itself; or, where it awaits the outcome, it is to end on all ranks, unless publication has begun.
@@ -155,12 +164,12 @@ struct Standing {
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
-  bool busy = false;               // a hook of its phase is running
-  bool delivered = false;          // all that the coordinator wanted of it was sent
-  int leader = -1;                 // of kPromised
-  std::optional<Failure> lost;     // of kOrphaned: the coordinator's, as the sender saw it
-  std::optional<Failure> failure;  // the sender's own
-  std::optional<Outcome> outcome;  // of kEnded
+  bool busy = false;                     // a hook of its phase is running
+  bool delivered = false;                // all that the coordinator wanted of it was sent
+  int leader = -1;                       // of kPromised
+  std::optional<Failure> lost;           // of kOrphaned: the coordinator's, as the sender saw it
+  std::optional<Failure> failure;        // the sender's own
+  std::shared_ptr<const Ending> ending;  // of kEnded, else null
 };
 
 struct AskStanding {

@@ -37,22 +37,25 @@ FrameReader::Status FrameReader::next(ByteSpan& frame) {
   return Status::kIncomplete;
 }
 
-void MessageSplitter::push(Message message) {
-  bytes_ += message->size();
-  queue_.push_back(std::move(message));
+void MessageSplitter::push(Part bytes, Part shared) {
+  queue_.push_back({std::move(bytes), std::move(shared)});
+  bytes_ += queue_.back().size();
 }
 
 std::string MessageSplitter::next_frame(std::size_t frame_bytes_max) {
   check_invariant(!queue_.empty(), "there is a message to send");
   check_invariant(frame_bytes_max > kSectionOverheadBytes, "a frame has room for a section");
-  const auto& message = *queue_.front();
+  const auto& message = queue_.front();
   const auto length = std::min(message.size() - offset_, frame_bytes_max - kSectionOverheadBytes);
   v1::LinkFrame frame;
   auto& section = *frame.mutable_section();
   section.set_message(sent_ + 1);
   section.set_total(message.size());
   section.set_offset(offset_);
-  section.set_bytes(message.data() + offset_, length);
+  auto& bytes = *section.mutable_bytes();
+  bytes.reserve(length);
+  if (offset_ < message.bytes->size()) bytes.append(*message.bytes, offset_, length);
+  if (bytes.size() < length) bytes.append(*message.shared, offset_ + bytes.size() - message.bytes->size(), length - bytes.size());
   offset_ += length;
   bytes_ -= length;
   if (offset_ == message.size()) {

@@ -48,9 +48,10 @@ class FrameReader {
 // Messages that wait to be sent, cut into sections one frame at a time, so that no second copy of a large message is ever made.
 class MessageSplitter {
  public:
-  using Message = std::shared_ptr<const std::string>;
+  using Part = std::shared_ptr<const std::string>;
 
-  void push(Message message);
+  // One message: `bytes`, then `shared`, which may be null.
+  void push(Part bytes, Part shared = nullptr);
   bool empty() const { return queue_.empty(); }
   // Of all waiting messages, less what was cut off already.
   std::size_t bytes() const { return bytes_; }
@@ -58,6 +59,12 @@ class MessageSplitter {
   std::string next_frame(std::size_t frame_bytes_max);
 
  private:
+  struct Message {
+    Part bytes;
+    Part shared;
+    std::size_t size() const { return bytes->size() + (shared ? shared->size() : 0); }
+  };
+
   std::deque<Message> queue_;
   std::size_t offset_ = 0;  // into the first one
   std::size_t bytes_ = 0;

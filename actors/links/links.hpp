@@ -34,7 +34,12 @@ using SharedBytes = std::shared_ptr<const std::string>;
 struct LinkSend {
   int rank = 0;
   SharedBytes bytes;
+  SharedBytes shared = nullptr;  // follows `bytes` in the same message, if it is there: the part that many ranks are sent
 };
+// The message in one piece.
+inline SharedBytes whole(const LinkSend& message) {
+  return message.shared ? std::make_shared<const std::string>(*message.bytes + *message.shared) : message.bytes;
+}
 struct LinkDrop {
   int rank = 0;  // -1: every peer
 };

@@ -183,18 +183,19 @@ class MemoryLinks : public caf::event_based_actor {
       return;
     }
     auto& to = peer(message.rank);
-    if (message.bytes->size() > options_.message_bytes_max) {
+    const SharedBytes bytes = whole(message);
+    if (bytes->size() > options_.message_bytes_max) {
       go_down(message.rank, LinkDownCause::kOverflow,
-              "a message of " + std::to_string(message.bytes->size()) + " bytes exceeds message_bytes_max " +
+              "a message of " + std::to_string(bytes->size()) + " bytes exceeds message_bytes_max " +
                   std::to_string(options_.message_bytes_max));
       return;
     }
     if (to.out == 0 && to.wait == 0) open(message.rank);
     if (to.out != 0) {
-      transmit(message.rank, message.bytes);
+      transmit(message.rank, bytes);
     } else if (to.wait != 0) {
-      to.waiting_bytes += message.bytes->size();
-      to.waiting.push_back(message.bytes);
+      to.waiting_bytes += bytes->size();
+      to.waiting.push_back(bytes);
       if (to.waiting_bytes > options_.unsent_bytes_max) go_down(message.rank, LinkDownCause::kOverflow, overflow_text());
     }
   }

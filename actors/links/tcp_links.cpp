@@ -107,26 +107,27 @@ void TcpLinks::on_send(const LinkSend& message) {
                         "rank " + std::to_string(to) + " is not one of this world's " + std::to_string(world_size())});
     return;
   }
-  if (message.bytes->size() > options().message_bytes_max) {
+  const std::size_t size = message.bytes->size() + (message.shared ? message.shared->size() : 0);
+  if (size > options().message_bytes_max) {
     go_down(to, LinkDownCause::kOverflow,
-            "a message of " + std::to_string(message.bytes->size()) + " bytes exceeds message_bytes_max " +
+            "a message of " + std::to_string(size) + " bytes exceeds message_bytes_max " +
                 std::to_string(options().message_bytes_max),
             true);
     return;
   }
   if (to == rank()) {
     if (!std::exchange(spoke_to_self_, true)) tell_owner(LinkUp{to});
-    tell_owner(LinkMessage{to, message.bytes});
+    tell_owner(LinkMessage{to, whole(message)});
     return;
   }
   auto& target = peer(to);
   // One message may be larger than the bound, a queue may not.
-  if (!target.outgoing.empty() && target.outgoing.bytes() + message.bytes->size() > options().unsent_bytes_max) {
+  if (!target.outgoing.empty() && target.outgoing.bytes() + size > options().unsent_bytes_max) {
     go_down(to, LinkDownCause::kOverflow,
             "more than unsent_bytes_max " + std::to_string(options().unsent_bytes_max) + " bytes wait for " + describe(to));
     return;
   }
-  target.outgoing.push(message.bytes);
+  target.outgoing.push(message.bytes, message.shared);
   asked_back_[static_cast<std::size_t>(to)] = false;
   if (target.up) {
     pump(to);

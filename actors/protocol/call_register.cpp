@@ -22,7 +22,7 @@ std::string describe_call(const Join& join) {
 
 std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join& join) {
   for (const auto& known : known_)
-    if (is_same_call(known.join, join)) return Disagreement{known.failures, {{from, join.ticket}}};
+    if (is_same_call(known.join, join)) return Disagreement{known.ending, {{from, join.ticket}}};
   const auto last = calls_.find(from);
   if (last != calls_.end() && last->second.ticket >= join.ticket) return std::nullopt;  // a duplicate, or late
   calls_.insert_or_assign(from, join);
@@ -30,11 +30,11 @@ std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join
   std::map<int, const Join*> callers;
   for (const auto& [rank, call] : calls_)
     if (is_same_call(call, join)) callers.emplace(rank, &call);
-  FailureMap failures = judge(callers);
+  const FailureMap failures = judge(callers);
   if (failures.empty()) return std::nullopt;
-  known_.push_back({join, failures});
+  known_.push_back({join, make_ending(failures, Committed::kNo, {})});
   if (known_.size() > kept_max_) known_.pop_front();
-  Disagreement found{std::move(failures), {}};
+  Disagreement found{known_.back().ending, {}};
   for (const auto& [rank, call] : callers) found.tickets.emplace(rank, call->ticket);
   return found;
 }

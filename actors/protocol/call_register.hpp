@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include <cairn/base/failure.hpp>
@@ -23,7 +24,7 @@ class CallRegister {
   CallRegister(int world_size, unsigned disagreements_kept) : world_size_(world_size), kept_max_(disagreements_kept) {}
 
   struct Disagreement {
-    FailureMap failures;
+    std::shared_ptr<const Ending> ending;
     std::map<int, std::uint64_t> tickets;  // who has to hear of it now
   };
   // Takes down that `from` has called. A disagreement is found once, and again for each rank that makes the same call later.
@@ -32,7 +33,7 @@ class CallRegister {
  private:
   struct Known {
     Join join;  // of one of them
-    FailureMap failures;
+    std::shared_ptr<const Ending> ending;
   };
   FailureMap judge(const std::map<int, const Join*>& callers) const;
 

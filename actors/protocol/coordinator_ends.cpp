@@ -155,8 +155,9 @@ std::string CoordinatorMachine::awaited() const {
 // Of a call that waits for another one to end. Those that have joined it are told now, those that join it later then.
 void CoordinatorMachine::end_next_call(int from, Failure failure) {
   const Join call = next_joins_.at(from);
-  Missed missed{call, {}, {}, {}};
-  missed.outcome.failures.emplace(from, std::move(failure));
+  FailureMap failures;
+  failures.emplace(from, std::move(failure));
+  Missed missed{call, {}, {}, make_ending(failures, Committed::kNo, {})};
   for (int rank = 0; rank < identity_.world_size; ++rank) {
     const auto next = next_joins_.find(rank);
     if (next == next_joins_.end() || !is_same_call(next->second, call)) {
@@ -164,8 +165,7 @@ void CoordinatorMachine::end_next_call(int from, Failure failure) {
       continue;
     }
     kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, next->second.ticket);
-    missed.outcome.ticket = next->second.ticket;
-    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, missed.outcome});
+    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, Outcome{next->second.ticket, missed.ending}});
     next_joins_.erase(next);
   }
   missed.ordinals.insert(call.ordinal);
@@ -173,22 +173,21 @@ void CoordinatorMachine::end_next_call(int from, Failure failure) {
   if (missed_.size() > options_.outcomes_kept) missed_.pop_front();
 }
 
-// `save_id`: of an outcome that others have given the call; else it is the attempt's.
-void CoordinatorMachine::end(FailureMap failures, Committed committed, std::string save_id) {
+void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
+  const auto own = failures.find(identity_.rank);
+  end(make_ending(failures, committed, counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)),
+      own == failures.end() ? nullptr : own->second.exception);
+}
+
+// `own_exception`: what this rank's own failure threw.
+void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {
   // What could not be sent or read has failed this call, and no other.
   refused_.clear();
   for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
-  Outcome outcome;
-  outcome.failures = std::move(failures);
-  outcome.committed = committed;
-  outcome.save_id = std::move(save_id);
-  if (outcome.save_id.empty() && counter_ != 0)
-    outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
   const auto tell = [&](int rank, const Join& join) {
     kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
     if (left_.count(rank) != 0 || down_.count(rank) != 0) return;
-    outcome.ticket = join.ticket;
-    send(rank, outcome);
+    send(rank, Outcome{join.ticket, ending, rank == identity_.rank ? own_exception : nullptr});
   };
   // The own rank's last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on their way.
   for (const auto& [rank, join] : joins_)
@@ -197,7 +196,7 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed, std::stri
   if (own != joins_.end()) tell(own->first, own->second);
   effects_.emplace_back(StopTimer{Timer::kPhase});
   stop_joining();
-  remember(outcome);
+  remember(ending);
   counter_ = 0;
   outstanding_ = 0;
   joins_.clear();
@@ -222,14 +221,13 @@ void CoordinatorMachine::end(FailureMap failures, Committed committed, std::stri
 }
 
 // For those who still speak of this attempt, and for those who have not joined this call yet.
-void CoordinatorMachine::remember(const Outcome& outcome) {
-  Ended ended{counter_, {}, outcome};
-  for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;
+void CoordinatorMachine::remember(const std::shared_ptr<const Ending>& ending) {
+  Ended ended{counter_, {}, ending};
   for (const auto& [rank, join] : joins_) ended.tickets.emplace(rank, join.ticket);
   ended_.push_back(std::move(ended));
   if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
   if (counter_ != 0) return;
-  Missed missed{joins_.begin()->second, {}, {}, outcome};
+  Missed missed{joins_.begin()->second, {}, {}, ending};
   for (const auto& [rank, join] : joins_) missed.ordinals.insert(join.ordinal);
   for (int rank = 0; rank < identity_.world_size; ++rank)
     if (joins_.count(rank) == 0) missed.absent.insert(rank);

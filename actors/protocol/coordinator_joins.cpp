@@ -50,9 +50,7 @@ bool CoordinatorMachine::send_outcome_again(int from, std::uint64_t counter, std
     const auto member = ended.tickets.find(from);
     if (member == ended.tickets.end()) continue;
     if (counter != 0 ? ended.counter != counter : member->second != ticket) continue;
-    Outcome outcome = ended.outcome;
-    outcome.ticket = member->second;
-    effects_.emplace_back(Send{from, ended.counter, std::move(outcome)});
+    effects_.emplace_back(Send{from, ended.counter, Outcome{member->second, ended.ending}});
     return true;
   }
   return false;
@@ -99,10 +97,7 @@ bool CoordinatorMachine::find_disagreement(int from, const Join& join) {
     const auto member = joins_.find(rank);
     if (!is_attempt() && member != joins_.end() && member->second.ticket == ticket) forget_join(rank);
     next_joins_.erase(rank);
-    Outcome outcome;
-    outcome.ticket = ticket;
-    outcome.failures = found->failures;
-    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, std::move(outcome)});
+    if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, Outcome{ticket, found->ending}});
   }
   return true;
 }
@@ -112,10 +107,8 @@ bool CoordinatorMachine::answer_missed(int from, const Join& join) {
     if (missed.join.operation != join.operation || missed.join.checkpoint_id != join.checkpoint_id ||
         missed.ordinals.count(join.ordinal) == 0 || missed.absent.erase(from) == 0)
       continue;
-    Outcome outcome = missed.outcome;
-    outcome.ticket = join.ticket;
     kept_[from].ended_ticket = join.ticket;
-    effects_.emplace_back(Send{from, 0, std::move(outcome)});
+    effects_.emplace_back(Send{from, 0, Outcome{join.ticket, missed.ending}});
     return true;
   }
   return false;
@@ -190,7 +183,7 @@ void CoordinatorMachine::take_probe_answer(int from, const Standing& standing) {
   if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
   if (standing.kind != StandingKind::kEnded) return;
   if (state_ == State::kJoining) put_off_other_calls();
-  end(standing.outcome->failures, standing.outcome->committed, standing.outcome->save_id);
+  end(standing.ending);
 }
 
 // While the ranks join: some of them may be at the next call already.

@@ -63,7 +63,7 @@ class CoordinatorMachine {
   struct Ended {
     std::uint64_t counter = 0;             // 0: it failed while the ranks joined
     std::map<int, std::uint64_t> tickets;  // of the members
-    Outcome outcome;
+    std::shared_ptr<const Ending> ending;
   };
 
   // A call that failed before all ranks had joined it. Who joins it later hears the same.
@@ -71,7 +71,7 @@ class CoordinatorMachine {
     Join join;  // of one of those who were there
     std::set<std::uint64_t> ordinals;
     std::set<int> absent;
-    Outcome outcome;
+    std::shared_ptr<const Ending> ending;
   };
 
   void on(const CallStarted&) { ignore("call for a rank's machine"); }
@@ -135,8 +135,9 @@ class CoordinatorMachine {
   void settle(bool fenced);
   void ask_for_end(int rank);
   void end_settling_if_complete();
-  void end(FailureMap failures, Committed committed, std::string save_id = {});
-  void remember(const Outcome& outcome);
+  void end(const FailureMap& failures, Committed committed);
+  void end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception = nullptr);
+  void remember(const std::shared_ptr<const Ending>& ending);
   void restart_joins();
 
   void run(Hook hook, Phase phase, HookValue argument);

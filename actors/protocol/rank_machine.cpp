@@ -8,6 +8,15 @@
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
+namespace {
+
+// Whether both tell of one thing that went wrong on one rank. Their texts may differ in where they were cut.
+bool is_same_event(const Failure& a, const Failure& b) {
+  return a.rank == b.rank && a.phase == b.phase && a.kind == b.kind && a.code == b.code && a.actor == b.actor &&
+         a.trace_position == b.trace_position;
+}
+
+}  // namespace
 
 const char* to_string(RankMachine::State state) noexcept {
   switch (state) {
@@ -172,10 +181,9 @@ void RankMachine::receive(const CoordinatorDown& down) {
 void RankMachine::receive(const Unreadable& unreadable) {
   if (state_ != State::kJoining) return ignore("a message of an attempt was unreadable: its outcome follows");
   withdraw();
-  Outcome outcome;
-  outcome.ticket = call_.ticket;
-  outcome.failures.emplace(unreadable.failure.rank, unreadable.failure);
-  end(std::move(outcome));
+  FailureMap failures;
+  failures.emplace(unreadable.failure.rank, unreadable.failure);
+  end(Outcome{call_.ticket, make_ending(failures, Committed::kNo, {})});
 }
 
 void RankMachine::withdraw() {
@@ -392,13 +400,10 @@ std::string RankMachine::describe_call() const {
 
 // This rank cannot hear what the others decide.
 void RankMachine::end_alone(Failure failure, Committed committed) {
-  Outcome outcome;
-  outcome.ticket = call_.ticket;
-  outcome.failures.emplace(failure.rank, std::move(failure));
-  if (own_failure_) outcome.failures.emplace(identity_.rank, *own_failure_);
-  outcome.committed = committed;
-  outcome.save_id = save_id_;
-  end(std::move(outcome), true);
+  FailureMap failures;
+  failures.emplace(failure.rank, std::move(failure));
+  if (own_failure_) failures.emplace(identity_.rank, *own_failure_);
+  end(Outcome{call_.ticket, make_ending(failures, committed, save_id_)}, true);
 }
 
 Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const {
@@ -410,15 +415,10 @@ Committed RankMachine::committed_unheard() const {
   return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
 }
 
-void RankMachine::end(Outcome outcome, bool alone) {
+void RankMachine::end(const Outcome& outcome, bool alone) {
   if (outcome_) return ignore("second outcome of one call");
-  keep(outcome, alone);
-  // The exception object itself cannot travel: on its own rank it is put back.
-  if (own_failure_) {
-    const auto own = outcome.failures.find(identity_.rank);
-    if (own != outcome.failures.end() && own->second == *own_failure_) own->second.exception = own_failure_->exception;
-  }
-  outcome_ = std::move(outcome);
+  keep(outcome.ending, alone);
+  outcome_ = outcome;
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   effects_.emplace_back(StopTimer{Timer::kProgress});
   if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
@@ -426,17 +426,23 @@ void RankMachine::end(Outcome outcome, bool alone) {
 }
 
 void RankMachine::let_go() {
-  if (!began_ || outcome_->failures.empty()) return finish();
+  if (!began_ || outcome_->ending->failures.empty()) return finish();
   become(State::kEnding);
-  const bool abandon = call_.operation == Operation::kSave && outcome_->committed != Committed::kYes && !abandoned_;
+  const bool abandon = call_.operation == Operation::kSave && outcome_->ending->committed != Committed::kYes && !abandoned_;
   run(abandon ? Hook::kAbandon : Hook::kRelease);
 }
 
 void RankMachine::finish() {
   Finished finished;
-  finished.failures = outcome_->failures;
-  finished.committed = outcome_->committed;
-  finished.save_id = outcome_->save_id;
+  finished.failures = ungrouped(outcome_->ending->failures);
+  finished.committed = outcome_->ending->committed;
+  finished.save_id = outcome_->ending->save_id;
+  // The exception object itself cannot travel: on its own rank it is put back.
+  const auto own = finished.failures.find(identity_.rank);
+  if (own != finished.failures.end()) {
+    own->second.exception = outcome_->exception;
+    if (own_failure_ && is_same_event(own->second, *own_failure_)) own->second.exception = own_failure_->exception;
+  }
   outcome_.reset();
   own_failure_.reset();
   local_plan_.reset();

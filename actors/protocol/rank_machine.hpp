@@ -61,9 +61,9 @@ class RankMachine {
     std::uint64_t ordinal = 0;
     Operation operation = Operation::kSave;
     std::string checkpoint_id;
-    Outcome outcome;
+    std::shared_ptr<const Ending> ending;
   };
-  void keep(const Outcome& outcome, bool alone);
+  void keep(const std::shared_ptr<const Ending>& ending, bool alone);
   const Ended* find_ended(std::uint64_t counter, const AskStanding& ask) const;
   bool is_in(std::uint64_t counter, const AskStanding& ask) const;
 
@@ -111,7 +111,7 @@ class RankMachine {
   Standing standing(StandingKind kind, std::uint64_t inquiry) const;
   void tell_standing(int asker);
   void tell_early_askers();
-  void tell_askers_of_end(const Outcome& outcome, bool alone);
+  void tell_askers_of_end(const std::shared_ptr<const Ending>& ending, bool alone);
   void withdraw();
   Failure no_coordinator() const;
   std::string describe_call() const;
@@ -128,7 +128,7 @@ class RankMachine {
   void cancel_call(ErrorCode code, const std::string& why);
   void end_alone(Failure failure, Committed committed);
   Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
-  void end(Outcome outcome, bool alone = false);
+  void end(const Outcome& outcome, bool alone = false);
   void let_go();
   void finish();
 

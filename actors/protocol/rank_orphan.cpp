@@ -162,7 +162,7 @@ void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& as
   if (ended) {
     answer.kind = StandingKind::kEnded;
     answer.ticket = ended->ticket;
-    answer.outcome = ended->outcome;
+    answer.ending = ended->ending;
   } else if (counter == 0 && from != ask.coordinator_rank) {
     early_askers_.insert_or_assign(from, ask);
   }
@@ -220,25 +220,25 @@ void RankMachine::tell_early_askers() {
 }
 
 // Those who wait for what this rank learns. An outcome that it gave itself says nothing about the others.
-void RankMachine::tell_askers_of_end(const Outcome& outcome, bool alone) {
+void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending, bool alone) {
   for (const auto& [asker, inquiry] : askers_) {
     Standing answer = standing(alone ? StandingKind::kAbsent : StandingKind::kEnded, inquiry);
-    if (!alone) answer.outcome = outcome;
+    if (!alone) answer.ending = ending;
     if (alone) {
-      const auto own = outcome.failures.find(identity_.rank);
-      if (own != outcome.failures.end()) answer.failure = own->second;
+      const FailureMap failures = ungrouped(ending->failures);  // one or two
+      const auto own = failures.find(identity_.rank);
+      if (own != failures.end()) answer.failure = own->second;
     }
     effects_.emplace_back(Send{asker, counter_, std::move(answer)});
   }
   askers_.clear();
 }
 
-void RankMachine::keep(const Outcome& outcome, bool alone) {
-  Ended ended{counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, outcome};
-  for (auto& [rank, failure] : ended.outcome.failures) failure.exception = nullptr;  // what is kept keeps no user objects alive
-  tell_askers_of_end(ended.outcome, alone);
+void RankMachine::keep(const std::shared_ptr<const Ending>& ending, bool alone) {
+  tell_askers_of_end(ending, alone);
   if (alone) return;
-  ended_.push_back(std::move(ended));
+  ended_.push_back(
+      {counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, ending});
   if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
 }
 

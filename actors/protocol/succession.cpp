@@ -98,10 +98,7 @@ Effects Succession::on(const TimerFired&) {
   if (stage_ == Stage::kIdle) return {};
   if (stage_ == Stage::kAskingStore) {
     outstanding_ = 0;
-    Outcome outcome;
-    outcome.failures = std::move(failures_);
-    outcome.committed = proven_unpublished_ ? Committed::kNo : Committed::kUnknown;
-    conclude(std::move(outcome));
+    conclude(proven_unpublished_ ? Committed::kNo : Committed::kUnknown);
     return std::exchange(effects_, {});
   }
   for (auto& [rank, member] : members_)
@@ -130,11 +127,9 @@ Effects Succession::on(const HookDone& done) {
   outstanding_ = 0;
   const auto* value = std::get_if<HookValue>(&done.result);
   const auto* answer = value ? std::get_if<Committed>(value) : nullptr;
-  Outcome outcome;
-  outcome.failures = std::move(failures_);
-  outcome.committed = answer ? *answer : Committed::kUnknown;
-  if (outcome.committed == Committed::kUnknown && proven_unpublished_) outcome.committed = Committed::kNo;
-  conclude(std::move(outcome));
+  Committed committed = answer ? *answer : Committed::kUnknown;
+  if (committed == Committed::kUnknown && proven_unpublished_) committed = Committed::kNo;
+  conclude(committed);
   return std::exchange(effects_, {});
 }
 
@@ -170,7 +165,7 @@ void Succession::ask(int rank) {
 void Succession::evaluate() {
   for (const auto& [rank, member] : members_)
     if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
-      return conclude(*member.standing.outcome);
+      return conclude(member.standing.ending);
   // The coordinator is there, and has not called yet: nothing has begun. Its followers are to join it again.
   const Member& coordinator = members_[coordinator_];
   if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
@@ -251,10 +246,7 @@ void Succession::decide() {
     effects_.emplace_back(std::move(hook));
     return;
   }
-  Outcome outcome;
-  outcome.failures = std::move(failures_);
-  outcome.committed = may_exist && !proven_unpublished_ ? Committed::kUnknown : Committed::kNo;
-  conclude(std::move(outcome));
+  conclude(may_exist && !proven_unpublished_ ? Committed::kUnknown : Committed::kNo);
 }
 
 FailureMap Succession::judge() const {
@@ -298,12 +290,15 @@ Failure Succession::coordinators_failure() const {
   return copy;
 }
 
+void Succession::conclude(Committed committed) {
+  conclude(make_ending(failures_, committed,
+                       counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)));
+}
+
 // Final. To all who follow, the own rank last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on
 // their way.
-void Succession::conclude(Outcome outcome) {
-  if (outcome.save_id.empty() && counter_ != 0)
-    outcome.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
-  Ended ended{coordinator_, counter_, call_.operation, call_.checkpoint_id, {call_.ordinal}, outcome};
+void Succession::conclude(const std::shared_ptr<const Ending>& ending) {
+  Ended ended{coordinator_, counter_, call_.operation, call_.checkpoint_id, {call_.ordinal}, ending};
   const auto tell = [&](int rank) {
     const Member& member = members_[rank];
     if (!follows(member)) return;
@@ -347,15 +342,12 @@ void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
   told.kind = StandingKind::kEnded;
   told.coordinator_rank = ended.coordinator;
   told.ticket = its.ticket;
-  told.outcome = ended.outcome;
-  told.outcome->ticket = its.ticket;
+  told.ending = ended.ending;
   effects_.emplace_back(Send{ended.coordinator, ended.counter, std::move(told)});
 }
 
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {
-  Outcome outcome = ended.outcome;
-  outcome.ticket = ticket;
-  effects_.emplace_back(Send{to, ended.counter, std::move(outcome)});
+  effects_.emplace_back(Send{to, ended.counter, Outcome{ticket, ended.ending}});
 }
 
 }  // namespace cairn::protocol

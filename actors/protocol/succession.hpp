@@ -70,7 +70,7 @@ class Succession {
     Operation operation = Operation::kSave;
     std::string checkpoint_id;
     std::set<std::uint64_t> ordinals;
-    Outcome outcome;
+    std::shared_ptr<const Ending> ending;
   };
 
   bool is_of_this_call(std::uint64_t counter, const Standing& standing) const;
@@ -85,7 +85,8 @@ class Succession {
   void decide();
   FailureMap judge() const;
   Failure coordinators_failure() const;
-  void conclude(Outcome outcome);
+  void conclude(Committed committed);
+  void conclude(const std::shared_ptr<const Ending>& ending);
   void hand_over(int leader);
   void go_idle();
   const Ended* find_ended(std::uint64_t counter, const Standing& standing) const;

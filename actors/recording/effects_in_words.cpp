@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include <cairn/actors/recording/event_codec.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/messages/codec.hpp>
 
 namespace cairn::recording {
@@ -17,19 +18,23 @@ std::string digest_of_body(const protocol::Message& body, const PlanDigests& dig
   return short_digest(protocol::encode(envelope));
 }
 
-std::string failures_in_words(const FailureMap& failures) {
+std::string failures_in_words(const std::vector<protocol::FailureGroup>& failures) {
   if (failures.empty()) return "no failures";
   std::string text;
-  for (const auto& [rank, failure] : failures)
-    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " " + to_string(failure.kind) + " in " +
-            to_string(failure.phase);
+  for (const auto& group : failures) {
+    std::vector<int> ranks;
+    for (const auto& member : group.members) ranks.push_back(member.rank);
+    text += (text.empty() ? "" : ", ") + name_ranks(ranks) + " " + to_string(group.cause.kind) + " in " +
+            to_string(group.cause.phase);
+  }
   return text;
 }
 
 // What people want to see of a message, in front of the digest.
 std::string gist(const protocol::Message& body) {
   if (const auto* outcome = std::get_if<protocol::Outcome>(&body))
-    return "committed " + std::string(to_string(outcome->committed)) + ", " + failures_in_words(outcome->failures) + ", ";
+    return "committed " + std::string(to_string(outcome->ending->committed)) + ", " +
+           failures_in_words(outcome->ending->failures) + ", ";
   if (const auto* failed = std::get_if<protocol::PhaseFailed>(&body))
     return std::string(to_string(failed->failure.kind)) + " in " + to_string(failed->failure.phase) + ", ";
   if (const auto* begin = std::get_if<protocol::Begin>(&body)) return "call " + std::to_string(begin->ticket) + ", ";
@@ -68,7 +73,7 @@ struct InWords {
     return "stop timer " + std::to_string(static_cast<int>(stop.timer));
   }
   std::string operator()(const protocol::Finished& finished) const {
-    protocol::Outcome outcome{1, finished.failures, finished.committed, finished.save_id};
+    const protocol::Outcome outcome{1, protocol::make_ending(finished.failures, finished.committed, finished.save_id)};
     return "finish the call (" + gist(outcome) + digest_of_body(outcome, digests) + ")";
   }
   std::string operator()(const protocol::ProgressTold& told) const {

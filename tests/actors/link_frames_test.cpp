@@ -68,7 +68,13 @@ TEST_CASE("sections never exceed a frame, and make the message again") {
     for (auto& byte : text) byte = static_cast<char>(random());
     total += text.size();
     messages.push_back(std::make_shared<const std::string>(std::move(text)));
-    splitter.push(messages.back());
+    if (i % 3 == 0) {  // in two parts
+      const std::size_t cut = messages.back()->size() / (1 + random() % 4);
+      splitter.push(std::make_shared<const std::string>(messages.back()->substr(0, cut)),
+                    std::make_shared<const std::string>(messages.back()->substr(cut)));
+    } else {
+      splitter.push(messages.back());
+    }
   }
   CHECK(splitter.bytes() == total);
   MessageAssembler assembler(40'000);

@@ -138,7 +138,7 @@ std::vector<Envelope> sample_envelopes() {
       GlobalLoadPlan{load_plan},
       ReadDone{},
       PhaseFailed{failure},
-      Outcome{4, {{2, failure}}, Committed::kUnknown, "an id"},
+      Outcome{4, make_ending({{2, failure}}, Committed::kUnknown, "an id")},
       Cancel{4, failure},
       CoordinatorDown{failure},
       StopPhase{},

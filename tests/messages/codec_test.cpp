@@ -57,16 +57,18 @@ std::vector<std::string> random_texts(Random& random, std::size_t most) {
 
 std::uint64_t random_ticket(Random& random) { return 1 + random.next() / 2; }
 
-Outcome random_outcome(Random& random) {
-  Outcome outcome;
-  outcome.ticket = random_ticket(random);
+std::shared_ptr<const Ending> random_ending(Random& random) {
+  FailureMap failures;
   for (std::uint64_t i = random.next() % 5; i > 0; --i) {
-    const int rank = static_cast<int>(random.next() % kRanksMax);
-    outcome.failures.emplace(rank, random_failure(random, rank));
+    const int rank = static_cast<int>(random.next() % (kRanksMax - 2));
+    const Failure failure = random_failure(random, rank);
+    for (int of_same_cause = 0; of_same_cause < 3; ++of_same_cause) {
+      Failure& one = failures[rank + of_same_cause] = failure;
+      one.rank = rank + of_same_cause;
+      one.trace_position = random.next();
+    }
   }
-  outcome.committed = static_cast<Committed>(1 + random.next() % 3);
-  outcome.save_id = "cairn-" + std::to_string(random.next());
-  return outcome;
+  return make_ending(failures, static_cast<Committed>(1 + random.next() % 3), "cairn-" + std::to_string(random.next()));
 }
 
 Operation random_operation(Random& random) { return random.next() % 2 == 0 ? Operation::kSave : Operation::kLoad; }
@@ -85,7 +87,7 @@ Standing random_standing(Random& random) {
   standing.leader = static_cast<int>(random.next() % kRanksMax) - 1;
   if (random.next() % 2 == 0) standing.failure = random_failure(random, 3);
   if (standing.kind == StandingKind::kOrphaned) standing.lost = random_failure(random, 0);
-  if (standing.kind == StandingKind::kEnded) standing.outcome = random_outcome(random);
+  if (standing.kind == StandingKind::kEnded) standing.ending = random_ending(random);
   return standing;
 }
 
@@ -147,7 +149,7 @@ Message random_body(Random& random, std::size_t index) {
     case 12:
       return PhaseFailed{random_failure(random, static_cast<int>(random.next() % kRanksMax))};
     case 13:
-      return random_outcome(random);
+      return Outcome{random_ticket(random), random_ending(random)};
     case 14:
       return Cancel{random_ticket(random), random_failure(random, 3), random.next() % 2 == 0};
     case 15:
@@ -194,6 +196,12 @@ Envelope random_envelope(Random& random, std::size_t index) {
   return envelope;
 }
 
+bool same_ending(const std::shared_ptr<const Ending>& a, const std::shared_ptr<const Ending>& b) {
+  if (!a || !b) return a == b;
+  return a->failures.size() == b->failures.size() && ungrouped(a->failures) == ungrouped(b->failures) &&
+         a->committed == b->committed && a->save_id == b->save_id;
+}
+
 struct SameBody {
   bool operator()(const Join& a, const Join& b) const {
     return a.ticket == b.ticket && a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id &&
@@ -232,7 +240,7 @@ struct SameBody {
   bool operator()(const ReadDone&, const ReadDone&) const { return true; }
   bool operator()(const PhaseFailed& a, const PhaseFailed& b) const { return a.failure == b.failure; }
   bool operator()(const Outcome& a, const Outcome& b) const {
-    return a.ticket == b.ticket && a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
+    return a.ticket == b.ticket && same_ending(a.ending, b.ending);
   }
   bool operator()(const Cancel& a, const Cancel& b) const {
     return a.ticket == b.ticket && a.failure == b.failure && a.awaits_outcome == b.awaits_outcome;
@@ -246,7 +254,7 @@ struct SameBody {
     return a.inquiry == b.inquiry && a.kind == b.kind && a.coordinator_rank == b.coordinator_rank && a.ticket == b.ticket &&
            a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.busy == b.busy &&
            a.delivered == b.delivered && a.leader == b.leader && a.lost == b.lost && a.failure == b.failure &&
-           a.outcome.has_value() == b.outcome.has_value() && (!a.outcome || (*this)(*a.outcome, *b.outcome));
+           same_ending(a.ending, b.ending);
   }
   bool operator()(const AskStanding& a, const AskStanding& b) const {
     return a.inquiry == b.inquiry && a.coordinator_rank == b.coordinator_rank && a.ordinal == b.ordinal &&
@@ -386,6 +394,17 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
     std::function<void(Encoded&)> spoil;
   };
   const std::string long_name(kNameBytesMax + 1, 'x');
+  const auto add_group = [](Encoded& m, const std::vector<std::uint32_t>& first_ranks,
+                            const std::vector<std::uint32_t>& run_lengths, int trace_positions) -> v1::FailureGroup& {
+    auto& group = *m.mutable_ending()->add_failures();
+    group.mutable_cause()->set_phase(v1::PHASE_JOIN);
+    group.mutable_cause()->set_kind(v1::FAILURE_KIND_LOST);
+    group.mutable_cause()->set_code(1);
+    *group.mutable_first_ranks() = {first_ranks.begin(), first_ranks.end()};
+    *group.mutable_run_lengths() = {run_lengths.begin(), run_lengths.end()};
+    for (int i = 0; i < trace_positions; ++i) group.add_trace_positions(7);
+    return group;
+  };
   const std::vector<Case> cases = {
       {"names no attempt", kJoin, [](Encoded& m) { m.clear_attempt(); }},
       {"no body", kJoin, [](Encoded& m) { m.clear_body(); }},
@@ -415,14 +434,23 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
        [](Encoded& m) { m.mutable_phase_failed()->mutable_failure()->set_what(std::string(kFailureTextMax + 1, 'w')); }},
       {"unknown value", kFailed, [](Encoded& m) { m.mutable_phase_failed()->clear_failure(); }},
       {"two failures of one rank", kOutcome,
-       [](Encoded& m) {
-         v1::Failure failure;
-         failure.set_phase(v1::PHASE_JOIN);
-         failure.set_kind(v1::FAILURE_KIND_LOST);
-         failure.set_code(1);
-         for (int i = 0; i < 2; ++i) *m.mutable_outcome()->add_failures() = failure;
+       [&](Encoded& m) {
+         m.mutable_ending()->clear_failures();
+         for (int i = 0; i < 2; ++i) add_group(m, {0}, {1}, 1);
        }},
-      {"unknown value", kOutcome, [](Encoded& m) { m.mutable_outcome()->clear_committed(); }},
+      {"runs of ranks", kOutcome, [&](Encoded& m) { add_group(m, {0, 2}, {1}, 1); }},
+      {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 2}, {1, 1}, 2); }},
+      {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 1}, {1, 1}, 2); }},
+      {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {kRanksMax - 1}, {2}, 2); }},
+      {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {5}, {0}, 0); }},
+      {"lack trace positions", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 1); }},
+      {"differ in number", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 3); }},
+      {"differ in number", kOutcome, [&](Encoded& m) { add_group(m, {}, {}, 0); }},
+      {"texts of an outcome are too long", kOutcome,
+       [&](Encoded& m) { add_group(m, {0}, {8192}, 8192).mutable_cause()->set_what(std::string(kFailureTextMax, 'w')); }},
+      {"unknown value", kOutcome, [](Encoded& m) { m.mutable_ending()->clear_committed(); }},
+      {"without an outcome", kOutcome, [](Encoded& m) { m.clear_ending(); }},
+      {"without an outcome", kCancel, [](Encoded& m) { m.mutable_ending()->set_committed(v1::COMMITTED_NO); }},
       {"ticket is 0", kCancel, [](Encoded& m) { m.mutable_cancel()->clear_ticket(); }},
       {"ticket is 0", kWithdraw, [](Encoded& m) { m.mutable_withdraw()->clear_ticket(); }},
       {"unknown value", kStanding, [](Encoded& m) { m.mutable_standing()->clear_kind(); }},
@@ -438,13 +466,13 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
        [](Encoded& m) {
          m.mutable_standing()->set_kind(v1::STANDING_KIND_ENDED);
          m.mutable_standing()->clear_lost();
-         m.mutable_standing()->clear_outcome();
+         m.clear_ending();
        }},
       {"has no ticket", kStanding,
        [](Encoded& m) {
          m.mutable_standing()->set_kind(v1::STANDING_KIND_ATTACHED);
          m.mutable_standing()->clear_lost();
-         m.mutable_standing()->clear_outcome();
+         m.clear_ending();
          m.mutable_standing()->clear_ticket();
        }},
       {"unknown value", kAsk, [](Encoded& m) { m.mutable_ask_standing()->clear_operation(); }},

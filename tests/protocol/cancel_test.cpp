@@ -21,7 +21,7 @@ Failure only_cancel(const Effects& effects) {
   return told[0].second.failure;
 }
 
-void check_outcome(const std::vector<std::pair<int, Outcome>>& told, std::size_t ranks, int cancelled) {
+void check_outcome(const std::vector<std::pair<int, Told>>& told, std::size_t ranks, int cancelled) {
   REQUIRE(told.size() == ranks);
   for (const auto& [rank, outcome] : told) {
     CHECK(ranks_of(outcome.failures) == std::set<int>{cancelled});
@@ -82,7 +82,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   CHECK(failed[0].second.failure.phase == phase);
   CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan_of(1), plan_digest(*plan_of(1)), true})));
 
-  Outcome outcome{1, {}, Committed::kNo, "id"};
+  Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failed[0].second.failure);
   const auto finished = all_of<Finished>(rank.run_hooks(rank.receive(outcome)));
   REQUIRE(finished.size() == 1);
@@ -96,7 +96,7 @@ TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is 
   const auto effects = rank.step(kEnough);
   CHECK(only_cancel(effects).phase == Phase::kFinish);
   CHECK(sent<PhaseFailed>(effects).empty());
-  const auto finished = all_of<Finished>(rank.receive(Outcome{1, {}, Committed::kYes, "id"}));
+  const auto finished = all_of<Finished>(rank.receive(Told{1, {}, Committed::kYes, "id"}));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.empty());
 }
@@ -155,7 +155,7 @@ TEST_CASE("the caller's deadline cancels the call, and says whom it waited for")
   }
   SUBCASE("an outcome stops the clock") {
     bool stopped = false;
-    for (const auto& timer : all_of<StopTimer>(rank.receive(0, Outcome{1, {}, Committed::kNo, ""}, 0)))
+    for (const auto& timer : all_of<StopTimer>(rank.receive(0, Told{1, {}, Committed::kNo, ""}, 0)))
       stopped = stopped || timer.timer == Timer::kCall;
     CHECK(stopped);
     CHECK(was_ignored(rank.step(TimerFired{Timer::kCall})));

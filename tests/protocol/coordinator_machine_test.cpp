@@ -150,14 +150,15 @@ TEST_CASE("a rank that was lost has ended the call without its coordinator, that
   Standing answer;
   answer.inquiry = probe[0].second.inquiry;
   answer.kind = StandingKind::kEnded;
-  answer.outcome = Outcome{1, {}, Committed::kNo, "named"};
-  answer.outcome->failures.emplace(0, failure_on(0, "away"));
+  Told outcome{1, {}, Committed::kNo, "named"};
+  outcome.failures.emplace(0, failure_on(0, "away"));
+  answer.ending = outcome.ending();
   SUBCASE("of this call") {
     const auto told = sent<Outcome>(coordinator.receive(1, answer, 0));
     REQUIRE(told.size() == 2);
-    for (const auto& [rank, outcome] : told) {
-      CHECK(outcome.failures == answer.outcome->failures);
-      CHECK(outcome.save_id == "named");
+    for (const auto& [rank, heard] : told) {
+      CHECK(heard.failures == outcome.failures);
+      CHECK(heard.save_id == "named");
     }
     CHECK(coordinator.machine().is_idle());
   }
@@ -345,11 +346,12 @@ TEST_CASE("a coordinator that was fenced asks the others how the attempt has end
   answer.inquiry = asked[0].second.inquiry;
   SUBCASE("one of them knows") {
     answer.kind = StandingKind::kEnded;
-    answer.outcome = Outcome{1, {}, Committed::kNo, "named"};
-    answer.outcome->failures.emplace(0, failure_on(0, "silent"));
+    Told outcome{1, {}, Committed::kNo, "named"};
+    outcome.failures.emplace(0, failure_on(0, "silent"));
+    answer.ending = outcome.ending();
     const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
     REQUIRE(told.size() == 3);
-    for (const auto& [rank, outcome] : told) CHECK(outcome.failures == answer.outcome->failures);
+    for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
   }
   SUBCASE("nobody knows: its own failure stands") {
     answer.kind = StandingKind::kAttached;

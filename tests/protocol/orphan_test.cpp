@@ -64,16 +64,16 @@ TEST_CASE("a follower takes the outcome of its successor alone, and delivers not
   CHECK_FALSE(changed[0].second.busy);
   CHECK_FALSE(changed[0].second.delivered);
 
-  Outcome outcome{1, {}, Committed::kNo, "id"};
+  Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(0, failure_on(0, "lost"));
-  CHECK(was_ignored(rank.receive(0, Outcome{1, {}, Committed::kYes, "id"}, 5)));
+  CHECK(was_ignored(rank.receive(0, Told{1, {}, Committed::kYes, "id"}, 5)));
   CHECK(was_ignored(rank.receive(3, outcome, 5)));
   const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
   // And who asks later hears it.
   const auto later = sent<Standing>(rank.receive(3, ask_of(9), 5));
   CHECK(later.at(0).second.kind == StandingKind::kEnded);
-  CHECK(later.at(0).second.outcome->failures == outcome.failures);
+  CHECK(ungrouped(later.at(0).second.ending->failures) == outcome.failures);
 }
 
 TEST_CASE("results that were delivered stay delivered, whatever fails on their rank after that") {
@@ -118,7 +118,7 @@ TEST_CASE("those who asked a rank that heard its coordinator hear what it learns
     rank.plan(1, 5);
     const auto attached = sent<Standing>(rank.receive(1, ask_of(7), 5));
     CHECK(attached.at(0).second.kind == StandingKind::kAttached);
-    Outcome outcome{1, {}, Committed::kNo, "id"};
+    Told outcome{1, {}, Committed::kNo, "id"};
     outcome.failures.emplace(1, failure_on(1, "lost"));
     const auto effects = loses_it ? rank.step(lost(0)) : rank.receive(0, outcome, 5);
     const auto told = sent<Standing>(effects);
@@ -152,7 +152,7 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
     CHECK(sent<Standing>(rank.receive(1, FollowOther{4}, 5)).at(0).second.leader == -1);
     return rank;
   };
-  Outcome outcome{1, {}, Committed::kNo, "id"};
+  Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(0, failure_on(0, "lost"));
   {
     RankSteps rank = sent_on();  // the one that sent it on had the outcome after all

@@ -32,7 +32,7 @@ TEST_CASE("progress: a rank says nothing before its call has begun, nor when it 
   CHECK(was_ignored(rank.receive(0, JobProgress{1}, 0)));
   CHECK(progress_timers(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
   CHECK(sent<Progress>(rank.step(ProgressDue{})).size() == 1);
-  const auto effects = rank.receive(Outcome{1, {}, Committed::kYes, "id"});
+  const auto effects = rank.receive(Told{1, {}, Committed::kYes, "id"});
   CHECK(stops_progress(effects));
   CHECK(was_ignored(rank.step(ProgressDue{})));
 }
@@ -54,7 +54,7 @@ TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller 
   REQUIRE(sent<Progress>(effects).size() == 1);
   CHECK(sent<Progress>(effects)[0].second.number == 2);
   // The next attempt counts anew.
-  rank.receive(Outcome{1, {}, Committed::kYes, "id"});
+  rank.receive(Told{1, {}, Committed::kYes, "id"});
   rank.move(2, 2);
   CHECK(sent<Progress>(rank.step(ProgressDue{}))[0].second.number == 1);
 }

@@ -27,10 +27,9 @@ TEST_CASE("every call is announced to the registrar too, and to it alone if its 
 TEST_CASE("the registrar's verdict ends a call that waits for another coordinator, which is to forget it") {
   RankSteps rank(2, 3);
   rank.step(call_of(1, Operation::kSave, 1));
-  Outcome outcome;
-  outcome.ticket = 1;
+  Told outcome{1, {}, Committed::kNo, ""};
   outcome.failures.emplace(2, failure_on(2, "no agreement", ErrorCode::kMismatch));
-  Outcome other = outcome;
+  Told other = outcome;
   other.ticket = 9;
   CHECK(was_ignored(rank.receive(0, other, 0)));
   const auto effects = rank.receive(0, outcome, 0);
@@ -81,7 +80,7 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   const Digest digest = plan_digest(*plan);
   auto effects = rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, true}));
   CHECK(sent<Written>(effects).size() == 1);
-  rank.run_hooks(rank.receive(Outcome{1, {}, Committed::kYes, "id"}));
+  rank.run_hooks(rank.receive(Told{1, {}, Committed::kYes, "id"}));
 
   const auto named = sent<SameSavePlan>(rank.plan(2, 2));
   REQUIRE(named.size() == 1);
@@ -91,7 +90,7 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   CHECK(whole[0].second.digest == named[0].second.digest);
   // What the coordinator has lost is not named to it again before it says that it keeps it.
   rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
-  rank.run_hooks(rank.receive(Outcome{2, {}, Committed::kYes, "id"}));
+  rank.run_hooks(rank.receive(Told{2, {}, Committed::kYes, "id"}));
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
 }
 
@@ -125,7 +124,7 @@ TEST_CASE("a rank that is told to stop stops its writer, and reports no failure 
     CHECK(sent<PhaseFailed>(effects).empty());
     CHECK(sent<Written>(effects).empty());
     // It has let go of what it wrote already.
-    Outcome outcome{1, {}, Committed::kNo, "id"};
+    Told outcome{1, {}, Committed::kNo, "id"};
     outcome.failures.emplace(0, failure_on(0, "disk"));
     CHECK(all_of<RunHook>(rank.receive(outcome)).at(0).hook == Hook::kRelease);
   }
@@ -158,7 +157,7 @@ TEST_CASE("an outcome that does not wait for the write to stop ends the call whe
   RankSteps rank;
   const RunHook move = rank.move(1);
   const auto stop = all_of<RunHook>(rank.receive(StopPhase{}));
-  Outcome outcome{1, {}, Committed::kNo, "id"};
+  Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failure_on(1, "busy"));
   CHECK(all_of<Finished>(rank.receive(outcome)).empty());
   CHECK(all_of<RunHook>(rank.done(move)).empty());

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,10 +16,26 @@ namespace cairn::test {
 
 using testing::ranks_of;
 
+// An Outcome with its failures by rank.
+struct Told {
+  std::uint64_t ticket = 0;
+  FailureMap failures;
+  Committed committed = Committed::kNo;
+  std::string save_id;
+
+  Told(std::uint64_t its_ticket, FailureMap its_failures, Committed its_committed, std::string its_save_id)
+      : ticket(its_ticket), failures(std::move(its_failures)), committed(its_committed), save_id(std::move(its_save_id)) {}
+  Told(const Outcome& outcome)
+      : Told(outcome.ticket, ungrouped(outcome.ending->failures), outcome.ending->committed, outcome.ending->save_id) {}
+
+  std::shared_ptr<const Ending> ending() const { return make_ending(failures, committed, save_id); }
+  operator Outcome() const { return {ticket, ending()}; }
+};
+
 // The messages of one type among the effects: to whom, and what.
 template <class T>
-std::vector<std::pair<int, T>> sent(const Effects& effects) {
-  std::vector<std::pair<int, T>> found;
+auto sent(const Effects& effects) {
+  std::vector<std::pair<int, std::conditional_t<std::is_same_v<T, Outcome>, Told, T>>> found;
   for (const auto& effect : effects) {
     const auto* send = std::get_if<Send>(&effect);
     if (send == nullptr) continue;

@@ -105,16 +105,17 @@ TEST_CASE("an outcome that somebody has is adopted word for word") {
   successor.appeal(1);
   successor.answer(1);
   Standing ended = standing_of(3, successor.inquiry, StandingKind::kEnded);
-  ended.outcome = Outcome{13, {}, Committed::kYes, "the save"};
-  ended.outcome->failures.emplace(2, failure_on(2, "too late"));
+  Told outcome{13, {}, Committed::kYes, "the save"};
+  outcome.failures.emplace(2, failure_on(2, "too late"));
+  ended.ending = outcome.ending();
   const auto told = sent<Outcome>(successor.steps.receive(3, ended, 5));
   REQUIRE(told.size() == 1);  // those that have not answered ask later
   CHECK(told[0].first == 1);
   CHECK(told[0].second.ticket == 11);
-  CHECK(told[0].second.failures == ended.outcome->failures);
+  CHECK(told[0].second.failures == outcome.failures);
   CHECK(told[0].second.committed == Committed::kYes);
   CHECK(told[0].second.save_id == "the save");
-  CHECK(sent<Outcome>(successor.appeal(2)).at(0).second.failures == ended.outcome->failures);
+  CHECK(sent<Outcome>(successor.appeal(2)).at(0).second.failures == outcome.failures);
 }
 
 TEST_CASE("ranks that do not answer are silent, after twice the silence") {
@@ -168,7 +169,7 @@ TEST_CASE("a coordinator whom every follower has found silent is not waited for"
   }
   SUBCASE("its outcome counts as long as nothing is decided") {
     Standing ended = standing_of(0, successor.inquiry, StandingKind::kEnded);
-    ended.outcome = Outcome{10, {}, Committed::kYes, "the save"};
+    ended.ending = make_ending({}, Committed::kYes, "the save");
     const auto told = sent<Outcome>(successor.steps.receive(0, ended, 5));
     REQUIRE(told.size() == 2);
     CHECK(told[0].second.committed == Committed::kYes);
@@ -279,7 +280,7 @@ TEST_CASE("a coordinator that waits for ranks to join a call that was ended with
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 0);
   CHECK(told[0].second.kind == StandingKind::kEnded);
-  CHECK(told[0].second.outcome->failures == outcomes[0].second.failures);
+  CHECK(ungrouped(told[0].second.ending->failures) == outcomes[0].second.failures);
 
   CoordinatorSteps coordinator(4);
   coordinator.receive(0, join_of(1), 0);

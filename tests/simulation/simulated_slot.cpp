@@ -187,9 +187,12 @@ void SimulatedSlot::let_go() {
 }
 
 int SimulatedSlot::told_by(const protocol::Finished& finished) const {
-  for (const auto& [from, outcome] : outcomes_)
-    if (outcome.failures == finished.failures && outcome.committed == finished.committed && outcome.save_id == finished.save_id)
+  for (const auto& [from, outcome] : outcomes_) {
+    const protocol::Ending& ending = *outcome.ending;
+    if (ungrouped(ending.failures) == finished.failures && ending.committed == finished.committed &&
+        ending.save_id == finished.save_id)
       return from;
+  }
   return -1;
 }
 

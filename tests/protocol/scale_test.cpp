@@ -1,0 +1,177 @@
+// Worlds of thousands of ranks: what one coordinator, successor or rank allocates, sends and keeps.
+#include <cairn/messages/codec.hpp>
+#include <cairn/tests/messages/allocation_meter.hpp>
+
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using testing::AllocationMeter;
+
+constexpr std::size_t kMiB = 1u << 20;
+
+enum class Texts { kEqual, kByRank };
+
+Failure long_failure(int rank, Texts texts) {
+  Failure failure = failure_on(rank, std::string(16000, 'x'), ErrorCode::kNoSpace);
+  failure.trace_position = 100 + static_cast<std::uint64_t>(rank);
+  if (texts == Texts::kByRank) failure.what.replace(0, 12, "of rank " + std::to_string(1000000 + rank));
+  return failure;
+}
+
+void check_tells_of_all(const FailureMap& failures, int ranks, Texts texts) {
+  REQUIRE(failures.size() == static_cast<std::size_t>(ranks));
+  int wrong = 0;
+  for (const auto& [rank, failure] : failures) {
+    const Failure whole = long_failure(rank, texts);
+    const std::size_t shown = texts == Texts::kEqual ? whole.what.size() : 64;
+    if (failure.rank != rank || failure.phase != whole.phase || failure.kind != whole.kind || failure.code != whole.code ||
+        failure.trace_position != whole.trace_position || failure.what.compare(0, shown, whole.what, 0, shown) != 0)
+      ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
+// What one step sent of how a call has ended, as the supervisor encodes it.
+struct ToldRanks {
+  explicit ToldRanks(const Effects& effects) {
+    EnvelopeEncoder encoder;
+    std::shared_ptr<const std::string> last;
+    for (const auto& effect : effects) {
+      const auto* const send = std::get_if<Send>(&effect);
+      const auto* const outcome = send ? std::get_if<Outcome>(&send->body) : nullptr;
+      if (outcome == nullptr) continue;
+      ++ranks;
+      endings.insert(outcome->ending);
+      Envelope envelope;
+      envelope.attempt = {kIncarnation, "main", send->counter};
+      envelope.body = *outcome;
+      const EncodedEnvelope encoded = encoder.encode(envelope);
+      bytes += encoded.own.size();
+      if (encoded.shared != last) bytes += encoded.shared->size();
+      last = encoded.shared;
+      heard = encoded.own + *encoded.shared;
+    }
+  }
+  int ranks = 0;
+  std::set<std::shared_ptr<const Ending>> endings;
+  std::size_t bytes = 0;  // encoded; what ranks share once
+  std::string heard;      // by the last one
+};
+
+// All ranks join, and all fail. Returns the effects of the last failure, and what it allocated.
+Effects fail_on_all_ranks(CoordinatorSteps& coordinator, int ranks, std::uint64_t ticket, Texts texts, std::size_t& allocated) {
+  coordinator.join(ticket);
+  Effects effects;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Event event = Received{rank, coordinator.machine().counter(), PhaseFailed{long_failure(rank, texts)}};
+    const AllocationMeter meter;
+    effects = coordinator.step(event);
+    allocated = meter.bytes();
+  }
+  return effects;
+}
+
+TEST_CASE("a failure of all ranks is kept and encoded once, however many ranks are told") {
+  for (const int ranks : {1024, 4096}) {
+    for (const Texts texts : {Texts::kEqual, Texts::kByRank}) {
+      CAPTURE(ranks);
+      CAPTURE(static_cast<int>(texts));
+      CoordinatorSteps coordinator(ranks);
+      std::size_t allocated = 0;
+      const Effects effects = fail_on_all_ranks(coordinator, ranks, 1, texts, allocated);
+      CHECK(allocated < 16 * kMiB);
+      const ToldRanks told(effects);
+      CHECK(told.ranks == ranks);
+      CHECK(told.endings.size() == 1);
+      CHECK(told.bytes < (texts == Texts::kEqual ? kMiB / 8 : 2 * kMiB) + static_cast<std::size_t>(ranks) * 128);
+      const auto heard = std::get<Outcome>(decode(told.heard).body);
+      check_tells_of_all(ungrouped(heard.ending->failures), ranks, texts);
+      // Word for word what the ranks of this process hear.
+      CHECK(ungrouped(heard.ending->failures) == ungrouped((*told.endings.begin())->failures));
+    }
+  }
+}
+
+TEST_CASE("what is kept of calls that failed on all ranks is bounded, on the coordinator and on each rank") {
+  constexpr int kRanks = 1024;
+  for (const Texts texts : {Texts::kEqual, Texts::kByRank}) {
+    CAPTURE(static_cast<int>(texts));
+    CoordinatorSteps coordinator(kRanks);
+    RankSteps rank(1, kRanks);
+    const AllocationMeter meter;
+    std::ptrdiff_t first = 0;
+    for (std::uint64_t call = 1; call <= 18; ++call) {
+      rank.step(call_of(call));
+      FailureMap failures;
+      for (int index = 0; index < kRanks; ++index) failures.emplace(index, long_failure(index, texts));
+      const Outcome outcome{call, make_ending(failures, Committed::kNo, "id")};
+      CHECK(all_of<Finished>(rank.receive(0, outcome, 0)).at(0).failures.size() == kRanks);
+      coordinator.join(call);
+      for (int index = 0; index < kRanks; ++index) coordinator.receive(index, PhaseFailed{long_failure(index, texts)});
+      if (call == 1) first = meter.held();
+    }
+    // Of each call two endings, and the tickets of its ranks.
+    const auto each = static_cast<std::ptrdiff_t>(texts == Texts::kEqual ? kMiB / 4 : 4 * kMiB);
+    CHECK(meter.held() - first < 16 * each);
+  }
+}
+
+TEST_CASE("a successor tells thousands of ranks one outcome") {
+  constexpr int kRanks = 4096;
+  CoordinatorSteps successor(kRanks, 1);
+  const auto orphan = [](int rank, std::uint64_t inquiry) {
+    Standing standing;
+    standing.inquiry = inquiry;
+    standing.kind = StandingKind::kOrphaned;
+    standing.ticket = standing.ordinal = 1;
+    standing.checkpoint_id = "step_1";
+    standing.lost = failure_on(0, "gone");
+    standing.failure = long_failure(rank, Texts::kByRank);
+    return standing;
+  };
+  const auto asked = sent<AskStanding>(successor.receive(1, orphan(1, 0), 5));
+  REQUIRE(asked.size() == kRanks);
+  for (int rank = 1; rank < kRanks; ++rank) successor.receive(rank, orphan(rank, asked[0].second.inquiry), 5);
+  const Event time_is_over = TimerFired{Timer::kSuccession};
+  const AllocationMeter meter;
+  const Effects effects = successor.step(time_is_over);
+  CHECK(meter.bytes() < 128 * kMiB);  // one map of whole texts is made
+  const ToldRanks told(effects);
+  CHECK(told.ranks == kRanks - 1);
+  CHECK(told.endings.size() == 1);
+  CHECK(told.bytes < 2 * kMiB + kRanks * 128);
+}
+
+TEST_CASE("texts are cut the longest first, and only if all of them together are too long") {
+  FailureMap failures;
+  for (int rank = 0; rank < 100; ++rank) failures.emplace(rank, failure_on(rank, "short, of rank " + std::to_string(rank)));
+  for (int rank = 100; rank < 300; ++rank) failures.emplace(rank, long_failure(rank, Texts::kByRank));
+  for (int rank = 298; rank < 300; ++rank) {  // of one of them a cut falls into a character
+    failures.at(rank).what.assign(static_cast<std::size_t>(rank), 'a');
+    while (failures.at(rank).what.size() < 15998) failures.at(rank).what += "\xc3\xa4";
+  }
+  for (int rank = 300; rank < 400; ++rank) failures.emplace(rank, long_failure(rank, Texts::kEqual));
+  const FailureMap bounded = ungrouped(grouped(failures));
+  REQUIRE(bounded.size() == failures.size());
+  std::size_t bytes = 0;
+  std::set<std::size_t> lengths;
+  for (const auto& [rank, failure] : bounded) {
+    if (rank < 100) CHECK(failure == failures.at(rank));
+    if (rank <= 300) bytes += failure.what.size();
+    if (rank >= 100 && rank != 298 && rank != 299) lengths.insert(failure.what.size());
+  }
+  CHECK(lengths.size() == 1);
+  CHECK(bytes <= kGroupedTextMax);
+  CHECK(bytes > kGroupedTextMax - 16 * 1024);
+  CHECK(bounded.at(100).what.substr(bounded.at(100).what.size() - 8) == "xx [...]");
+  for (int rank = 298; rank < 300; ++rank)
+    CHECK(bounded.at(rank).what.substr(bounded.at(rank).what.size() - 8) == "\xc3\xa4 [...]");
+
+  failures.erase(failures.find(160), failures.end());  // 60 long ones
+  CHECK(ungrouped(grouped(failures)) == failures);
+}
+
+}  // namespace
+}  // namespace cairn::test
