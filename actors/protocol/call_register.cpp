@@ -2,7 +2,6 @@
 
 #include <cairn/actors/protocol/events.hpp>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -21,42 +20,62 @@ std::string describe_call(const Join& join) {
 }
 
 std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join& join) {
-  for (const auto& known : known_)
-    if (is_same_call(known.join, join)) return Disagreement{known.ending, {{from, join.ticket}}};
-  const auto last = calls_.find(from);
-  if (last != calls_.end() && last->second.ticket >= join.ticket) return std::nullopt;  // a duplicate, or late
-  calls_.insert_or_assign(from, join);
-
-  std::map<int, const Join*> callers;
-  for (const auto& [rank, call] : calls_)
-    if (is_same_call(call, join)) callers.emplace(rank, &call);
-  const FailureMap failures = judge(callers);
-  if (failures.empty()) return std::nullopt;
-  known_.push_back({join, make_ending(failures, Committed::kNo, {})});
-  if (known_.size() > kept_max_) known_.pop_front();
-  Disagreement found{known_.back().ending, {}};
-  for (const auto& [rank, call] : callers) found.tickets.emplace(rank, call->ticket);
-  return found;
+  last_.resize(static_cast<std::size_t>(world_size_));
+  Last& last = last_[static_cast<std::size_t>(from)];
+  auto& call = *calls_.try_emplace(Key{join.operation, join.checkpoint_id, join.ordinal}, Call{join.coordinator_rank, 0, {}}).first;
+  if (call.second.ending) return Disagreement{call.second.ending, {{from, join.ticket}}};
+  if (last.ticket >= join.ticket) {  // a duplicate, or late
+    if (call.second.callers == 0) calls_.erase(calls_.find(call.first));
+    return std::nullopt;
+  }
+  ++call.second.callers;
+  leave(last);
+  last = {join.ticket, &call};
+  if (call.second.callers == 1) call.second.coordinator_rank = join.coordinator_rank;
+  const bool is_rank = join.coordinator_rank >= 0 && join.coordinator_rank < world_size_;
+  if (is_rank && join.coordinator_rank == call.second.coordinator_rank) return std::nullopt;
+  return disagree(call, from, join);
 }
 
-// Ranks whose coordinator is none, and ranks whose coordinator is not that of the lowest rank.
-FailureMap CallRegister::judge(const std::map<int, const Join*>& callers) const {
-  FailureMap failures;
-  const auto add = [&](int rank, ErrorCode code, const Join& join, const std::string& why) {
-    failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kRaised, code, "coordinator",
-                                        "rank " + std::to_string(rank) + " called " + describe_call(join) +
-                                            " with coordinator_rank " + std::to_string(join.coordinator_rank) + ", " + why +
-                                            "; pass the same rank of the world on every rank"));
-  };
-  const auto& [lowest, reference] = *callers.begin();
-  for (const auto& [rank, join] : callers) {
-    if (join->coordinator_rank < 0 || join->coordinator_rank >= world_size_)
-      add(rank, ErrorCode::kInvalidArgument, *join, "which is no rank of a world of " + std::to_string(world_size_));
-    else if (join->coordinator_rank != reference->coordinator_rank)
-      add(rank, ErrorCode::kMismatch, *join,
-          "where rank " + std::to_string(lowest) + " called it with " + std::to_string(reference->coordinator_rank));
+void CallRegister::leave(Last& last) {
+  if (last.call != nullptr && --last.call->second.callers == 0) calls_.erase(calls_.find(last.call->first));
+  last.call = nullptr;
+}
+
+// `from` is the first that gave another coordinator than the others, or one that is no rank. Named are ranks whose coordinator is none,
+// and ranks whose coordinator is not that of the lowest rank.
+CallRegister::Disagreement CallRegister::disagree(Calls::value_type& call, int from, const Join& join) {
+  Disagreement found;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    Last& last = last_[static_cast<std::size_t>(rank)];
+    if (last.call != &call) continue;
+    found.tickets.emplace(rank, last.ticket);
+    last.call = nullptr;
   }
-  return failures;
+  const auto given_by = [&](int rank) { return rank == from ? join.coordinator_rank : call.second.coordinator_rank; };
+  const int lowest = found.tickets.begin()->first;
+  FailureMap failures;
+  for (const auto& [rank, ticket] : found.tickets) {
+    const int given = given_by(rank);
+    ErrorCode code = ErrorCode::kMismatch;
+    std::string why = "where rank " + std::to_string(lowest) + " called it with " + std::to_string(given_by(lowest));
+    if (given < 0 || given >= world_size_) {
+      code = ErrorCode::kInvalidArgument;
+      why = "which is no rank of a world of " + std::to_string(world_size_);
+    } else if (given == given_by(lowest)) {
+      continue;
+    }
+    failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kRaised, code, "coordinator",
+                                        "rank " + std::to_string(rank) + " called " + describe_call(join) + " with coordinator_rank " +
+                                            std::to_string(given) + ", " + why + "; pass the same rank of the world on every rank"));
+  }
+  found.ending = call.second.ending = make_ending(failures, Committed::kNo, {});
+  disagreed_.push_back(call.first);
+  if (disagreed_.size() > kept_max_) {
+    calls_.erase(disagreed_.front());
+    disagreed_.pop_front();
+  }
+  return found;
 }
 
 }  // namespace cairn::protocol

@@ -1,8 +1,8 @@
 // Whom the ranks take for the coordinator of a call. Ranks that disagree would wait for each other at different ranks, so every Join
 // goes to one rank more, the registrar, which finds the disagreement as soon as the second rank has called.
 //
-// Calls are the same if their operation, checkpoint id and ordinal are. Bounded: one call per rank, and the last disagreements, for
-// ranks that call later.
+// Calls are the same if their operation, checkpoint id and ordinal are. A Join costs the same however many ranks there are; only a
+// disagreement looks at all of them, once. Bounded: one call per rank, and the last disagreements, for ranks that call later.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include <cairn/base/failure.hpp>
 #include <cairn/messages/control.hpp>
@@ -31,16 +34,39 @@ class CallRegister {
   std::optional<Disagreement> add(int from, const Join& join);
 
  private:
-  struct Known {
-    Join join;  // of one of them
-    std::shared_ptr<const Ending> ending;
+  struct Key {
+    Operation operation = Operation::kSave;
+    std::string checkpoint_id;
+    std::uint64_t ordinal = 0;
+
+    friend bool operator==(const Key& a, const Key& b) {
+      return a.operation == b.operation && a.ordinal == b.ordinal && a.checkpoint_id == b.checkpoint_id;
+    }
   };
-  FailureMap judge(const std::map<int, const Join*>& callers) const;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<std::string>()(key.checkpoint_id) ^ (key.ordinal * 2 + static_cast<std::size_t>(key.operation));
+    }
+  };
+  struct Call {
+    int coordinator_rank = 0;               // as all of its callers gave it
+    int callers = 0;                        // ranks whose last call it is
+    std::shared_ptr<const Ending> ending;   // they did not agree; null: they have, up to now
+  };
+  using Calls = std::unordered_map<Key, Call, KeyHash>;
+  struct Last {
+    std::uint64_t ticket = 0;
+    Calls::value_type* call = nullptr;  // null: none, or one of a disagreement
+  };
+
+  void leave(Last& last);
+  Disagreement disagree(Calls::value_type& call, int from, const Join& join);
 
   const int world_size_;
   const unsigned kept_max_;
-  std::map<int, Join> calls_;  // the last of each rank
-  std::deque<Known> known_;
+  Calls calls_;
+  std::vector<Last> last_;      // by rank
+  std::deque<Key> disagreed_;   // the oldest first
 };
 
 // Of a Join, or of whatever else names a call.

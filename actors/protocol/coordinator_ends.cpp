@@ -85,7 +85,10 @@ void CoordinatorMachine::on(const PeerDown& down) {
   next_joins_.erase(down.rank);
   if (state_ == State::kJoining) {
     // If it has ended the link, it may have done so in an earlier call, and be back. Found silent, or lost once more, it is lost.
-    if (down.kind == FailureKind::kLost && probed_.count(down.rank) == 0) suspects_.insert(down.rank);
+    if (down.kind == FailureKind::kLost && probed_.count(down.rank) == 0) {
+      suspects_.insert(down.rank);
+      all_probed_ = false;
+    }
     forget_join(down.rank);
     if (state_ == State::kJoining) join_if_complete();
     return;

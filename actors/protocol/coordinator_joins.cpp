@@ -74,6 +74,7 @@ void CoordinatorMachine::receive(int from, const Join& join) {
       start_timer(options_.join_deadline);
       for (const auto& [rank, down] : down_)
         if (!down.reachable) suspects_.insert(rank);
+      all_probed_ = false;
     }
     return join_if_complete();
   }
@@ -144,9 +145,8 @@ void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
 
 void CoordinatorMachine::join_if_complete() {
   if (joins_.count(identity_.rank) == 0) return;
-  std::size_t lost = 0;
-  for (const auto& [rank, down] : down_) lost += joins_.count(rank) == 0 && refused_.count(rank) == 0 ? 1 : 0;
-  lost += refused_.size();
+  std::size_t lost = down_.size();  // a rank that has joined is not among them
+  for (const auto& [rank, failure] : refused_) lost += down_.count(rank) == 0 ? 1 : 0;
   if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
   stop_joining();
   FailureMap failures = judge_joins();
@@ -159,6 +159,7 @@ void CoordinatorMachine::join_if_complete() {
 // A rank that was lost may be back, and about to join this call. What it is sent makes the links try, and it answers.
 bool CoordinatorMachine::probe_lost_ranks() {
   if (suspects_.empty()) return false;
+  if (std::exchange(all_probed_, true)) return true;
   bool asked = false;
   for (const int rank : suspects_) {
     if (!probed_.insert(rank).second) continue;

@@ -191,6 +191,7 @@ class CoordinatorMachine {
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
+  bool all_probed_ = false;         // each suspect is in `probed_`
   CallRegister register_;  // of the registrar only
   Succession succession_;
 };

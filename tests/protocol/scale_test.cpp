@@ -118,6 +118,55 @@ TEST_CASE("what is kept of calls that failed on all ranks is bounded, on the coo
   }
 }
 
+// What rank 0 allocates while all ranks join one call of `coordinator`, in number. Whoever calls has another ticket than before.
+std::size_t allocations_of_joins(int ranks, int coordinator) {
+  CoordinatorSteps steps(ranks);
+  std::size_t allocations = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Event event = Received{rank, 0, join_of(1, Operation::kSave, coordinator, ranks)};
+    const AllocationMeter meter;
+    steps.step(event);
+    allocations += meter.allocations();
+  }
+  return allocations;
+}
+
+TEST_CASE("a Join costs the same however many ranks have joined before") {
+  for (const int coordinator : {0, 1}) {
+    CAPTURE(coordinator);
+    CHECK(allocations_of_joins(8000, coordinator) < 10 * allocations_of_joins(1000, coordinator));
+  }
+}
+
+TEST_CASE("the registrar finds the one rank of thousands that names another coordinator, and tells each rank once") {
+  constexpr int kRanks = 4096;
+  for (const int other : {0, 1, 2000, kRanks - 1}) {
+    CAPTURE(other);
+    CoordinatorSteps registrar(kRanks);
+    std::map<int, int> told;
+    std::set<std::shared_ptr<const Ending>> endings;
+    for (std::uint64_t again = 0; again < 2; ++again) {
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const auto effects = registrar.receive(rank, join_of(1, Operation::kSave, rank == other ? 7 : 0, kRanks), 0);
+        for (const auto& effect : effects) {
+          const auto* const send = std::get_if<Send>(&effect);
+          const auto* const outcome = send ? std::get_if<Outcome>(&send->body) : nullptr;
+          if (outcome == nullptr) continue;
+          ++told[send->to];
+          endings.insert(outcome->ending);
+        }
+      }
+      CHECK(told.size() == kRanks);
+      CHECK(endings.size() == 1);
+      for (const auto& [rank, times] : told)
+        if (times != 1 + static_cast<int>(again)) FAIL("rank ", rank, " was told ", times, " times");  // a Join is answered again
+    }
+    const FailureMap failures = ungrouped((*endings.begin())->failures);
+    CHECK(failures.count(other == 0 ? 1 : other) == 1);
+    CHECK(registrar.machine().is_idle());
+  }
+}
+
 TEST_CASE("a successor tells thousands of ranks one outcome") {
   constexpr int kRanks = 4096;
   CoordinatorSteps successor(kRanks, 1);
