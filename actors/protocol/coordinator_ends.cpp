@@ -140,6 +140,7 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
     return end(std::move(failures), Committed::kNo);
   }
   failures_.emplace(from, std::move(failure));
+  count_progress(from);
   if (state_ == State::kGlobalPlan && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
   if (!stopping_) tell_to_stop();
   end_phase_if_complete();

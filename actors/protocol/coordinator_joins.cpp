@@ -241,6 +241,8 @@ void CoordinatorMachine::begin() {
   local_load_plans_.assign(world, nullptr);
   metadata_save_ids_.assign(world, {});
   results_.assign(world, {});
+  progress_.assign(world, {});
+  sums_.reset(identity_.world_size);
   become(State::kLocalPlans);
   start_timer(options_.phase_deadline);
   for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});

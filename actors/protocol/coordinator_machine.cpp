@@ -138,6 +138,7 @@ void CoordinatorMachine::receive(int from, const Cancel& message) {
 
 void CoordinatorMachine::answered(int from) {
   answered_.insert(from);
+  count_progress(from);
   end_phase_if_complete();
 }
 
@@ -147,6 +148,7 @@ void CoordinatorMachine::fail(int rank, Failure failure) {
   if (delivered) return ignore("failure of a rank that has done its part");
   failures_.emplace(rank, std::move(failure));  // the first one counts
   answered_.insert(rank);
+  count_progress(rank);
   end_phase_if_complete();
   hurry();
 }
@@ -259,8 +261,8 @@ void CoordinatorMachine::take_global_plan(const HookValue& value) {
 }
 
 void CoordinatorMachine::start_moving() {
-  become(State::kMoving);
   answered_.clear();
+  become(State::kMoving);
   start_timer(options_.phase_deadline);
 }
 
@@ -366,6 +368,7 @@ void CoordinatorMachine::run(Hook hook, Phase phase, HookValue argument) {
 
 void CoordinatorMachine::become(State state) {
   state_ = state;
+  if (is_attempt()) count_progress_of_all();
   effects_.emplace_back(Note{to_string(state), true});
 }
 

@@ -35,6 +35,7 @@
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/protocol/plan_cache.hpp>
+#include <cairn/actors/protocol/progress_sums.hpp>
 #include <cairn/actors/protocol/succession.hpp>
 
 namespace cairn::protocol {
@@ -102,6 +103,8 @@ class CoordinatorMachine {
     ignore("message for a rank");
   }
 
+  void count_progress(int rank);
+  void count_progress_of_all();
   JobProgress job_progress() const;
   bool find_disagreement(int from, const Join& join);
   void answer_orphan(int from, std::uint64_t counter, const Standing& standing);
@@ -174,7 +177,8 @@ class CoordinatorMachine {
   std::vector<Digest> global_digests_;
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
-  std::map<int, Progress> progress_;  // the latest of each rank
+  std::vector<Progress> progress_;    // by rank, the latest
+  ProgressSums sums_;
   std::map<int, int> asked_;          // ranks that may know how the attempt has ended, and how often they were asked
   std::optional<Committed> settled_;  // what the own writer says of the checkpoint
   Hook hook_ = Hook::kFinish;
@@ -187,11 +191,11 @@ class CoordinatorMachine {
   std::map<int, Failure> refused_;  // ranks that cannot make the call that the others make
   std::map<int, PeerDown> down_;    // ranks without a connection
   std::set<int> suspects_;          // of these, those of whom it is not certain: they may be back
+  bool all_probed_ = false;         // each suspect is in `probed_`
   std::set<int> probed_;            // that were sent something while the ranks join, to see whether they are
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
-  bool all_probed_ = false;         // each suspect is in `probed_`
   CallRegister register_;  // of the registrar only
   Succession succession_;
 };

@@ -2,20 +2,10 @@
 #include <limits>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/actors/protocol/progress_sums.hpp>
 
 namespace cairn::protocol {
 namespace {
-
-std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
-  return a > std::numeric_limits<std::uint64_t>::max() - b ? std::numeric_limits<std::uint64_t>::max() : a + b;
-}
-
-void add(Moved& all, const Moved& part) {
-  all.items = sum(all.items, part.items);
-  all.items_done = sum(all.items_done, part.items_done);
-  all.bytes = sum(all.bytes, part.bytes);
-  all.bytes_done = sum(all.bytes_done, part.bytes_done);
-}
 
 // Of the part of a rank that has not ended its phase. Who does not know its part yet has nothing done.
 double part_done(const Moved& moved) {
@@ -25,39 +15,74 @@ double part_done(const Moved& moved) {
 
 }  // namespace
 
+void ProgressSums::Sum::add(std::uint64_t value) {
+  low += value;
+  if (low < value) ++high;
+}
+void ProgressSums::Sum::subtract(std::uint64_t value) {
+  if (low < value) --high;
+  low -= value;
+}
+std::uint64_t ProgressSums::Sum::shown() const { return high == 0 ? low : std::numeric_limits<std::uint64_t>::max(); }
+
+void ProgressSums::reset(int ranks) {
+  *this = ProgressSums();
+  parts_.resize(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) behind_.emplace_hint(behind_.end(), 0.0, rank);
+}
+
+void ProgressSums::set(int rank, const Moved& moved, bool has_ended) {
+  Part& part = parts_[static_cast<std::size_t>(rank)];
+  if (!part.has_ended) behind_.erase({part_done(part.moved), rank});
+  items_.subtract(part.moved.items);
+  items_done_.subtract(part.moved.items_done);
+  bytes_.subtract(part.moved.bytes);
+  bytes_done_.subtract(part.moved.bytes_done);
+  part = {moved, has_ended};
+  items_.add(moved.items);
+  items_done_.add(moved.items_done);
+  bytes_.add(moved.bytes);
+  bytes_done_.add(moved.bytes_done);
+  if (!has_ended) behind_.emplace(part_done(moved), rank);
+}
+
+Moved ProgressSums::sum() const { return {items_.shown(), items_done_.shown(), bytes_.shown(), bytes_done_.shown()}; }
+
 // Numbers come in order over a link; what is repeated or late is not answered.
 void CoordinatorMachine::receive(int from, const Progress& progress) {
-  Progress& latest = progress_[from];
+  Progress& latest = progress_[static_cast<std::size_t>(from)];
   if (progress.number <= latest.number) return ignore("Progress that is out of date");
   latest = progress;
+  count_progress(from);
   JobProgress job = job_progress();
   job.number = progress.number;
   send(from, std::move(job));
 }
 
+// After whatever changes how far this rank is, or whether it has ended the phase.
+void CoordinatorMachine::count_progress(int rank) {
+  Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
+  // What a rank said before it had ended its part is out of date.
+  const bool has_ended = collects() && answered_.count(rank) != 0;
+  const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
+  if (data_moved || (state_ == State::kMoving && has_ended && failures_.count(rank) == 0)) {
+    moved.items_done = moved.items;
+    moved.bytes_done = moved.bytes;
+  }
+  sums_.set(rank, moved, has_ended);
+}
+
+void CoordinatorMachine::count_progress_of_all() {
+  for (int rank = 0; rank < identity_.world_size; ++rank) count_progress(rank);
+}
+
 JobProgress CoordinatorMachine::job_progress() const {
   JobProgress job;
   job.phase = phase();
-  const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
-  for (const auto& [rank, join] : joins_) {
-    const auto told = progress_.find(rank);
-    Moved moved = told == progress_.end() ? Moved{} : told->second.moved;
-    // What a rank said before it had ended its part is out of date.
-    const bool has_ended = collects() && answered_.count(rank) != 0;
-    if (data_moved || (state_ == State::kMoving && has_ended && failures_.count(rank) == 0)) {
-      moved.items_done = moved.items;
-      moved.bytes_done = moved.bytes;
-    }
-    add(job.moved, moved);
-    if (has_ended) {
-      ++job.ranks_done;
-      continue;
-    }
-    if (!collects() && rank != identity_.rank) continue;  // all wait for the coordinator's own hook
-    if (job.slowest_rank != -1 && part_done(moved) >= part_done(job.slowest)) continue;
-    job.slowest_rank = rank;
-    job.slowest = moved;
-  }
+  job.moved = sums_.sum();
+  job.ranks_done = sums_.ranks_done();
+  job.slowest_rank = collects() ? sums_.slowest_rank() : identity_.rank;  // all wait for the coordinator's own hook
+  if (job.slowest_rank != -1) job.slowest = sums_.of(job.slowest_rank);
   return job;
 }
 

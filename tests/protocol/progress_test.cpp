@@ -180,6 +180,57 @@ TEST_CASE("progress: sums of what strangers to arithmetic say do not wrap around
 
 // --- all together -------------------------------------------------------------------------------------------------------------
 
+TEST_CASE("progress: what ranks are told is what a sum over all of them gives, whatever happened in which order") {
+  constexpr int kRanks = 12;
+  std::mt19937 random(3);
+  for (int world = 0; world < 20; ++world) {
+    CoordinatorSteps coordinator(kRanks);
+    coordinator.plan(1);
+    std::vector<Moved> moved(kRanks);
+    std::vector<std::uint64_t> numbers(kRanks);
+    std::set<int> written;
+    std::set<int> failed;
+    for (int step = 0; step < 60; ++step) {
+      const int rank = static_cast<int>(random() % kRanks);
+      const auto index = static_cast<std::size_t>(rank);
+      const bool may_end = written.size() + failed.size() < kRanks - 1 && written.count(rank) + failed.count(rank) == 0;
+      if (random() % 8 == 0 && may_end) {
+        written.insert(rank);
+        coordinator.written(rank);
+        continue;
+      }
+      if (random() % 16 == 0 && may_end) {
+        failed.insert(rank);
+        coordinator.receive(rank, PhaseFailed{failure_on(rank, "disk")});
+        continue;
+      }
+      moved[index].items = moved[index].bytes = 1 + random() % 1000;
+      moved[index].items_done = moved[index].bytes_done = random() % (moved[index].items + 1);
+      const auto told = sent<JobProgress>(coordinator.receive(rank, progress_of(++numbers[index], moved[index])));
+      REQUIRE(told.size() == 1);
+      const JobProgress& job = told[0].second;
+      Moved sum;
+      double least = 2;
+      int slowest = -1;
+      for (int each = 0; each < kRanks; ++each) {
+        const Moved& its = moved[static_cast<std::size_t>(each)];
+        const bool is_done = written.count(each) != 0;
+        sum.items += its.items;
+        sum.bytes += its.bytes;
+        sum.items_done += is_done ? its.items : its.items_done;
+        sum.bytes_done += is_done ? its.bytes : its.bytes_done;
+        const double part = its.bytes == 0 ? 0 : static_cast<double>(its.bytes_done) / static_cast<double>(its.bytes);
+        if (is_done || failed.count(each) != 0 || part >= least) continue;
+        least = part;
+        slowest = each;
+      }
+      CHECK(job.moved == sum);
+      CHECK(job.ranks_done == static_cast<int>(written.size() + failed.size()));
+      CHECK(job.slowest_rank == slowest);
+    }
+  }
+}
+
 TEST_CASE("progress that is lost, repeated and overtakes decides nothing: calls succeed on all ranks, and no deadline passes") {
   int shown = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {

@@ -1,0 +1,51 @@
+// How far all ranks of an attempt are, added up: kept as ranks tell it, so that an answer to one of them costs the same however many
+// there are.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <cairn/messages/control.hpp>
+
+namespace cairn::protocol {
+
+class ProgressSums {
+ public:
+  // A new attempt: no rank has said anything, nor ended its phase.
+  void reset(int ranks);
+  // What counts for `rank` from now on, and whether it has ended the phase. O(log ranks).
+  void set(int rank, const Moved& moved, bool has_ended);
+
+  // Of all ranks. Stops at the largest number.
+  Moved sum() const;
+  int ranks_done() const { return static_cast<int>(parts_.size() - behind_.size()); }
+  const Moved& of(int rank) const { return parts_[static_cast<std::size_t>(rank)].moved; }
+  // Of those that have not ended the phase, the one with the smallest part done, the lowest of several; -1: none.
+  int slowest_rank() const { return behind_.empty() ? -1 : behind_.begin()->second; }
+
+ private:
+  struct Part {
+    Moved moved;
+    bool has_ended = false;
+  };
+  // 64 bits for each of up to 2^64 ranks.
+  struct Sum {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+
+    void add(std::uint64_t value);
+    void subtract(std::uint64_t value);
+    std::uint64_t shown() const;
+  };
+
+  std::vector<Part> parts_;                // by rank
+  std::set<std::pair<double, int>> behind_;  // part done and rank of those that have not ended the phase
+  Sum items_;
+  Sum items_done_;
+  Sum bytes_;
+  Sum bytes_done_;
+};
+
+}  // namespace cairn::protocol
