@@ -67,10 +67,11 @@ void Succession::take_answer(int from, std::uint64_t counter, const Standing& st
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
     return;
   }
-  Member& member = members_[from];
-  member.state = Member::State::kHeard;
-  member.was_heard = true;
-  member.standing = standing;
+  change(from, [&](Member& member) {
+    member.state = Member::State::kHeard;
+    member.was_heard = true;
+    member.standing = standing;
+  });
   if (stage_ == Stage::kAskingStore) return;  // it is told with the others
   if (counter_ == 0 && standing.kind != StandingKind::kAbsent) counter_ = counter;
   evaluate();
@@ -84,11 +85,10 @@ Effects Succession::on(const PeerDown& down) {
   Member& member = members_[down.rank];
   if (!member.down) member.down = down;
   // A broken link is not a dead rank: it may be there again at once, and have turned to somebody else meanwhile.
-  if (++member.losses < kLossesMax) {
+  if (++member.losses < kLossesMax)
     ask(down.rank);
-  } else {
-    member.state = Member::State::kGone;
-  }
+  else
+    change(down.rank, [](Member& gone) { gone.state = Member::State::kGone; });
   evaluate();
   return std::exchange(effects_, {});
 }
@@ -102,7 +102,7 @@ Effects Succession::on(const TimerFired&) {
     return std::exchange(effects_, {});
   }
   for (auto& [rank, member] : members_)
-    if (member.state == Member::State::kAsked) member.state = Member::State::kGone;
+    if (member.state == Member::State::kAsked) change(rank, [](Member& gone) { gone.state = Member::State::kGone; });
   if (stage_ == Stage::kGrace) {
     stage_ = Stage::kStopping;
     for (const auto& [rank, member] : members_)
@@ -147,6 +147,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   counter_ = counter;
   call_ = standing;
   members_.clear();
+  tally_ = {};
   failures_.clear();
   proven_unpublished_ = false;
   rounds_ = 0;
@@ -154,33 +155,64 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   stage_ = Stage::kGathering;
   note("succession: gathering");
   for (int rank = 0; rank < identity_.world_size; ++rank) ask(rank);
+  change(coordinator_, [](Member&) {});  // is a member, whatever rank was named
   start_timer(answer_deadline());
 }
 
 void Succession::ask(int rank) {
-  members_[rank].state = Member::State::kAsked;
+  change(rank, [](Member& member) { member.state = Member::State::kAsked; });
   send(rank, AskStanding{inquiry_, coordinator_, call_.ordinal, call_.operation, call_.checkpoint_id});
 }
 
+template <class Change>
+void Succession::change(int rank, Change apply) {
+  const auto [member, is_new] = members_.try_emplace(rank);
+  if (!is_new) count(member->second, -1);
+  apply(member->second);
+  count(member->second, 1);
+}
+
+void Succession::count(const Member& member, int by) {
+  if (member.state == Member::State::kAsked) tally_.asked += by;
+  if (member.state != Member::State::kHeard) return;
+  const Standing& standing = member.standing;
+  switch (standing.kind) {
+    case StandingKind::kEnded:
+      tally_.ended += by;
+      return;
+    case StandingKind::kPromised:
+      if ((tally_.promised[standing.leader] += by) == 0) tally_.promised.erase(standing.leader);
+      tally_.waiting += by;
+      return;
+    case StandingKind::kAttached:
+      tally_.waiting += by;
+      return;
+    case StandingKind::kOrphaned:
+      tally_.followers += by;
+      if (standing.busy) tally_.busy += by;
+      if (standing.lost->kind != FailureKind::kSilent) tally_.saw_it_go += by;
+      return;
+    case StandingKind::kAbsent:
+      return;
+  }
+}
+
 void Succession::evaluate() {
-  for (const auto& [rank, member] : members_)
-    if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
-      return conclude(member.standing.ending);
+  if (tally_.ended != 0) {
+    for (const auto& [rank, member] : members_)
+      if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
+        return conclude(member.standing.ending);
+  }
   // The coordinator is there, and has not called yet: nothing has begun. Its followers are to join it again.
   const Member& coordinator = members_[coordinator_];
   if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
     return hand_over(coordinator_);
   if (find_earlier_successor()) return;
-  for (const auto& [rank, member] : members_) {
-    if (member.state == Member::State::kAsked) {
-      if (rank == coordinator_ && !member.was_heard && is_silent_to_followers()) continue;
-      return;
-    }
-    const bool waits = member.state == Member::State::kHeard &&
-                       (member.standing.kind == StandingKind::kAttached || member.standing.kind == StandingKind::kPromised);
-    if (waits && stage_ != Stage::kOver) return;
-  }
-  if (!has_busy_followers() || stage_ == Stage::kOver) return decide();
+  const bool not_awaited =
+      coordinator.state == Member::State::kAsked && !coordinator.was_heard && is_silent_to_followers();
+  if (tally_.asked > (not_awaited ? 1 : 0)) return;
+  if (tally_.waiting != 0 && stage_ != Stage::kOver) return;
+  if (tally_.busy == 0 || stage_ == Stage::kOver) return decide();
   if (stage_ != Stage::kGathering) return;
   stage_ = Stage::kGrace;
   start_timer(options_.phase_grace);
@@ -188,12 +220,12 @@ void Succession::evaluate() {
 
 // If both waited for the other's followers, neither would ever end.
 bool Succession::find_earlier_successor() {
-  for (auto& [rank, member] : members_) {
-    if (member.state != Member::State::kHeard || member.standing.kind != StandingKind::kPromised) continue;
-    const int leader = member.standing.leader;
+  for (const auto& [leader, followers] : tally_.promised) {
     if (leader == identity_.rank || !succeeds_before(leader, identity_.rank, coordinator_, identity_.world_size)) continue;
     // Whoever follows one that is gone will learn it.
-    if (members_[leader].state != Member::State::kHeard && rounds_ < kYieldRoundsMax) continue;
+    const auto member = members_.find(leader);
+    const bool was_heard = member != members_.end() && member->second.state == Member::State::kHeard;
+    if (!was_heard && rounds_ < kYieldRoundsMax) continue;
     hand_over(leader);
     return true;
   }
@@ -202,20 +234,7 @@ bool Succession::find_earlier_successor() {
 
 // All who follow have watched the coordinator for as long as a rank may be silent. To ask it as well brings nothing new, unless it has
 // answered before; should its first answer come before the outcome, that counts like any other.
-bool Succession::is_silent_to_followers() const {
-  int followers = 0;
-  for (const auto& [rank, member] : members_) {
-    if (!follows(member)) continue;
-    if (member.standing.lost->kind != FailureKind::kSilent) return false;
-    ++followers;
-  }
-  return followers != 0;
-}
-
-bool Succession::has_busy_followers() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [this](const auto& entry) { return follows(entry.second) && entry.second.standing.busy; });
-}
+bool Succession::is_silent_to_followers() const { return tally_.followers != 0 && tally_.saw_it_go == 0; }
 
 void Succession::hand_over(int leader) {
   for (const auto& [rank, member] : members_)

@@ -73,6 +73,20 @@ class Succession {
     std::shared_ptr<const Ending> ending;
   };
 
+  // How many members there are of each kind that `evaluate` asks for: an answer costs the same however many ranks there are.
+  struct Tally {
+    int asked = 0;      // whose answer is awaited
+    int ended = 0;      // that have the outcome
+    int waiting = 0;    // that are waited for: they hear the coordinator, or follow another successor
+    int followers = 0;
+    int busy = 0;       // followers with a hook that runs
+    int saw_it_go = 0;  // followers that have not found the coordinator silent
+    std::map<int, int> promised;  // by the successor that they follow
+  };
+
+  template <class Change>
+  void change(int rank, Change apply);
+  void count(const Member& member, int by);
   bool is_of_this_call(std::uint64_t counter, const Standing& standing) const;
   void take_appeal(int from, std::uint64_t counter, const Standing& standing);
   void take_answer(int from, std::uint64_t counter, const Standing& standing);
@@ -81,7 +95,6 @@ class Succession {
   void evaluate();
   bool find_earlier_successor();
   bool is_silent_to_followers() const;
-  bool has_busy_followers() const;
   void decide();
   FailureMap judge() const;
   Failure coordinators_failure() const;
@@ -111,6 +124,7 @@ class Succession {
   std::uint64_t counter_ = 0;  // 0 as long as no rank has named it: then no rank has heard that it had begun
   Standing call_;              // for ordinal, operation and checkpoint id
   std::map<int, Member> members_;
+  Tally tally_;
   std::uint64_t outstanding_ = 0;  // of the hook that asks the store
   int rounds_ = 0;                 // of asking those again who are waited for
   bool proven_unpublished_ = false;
