@@ -1,0 +1,201 @@
+// What one coordinator costs in a world of thousands of ranks: its state machine alone, without actors and connections.
+//
+// One JSON object a line: {name, value, unit, limit, ratio, goal, met}; report.py makes a table of them. The limit of a cost per rank
+// or per message among many ranks is that among a thousand. One function a row. `--quick`: fewer ranks.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <malloc.h>
+#include <time.h>
+
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/messages/codec.hpp>
+
+namespace cairn {
+namespace {
+
+using namespace protocol;
+
+constexpr int kFewRanks = 1000;
+constexpr double kMegabyte = 1e6;
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double heap_bytes() {
+  const auto info = ::mallinfo2();
+  return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
+}
+
+void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
+      name.c_str(), value, unit, limit, value / limit, goal.c_str(), met ? "true" : "false");
+  std::fflush(stdout);
+}
+
+// The cost of one of many beside that of one of few, which it is to be near.
+void print_scaling(const std::string& name, const char* unit, int many, const std::function<double(int)>& cost_of_one) {
+  constexpr double kScalingGoal = 3;
+  const double few = cost_of_one(kFewRanks);
+  const double value = cost_of_one(many);
+  print(name + "_" + std::to_string(many) + "_ranks_to_" + std::to_string(kFewRanks), value, unit, few,
+        "at most 3 x that of " + std::to_string(kFewRanks) + " ranks", value <= kScalingGoal * few);
+}
+
+constexpr const char* kIncarnation = "0123456789abcdef0123456789abcdef";
+
+CoordinatorMachine machine_of(int rank, int ranks) { return {Identity{rank, ranks, kIncarnation, "main", 0}, RuntimeOptions{}}; }
+
+Join join_of(int ranks, int coordinator) {
+  Join join;
+  join.ticket = join.ordinal = 1;
+  join.checkpoint_id = "/scratch/run/step_1";
+  join.world_size = static_cast<std::uint32_t>(ranks);
+  join.coordinator_rank = coordinator;
+  return join;
+}
+
+void join_all(CoordinatorMachine& machine, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) machine.step(Received{rank, 0, join_of(ranks, 0)});
+}
+
+Failure failure_of(int rank, bool same_text) {
+  Failure failure;
+  failure.rank = rank;
+  failure.phase = Phase::kLocalPlan;
+  failure.code = ErrorCode::kNoSpace;
+  failure.what = (same_text ? "" : "rank " + std::to_string(rank) + " ") + std::string(16000, 'x');
+  failure.actor = "planner";
+  return failure;
+}
+
+// --- rows ---------------------------------------------------------------------------------------------------------------------
+
+// All ranks fail with a long text: the most memory that the coordinator holds, with all that it sends of it encoded.
+void measure_failure_of_all(int ranks, bool same_text) {
+  constexpr double kGoalMegabytes = 64;
+  const double before = heap_bytes();
+  CoordinatorMachine machine = machine_of(0, ranks);
+  join_all(machine, ranks);
+  for (int rank = 0; rank + 1 < ranks; ++rank)
+    machine.step(Received{rank, machine.counter(), PhaseFailed{failure_of(rank, same_text)}});
+  const Event last = Received{ranks - 1, machine.counter(), PhaseFailed{failure_of(ranks - 1, same_text)}};
+  const double gathered = heap_bytes() - before;
+  const Effects effects = machine.step(last);
+  EnvelopeEncoder encoder;
+  std::vector<EncodedEnvelope> encoded;
+  for (const auto& effect : effects) {
+    const auto* const send = std::get_if<Send>(&effect);
+    if (send == nullptr) continue;
+    Envelope envelope;
+    envelope.attempt = {kIncarnation, "main", send->counter};
+    envelope.body = send->body;
+    encoded.push_back(encoder.encode(envelope));
+  }
+  check_invariant(encoded.size() == static_cast<std::size_t>(ranks), "all ranks are told");
+  const double taken = std::max(gathered, heap_bytes() - before) / kMegabyte;
+  const double text = 16000.0 * ranks / kMegabyte;
+  print("failure_of_" + std::to_string(ranks) + "_ranks_with_" + (same_text ? "one_text" : "texts_of_their_own"), taken, "MB", text,
+        "less than 64 MB; the limit is the texts once", taken < kGoalMegabytes);
+}
+
+// All ranks join one call: CPU for each of them.
+void measure_joins(int many) {
+  print_scaling("join_cpu", "us", many, [](int ranks) {
+    CoordinatorMachine machine = machine_of(0, ranks);
+    const double start = thread_cpu_seconds();
+    join_all(machine, ranks);
+    check_invariant(machine.state() == CoordinatorMachine::State::kLocalPlans, "the call has begun");
+    return 1e6 * (thread_cpu_seconds() - start) / ranks;
+  });
+}
+
+// All ranks join one call that rank 1 coordinates: CPU of the registrar for each of them.
+void measure_registrar(int many) {
+  print_scaling("registrar_cpu", "us", many, [](int ranks) {
+    CoordinatorMachine machine = machine_of(kRegistrar, ranks);
+    const double start = thread_cpu_seconds();
+    for (int rank = 0; rank < ranks; ++rank) machine.step(Received{rank, 0, join_of(ranks, 1)});
+    return 1e6 * (thread_cpu_seconds() - start) / ranks;
+  });
+}
+
+// Ranks say how far they are: CPU for each message.
+void measure_progress(int many) {
+  print_scaling("progress_cpu", "us", many, [](int ranks) {
+    constexpr int kRounds = 3;
+    CoordinatorMachine machine = machine_of(0, ranks);
+    join_all(machine, ranks);
+    const double start = thread_cpu_seconds();
+    for (std::uint64_t round = 1; round <= kRounds; ++round)
+      for (int rank = 0; rank < ranks; ++rank)
+        machine.step(Received{rank, machine.counter(), Progress{round, {1000, round, 1000000, round * 1000}}});
+    return 1e6 * (thread_cpu_seconds() - start) / (kRounds * ranks);
+  });
+}
+
+// All ranks have lost their coordinator: CPU of its successor for each answer.
+void measure_succession(int many) {
+  print_scaling("succession_cpu", "us", many, [](int ranks) {
+    CoordinatorMachine machine = machine_of(1, ranks);
+    Standing standing;
+    standing.kind = StandingKind::kOrphaned;
+    standing.ticket = standing.ordinal = 1;
+    standing.checkpoint_id = "/scratch/run/step_1";
+    standing.lost = failure_of(0, false);
+    standing.lost->what = "gone";
+    const Effects asked = machine.step(Received{1, 5, standing});
+    for (const auto& effect : asked)
+      if (const auto* const send = std::get_if<Send>(&effect)) standing.inquiry = std::get<AskStanding>(send->body).inquiry;
+    const double start = thread_cpu_seconds();
+    for (int rank = 1; rank < ranks; ++rank) machine.step(Received{rank, 5, standing});
+    return 1e6 * (thread_cpu_seconds() - start) / ranks;
+  });
+}
+
+void run(bool quick) {
+  const int many = quick ? 8000 : 10000;
+  measure_failure_of_all(1000, true);
+  measure_failure_of_all(1000, false);
+  measure_joins(8000);
+  if (many != 8000) measure_joins(many);
+  measure_registrar(many);
+  measure_progress(many);
+  measure_succession(many);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  // As in a trainer, whose heap goes on above what is measured.
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--quick") {
+      std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
+      return 2;
+    }
+    quick = true;
+  }
+  try {
+    cairn::run(quick);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
