@@ -11,8 +11,8 @@ TensorStorageMetadata describe_sharded(const ShardedTensor& sharded) {
   TensorStorageMetadata described;
   described.properties.dtype = sharded.dtype();
   described.size = sharded.size();
-  if (sharded.all_chunks()) {
-    described.chunks = *sharded.all_chunks();
+  if (auto chunks = sharded.all_chunks()) {
+    described.chunks = std::move(*chunks);
   } else {
     for (const LocalShard& shard : sharded.local_shards()) {
       Box box{shard.offsets, extents_of(shard.tensor.sizes())};

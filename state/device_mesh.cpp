@@ -43,39 +43,47 @@ std::string to_string(const Placement& placement) {
 DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names)
     : DeviceMesh(shape, first_ranks(shape), std::move(axis_names)) {}
 
-DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names)
-    : shape_(std::move(shape)), ranks_(std::move(ranks)), axis_names_(std::move(axis_names)) {
-  const std::int64_t count = ranks_of(shape_);
-  if (count != static_cast<std::int64_t>(ranks_.size())) {
-    refuse("the shape " + to_string(Extents(shape_)) + " needs " + std::to_string(count) + " ranks, but " +
-           std::to_string(ranks_.size()) + " are given");
+DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names) {
+  auto grid = std::make_shared<Grid>();
+  grid->shape = std::move(shape);
+  grid->ranks = std::move(ranks);
+  grid->axis_names = std::move(axis_names);
+  const std::int64_t count = ranks_of(grid->shape);
+  if (count != static_cast<std::int64_t>(grid->ranks.size())) {
+    refuse("the shape " + to_string(Extents(grid->shape)) + " needs " + std::to_string(count) + " ranks, but " +
+           std::to_string(grid->ranks.size()) + " are given");
   }
-  std::unordered_set<int> seen;
-  for (const int rank : ranks_) {
+  bool in_order = true;
+  for (std::int64_t position = 0; position < count; ++position) {
+    const int rank = grid->ranks[static_cast<std::size_t>(position)];
     if (rank < 0) refuse("rank " + std::to_string(rank) + " is negative");
-    if (!seen.insert(rank).second) refuse("rank " + std::to_string(rank) + " is given twice");
+    if (!grid->positions.emplace(rank, position).second) refuse("rank " + std::to_string(rank) + " is given twice");
+    in_order = in_order && rank == position;
   }
-  if (!axis_names_.empty() && axis_names_.size() != shape_.size()) {
-    refuse(std::to_string(axis_names_.size()) + " names for " + std::to_string(shape_.size()) +
+  if (in_order) grid->positions = {};
+  const auto& names = grid->axis_names;
+  if (!names.empty() && names.size() != grid->shape.size()) {
+    refuse(std::to_string(names.size()) + " names for " + std::to_string(grid->shape.size()) +
            " axes; give one for each, or none");
   }
-  const std::unordered_set<std::string> names(axis_names_.begin(), axis_names_.end());
-  if (names.size() != axis_names_.size()) refuse("two axes have the same name");
+  if (std::unordered_set<std::string>(names.begin(), names.end()).size() != names.size()) refuse("two axes have the same name");
+  grid_ = std::move(grid);
 }
 
 std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const {
-  auto found = ranks_.end();
-  if (rank >= 0 && static_cast<std::size_t>(rank) < ranks_.size() && ranks_[static_cast<std::size_t>(rank)] == rank) {
-    found = ranks_.begin() + rank;
-  } else {
-    found = std::find(ranks_.begin(), ranks_.end(), rank);
+  const std::vector<std::int64_t>& shape = grid_->shape;
+  std::int64_t position = rank;
+  if (!grid_->positions.empty()) {
+    const auto found = grid_->positions.find(rank);
+    if (found == grid_->positions.end()) return std::nullopt;
+    position = found->second;
+  } else if (rank < 0 || static_cast<std::size_t>(rank) >= grid_->ranks.size()) {
+    return std::nullopt;
   }
-  if (found == ranks_.end()) return std::nullopt;
-  std::int64_t position = found - ranks_.begin();
-  std::vector<std::int64_t> coordinate(shape_.size());
-  for (std::size_t axis = shape_.size(); axis-- > 0;) {
-    coordinate[axis] = position % shape_[axis];
-    position /= shape_[axis];
+  std::vector<std::int64_t> coordinate(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    coordinate[axis] = position % shape[axis];
+    position /= shape[axis];
   }
   return coordinate;
 }

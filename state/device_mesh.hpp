@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,6 +26,7 @@ struct Replicate {
 using Placement = std::variant<Shard, Replicate>;   // one per mesh axis
 std::string to_string(const Placement& placement);  // "Shard(0)", "Replicate()"
 
+// Immutable. Copies share one list of ranks: copying is O(1).
 class DeviceMesh {
  public:
   // Ranks 0, 1, … in row-major order over `shape` (the sizes of the axes). Throws kInvalidArgument for an empty shape, a size
@@ -38,26 +41,30 @@ class DeviceMesh {
   DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<int> ranks)
       : DeviceMesh(std::move(shape), std::vector<int>(ranks)) {}
 
-  const std::vector<std::int64_t>& shape() const { return shape_; }
-  const std::vector<int>& ranks() const { return ranks_; }
-  const std::vector<std::string>& axis_names() const { return axis_names_; }
-  // One index per axis; nothing when `rank` is not in the mesh. O(1) where the ranks are 0, 1, ….
+  const std::vector<std::int64_t>& shape() const { return grid_->shape; }
+  const std::vector<int>& ranks() const { return grid_->ranks; }
+  const std::vector<std::string>& axis_names() const { return grid_->axis_names; }
+  // One index per axis; nothing when `rank` is not in the mesh. O(axes).
   std::optional<std::vector<std::int64_t>> coordinate(int rank) const;
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
-    return a.shape_ == b.shape_ && a.ranks_ == b.ranks_ && a.axis_names_ == b.axis_names_;
+    return a.grid_ == b.grid_ || (a.shape() == b.shape() && a.ranks() == b.ranks() && a.axis_names() == b.axis_names());
   }
 
  private:
-  std::vector<std::int64_t> shape_;
-  std::vector<int> ranks_;
-  std::vector<std::string> axis_names_;
+  struct Grid {
+    std::vector<std::int64_t> shape;
+    std::vector<int> ranks;
+    std::vector<std::string> axis_names;
+    std::unordered_map<int, std::int64_t> positions;  // in `ranks`; empty where those are 0, 1, …
+  };
+  std::shared_ptr<const Grid> grid_;
 };
 
 // The part of a tensor of this size that `rank` holds: for each axis in order with Shard(dim), the dim is cut into chunks of
 // ceil(n / axis size), as torch.chunk does; later ranks may get less or nothing (their box begins at the dim's end, as PyTorch has
 // it). Axes that cut the same dim cut it one after the other, from left to right. Nothing when `rank` is not in the mesh.
-// Throws kInvalidArgument for a wrong number of placements or a dim out of range.
+// Throws kInvalidArgument for a wrong number of placements or a dim out of range. O(dims + axes), however many ranks there are.
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
 
 }  // namespace cairn

@@ -47,12 +47,6 @@ std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   return kept;
 }
 
-std::vector<Box> mesh_chunks(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements) {
-  std::vector<Box> boxes;
-  for (const int rank : mesh.ranks()) boxes.push_back(*local_box(size, mesh, placements, rank));
-  return distinct(boxes, size);
-}
-
 DType storable_dtype(const torch::Tensor& tensor) {
   const std::string reason = why_not_storable(tensor);
   if (!reason.empty())
@@ -102,7 +96,7 @@ ShardedTensor ShardedTensor::zeros(const ChunkShardingSpec& spec, const Extents&
                       chunks[i].offsets});
   }
   ShardedTensor made(size, *dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{distinct(chunks, size), std::nullopt, {}});
+  made.layout_ = std::make_shared<Layout>(Layout{spec, std::nullopt, {}});
   return made;
 }
 
@@ -115,7 +109,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const ChunkS
     if (spec.placements[i] == rank) shards.push_back({copy_of_part(whole, chunks[i]), chunks[i].offsets});
   }
   ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{distinct(chunks, size), std::nullopt, {}});
+  made.layout_ = std::make_shared<Layout>(Layout{spec, std::nullopt, {}});
   return made;
 }
 
@@ -126,7 +120,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const Device
   std::vector<LocalShard> shards;
   if (const auto box = local_box(size, mesh, placements, rank)) shards.push_back({copy_of_part(whole, *box), box->offsets});
   ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{mesh_chunks(size, mesh, placements), mesh, placements});
+  made.layout_ = std::make_shared<Layout>(Layout{std::nullopt, mesh, placements});
   return made;
 }
 
@@ -146,8 +140,16 @@ ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size
            "; pass an empty tensor there");
   }
   ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{mesh_chunks(size, mesh, placements), mesh, placements});
+  made.layout_ = std::make_shared<Layout>(Layout{std::nullopt, mesh, placements});
   return made;
+}
+
+std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
+  if (layout_->spec) return distinct(spec_chunks(*layout_->spec, size_), size_);
+  if (!layout_->mesh) return std::nullopt;
+  std::vector<Box> chunks;
+  for (const int rank : layout_->mesh->ranks()) chunks.push_back(*local_box(size_, *layout_->mesh, layout_->placements, rank));
+  return distinct(chunks, size_);
 }
 
 ShardedTensor ShardedTensor::with_local_tensors(std::vector<torch::Tensor> tensors) const {

@@ -53,15 +53,16 @@ class ShardedTensor {
   const Extents& size() const { return size_; }
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }
-  // The chunks of all ranks, known when it was made from a spec or a mesh; replicated chunks appear once, empty ones not at all.
-  const std::optional<std::vector<Box>>& all_chunks() const { return layout_->all_chunks; }
+  // Computes the chunks of all ranks, in time that grows with their number. Nothing unless it was made from a spec or a mesh.
+  // Replicated chunks appear once, empty ones not at all.
+  std::optional<std::vector<Box>> all_chunks() const;
   // Set when made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }
   const std::vector<Placement>& placements() const { return layout_->placements; }
 
  private:
   struct Layout {
-    std::optional<std::vector<Box>> all_chunks;
+    std::optional<ChunkShardingSpec> spec;
     std::optional<DeviceMesh> mesh;
     std::vector<Placement> placements;
   };
@@ -69,7 +70,7 @@ class ShardedTensor {
   Extents size_;
   DType dtype_;
   std::vector<LocalShard> local_shards_;
-  std::shared_ptr<const Layout> layout_;  // shared by copies: it may list the chunks of thousands of ranks
+  std::shared_ptr<const Layout> layout_;  // shared by copies: a spec may list thousands of ranks
 };
 
 }  // namespace cairn

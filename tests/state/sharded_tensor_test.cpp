@@ -1,4 +1,6 @@
 #include <cairn/base/error.hpp>
+#include <cairn/state/adapters.hpp>
+#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
 using namespace cairn;
@@ -129,4 +131,35 @@ TEST_CASE("a local part must have the size that the mesh gives it") {
   CHECK(made.local_shards()[0].tensor.data_ptr() == local.data_ptr());
   CHECK(made.local_shards()[0].offsets == Extents{2, 0});
   CHECK(ShardedTensor::from_local(torch::zeros({0}), {4, 4}, mesh, {Shard{0}}, 2).local_shards().empty());
+}
+
+TEST_CASE("a part of a tensor costs the same whatever the number of ranks") {
+  const torch::Tensor local = torch::zeros({2, 4});
+  // What a state dict does for each parameter: makes the sharded tensor of a declared shard.
+  const auto bytes_of_state = [&](const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank) {
+    const torch::Tensor parameter = torch::zeros({2, 4});
+    const testing::AllocationMeter meter;
+    declare_shard(parameter, size, mesh, placements, rank);
+    const Value value = as_declared(parameter, parameter);
+    const auto made = ShardedTensor::from_local(local, size, mesh, placements, rank);
+    return meter.bytes();
+  };
+  const std::vector<Placement> rows{Shard{0}}, hybrid{Replicate{}, Shard{0}}, grid{Shard{0}, Shard{1}};
+  std::vector<int> reversed(4096);
+  for (int i = 0; i < 4096; ++i) reversed[static_cast<std::size_t>(i)] = 4095 - i;
+  declare_shard(local, {16, 4}, DeviceMesh({8}), rows, 0);  // the table of declarations has its first room
+  const DeviceMesh few({8}), many({4096}), backwards({4096}, reversed), few_2d({2, 4}), many_2d({64, 64});
+  const double of_few = static_cast<double>(bytes_of_state({16, 4}, few, rows, 7));
+  CHECK(static_cast<double>(bytes_of_state({8192, 4}, many, rows, 4095)) <= 1.2 * of_few);
+  CHECK(static_cast<double>(bytes_of_state({8192, 4}, backwards, rows, 0)) <= 1.2 * of_few);
+  const double of_few_2d = static_cast<double>(bytes_of_state({8, 4}, few_2d, hybrid, 7));
+  CHECK(static_cast<double>(bytes_of_state({128, 4}, many_2d, hybrid, 4095)) <= 1.2 * of_few_2d);
+  CHECK(static_cast<double>(bytes_of_state({128, 256}, many_2d, grid, 4095)) <=
+        1.2 * static_cast<double>(bytes_of_state({4, 16}, few_2d, grid, 7)));
+
+  const auto of_many = ShardedTensor::from_local(local, {8192, 4}, many, rows, 4095);
+  const Metadata metadata = create_default_metadata({{"sharded", of_many}});
+  const auto& described = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
+  CHECK(described.chunks.size() == 4096);
+  CHECK((described.chunks.back() == Box{{8190, 0}, {2, 4}}));
 }
