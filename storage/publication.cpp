@@ -176,6 +176,7 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 }
 
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced) {
+  if (store.leads_elsewhere()) return {};
   Kept kept;
   kept.add_with_retired(current);
   if (replaced) kept.add(*replaced);

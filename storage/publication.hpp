@@ -86,9 +86,9 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 
 // Step 8, after a successful publication of `current`, which replaced `replaced`: fences and clears every other attempt of this
 // checkpoint, and removes data files of Cairn's that none of these name: the two, the generations that `current` retires, and the
-// published record with those that it retires. Removes nothing that Cairn did not make. Returns the names removed. What the store
-// refuses to remove stays for the next time: a checkpoint that exists does not fail for it. The store's errors in finding out what
-// there is.
+// published record with those that it retires. Removes nothing that Cairn did not make, and nothing where `store` leads elsewhere.
+// Returns the names removed. What the store refuses to remove stays for the next time: a checkpoint that exists does not fail for it.
+// The store's errors in finding out what there is.
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Whether the checkpoint of `save_id` is the published one, decided for ever: fences it first. False also if it was published and

@@ -93,6 +93,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     return error.what();
   }
   if (!is_taken) return "";
+  if (is_link(name)) return child_url(url(), name) + " is a link to a place elsewhere";
   const std::vector<ObjectName> places = run_->children();
   if (std::find(places.begin(), places.end(), name) != places.end()) return "";
   return child_url(url(), name) + " is no place for a checkpoint";
@@ -126,8 +127,10 @@ std::string RunDirectory::fault_of(const ObjectName& name) const {
   }
 }
 
+bool RunDirectory::is_link(const ObjectName& name) const { return open(name)->leads_elsewhere(); }
+
 void RunDirectory::pin(const ObjectName& name) const {
-  const std::shared_ptr<Store> place = open(name);
+  const std::shared_ptr<Store> place = open_to_change(name);
   if (!place->exists(kCommitRecordName))
     throw Error(ErrorCode::kNotFound, "cannot pin " + place->url() + ": there is no checkpoint");
   if (place->exists(kPinName)) return;
@@ -138,12 +141,20 @@ void RunDirectory::pin(const ObjectName& name) const {
   }
 }
 
-void RunDirectory::unpin(const ObjectName& name) const { open(name)->remove(kPinName); }
+void RunDirectory::unpin(const ObjectName& name) const { open_to_change(name)->remove(kPinName); }
 
 bool RunDirectory::is_pinned(const ObjectName& name) const { return run_->exists(name + "/" + kPinName); }
 
+std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) const {
+  std::shared_ptr<Store> place = open(name);
+  if (place->leads_elsewhere())
+    throw Error(ErrorCode::kPermission,
+                "cannot change " + place->url() + ": it is a link, and the place it leads to may belong to another run");
+  return place;
+}
+
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint) const {
-  const std::shared_ptr<Store> place = open(checkpoint.name);
+  const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   // The order of these is what makes removing safe: see the header.
   const std::vector<ObjectInfo> files = place->list("__");
   std::vector<std::string> open = place->open_attempts();
@@ -176,6 +187,7 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
 
 void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) const {
   const std::shared_ptr<Store> place = open(name);
+  if (place->leads_elsewhere()) return;
   const std::vector<ObjectInfo> files = place->list("__");
   for (const std::string& id : place->open_attempts()) {
     if (!end_attempts || !is_save_id(id)) return;

@@ -73,6 +73,8 @@ std::vector<ObjectName> Store::children() {
 
 void Store::retract() { remove(kCommitRecordName); }
 
+bool Store::leads_elsewhere() { return false; }
+
 void Store::remove_root() {}
 
 }  // namespace cairn

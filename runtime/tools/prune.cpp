@@ -208,8 +208,15 @@ bool remove_all(const Pruning& pruning) {
       say(name, why);
       stuck.insert(name);
     }
-    const auto gone = std::count_if(pruning.leftovers.begin(), pruning.leftovers.end(),
-                                    [&](const Leftover& leftover) { return stuck.count(leftover.name) == 0; });
+    std::set<std::string> still_there;
+    for (const Leftover& leftover : leftovers_of(pruning.run)) still_there.insert(leftover.name);
+    std::size_t gone = 0;
+    for (const Leftover& leftover : pruning.leftovers) {
+      if (still_there.count(leftover.name) == 0)
+        ++gone;
+      else if (stuck.count(leftover.name) == 0)
+        say(leftover.name, "it holds files that Cairn did not make");
+    }
     std::cout << fmt::format("{} leftover{} removed\n", gone, gone == 1 ? "" : "s");
   }
   std::cout << fmt::format("{} checkpoint{} removed\n", removed, removed == 1 ? "" : "s");

@@ -64,7 +64,7 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
   for (const ObjectName& name : open_store(run.url())->children()) {
     if (!is_checkpoint_name(name)) continue;
     try {
-      if (run.has_record(name)) continue;
+      if (run.has_record(name) || run.is_link(name)) continue;
       const auto place = run.open(name);
       Leftover leftover{name, 0, !place->open_attempts().empty()};
       for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;

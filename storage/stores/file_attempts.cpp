@@ -61,6 +61,13 @@ Error fenced(const std::string& save_id, const std::string& root) {
 
 }  // namespace
 
+// Nothing is reached through a link, or whatever else stands where a directory of this protocol would: Cairn did not make it.
+void FileStore::require_directory_of_ours(const std::string& path) {
+  FileStatus found;
+  if (files_.status(path, false, found) < 0 || found.kind == FileKind::kDirectory) return;
+  throw Error(ErrorCode::kPermission, "cannot use " + path + ": it is a link or a file, which Cairn did not make; remove it");
+}
+
 void FileStore::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
   const std::string attempt = path_of(kOpenMark + save_id);
@@ -90,6 +97,7 @@ void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite o
   check_attempt_id(save_id);
   const std::string attempt = path_of(kOpenMark + save_id);
   const std::string commit = attempt + kRecordFile;
+  require_directory_of_ours(attempt);
   // 1, 2, 3
   try {
     write_record(commit, record);
@@ -179,6 +187,7 @@ void FileStore::place_record(const std::string& commit, Overwrite overwrite, con
 
 void FileStore::fence(const std::string& save_id) {
   check_attempt_id(save_id);
+  for (const char* mark : {kOpenMark, kFencedMark}) require_directory_of_ours(path_of(mark + save_id));
   // 1
   set_aside(save_id);
   // 2
@@ -274,6 +283,7 @@ void FileStore::clear_attempt(const std::string& save_id) {
                   "cannot clear save " + save_id + " in " + root_ + ": its attempt is open; fence it first");
     return;
   }
+  require_directory_of_ours(tombstone);
   const int emptied = files_.remove_file(tombstone + kRecordFile);
   if (emptied < 0 && !means_gone(emptied)) throw system_error("remove", tombstone + kRecordFile, -emptied);
   files_.remove_directory(tombstone + kFreshMark);  // of a fence that stopped half-way

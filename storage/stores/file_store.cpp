@@ -98,6 +98,7 @@ void FileStore::sync_names_up_from(std::string directory) {
 }
 
 void FileStore::make_parents(const ObjectName& name) {
+  refuse_links_above(name);
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
     const std::string directory = path_of(name.substr(0, slash));
     const int result = files_.make_directory(directory);
@@ -225,24 +226,41 @@ std::vector<ObjectName> FileStore::children() {
   return names;
 }
 
+// Where a part of the name but the last is a link, the object is elsewhere.
+void FileStore::refuse_links_above(const ObjectName& name) {
+  for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string directory = path_of(name.substr(0, slash));
+    FileStatus found;
+    if (files_.status(directory, false, found) < 0) return;  // the operation itself will say so
+    if (found.kind == FileKind::kLink)
+      throw Error(ErrorCode::kPermission, "cannot change " + path_of(name) + ": " + directory + " is a link to a place elsewhere");
+  }
+}
+
 void FileStore::remove(const ObjectName& name) {
   check_object_name(name);
+  refuse_links_above(name);
   const int result = files_.remove_file(path_of(name));
   if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
 }
 
-void FileStore::retract() {
+bool FileStore::leads_elsewhere() {
   FileStatus found;
   const int looked = files_.status(root_, false, found);
-  if (means_absent(looked)) return;
+  if (means_absent(looked)) return false;
   if (looked < 0) throw system_error("inspect", root_, -looked);
-  if (found.kind == FileKind::kLink)
+  return found.kind == FileKind::kLink;
+}
+
+void FileStore::retract() {
+  if (leads_elsewhere())
     throw Error(ErrorCode::kPermission,
                 "cannot remove the checkpoint at " + root_ +
                     ": that is a link, and what it leads to may belong to another run; remove the link itself");
   remove(kCommitRecordName);
   // Before anything else goes: no power loss may bring the record back without its data.
-  if (const int synced = files_.sync_directory(root_); synced < 0) throw system_error("sync directory", root_, -synced);
+  const int synced = files_.sync_directory(root_);
+  if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
 }
 
 void FileStore::remove_root() {

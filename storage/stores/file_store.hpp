@@ -5,7 +5,8 @@
 //   <root>/.attempt-<save id>/     an open attempt; `commit` in it while its record is being written
 //   <root>/.fenced-<save id>/      a fenced attempt, empty
 //
-// Links to files are read through; links to directories are not searched by `list`; nothing is ever removed through a link.
+// Links to files are read through; links to directories are not searched by `list`. Below the root nothing is ever removed, renamed or
+// created through a link: kPermission. The root may be a link (`leads_elsewhere`): then a caller that means that very place saves there.
 // Names "a" and "a/b" exclude each other, as files and directories do.
 //
 // What it relies on: `rename` and `unlink` are atomic and take effect once for all machines that share the directory, and a synced
@@ -48,11 +49,14 @@ class FileStore : public Store {
   void clear_attempt(const std::string& save_id) override;
 
   void retract() override;
+  bool leads_elsewhere() override;
   void remove_root() override;
 
  private:
   std::string path_of(const ObjectName& name) const;
   void make_parents(const ObjectName& name);
+  void refuse_links_above(const ObjectName& name);
+  void require_directory_of_ours(const std::string& path);
   bool is_directory(const std::string& path);
   void sync_names_up_from(std::string directory);
   void write_record(const std::string& path, ByteSpan record);

@@ -83,6 +83,7 @@ class InjectedStore : public Store {
   std::vector<std::string> fenced_attempts() override { return passed("fenced_attempts").fenced_attempts(); }
   void clear_attempt(const std::string& save_id) override { passed("clear_attempt").clear_attempt(save_id); }
   void retract() override { passed("retract").retract(); }
+  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
   void remove_root() override { passed("remove_root").remove_root(); }
 
  private:

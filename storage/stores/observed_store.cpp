@@ -125,6 +125,7 @@ class ObservedStore final : public Store {
   void retract() override {
     here("retract", 0, [&] { inner_->retract(); });
   }
+  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
   void remove_root() override {
     here("remove_root", 0, [&] { inner_->remove_root(); });
   }

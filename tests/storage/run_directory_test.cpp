@@ -171,6 +171,80 @@ TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link le
   CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
 }
 
+namespace {
+
+// A run with links at every level that lead to `outside`, where somebody keeps what looks like the remains of dead saves.
+struct LinkedRun {
+  LinkedRun() {
+    FileStore other(outside);
+    begin_in_run(other, 1);
+    begin_in_run(other, 2);
+    other.fence(run_save_id(2));
+    for (const char* mark : {"/.attempt-", "/.fenced-"}) put_object(*open_store(outside + mark + run_save_id(mark[2] == 'a' ? 1 : 2)), "commit", "x");
+    put_object(other, ".pinned", "");
+    before = listing();
+
+    save_in_run(*run.open("step_1"), 3);
+    std::filesystem::create_directory_symlink(outside, root + "/step_2");
+    // A dead save, among links.
+    begin_in_run(*run.open("step_3"), 4);
+    const std::string place = root + "/step_3/";
+    std::filesystem::create_symlink(outside + "/" + data_file_name(0, 0, run_save_id(1)), place + data_file_name(7, 0, run_save_id(4)));
+    std::filesystem::create_directory_symlink(outside, place + "__links");
+    std::filesystem::create_directory_symlink(outside + "/.attempt-" + run_save_id(1), place + ".attempt-" + run_save_id(1));
+    std::filesystem::create_directory_symlink(outside + "/.fenced-" + run_save_id(2), place + ".fenced-" + run_save_id(2));
+  }
+  Names listing() const {
+    Names names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(outside)) names.push_back(entry.path().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  const TemporaryDirectory directory;
+  const std::string root = directory.path() + "/run";
+  const std::string outside = directory.path() + "/outside";
+  const RunDirectory run{root};
+  Names before;
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(LinkedRun, "clean-up of a run changes nothing that a link leads to") {
+  REQUIRE(before.size() == 9);
+  CHECK(run.remove_remains({}, true).empty());
+  CHECK(listing() == before);
+  CHECK(std::filesystem::is_symlink(root + "/step_2"));
+  CHECK_FALSE(std::filesystem::exists(root + "/step_3/" + data_file_name(0, 0, run_save_id(4))));
+  CHECK(run.why_occupied("step_2").find("link") != std::string::npos);
+  CHECK(run.is_link("step_2"));
+  CHECK_FALSE(run.is_link("step_1"));
+  CHECK(code_of([&] { run.unpin("step_2"); }) == ErrorCode::kPermission);
+  CHECK(code_of([&] { run.pin("step_2"); }) == ErrorCode::kPermission);
+  CHECK(listing() == before);
+}
+
+TEST_CASE_FIXTURE(LinkedRun, "the commit protocol goes through no link") {
+  const auto place = run.open("step_3");
+  for (const std::uint64_t id : {1, 2}) {
+    CHECK(code_of([&] { place->fence(run_save_id(id)); }) == ErrorCode::kPermission);
+    CHECK(code_of([&] { place->publish(run_save_id(id), "record", Overwrite::kAllowed); }).has_value());
+  }
+  CHECK(code_of([&] { place->clear_attempt(run_save_id(2)); }) == ErrorCode::kPermission);
+  CHECK(code_of([&] { place->remove("__links/" + data_file_name(0, 0, run_save_id(1))); }) == ErrorCode::kPermission);
+  CHECK(code_of([&] { place->create("__links/new"); }) == ErrorCode::kPermission);
+  CHECK(listing() == before);
+}
+
+TEST_CASE_FIXTURE(LinkedRun, "a save to a place that is a link removes nothing there") {
+  const auto place = run.open("step_2");
+  save_in_run(*place, 5);
+  const Names saved = listing();
+  CHECK(remove_leftovers(*place, run_metadata(5), std::nullopt).empty());
+  CHECK(listing() == saved);
+  CHECK(saved.size() == before.size() + 3);
+}
+
 TEST_CASE("a checkpoint whose saver died between publishing it and ending its attempt can be removed") {
   const TemporaryDirectory directory;
   const RunDirectory run(directory.path() + "/run");

@@ -154,6 +154,7 @@ class WrappedStore : public Store {
     control_->count("retract");
     inner_->retract();
   }
+  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
   void remove_root() override {
     control_->count("remove_root");
     inner_->remove_root();

@@ -2,8 +2,11 @@
 """`cairn prune` from outside. Started as cairn_command.py says."""
 
 import os
+import pathlib
 import pty
+import shutil
 import subprocess
+import tempfile
 
 from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
 
@@ -83,6 +86,29 @@ class Prune(Command):
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
         self.assertIn("1 leftover removed", self.prune("--leftovers", "--yes").stdout)
         self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
+
+    def test_links_are_not_followed(self):
+        outside = pathlib.Path(tempfile.mkdtemp(prefix="cairn_tools_"))
+        self.addCleanup(shutil.rmtree, outside)
+        for path in (self.root / "step_40").iterdir():
+            if path.suffix == ".distcp":
+                shutil.copy(path, outside)
+        kept = sorted(outside.iterdir())
+        self.assertTrue(kept)
+        (self.root / "step_50").symlink_to(outside)
+        (self.root / "step_60").mkdir()
+        (self.root / "step_60" / kept[0].name).symlink_to(outside / kept[0].name)
+        self.assertIn("1 leftover removed", self.prune("--keep", "last=4", "--leftovers", "--yes").stdout)
+        self.assertEqual(sorted(outside.iterdir()), kept)
+        self.assertEqual(self.left(), ["step_10", "step_20", "step_30", "step_40", "step_50"])
+
+    def test_a_leftover_that_stays_is_not_called_removed(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        (self.root / "step_20" / "notes.txt").write_text("precious")
+        done = self.prune("--leftovers", "--yes", code=FOUND_BAD)
+        self.assertIn("0 leftovers removed", done.stdout)
+        self.assertIn("step_20 stays: it holds files that Cairn did not make", done.stderr)
+        self.assertEqual([path.name for path in (self.root / "step_20").iterdir()], ["notes.txt"])
 
     def test_what_cannot_be_removed_is_said(self):
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
