@@ -13,6 +13,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/planning/require_coverage.hpp>
 
 namespace cairn {
 namespace {
@@ -22,6 +23,8 @@ constexpr std::size_t kFaultsPerTensorMax = 1024;
 // Gaps between entangled chunks are found on the grid of their edges, up to this many cells.
 constexpr std::size_t kGridCellsMax = 1u << 22;
 constexpr std::size_t kGridVisitsMax = 1u << 25;
+// Error texts list no more faults than this.
+constexpr std::size_t kFaultsListedMax = 20;
 
 class CoverageCheck {
  public:
@@ -337,6 +340,15 @@ std::vector<CoverageFault> check_coverage(const Metadata& metadata) {
     }
   }
   return faults;
+}
+
+void require_coverage(const Metadata& metadata, const std::string& what) {
+  const std::vector<CoverageFault> faults = check_coverage(metadata);
+  if (faults.empty()) return;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(faults.size(), kFaultsListedMax); ++i) text += (i ? "; " : "") + to_string(faults[i]);
+  if (faults.size() > kFaultsListedMax) text += "; and " + std::to_string(faults.size() - kFaultsListedMax) + " more";
+  throw Error(ErrorCode::kMismatch, what + ": its chunks do not make up whole tensors: " + text);
 }
 
 }  // namespace cairn

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <cairn/planning/require_coverage.hpp>
+
 namespace cairn {
 namespace {
 
@@ -63,6 +65,8 @@ GlobalSavePlan GlobalPlanMemo::plan(std::vector<SavePlan> local_plans, const Glo
   }
   key_.reset();
   GlobalSavePlan result = create_global_save_plan(std::move(local_plans), options);
+  // Before anybody writes. What is remembered has passed.
+  require_coverage(result.metadata, "cannot plan the save");
   result_ = result;
   key_ = key;
   return result;

@@ -11,8 +11,9 @@ namespace cairn {
 
 class GlobalPlanMemo {
  public:
-  // As create_global_save_plan, errors included. Values of bytes objects stay out of a plan's digest, so they are compared between
-  // the ranks every time, and the remembered plan is returned with their current hashes and sizes.
+  // As create_global_save_plan, errors included, and kMismatch where chunks do not tile their tensors. Values of bytes objects stay out
+  // of a plan's digest, so they are compared between the ranks every time, and the remembered plan is returned with their current hashes
+  // and sizes.
   GlobalSavePlan plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options);
 
  private:

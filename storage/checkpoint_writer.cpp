@@ -8,7 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/version.hpp>
-#include <cairn/planning/global_plan.hpp>
+#include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/commit_head.hpp>
@@ -20,22 +20,14 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kFaultsListedMax = 20;
+// How long a directory beside the checkpoint, which may be anybody's, may take to answer.
+constexpr std::chrono::milliseconds kSiblingPatience = std::chrono::seconds(5);
 // DCP's version of the metadata that the record follows.
 constexpr const char* kMetadataVersion = "1.0.0";
 
 Error already_exists(const std::string& url) {
   return Error(ErrorCode::kAlreadyExists,
                "Checkpoint already exists at " + url + ", and overwrite is off: save to another place, or turn overwrite on");
-}
-
-void require_coverage(const Metadata& metadata) {
-  const std::vector<CoverageFault> faults = check_coverage(metadata);
-  if (faults.empty()) return;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(faults.size(), kFaultsListedMax); ++i) text += (i ? "; " : "") + to_string(faults[i]);
-  if (faults.size() > kFaultsListedMax) text += "; and " + std::to_string(faults.size() - kFaultsListedMax) + " more";
-  throw Error(ErrorCode::kMismatch, "cannot publish the checkpoint: its chunks do not make up whole tensors: " + text);
 }
 
 // The commit record holds these as Python texts. Said before anything is written.
@@ -155,6 +147,9 @@ SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) {
 
 std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan> plans) {
   Implementation& self = *implementation_;
+  std::uint64_t items = 0;
+  for (const SavePlan& plan : plans) items += plan.items.size();
+  check_commit_record_fits(items);
   self.planned.clear();
   self.planned.reserve(plans.size());
   std::string digests;
@@ -219,7 +214,7 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
       recorder.add_reported(static_cast<int>(rank), results[rank]);
   }
   recorder.finish();
-  require_coverage(metadata);
+  require_coverage(metadata, "cannot publish the checkpoint");
 
   metadata.checkpoint_id = checkpoint_id;
   metadata.save_id = context.save_id;

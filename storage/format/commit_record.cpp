@@ -50,6 +50,16 @@ Metadata decode_own(ByteSpan record, const std::string& what) {
 
 }  // namespace
 
+void check_commit_record_fits(std::uint64_t items) {
+  const std::uint64_t bytes_min = items * kCommitRecordBytesPerChunkMin;
+  if (bytes_min <= kCommitRecordBytesMax) return;
+  throw Error(ErrorCode::kUnsupported, "cannot save " + std::to_string(items) +
+                                           " chunks in one checkpoint: its commit record would have at least " +
+                                           std::to_string(bytes_min) + " bytes, and may have " +
+                                           std::to_string(kCommitRecordBytesMax) +
+                                           "; shard over fewer ranks, or save in several checkpoints");
+}
+
 Bytes encode_commit_record(const Metadata& metadata) {
   if (!metadata.commit || metadata.save_id.empty())
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");

@@ -195,6 +195,41 @@ TEST_CASE("a cut-off record of Cairn's is not taken for PyTorch's") {
   CHECK(thrown.says("footer"));
 }
 
+TEST_CASE("a save with too many chunks for a record is refused by their number") {
+  const auto failure = thrown_by([] { check_commit_record_fits(20'000'000); });
+  CHECK(failure.code == ErrorCode::kUnsupported);
+  for (const char* part : {"20000000 chunks", "2160000000 bytes", "2147483648"}) CHECK(failure.says(part));
+  CHECK_FALSE(thrown_by([] { check_commit_record_fits(kCommitRecordBytesMax / kCommitRecordBytesPerChunkMin); }).is_error);
+}
+
+TEST_CASE("the number of chunks that is refused is one that no record can hold") {
+  // Tensors sharded by rows over many ranks, one file each, as in a large job.
+  constexpr std::uint32_t ranks = 512;
+  constexpr int tensors = 40;
+  Metadata metadata;
+  metadata.save_id = "cairn-" + std::string(32, '0') + "-00000000-1";
+  metadata.version = "1.0.0";
+  metadata.commit = CommitInfo{};
+  metadata.commit->sequence = 1;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    metadata.files.push_back({"__" + std::to_string(rank) + "_0_" + metadata.save_id + ".distcp", std::uint64_t{1} << 32, 1u << 31, 70'000});
+  for (int i = 0; i < tensors; ++i) {
+    TensorStorageMetadata tensor;
+    tensor.size = {ranks * 8, 4096};
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      tensor.chunks.push_back({{rank * 8, 0}, {8, 4096}});
+      const std::uint64_t offset = static_cast<std::uint64_t>(i) * 200'000;
+      tensor.storage.push_back({rank, offset, 131'500, offset + 4096, {}});
+    }
+    metadata.state_dict_metadata.emplace_back("layers." + std::to_string(i) + ".weight", std::move(tensor));
+  }
+  metadata.reindex();
+  const std::uint64_t bytes = encode_commit_record(metadata).size();
+  CAPTURE(static_cast<double>(bytes) / (ranks * tensors));
+  CHECK(bytes >= kCommitRecordBytesPerChunkMin * ranks * tensors);
+  CHECK(bytes < kCommitRecordBytesPerChunkMin * ranks * tensors * 12 / 10);
+}
+
 TEST_CASE("what follows PyTorch's pickle must be Cairn's") { CHECK(decoding(torch_pickle(sample()) + "x").says("1 bytes follow")); }
 
 TEST_CASE("a newer format version says so") {
