@@ -57,6 +57,7 @@ struct CheckpointWriter::Implementation {
 
   const CheckpointWriterOptions options;
   WriteEngine engine;
+  CommitSequence sequence{options.threads > 0 ? std::optional(kSiblingPatience) : std::nullopt};
 
   // Of the attempt:
   std::string checkpoint_id;
@@ -71,6 +72,7 @@ struct CheckpointWriter::Implementation {
 
   // The last generation that this object published, by where: saves the next one from reading the old record.
   std::string last_url;
+  std::string last_run;
   std::optional<Metadata> last;  // save id, files and commit only
 
   void forget_attempt() {
@@ -256,7 +258,8 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   if (!self.run)
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
-  const std::uint64_t next_in_run = next_commit_sequence(*self.run);
+  std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
+  if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
   // Last, so that what another job has published here meanwhile is what this save replaces.
   const Replaced replaced = self.find_replaced();
   metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced.generation));
@@ -272,6 +275,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     last.commit = std::move(metadata.commit);
     self.last = std::move(last);
     self.last_url = self.store->url();
+    self.last_run = self.run->url();
   } catch (...) {
     self.last.reset();
   }

@@ -1,12 +1,18 @@
 #include <cairn/storage/publication.hpp>
 
 #include <algorithm>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/run_directory.hpp>
 
 namespace cairn {
 namespace {
@@ -68,6 +74,49 @@ bool succeeds(Act act) {
     return false;
   }
 }
+
+std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
+
+// Of the record called `name`; 0 if there is none that tells. Trouble of the store is thrown.
+std::uint64_t sequence_in(Store& run, const ObjectName& name) {
+  try {
+    const auto head = read_commit_head(run, name);
+    return head && head->sequence <= kSequenceMax ? head->sequence : 0;
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return 0;
+  }
+}
+
+// Looks at places one after the other; whoever waits for it may lose patience, and go.
+struct Look {
+  Look(std::shared_ptr<Store> of, std::vector<ObjectName> at) : store(std::move(of)), places(std::move(at)) {}
+
+  void run() {
+    for (const ObjectName& place : places) {
+      std::uint64_t sequence = 0;
+      std::string trouble;
+      try {
+        sequence = sequence_in(*store, record_below(place));
+      } catch (const std::exception& error) {
+        trouble = error.what();
+      }
+      std::lock_guard lock(mutex);
+      largest = std::max(largest, sequence);
+      if (!trouble.empty()) troubled.emplace_back(place, trouble);
+      ++done;
+      changed.notify_all();
+    }
+  }
+
+  const std::shared_ptr<Store> store;
+  const std::vector<ObjectName> places;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t done = 0;
+  std::uint64_t largest = 0;
+  std::vector<std::pair<ObjectName, std::string>> troubled;
+};
 
 // Adds what ".metadata" names now, unless that is `current`.
 void keep_published(Store& store, const Metadata& current, Kept& kept) {
@@ -140,23 +189,50 @@ bool tells_of_the_record(const Error& error) noexcept {
   }
 }
 
-std::uint64_t next_commit_sequence(Store& run) {
-  std::vector<ObjectName> records{kCommitRecordName};
+std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std::string& own_url, int rank) {
+  std::vector<ObjectName> own, others;
   try {
-    for (const ObjectName& child : run.children()) records.push_back(child + "/" + kCommitRecordName);
+    for (ObjectName& child : run->children()) {
+      const std::string url = child_url(run->url(), child);
+      if (url == own_url || passed_over_.count(url) > 0) continue;
+      (is_checkpoint_name(child) ? own : others).push_back(std::move(child));
+    }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPermission) throw;
   }
+  std::uint64_t largest = sequence_in(*run, kCommitRecordName);
+  for (const ObjectName& place : own) largest = std::max(largest, sequence_in(*run, record_below(place)));
+  return std::max(largest, largest_of_others(run, others, rank)) + 1;
+}
+
+void CommitSequence::pass_over(const Store& run, const ObjectName& place, const std::string& why, int rank) {
+  const std::string url = child_url(run.url(), place);
+  passed_over_.insert(url);
+  write_log(LogLevel::kWarning, rank, "whether there is a checkpoint at " + url + " is not known, and no longer asked: " + why);
+}
+
+std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places, int rank) {
   std::uint64_t largest = 0;
-  for (const ObjectName& record : records) {
-    try {
-      const auto head = read_commit_head(run, record);
-      if (head && head->sequence <= kSequenceMax) largest = std::max(largest, head->sequence);
-    } catch (const Error& error) {
-      if (!tells_of_the_record(error)) throw;
+  for (std::size_t begin = 0; begin < places.size();) {
+    const auto first = places.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto look = std::make_shared<Look>(run, std::vector<ObjectName>(first, places.end()));
+    if (patience_) {
+      const SignalsBlocked blocked;
+      std::thread([look] { look->run(); }).detach();  // one that hangs keeps nobody
+    } else {
+      look->run();
     }
+    std::unique_lock lock(look->mutex);
+    for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
+      if (look->changed.wait_for(lock, *patience_, [&] { return look->done != seen; })) continue;
+      pass_over(*run, look->places[look->done], "it does not answer", rank);
+      break;
+    }
+    largest = std::max(largest, look->largest);
+    for (const auto& [place, why] : look->troubled) pass_over(*run, place, why, rank);
+    begin += look->done + 1;
   }
-  return largest + 1;
+  return largest;
 }
 
 std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced) {

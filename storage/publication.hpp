@@ -39,8 +39,11 @@
 // kFenced.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,9 +78,23 @@ bool tells_of_the_record(const Error& error) noexcept;
 
 // 1 + the largest commit sequence among the checkpoints below `run` (one level) and at `run` itself, 1 when there is none. Damaged
 // ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its latest. Trouble of the
-// store is thrown. Costs a few small reads per checkpoint, whatever their size. Saves to different places of a run that publish at the
-// same moment may get the same number: then neither is the later.
-std::uint64_t next_commit_sequence(Store& run);
+// store with the run itself, or with a place that has a name of Cairn's (step_<step>), is thrown. A run may be any directory, so other
+// places may have nothing to do with it: one that is in trouble, or does not answer within `patience`, is logged, and passed over from
+// then on. Without a `patience` everything is done on this thread. Costs a few small reads per checkpoint, whatever their size. Saves to
+// different places of a run that publish at the same moment may get the same number: then neither is the later.
+class CommitSequence {
+ public:
+  explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
+  // `own`: the URL of a place of which the caller asks by itself. `rank`: for the log.
+  std::uint64_t next(const std::shared_ptr<Store>& run, const std::string& own = "", int rank = 0);
+
+ private:
+  void pass_over(const Store& run, const ObjectName& place, const std::string& why, int rank);
+  std::uint64_t largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places, int rank);
+
+  const std::optional<std::chrono::milliseconds> patience_;
+  std::set<std::string> passed_over_;  // URLs
+};
 // The least that a record may have which takes the place of `replaced`, whatever its run: 1 + that one's.
 std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced);
 

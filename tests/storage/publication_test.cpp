@@ -399,21 +399,21 @@ TEST_CASE("the commit sequence is not told where the largest could not be looked
   forget_memory("publication");
   save(*open_store("mem://publication/run/step_1"), id_of(1), 1);
   save(*open_store("mem://publication/run/step_2"), id_of(2), 2);
-  BusyStore run("publication", "run");
-  CHECK(code_of([&] { next_commit_sequence(run); }) == ErrorCode::kDeadline);
+  const auto run = std::make_shared<BusyStore>("publication", "run");
+  CHECK(code_of([&] { CommitSequence(std::nullopt).next(run); }) == ErrorCode::kDeadline);
   forget_memory("publication");
 }
 
 TEST_CASE("the commit sequence goes on from the largest in the run, whatever else lies there") {
   forget_memory("publication");
   const auto run = open_store("mem://publication/run");
-  CHECK(next_commit_sequence(*run) == 1);
-  CHECK(next_commit_sequence(*open_store("/this/does/not/exist")) == 1);
+  CHECK(CommitSequence(std::nullopt).next(run) == 1);
+  CHECK(CommitSequence(std::nullopt).next(open_store("/this/does/not/exist")) == 1);
   const auto at = [](const std::string& name) { return open_store("mem://publication/run/" + name); };
   save(*at("step_9"), id_of(1), 3);
   save(*at("step_10"), id_of(2), 41);
   save(*at("step_2"), id_of(3), 7);
-  CHECK(next_commit_sequence(*run) == 42);
+  CHECK(CommitSequence(std::nullopt).next(run) == 42);
 
   // None of these counts, and none of them hurts.
   save(*at("below/step"), id_of(4), 1000);
@@ -426,11 +426,11 @@ TEST_CASE("the commit sequence goes on from the largest in the run, whatever els
   put_object(*run, "absurd/.metadata", encode_commit_record(metadata_of(id_of(7), 2, ~std::uint64_t{0})));
   put_object(*run, "no_record/file", "x");
   put_object(*run, "a_file", "x");
-  CHECK(next_commit_sequence(*run) == 42);
+  CHECK(CommitSequence(std::nullopt).next(run) == 42);
 
   // A run that is itself a checkpoint counts too.
   save(*run, id_of(8), 50);
-  CHECK(next_commit_sequence(*run) == 51);
+  CHECK(CommitSequence(std::nullopt).next(run) == 51);
   forget_memory("publication");
 }
 
