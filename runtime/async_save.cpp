@@ -1,9 +1,6 @@
 #include <cairn/runtime/async_saves.hpp>
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -20,15 +17,6 @@
 
 namespace cairn {
 namespace {
-
-constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
-constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
-
-// Of the calling thread, and of all that it starts. Refused in some sandboxes, where it runs as others do.
-void lower_priority() noexcept {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
-  syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
-}
 
 // What a caller has asked for is no news to it.
 bool was_cancelled_by_callers(const std::exception_ptr& error) {
@@ -90,10 +78,10 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   if (!staging_) end_staging();
   try {
     const SignalsBlocked blocked;
-    thread_ = std::thread([self] { self->serve(true); });
+    thread_ = std::thread([self] { self->serve(); });
     pthread_setname_np(thread_.native_handle(), "cairn-save");
   } catch (const std::system_error&) {
-    serve(false);  // no thread is to be had: the caller does it all
+    serve();  // no thread is to be had: the caller does it all
   }
   if (parts_.options.staging.block_on_staging) wait_staged(std::nullopt);
 }
@@ -112,9 +100,8 @@ void AsyncSave::stage(const StateDict& state) {
 
 // --- its own thread ---------------------------------------------------------------------------------------------------------
 
-void AsyncSave::serve(bool own_thread) noexcept {
-  if (staging_) end_staging();  // the trainer may be waiting for that: at its own priority
-  if (own_thread && parts_.options.low_priority) lower_priority();
+void AsyncSave::serve() noexcept {
+  if (staging_) end_staging();  // the trainer may be waiting for that
   {
     const c10::MultiStreamGuard of_devices(streams_.all());
     end(executor_.run());

@@ -40,7 +40,7 @@ struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
   std::shared_ptr<AsyncStager> stager;  // replaces Cairn's own; of `staging` only `block_on_staging` counts then
-  // The save's own threads, and those of Cairn's writer, run at the lowest CPU and I/O priority.
+  // The threads of Cairn's writer run at the lowest CPU and I/O priority. All ranks wait for planning and publication: those do not.
   bool low_priority = false;
   // Called once when the save has ended, on a thread of Cairn's, without locks, with what `result` throws; null: it has succeeded. Such
   // a failure counts as read. Must not throw, nor call the checkpointer.

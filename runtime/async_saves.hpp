@@ -104,7 +104,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   bool streams() const { return parts_.stager->streams(); }
   void set_staged();
   void request_end(std::uint64_t ticket, const std::string& why);
-  void serve(bool own_thread) noexcept;
+  void serve() noexcept;
   void end(Outcome outcome);
   const StateDict& staged_state();
   bool had_turn() const;

@@ -96,12 +96,17 @@ std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions&
 }
 
 std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
+  low_priority = low_priority || options.low_priority;
   DigestBuilder digest;
   add(digest, options);
   digest.add(std::uint64_t{options.threads}).add(options.bytes_in_flight_max).add(options.block_bytes);
   digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{options.copy_first}).add(std::uint64_t{low_priority});
   const Digest wanted = digest.finish();
-  if (!writer_ || writer_options_ != wanted) writer_ = make_storage<CheckpointWriter, UnmadeWriter, StorageWriter>(options);
+  if (!writer_ || writer_options_ != wanted) {
+    CheckpointWriterOptions own = options;
+    own.low_priority = low_priority;
+    writer_ = make_storage<CheckpointWriter, UnmadeWriter, StorageWriter>(own);
+  }
   writer_options_ = wanted;
   return writer_;
 }

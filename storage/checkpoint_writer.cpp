@@ -181,6 +181,7 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   request.sync = self.options.sync_files;
   request.direct = self.options.direct_io;
   request.copy_first = self.options.copy_first;
+  request.low_priority = self.options.low_priority && self.options.threads > 0;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
     self.written.push_back(request.files.back().name);

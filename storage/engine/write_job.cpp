@@ -1,5 +1,9 @@
 #include <cairn/storage/engine/write_job.hpp>
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +11,15 @@
 
 namespace cairn {
 namespace {
+
+constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
+constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
+
+// Of the calling thread. Refused in some sandboxes, where it runs as others do.
+void lower_priority() noexcept {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
+  syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
+}
 
 // What a file will take, as far as it is known before bytes objects are made: reserved up front, cut when it is closed.
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
@@ -45,6 +58,7 @@ void WriteJob::fail(std::exception_ptr error) noexcept {
 }
 
 void WriteJob::run() noexcept {
+  if (request_.low_priority) lower_priority();
   const CurrentStreams::Scope streams(streams_);
   while (true) {
     std::optional<Task> task;

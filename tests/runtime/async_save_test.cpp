@@ -14,6 +14,7 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 #include <cairn/tests/support/generations.hpp>
 #include <cairn/tests/support/held_writer.hpp>
@@ -284,25 +285,20 @@ TEST_CASE("memory that is kept is made anew, and trace and log say so, when the 
 
 int niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))); }
 
-TEST_CASE("low priority is of the save's threads, not of the caller's") {
-  struct Writer : CheckpointWriter {
-    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
-      nice_when_writing = niceness();
-      return CheckpointWriter::write_data(plan, planner);
-    }
-    int nice_when_writing = 0;
-  };
-  const TemporaryDirectory directory;
-  Checkpointer checkpointer(World::single());
+TEST_CASE_FIXTURE(ControlledRun, "low priority is of the threads that write, not of planning, publication or the caller") {
   const int before = niceness();
+  std::atomic<int> writing{-1}, publishing{-1};
+  control->before = [&](const std::string& operation) {
+    if (operation == "write_at") writing = niceness();
+    if (operation == "publish") publishing = niceness();
+  };
+  Checkpointer checkpointer(World::single());
   for (const bool low : {false, true}) {
-    const auto writer = std::make_shared<Writer>();
-    SaveOptions options;
-    options.storage_writer = writer;
     AsyncSaveOptions async;
     async.low_priority = low;
-    checkpointer.async_save({{"weight", counting({10})}}, directory.path() + "/step", options, async).result();
-    CHECK(writer->nice_when_writing == (low ? 19 : before));
+    checkpointer.async_save({{"weight", counting({10})}}, run + "/step", {}, async).result();
+    CHECK(writing == (low ? 19 : before));
+    CHECK(publishing == before);
     CHECK(niceness() == before);
   }
 }
