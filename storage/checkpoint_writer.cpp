@@ -132,8 +132,10 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
                     " processes: other processes do not see this store. Use a directory or a shared store");
   }
   self.store = observe_operations(std::move(self.store), context.store_observer);
-  self.store->create_root();
+  // Other ranks write nothing before the coordinator has answered their plans, that is, after this.
   if (!context.is_coordinator) return;
+  if (self.options.before_attempt) self.options.before_attempt();
+  self.store->create_root();
   // Opened now, so that a run that cannot be is known before anything is written.
   self.run =
       observe_operations(open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url), context.store_observer);

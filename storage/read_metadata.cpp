@@ -25,8 +25,8 @@ bool has_checkpoint(Store& store, const ObjectName& place) {
 
 // What a place without a commit record is most likely to be, and what to do. Never looks deeper than one level: the path may be a
 // mistake, with a whole disk below it.
-std::string why_none(Store& store) {
-  if (!store.open_attempts().empty())
+std::string why_none(Store& store, const std::vector<std::string>& open_attempts) {
+  if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
@@ -48,8 +48,11 @@ std::string why_none(Store& store) {
 
 Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
+  // A client of a network file system may remember for a minute that there was none. Once it has opened the directory, it asks again.
+  const std::vector<std::string> open_attempts = store.open_attempts();
+  if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
   throw Error(ErrorCode::kNotFound,
-              "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " + why_none(store));
+              "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " + why_none(store, open_attempts));
 }
 
 }  // namespace cairn

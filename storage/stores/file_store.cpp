@@ -74,22 +74,33 @@ void FileStore::create_root() {
     if (existing == "/") break;
   }
   sync_names_up_from(existing);
+  remember_durable(existing);
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
     const int result = files_.make_directory(*path);
     // Another rank may make the same directory at the same time.
     if (result < 0 && !(result == -EEXIST && is_directory(*path))) throw system_error("make directory", *path, -result);
     if (const int synced = files_.sync_directory(parent_of(*path)); synced < 0)
       throw system_error("sync directory", parent_of(*path), -synced);
+    remember_durable(*path);
   }
 }
 
+void FileStore::remember_durable(const std::string& directory) {
+  FileStatus status;
+  if (files_.status(directory, true, status) >= 0) files_.durable.add(directory, status);
+}
+
 // A directory that was there may have been made a moment ago, by a rank that has failed since or by hand, and not synced; so may
-// those that it is in, as far up as their file system goes. Whoever made them may have been allowed more than this process.
+// those that it is in, as far up as their file system goes. Whoever made them may have been allowed more than this process. What this
+// process has synced before it need not sync again.
 void FileStore::sync_names_up_from(std::string directory) {
   while (directory != "/") {
     const std::string parent = parent_of(directory);
     FileStatus here, above;
-    if (files_.status(directory, true, here) >= 0 && files_.status(parent, true, above) >= 0 && here.device != above.device) return;
+    if (files_.status(directory, true, here) >= 0) {
+      if (files_.durable.has(directory, here)) return;
+      if (files_.status(parent, true, above) >= 0 && here.device != above.device) return;
+    }
     const int synced = files_.sync_directory(parent);
     if (synced < 0 && synced != -EACCES && synced != -EPERM && synced != -EROFS)
       throw system_error("sync directory", parent + ", above " + root_, -synced);

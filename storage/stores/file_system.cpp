@@ -13,6 +13,8 @@ namespace cairn {
 namespace {
 
 constexpr int kAllocateTriesMax = 100;
+// A process that saves to more runs than this syncs the directories above some of them once more.
+constexpr std::size_t kDurableMax = 1000;
 
 // Runs a system call until no signal interrupts it; its result, or -errno.
 template <class Call>
@@ -156,6 +158,23 @@ class SystemFiles final : public FileSystem {
 };
 
 }  // namespace
+
+bool DurableDirectories::has(const std::string& path, const FileStatus& status) const {
+  std::lock_guard lock(mutex_);
+  const auto found = identities_.find(path);
+  return found != identities_.end() && found->second == std::pair(status.device, status.serial);
+}
+
+void DurableDirectories::add(const std::string& path, const FileStatus& status) {
+  std::lock_guard lock(mutex_);
+  if (identities_.size() >= kDurableMax) identities_.clear();
+  identities_[path] = {status.device, status.serial};
+}
+
+void DurableDirectories::clear() {
+  std::lock_guard lock(mutex_);
+  identities_.clear();
+}
 
 FileSystem& system_files() {
   // Never destroyed: saves in flight still write while static objects go.

@@ -9,7 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cairn {
@@ -29,9 +32,24 @@ struct DirectoryEntry {
   FileKind kind = FileKind::kOther;  // of the entry itself: links are not followed
 };
 
+// Directories of which this process has seen to it that their names, and those of all directories above, survive power loss. Thread-safe.
+class DurableDirectories {
+ public:
+  // Whether it is this very directory, and not another one of that name.
+  bool has(const std::string& path, const FileStatus& status) const;
+  void add(const std::string& path, const FileStatus& status);
+  void clear();
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> identities_;  // device and serial
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
+
+  DurableDirectories durable;
 
   // --- files: handles are small numbers, closed by whoever opened them ---
   // Follows links. Never waits, whatever kind of thing the path names.

@@ -58,6 +58,7 @@ class SimulatedFileSystem : public FileSystem {
     created_.clear();
     power_loss_.reset();
     failures_.clear();
+    durable.clear();  // what a process remembers
   }
   // The machine that had `file` open is gone, and what it had not synced of it with it; names are the server's.
   void lose_unsynced(int file, Survival survival) {
@@ -78,6 +79,26 @@ class SimulatedFileSystem : public FileSystem {
     std::lock_guard lock(mutex_);
     return handles_.size();
   }
+  // From now on every system call is kept, also those that change nothing: "sync directory /run", "list directory /run", "look at /run".
+  void record_calls() {
+    std::lock_guard lock(mutex_);
+    calls_.emplace();
+  }
+  std::vector<std::string> calls() const {
+    std::lock_guard lock(mutex_);
+    return calls_ ? *calls_ : std::vector<std::string>{};
+  }
+  std::size_t calls_that_begin(const std::string& words) const {
+    const auto all = calls();
+    return static_cast<std::size_t>(
+        std::count_if(all.begin(), all.end(), [&](const std::string& call) { return call.compare(0, words.size(), words) == 0; }));
+  }
+  // What looks at a path that begins so fails.
+  void fail_looks_at(const std::string& path, int error_number) {
+    std::lock_guard lock(mutex_);
+    unreadable_ = path;
+    unreadable_error_ = error_number;
+  }
   // Full paths of all files and directories, sorted.
   std::vector<std::string> paths() const {
     std::lock_guard lock(mutex_);
@@ -87,7 +108,7 @@ class SimulatedFileSystem : public FileSystem {
   // --- files ---
   int open_for_reading(const std::string& path) noexcept override {
     std::lock_guard lock(mutex_);
-    if (powerless()) return -EIO;
+    if (const int problem = look("open", path); problem < 0) return problem;
     const long node = disk_.find(path);
     return node < 0 ? static_cast<int>(node) : open_handle(static_cast<Id>(node));
   }
@@ -164,7 +185,7 @@ class SimulatedFileSystem : public FileSystem {
   // --- names ---
   int status(const std::string& path, bool, FileStatus& status) noexcept override {
     std::lock_guard lock(mutex_);
-    if (powerless()) return -EIO;
+    if (const int problem = look("look at", path); problem < 0) return problem;
     const long node = disk_.find(path);
     if (node < 0) return static_cast<int>(node);
     fill(status, static_cast<Id>(node));
@@ -172,7 +193,7 @@ class SimulatedFileSystem : public FileSystem {
   }
   int list_directory(const std::string& path, std::vector<DirectoryEntry>& entries) override {
     std::lock_guard lock(mutex_);
-    if (powerless()) return -EIO;
+    if (const int problem = look("list directory", path); problem < 0) return problem;
     const long id = disk_.find(path);
     if (id < 0) return static_cast<int>(id);
     if (!disk_.is_directory(static_cast<Id>(id))) return -ENOTDIR;
@@ -246,7 +267,7 @@ class SimulatedFileSystem : public FileSystem {
 
   template <class Act>
   auto operate(const std::string& what, Act act) noexcept -> decltype(act()) {
-    const std::uint64_t index = count_operation();
+    const std::uint64_t index = count_operation(what);
     announce(before_operation, index, what);
     std::lock_guard lock(mutex_);
     if (const int problem = problem_of(index); problem < 0) return problem;
@@ -257,7 +278,7 @@ class SimulatedFileSystem : public FileSystem {
   // For one path, give it twice.
   template <class Act>
   int operate_after_lookup(const std::string& what, const std::string& from, const std::string& to, Act act) noexcept {
-    const std::uint64_t index = count_operation();
+    const std::uint64_t index = count_operation(what);
     announce(before_operation, index, what);
     Place source, target;
     {
@@ -276,8 +297,9 @@ class SimulatedFileSystem : public FileSystem {
     return act(source, target);
   }
 
-  std::uint64_t count_operation() {
+  std::uint64_t count_operation(const std::string& what) {
     std::lock_guard lock(mutex_);
+    if (calls_) calls_->push_back(what);
     return operations_++;
   }
 
@@ -297,6 +319,12 @@ class SimulatedFileSystem : public FileSystem {
     if (power_loss_ && index >= *power_loss_) return -EIO;
     const auto failure = failures_.find(index);
     return failure == failures_.end() ? 0 : -failure->second;
+  }
+
+  int look(const char* how, const std::string& path) {
+    if (calls_) calls_->push_back(std::string(how) + " " + path);
+    if (powerless()) return -EIO;
+    return !unreadable_.empty() && path.compare(0, unreadable_.size(), unreadable_) == 0 ? -unreadable_error_ : 0;
   }
 
   bool powerless() const { return power_loss_ && operations_ > *power_loss_; }
@@ -328,6 +356,9 @@ class SimulatedFileSystem : public FileSystem {
   int last_handle_ = 2;
   std::uint64_t operations_ = 0;
   bool announcing_ = false;
+  std::optional<std::vector<std::string>> calls_;
+  std::string unreadable_;
+  int unreadable_error_ = 0;
   std::optional<std::uint64_t> power_loss_;
   std::map<std::uint64_t, int> failures_;
 };
