@@ -55,6 +55,12 @@ void move_data(HookRequest& request) {
   }
 }
 
+// Without an outcome, others may still publish what this rank has written.
+void discard_if_told(StorageWriter& writer, const protocol::RunHook& hook) noexcept {
+  const auto* const committed = std::get_if<Committed>(&hook.argument);
+  if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer.discard(hook.is_coordinator);
+}
+
 HookValue run_writer(protocol::RunHook& hook, CallContext& context) {
   StorageWriter& writer = *context.save().writer;
   switch (hook.hook) {
@@ -77,6 +83,10 @@ HookValue run_writer(protocol::RunHook& hook, CallContext& context) {
       return writer.committed(hook.save_id);
     case Hook::kAbandon:
       writer.abandon();
+      discard_if_told(writer, hook);
+      return {};
+    case Hook::kRelease:
+      discard_if_told(writer, hook);
       return {};
     default:
       throw InternalError("the storage actor was asked for a hook that is not the writer's");
@@ -99,6 +109,8 @@ HookValue run_reader(protocol::RunHook& hook, CallContext& context) {
       return std::make_shared<LoadPlan>(reader.prepare_local_plan(take<LoadPlan>(hook.argument)));
     case Hook::kPrepareGlobalPlan:
       return std::make_shared<std::vector<LoadPlan>>(reader.prepare_global_plan(take<std::vector<LoadPlan>>(hook.argument)));
+    case Hook::kRelease:
+      return {};
     default:
       throw InternalError("the storage actor was asked for a hook that is not the reader's");
   }
@@ -110,7 +122,6 @@ void run(HookRequest& request) {
     if (request.hook.hook == Hook::kMoveData && progress) request.ticket->set_bytes(progress->seen().own.bytes);
     request.ticket->start();
     if (request.hook.hook == Hook::kMoveData) return move_data(request);
-    if (request.hook.hook == Hook::kRelease) return request.ticket->succeed({});
     auto value = request.hook.operation == protocol::Operation::kSave ? run_writer(request.hook, *request.context)
                                                                       : run_reader(request.hook, *request.context);
     request.ticket->succeed(std::move(value));

@@ -40,6 +40,9 @@ class AsyncWriter final : public StorageWriter {
   void abandon() noexcept override {
     if (had_turn_) writer_.abandon();
   }
+  void discard(bool ends_attempt) noexcept override {
+    if (had_turn_) writer_.discard(ends_attempt);
+  }
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override {
     return writer_.validate_checkpoint_id(checkpoint_id);
   }

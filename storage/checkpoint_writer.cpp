@@ -65,6 +65,7 @@ struct CheckpointWriter::Implementation {
   std::shared_ptr<Store> store;
   std::shared_ptr<Store> run;  // the coordinator's
   bool attempt_begun = false;
+  bool settled = false;  // the attempt has ended, and the checkpoint was found not to exist
   bool published = false;
   std::vector<ObjectName> written;    // this rank's files, from when they are begun
   std::vector<PlannedFiles> planned;  // the coordinator's, by rank
@@ -80,6 +81,7 @@ struct CheckpointWriter::Implementation {
     store.reset();
     run.reset();
     attempt_begun = false;
+    settled = false;
     published = false;
     written.clear();
     planned.clear();
@@ -92,6 +94,7 @@ struct CheckpointWriter::Implementation {
   }
 
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
+  bool finds_published() const;
   Replaced find_replaced();
   void publish(const Metadata& metadata);
 };
@@ -287,38 +290,45 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
 Committed CheckpointWriter::committed(const std::string& save_id) {
   Implementation& self = *implementation_;
   try {
-    return settle_attempt(self.opened(), save_id) ? Committed::kYes : Committed::kNo;
+    if (settle_attempt(self.opened(), save_id)) return Committed::kYes;
+    self.settled = save_id == self.context.save_id;
+    return Committed::kNo;
   } catch (const Error&) {
     return Committed::kUnknown;
   }
 }
 
-void CheckpointWriter::abandon() noexcept {
+// Whether the checkpoint exists. Ends the attempt if it is open, so that the answer stays true.
+bool CheckpointWriter::Implementation::finds_published() const {
+  if (!attempt_begun) {
+    const std::vector<std::string> open = store->open_attempts();
+    if (std::find(open.begin(), open.end(), context.save_id) == open.end()) {
+      const auto metadata = published_metadata(*store);
+      return metadata && metadata->save_id == context.save_id;
+    }
+  }
+  return settle_attempt(*store, context.save_id);
+}
+
+void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
+
+void CheckpointWriter::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
-  self.engine.stop();
   if (!self.store || self.published) return;
   try {
-    Store& store = *self.store;
     const std::string& save_id = self.context.save_id;
-    if (self.attempt_begun || !self.written.empty()) {
-      // Files may go only once nobody can publish them any more. An attempt that is open might still be: ending it settles that.
-      const auto open = store.open_attempts();
-      const bool is_open = std::find(open.begin(), open.end(), save_id) != open.end();
-      bool exists = true;
-      if (is_open || self.attempt_begun) {
-        exists = settle_attempt(store, save_id);
-      } else {
-        const auto metadata = published_metadata(store);
-        exists = metadata && metadata->save_id == save_id;
-      }
-      if (exists) return;
-      for (const ObjectName& name : self.written) store.remove(name);
-      self.written.clear();
-      if (self.attempt_begun) store.clear_attempt(save_id);
-      self.attempt_begun = false;
+    // Files may go only once nobody can publish them any more: the outcome says so, or this rank finds out.
+    if (ends_attempt && !self.settled) {
+      if (self.finds_published()) return;
+      self.settled = true;
     }
+    // The data of a checkpoint that exists is not to depend on what others say.
+    if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
+    for (const ObjectName& name : self.written) self.store->remove(name);
+    self.written.clear();
+    if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {
-    // What is left is fenced and removed by the next save that succeeds.
+    // The next save that succeeds removes what is left.
   }
 }
 

@@ -50,6 +50,7 @@ class CheckpointWriter : public StorageWriter {
   void finish(Metadata metadata, std::vector<WriteResults> results) override;
   Committed committed(const std::string& save_id) override;
   void abandon() noexcept override;
+  void discard(bool ends_attempt) noexcept override;
   std::uint64_t staging_bytes() const override;
   void prepare_staging(std::uint64_t bytes) override;
   void release_staging() noexcept override;

@@ -35,8 +35,8 @@ enum class Hook : std::uint8_t {
   kMoveData,
   kFinish,
   kAskCommitted,
-  kAbandon,  // after a failure: lets go of what was written
-  kRelease,  // no user code: its end says that every hook before it has ended
+  kAbandon,  // after a failure: stops writing; with the outcome, also removes what was written
+  kRelease,  // its end says that every hook before it has ended; with the outcome of a failed save, also removes what was written
 };
 // DCP's word for it: "set_up_planner". Loads have some of their own: "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
@@ -59,7 +59,7 @@ using HookValue = std::variant<std::monostate,                          //
                                std::shared_ptr<cairn::GlobalSavePlan>,  // from kCreateGlobalPlan
                                std::shared_ptr<WriteResults>,           // from kMoveData
                                FinishArguments,                         // to kFinish
-                               Committed>;                              // from kAskCommitted
+                               Committed>;                              // from kAskCommitted; to kAbandon and kRelease: the outcome
 
 // --- effects --------------------------------------------------------------------------------------------------------------
 

@@ -266,7 +266,9 @@ RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
   effect.sequence = sequence;
   effect.counter = counter_;
   effect.save_id = save_id_;
-  effect.is_coordinator = identity_.rank == call_.coordinator_rank;
+  // The successor of a lost coordinator closes the attempt in its place.
+  const bool is_end = hook == Hook::kAbandon || hook == Hook::kRelease;
+  effect.is_coordinator = identity_.rank == (is_end && leader_ != -1 ? leader_ : call_.coordinator_rank);
   return effect;
 }
 
@@ -428,8 +430,9 @@ void RankMachine::end(const Outcome& outcome, bool alone) {
 void RankMachine::let_go() {
   if (!began_ || outcome_->ending->failures.empty()) return finish();
   become(State::kEnding);
-  const bool abandon = call_.operation == Operation::kSave && outcome_->ending->committed != Committed::kYes && !abandoned_;
-  run(abandon ? Hook::kAbandon : Hook::kRelease);
+  const Committed committed = outcome_->ending->committed;
+  const bool failed_save = call_.operation == Operation::kSave && committed != Committed::kYes;
+  run(failed_save && !abandoned_ ? Hook::kAbandon : Hook::kRelease, failed_save ? HookValue{committed} : HookValue{});
 }
 
 void RankMachine::finish() {

@@ -235,6 +235,7 @@ class DcpConversion {
       coordinator.finish(std::move(global.metadata), results);
     } catch (...) {
       coordinator.abandon();
+      coordinator.discard(true);
       throw;
     }
     log_.remove();

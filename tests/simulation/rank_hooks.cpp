@@ -79,7 +79,12 @@ HookValue run_for_save(protocol::RunHook& hook, RunningCall& call) {
       return writer.committed(hook.save_id);
     case Hook::kAbandon:
       writer.abandon();
+      [[fallthrough]];
+    case Hook::kRelease: {
+      const auto* const committed = std::get_if<Committed>(&hook.argument);
+      if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer.discard(hook.is_coordinator);
       return {};
+    }
     default:
       return {};
   }

@@ -339,6 +339,7 @@ TEST_CASE("checkpoint writer: finishing without having planned is refused") {
   writer.set_up_storage_writer(context);
   CHECK(code_of([&] { writer.finish({}, {{}}); }) == ErrorCode::kPrecondition);
   writer.abandon();
+  writer.discard(true);
   CHECK(data_files("mem://writer/x").empty());
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
@@ -513,6 +514,7 @@ TEST_CASE("checkpoint writer: committed says whether the checkpoint exists") {
   CHECK(writer.committed(local_save_id(1)) == Committed::kYes);
   CHECK(writer.committed(local_save_id(2)) == Committed::kNo);
   writer.abandon();  // of a save that was published: nothing to let go of
+  writer.discard(true);
   CHECK(loaded(url) == 1);
 }
 

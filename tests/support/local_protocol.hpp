@@ -42,7 +42,8 @@ inline std::string local_save_id(std::uint64_t counter) {
   return make_save_id("00112233445566778899aabbccddeeff", "test", counter);
 }
 
-// Runs one save; `ranks[r]` is rank r. When a hook throws, every writer is told to abandon, and the exception goes on.
+// Runs one save; `ranks[r]` is rank r. When a hook throws, every writer is told to abandon, and to discard if the checkpoint does not
+// exist, and the exception goes on.
 inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& ranks) {
   const int world_size = static_cast<int>(ranks.size());
   const auto coordinator = static_cast<std::size_t>(save.coordinator);
@@ -90,6 +91,9 @@ inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& r
     ranks[coordinator].writer->finish(std::move(global.metadata), std::move(results));
   } catch (...) {
     for (const LocalSaver& rank : ranks) rank.writer->abandon();
+    const bool is_told = ranks[coordinator].writer->committed(save.save_id) == Committed::kNo;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+      if (is_told || r == coordinator) ranks[r].writer->discard(r == coordinator);
     throw;
   }
 }
