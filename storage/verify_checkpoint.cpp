@@ -15,6 +15,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/planning/global_plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
@@ -102,6 +103,7 @@ class Verification {
       if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
         for (std::size_t chunk = 0; chunk < tensor->storage.size(); ++chunk)
           add_item({fqn, &tensor->storage[chunk], tensor, &tensor->chunks[chunk]});
+        check_parts(fqn, *tensor);
       } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
         add_item({fqn, &*bytes.storage, nullptr, nullptr});
       }
@@ -111,6 +113,16 @@ class Verification {
         return std::tie(a.storage->offset, a.storage->length) < std::tie(b.storage->offset, b.storage->length);
       });
     return true;
+  }
+
+  void check_parts(const std::string& fqn, const TensorStorageMetadata& tensor) {
+    try {
+      for (const CoverageFault& fault : check_coverage(fqn, tensor.size, tensor.chunks))
+        add(kCommitRecordName, 0, fqn, "its chunks do not make up the tensor: " + to_string(fault));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInternal) throw;
+      add(kCommitRecordName, 0, fqn, error.what());
+    }
   }
 
   void add_item(RecordedItem item) {

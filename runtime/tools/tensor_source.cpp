@@ -1,11 +1,14 @@
 #include <cairn/runtime/tools/tensor_source.hpp>
 
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/torch_file.hpp>
@@ -56,6 +59,7 @@ class CheckpointSource final : public TensorSource {
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
+    require_chunks(fqn, stored, box);
     OneDestination planner;
     planner.tensor = with_torch("make room for " + fqn, [&] { return torch::empty(array_of(box.sizes), scalar_type(fqn)); });
     LoadPlan plan;
@@ -98,6 +102,24 @@ class CheckpointSource final : public TensorSource {
     return options;
   }
 
+  // What no chunk holds is not in the checkpoint: nothing may be made up for it.
+  void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
+    const auto known = first_faults_.find(fqn);
+    if (known != first_faults_.end() && !known->second) return;
+    std::optional<CoverageFault>& first = first_faults_[fqn];
+    if (known == first_faults_.end()) {
+      for (CoverageFault& fault : check_coverage(fqn, stored.size, stored.chunks))
+        if (!first || first->kind == CoverageFault::Kind::kGap) first = std::move(fault);
+      if (!first) return;
+    }
+    std::int64_t covered = 0;
+    for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box))
+      if (const auto common = intersect(stored.chunks[chunk], box)) covered += volume(common->sizes);
+    if (first->kind == CoverageFault::Kind::kGap && covered == volume(box.sizes)) return;
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("the chunks of \"{}\" do not make up the tensor: {}", printable(fqn), printable(to_string(*first))));
+  }
+
   // Whether only the archives tell where elements lie: PyTorch's do, Cairn's record knows.
   static bool is_archived(const TensorStorageMetadata& stored) {
     return !stored.storage.empty() && stored.storage.front().payload_offset == 0;
@@ -131,6 +153,7 @@ class CheckpointSource final : public TensorSource {
   CheckpointReader checked_;
   CheckpointReader unchecked_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
+  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of tensors read so far, if there are any
 };
 
 }  // namespace

@@ -31,6 +31,21 @@ class Verify(Command):
         self.assertIn(gone.name, text)
         self.assertIn(short.name, text)
 
+    def test_parts_of_a_tensor_that_are_missing_are_a_fault_and_are_not_made_up(self):
+        path = self.fixture("single")
+        record = path / ".metadata"
+        content = bytearray(record.read_bytes())
+        self.assertEqual(content[327], 8)
+        content[327] = 136  # the rows of model.0.weight: one bit, and the pickle stays sound
+        record.write_bytes(content)
+        missing = "model.0.weight' has no data for [8:136, 0:4]"
+        self.assertIn(missing, self.damaged(FOUND_BAD, path))
+        self.fails(FOUND_BAD, "cat", path, "model.0.weight", "--slice", "30:36,:", text=missing)
+        for kind in ("safetensors", "torch", "dcp"):
+            self.fails(FOUND_BAD, "convert", path, self.root / kind, "--to", kind, text=missing)
+            self.assertFalse((self.root / kind).exists())
+        self.fails(FOUND_BAD, "diff", path, FIXTURES / "single", text=missing)
+        self.assertEqual(cairn("cat", path, "model.0.weight", "--slice", "2:4,:").returncode, FINE, "which is there")
 
     def test_faults_for_programs(self):
         path = self.checkpoint()
