@@ -65,7 +65,7 @@ std::string text_of(const Report& report, const std::string& directory) {
   text += "job         " + report.header.incarnation + ", " + std::to_string(report.header.world_size) + " ranks\n";
   text += "written     " + time_text(report.header.wall) + " by rank " + std::to_string(report.header.rank) + " on " +
           report.header.host + ", Cairn " + kVersion + "\n\n";
-  text += "What the ranks did before it is in the files beside this one: cairn trace " + directory + "\n";
+  text += "What ranks did before it is in the files beside this one: cairn trace " + directory + "\n";
   return text;
 }
 
@@ -154,28 +154,23 @@ void write(const Report& report) {
       return;
     }
   }
-  const TraceSnapshot taken = report.tracer->snapshot();
-  write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
+  if (leaves_traces(report.call.outcome.failures)) {
+    const TraceSnapshot taken = report.tracer->snapshot();
+    write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
+  }
   if (write_text((directory / kTextName).string(), text_of(report, directory.string())))
     write_log(LogLevel::kWarning, report.header.rank,
               "the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed; cairn trace " +
                   directory.string() + " says more");
 }
 
-}  // namespace
-
-void write_failure_report(FailedCall call, const std::string& incarnation, int rank, int world_size,
-                          std::shared_ptr<const Tracer> tracer) noexcept {
-  const std::string operation = call.operation;
-  const std::string place = call.directory;
+// Gives the thread that writes some time.
+void write_in_time(const std::shared_ptr<Report>& report) noexcept {
   const auto warn = [&](const std::string& why) {
-    write_log(LogLevel::kInfo, rank, "the report of the failed " + operation + " cannot be written in " + place + ": " + why);
+    write_log(LogLevel::kInfo, report->header.rank,
+              "the report of the failed " + report->call.operation + " cannot be written in " + report->call.directory + ": " + why);
   };
   try {
-    auto report = std::make_shared<Report>();
-    report->call = std::move(call);
-    report->header = trace_header(incarnation, rank, world_size, TraceSource::kRing);
-    report->tracer = std::move(tracer);
     std::packaged_task<void()> task([report] { write(*report); });
     auto written = task.get_future();
     {
@@ -188,6 +183,51 @@ void write_failure_report(FailedCall call, const std::string& incarnation, int r
     warn(error.what());
   } catch (...) {
     warn("something that is no exception was thrown");
+  }
+}
+
+}  // namespace
+
+std::set<int> reporting_ranks(const FailureMap& failures, int world_size) {
+  std::set<int> reporting;
+  const auto add = [&](int rank) {
+    if (reporting.size() < kReportingRanksMax) reporting.insert(rank);
+  };
+  const auto is_gone = [](const Failure& failure) {
+    return failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent;
+  };
+  for (const auto& [rank, failure] : failures)
+    if (!is_gone(failure)) add(rank);
+  for (int rank = 0; rank < world_size && reporting.size() < kReportingRanksMax; ++rank) {
+    const auto failed = failures.find(rank);
+    if (failed == failures.end() || !is_gone(failed->second)) add(rank);
+  }
+  return reporting;
+}
+
+bool leaves_traces(const FailureMap& failures) {
+  return std::none_of(failures.begin(), failures.end(), [](const auto& entry) { return entry.second.code == ErrorCode::kNoSpace; });
+}
+
+void write_failure_report(FailedCall call, const std::string& incarnation, int rank, int world_size,
+                          std::shared_ptr<const Tracer> tracer, std::function<void()> then) {
+  if (reporting_ranks(call.outcome.failures, world_size).count(rank) == 0) return then();
+  try {
+    auto report = std::make_shared<Report>();
+    report->call = std::move(call);
+    report->header = trace_header(incarnation, rank, world_size, TraceSource::kRing);
+    report->tracer = std::move(tracer);
+    const SignalsBlocked blocked;
+    std::thread([report, then] {
+      write_in_time(report);
+      try {
+        then();
+      } catch (...) {  // a callback that throws has nobody to hear it
+      }
+    }).detach();
+  } catch (const std::exception& error) {  // nothing has begun
+    write_log(LogLevel::kInfo, rank, std::string("a failed call leaves no report: ") + error.what());
+    then();
   }
 }
 

@@ -1,12 +1,15 @@
-// What a failed call leaves behind for people: the failure map as text, and the last events of each rank.
+// What a failed call leaves behind for people: the failure map as text, and the last events of some ranks.
 //
-//   <directory>/failure-<save id>/report.txt                          by whichever rank is first: all would write the same map
-//   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace       of each rank that is alive; `cairn trace` reads them
+//   <directory>/failure-<save id>/report.txt                          by the first of these ranks: all would write the same map
+//   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace       of `reporting_ranks`; `cairn trace` reads them
 //
 // A call that failed before it had a save id: failure-<incarnation>-<checkpointer>-call-<ordinal>, where the ordinal is the rank's own.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <cairn/actors/rank_runtime.hpp>
@@ -18,6 +21,15 @@ namespace cairn {
 // into which somebody has put something else stays, and does not count.
 inline constexpr std::size_t kFailureReportsMax = 16;
 
+// So many ranks of a call report its failure.
+inline constexpr std::size_t kReportingRanksMax = 8;
+
+// Which ranks report: those that are alive, first the ones that the map names, then the others, by rank. All ranks have the same map, and
+// so know without asking each other.
+std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
+// Whether there is room for traces, as far as the map tells.
+bool leaves_traces(const FailureMap& failures);
+
 struct FailedCall {
   std::string directory;  // of reports: must be there
   std::string checkpoint_id;
@@ -26,9 +38,10 @@ struct FailedCall {
   Outcome outcome;
 };
 
-// Waits for a thread of its own that writes, for 2 s at most: a file system that says nothing keeps nobody. What cannot be written is
-// logged, and nothing else.
+// Writes on a thread of its own, and calls `then` on another one, once that has ended, after 2 s at the latest: a file system that says
+// nothing keeps nobody. Returns at once. A rank that does not report calls `then` itself, as one does that gets no threads. What cannot be
+// written is logged, and nothing else.
 void write_failure_report(FailedCall call, const std::string& incarnation, int rank, int world_size,
-                          std::shared_ptr<const Tracer> tracer) noexcept;
+                          std::shared_ptr<const Tracer> tracer, std::function<void()> then);
 
 }  // namespace cairn

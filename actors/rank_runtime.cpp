@@ -172,15 +172,20 @@ struct RankRuntime::Implementation {
     // The checkpointer is free again when `done` begins: it may start the next call.
     auto leave = [shared = running, checkpointer, report = std::move(report), incarnation = config.incarnation, rank = config.rank,
                   world_size = config.world_size, recorded = tracer, done = std::move(done)](Outcome outcome) mutable {
-      if (!report.directory.empty() && !was_only_cancelled(outcome.failures)) {
-        report.outcome = outcome;
-        write_failure_report(std::move(report), incarnation, rank, world_size, recorded);
-      }
-      {
-        std::lock_guard leaving(shared->mutex);
-        shared->checkpointers.erase(checkpointer);
-      }
-      if (done) done(std::move(outcome));
+      const bool reports = !report.directory.empty() && !was_only_cancelled(outcome.failures);
+      if (reports) report.outcome = outcome;
+      auto end = [shared, checkpointer, done, ended = std::move(outcome)]() mutable {
+        {
+          std::lock_guard leaving(shared->mutex);
+          shared->checkpointers.erase(checkpointer);
+        }
+        if (done) done(std::move(ended));
+      };
+      // Whoever is here may be an actor, which must not wait.
+      if (reports)
+        write_failure_report(std::move(report), incarnation, rank, world_size, recorded, std::move(end));
+      else
+        end();
     };
     running->checkpointers.insert(checkpointer);
     auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,

@@ -73,7 +73,7 @@ struct WorldOptions {
   // with a warning.
   int trace_signal = 0;
   std::string trace_signal_directory;
-  // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of each rank, in this directory. Empty:
+  // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of at most eight ranks, in this directory. Empty:
   // saves by Cairn's own writer leave it in the directory that holds the checkpoint. There must be a directory; of more than 16
   // reports the oldest go. Nothing is left of calls that were only cancelled.
   std::string failure_directory;

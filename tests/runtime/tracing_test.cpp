@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include <cairn/actors/failure_report.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/checkpointer.hpp>
@@ -169,6 +170,35 @@ TEST_CASE("tracing: a failed save leaves its report and every rank's last events
     told =
         told || (event.kind == EventKind::kFailure && event.peer == 1 && event.text.find("the planted fault") != std::string::npos);
   CHECK(told);
+}
+
+TEST_CASE("tracing: of many ranks eight report a failure, those that failed among them") {
+  TemporaryDirectory directory;
+  const CapturedLog log;
+  on_all_ranks(10, [&](World& world) { fail_to_save(world, directory.path() + "/step_7"); });
+  std::size_t traces = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory.path()))
+    if (entry.path().extension() == ".trace") ++traces;
+  CHECK(traces == 8);
+
+  FailureMap failures;
+  const auto add = [&](int rank, FailureKind kind, ErrorCode code) {
+    Failure failure;
+    failure.rank = rank;
+    failure.kind = kind;
+    failure.code = code;
+    failures.emplace(rank, failure);
+  };
+  CHECK(reporting_ranks(failures, 3) == std::set<int>{0, 1, 2});
+  add(500, FailureKind::kRaised, ErrorCode::kUnavailable);
+  add(2, FailureKind::kLost, ErrorCode::kUnavailable);
+  add(3, FailureKind::kSilent, ErrorCode::kDeadline);
+  CHECK(reporting_ranks(failures, 1000) == std::set<int>{0, 1, 4, 5, 6, 7, 8, 500});
+  for (int rank = 600; rank < 700; ++rank) add(rank, FailureKind::kRaised, ErrorCode::kUnavailable);
+  CHECK(reporting_ranks(failures, 1000) == std::set<int>{500, 600, 601, 602, 603, 604, 605, 606});
+  CHECK(leaves_traces(failures));
+  add(700, FailureKind::kRaised, ErrorCode::kNoSpace);
+  CHECK_FALSE(leaves_traces(failures));
 }
 
 TEST_CASE("tracing: reports go where they are wanted, and nowhere if they are not") {
