@@ -56,7 +56,8 @@ bool means_unknown_operation(int result) { return result == -EINVAL || result ==
 Error fenced(const std::string& save_id, const std::string& root) {
   return Error(ErrorCode::kFenced,
                "cannot publish save " + save_id + " in " + root +
-                   ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
+                   ": its attempt is not open; it was ended by another rank or job, its directory was removed, or it never " +
+                   "began. Nothing was changed");
 }
 
 }  // namespace
