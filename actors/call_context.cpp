@@ -39,7 +39,7 @@ class StoreTap final : public StoreObserver {
 
 }  // namespace
 
-CallContext::CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
+CallContext::CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
                          std::function<void(Outcome)> done)
     : call_(std::move(call)),
       ticket_(ticket),
@@ -72,8 +72,9 @@ const Call& CallContext::call() const {
   return std::visit([](const auto& it) -> const Call& { return it; }, call_);
 }
 
-protocol::Operation CallContext::operation() const {
-  return std::holds_alternative<SaveCall>(call_) ? protocol::Operation::kSave : protocol::Operation::kLoad;
+protocol::Operation CallContext::operation_of(const AnyCall& call) {
+  if (std::holds_alternative<SaveCall>(call)) return protocol::Operation::kSave;
+  return std::holds_alternative<LoadCall>(call) ? protocol::Operation::kLoad : protocol::Operation::kAgree;
 }
 
 StorageContext CallContext::storage_context(const protocol::RunHook& hook) const {

@@ -18,7 +18,10 @@ namespace cairn {
 // executor, under way, or waiting for its data. So nothing of a call is touched, and nothing is posted to its executor, once `done` ran.
 class CallContext {
  public:
-  CallContext(std::variant<SaveCall, LoadCall> call, std::uint64_t ticket, int rank, int world_size, bool one_process,
+  using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
+  static protocol::Operation operation_of(const AnyCall& call);
+
+  CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
               std::function<void(Outcome)> done);
   ~CallContext();
   CallContext(const CallContext&) = delete;
@@ -27,7 +30,8 @@ class CallContext {
   const Call& call() const;
   const SaveCall& save() const { return std::get<SaveCall>(call_); }
   const LoadCall& load() const { return std::get<LoadCall>(call_); }
-  protocol::Operation operation() const;
+  const AgreeCall& agreement() const { return std::get<AgreeCall>(call_); }
+  protocol::Operation operation() const { return operation_of(call_); }
   std::uint64_t ticket() const { return ticket_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -44,7 +48,7 @@ class CallContext {
   void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
 
  private:
-  const std::variant<SaveCall, LoadCall> call_;
+  const AnyCall call_;
   const std::uint64_t ticket_;
   const int rank_;
   const int world_size_;

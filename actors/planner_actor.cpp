@@ -7,6 +7,8 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/hook_ticket.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/messages/codec.hpp>
 
 namespace cairn {
 namespace {
@@ -48,7 +50,16 @@ HookValue run_load_planner(protocol::RunHook& hook, CallContext& context) {
   }
 }
 
+HookValue decide(const protocol::RunHook& hook, const CallContext& context) {
+  std::string answer = context.agreement().decide(std::get<protocol::AgreementTexts>(hook.argument).texts);
+  if (answer.size() > protocol::kAgreementAnswerMax)
+    throw Error(ErrorCode::kInvalidArgument, "the answer has " + std::to_string(answer.size()) + " bytes, and at most " +
+                                                 std::to_string(protocol::kAgreementAnswerMax) + " travel");
+  return protocol::AgreementTexts{{std::move(answer)}};
+}
+
 HookValue run(protocol::RunHook& hook, CallContext& context) {
+  if (hook.hook == Hook::kDecide) return decide(hook, context);
   if (hook.hook == Hook::kBegin) {
     if (context.call().begin) context.call().begin(std::get<std::vector<std::string>>(hook.argument));
     return {};

@@ -63,7 +63,7 @@ RankConfig with_bounded_waits(RankConfig config) {
   return config;
 }
 
-void check_call(const Call& call, int world_size, bool has_state, bool has_planner, bool has_storage) {
+void check_call(const Call& call, int world_size, bool has_state = true, bool has_planner = true, bool has_storage = true) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "cannot save or load \"" + call.checkpoint_id + "\": " + what);
   };
@@ -136,7 +136,7 @@ struct RankRuntime::Implementation {
     return supervisor;
   }
 
-  std::uint64_t start(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+  std::uint64_t start(CallContext::AnyCall call, std::function<void(Outcome)> done) {
     auto context = admit(std::move(call), std::move(done));
     const std::uint64_t ticket = context->ticket();
     const std::uint64_t cause = record_call(*context);
@@ -153,7 +153,7 @@ struct RankRuntime::Implementation {
     return tap.record(event);
   }
 
-  std::shared_ptr<CallContext> admit(std::variant<SaveCall, LoadCall> call, std::function<void(Outcome)> done) {
+  std::shared_ptr<CallContext> admit(CallContext::AnyCall call, std::function<void(Outcome)> done) {
     const Call& common = std::visit([](const auto& it) -> const Call& { return it; }, call);
     const std::string checkpointer = common.id.checkpointer;
     const auto refuse = [&](const std::string& why) {
@@ -166,8 +166,7 @@ struct RankRuntime::Implementation {
     FailedCall report;
     report.directory = common.report_directory;
     report.checkpoint_id = common.checkpoint_id;
-    report.operation =
-        protocol::to_string(std::holds_alternative<SaveCall>(call) ? protocol::Operation::kSave : protocol::Operation::kLoad);
+    report.operation = protocol::to_string(CallContext::operation_of(call));
     report.id = common.id;
     // The checkpointer is free again when `done` begins: it may start the next call.
     auto leave = [shared = running, checkpointer, report = std::move(report), incarnation = config.incarnation, rank = config.rank,
@@ -215,6 +214,12 @@ std::uint64_t RankRuntime::save(SaveCall call, std::function<void(Outcome)> done
 
 std::uint64_t RankRuntime::load(LoadCall call, std::function<void(Outcome)> done) {
   check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.reader != nullptr);
+  return implementation_->start(std::move(call), std::move(done));
+}
+
+std::uint64_t RankRuntime::agree(AgreeCall call, std::function<void(Outcome)> done) {
+  if (!call.decide) throw Error(ErrorCode::kInvalidArgument, "cannot agree on \"" + call.checkpoint_id + "\": nobody decides");
+  check_call(call, implementation_->config.world_size);
   return implementation_->start(std::move(call), std::move(done));
 }
 

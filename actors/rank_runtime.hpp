@@ -1,4 +1,4 @@
-// One rank's actors behind a plain interface: start a save or a load, hear its outcome once.
+// One rank's actors behind a plain interface: start a save, a load or an agreement, hear its outcome once.
 //
 //   RankRuntime ── supervisor ─┬─ planner      runs planner hooks through the executor
 //                              ├─ storage      runs writer and reader hooks through the executor
@@ -41,6 +41,7 @@ struct Outcome {
   FailureMap failures;  // empty: it succeeded
   Committed committed = Committed::kNo;
   std::string save_id;
+  std::string answer{};  // of an agreement that succeeded
   bool ok() const { return failures.empty(); }
 };
 
@@ -73,6 +74,14 @@ struct LoadCall : Call {
   StateDict* state_dict = nullptr;
   LoadPlanner* planner = nullptr;
   StorageReader* reader = nullptr;
+};
+
+// What one rank decides and all go by. `checkpoint_id` says what about, and is the same on all ranks. Two messages a rank: there is no
+// `begin`, and no other rank runs anything.
+struct AgreeCall : Call {
+  std::string text;  // what this rank brings; at most kAgreementTextMax bytes (messages/codec.hpp), else all ranks are told
+  // The answer, given what all have brought, by rank; at most kAgreementAnswerMax bytes. Runs on the coordinator's executor. May throw.
+  std::function<std::string(const std::vector<std::string>& brought)> decide;
 };
 
 // A process's actor threads, shared by all its ranks and worlds.
@@ -110,6 +119,7 @@ class RankRuntime {
   // One attempt per checkpointer at a time; different checkpointers run side by side. Returns the call's ticket. Thread-safe.
   std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
   std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
+  std::uint64_t agree(AgreeCall call, std::function<void(Outcome)> done);
 
   // The caller wants that call to end: on all ranks, with a failure of this one, unless its checkpoint is being published already. Its
   // `done` is called as ever. Returns at once; nothing happens if the call has ended. Thread-safe.

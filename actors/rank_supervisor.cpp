@@ -146,6 +146,7 @@ class Supervisor : public SupervisorActor::base {
     started.options_digest = context->call().options_digest;
     started.stateful_keys = context->call().stateful_keys;
     started.deadline = context->call().deadline;
+    if (started.operation == protocol::Operation::kAgree) started.text = context->agreement().text;
     step(checkpointer, started);
   }
 
@@ -187,6 +188,7 @@ class Supervisor : public SupervisorActor::base {
         outcome.failures = std::move(finished->failures);
         outcome.committed = finished->committed;
         outcome.save_id = std::move(finished->save_id);
+        outcome.answer = std::move(finished->answer);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), outcome);
         context->finish(std::move(outcome));
       }
@@ -239,7 +241,9 @@ class Supervisor : public SupervisorActor::base {
 
   void run_for_coordinator(const CoordinatorHook& message) {
     Slot* const slot = slots_.find(message.checkpointer);
-    const bool runs = slot && slot->context && slot->machine.counter() == message.hook.counter &&
+    // Ranks hear the counter of an agreement with its outcome.
+    const bool is_of_call = slot && (message.hook.hook == protocol::Hook::kDecide || slot->machine.counter() == message.hook.counter);
+    const bool runs = is_of_call && slot->context &&
                       slot->machine.state() != protocol::RankMachine::State::kEnding;
     if (runs) return run(message.checkpointer, *slot, message.hook, message.coordinator);
     Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,

@@ -124,6 +124,7 @@ void to_proto(const Ending& record, v1::Ending& message) {
   for (const auto& group : record.failures) to_proto(group, *message.add_failures());
   message.set_committed(static_cast<v1::Committed>(record.committed));
   message.set_save_id(record.save_id);
+  message.set_answer(record.answer);
 }
 
 std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
@@ -141,6 +142,8 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
   check(std::adjacent_find(failed.begin(), failed.end()) == failed.end(), "an outcome has two failures of one rank");
   record->committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
   record->save_id = name_of(message.save_id());
+  check(message.answer().size() <= kAgreementAnswerMax, "an answer is too long");
+  record->answer = message.answer();
   return record;
 }
 
@@ -181,6 +184,10 @@ struct Encoder {
     message.set_counter_seen(record.counter_seen);
     message.set_world_size(record.world_size);
     message.set_coordinator_rank(record.coordinator_rank);
+    if (record.text.size() > kAgreementTextMax)
+      columns::fail_encode("message", "this rank brings a text of " + std::to_string(record.text.size()) +
+                                          " bytes to an agreement, and at most " + std::to_string(kAgreementTextMax) + " travel");
+    message.set_text(record.text);
   }
   void operator()(const Begin& record) const {
     auto& message = *envelope.mutable_begin();
@@ -297,6 +304,8 @@ Join join_of(const v1::Join& message) {
   check(message.world_size() > 0 && message.world_size() <= kRanksMax, "a world size is out of bounds");
   record.world_size = message.world_size();
   record.coordinator_rank = message.coordinator_rank();
+  check(message.text().size() <= kAgreementTextMax, "a text is too long");
+  record.text = message.text();
   return record;
 }
 

@@ -10,10 +10,12 @@
 namespace cairn::protocol {
 
 // Bounds of what `decode` accepts, whoever sent it, and of what `encode` sends.
-inline constexpr std::size_t kNameBytesMax = 64 * 1024;  // a checkpointer's name, a checkpoint id, a key
-inline constexpr std::size_t kRanksMax = 1u << 20;       // entries of a failure map
+inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
+inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a failure map
+inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // bytes that one rank brings to an agreement
+inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // bytes of its answer
 
-// Throws kInvalidArgument for a name beyond its bound or a plan that contradicts itself, kUnsupported above 2 GiB.
+// Throws kInvalidArgument for a name or text beyond its bound or a plan that contradicts itself, kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
 
 // An envelope as bytes: `own`, then `shared`.

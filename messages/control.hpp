@@ -1,4 +1,4 @@
-// The messages of a save or a load, as plain records: what the state machines exchange, and what the codec turns into bytes.
+// The messages of a save, a load or an agreement, as plain records: what the state machines exchange, and what the codec turns into bytes.
 //
 //   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
 //                         PhaseStopped, Cancel, Withdraw, Progress
@@ -26,10 +26,11 @@
 
 namespace cairn::protocol {
 
-enum class Operation : std::uint8_t { kSave = 1, kLoad };
-const char* to_string(Operation operation) noexcept;
+// An agreement: each rank brings a text with its Join, the coordinator answers them in its Outcome, and nothing lies between.
+enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
+const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
 
-// One save or load of one checkpointer. The counter is given by the coordinator in Begin; before that it is 0.
+// One save, load or agreement of one checkpointer. The counter is given by the coordinator in Begin; before that it is 0.
 struct Attempt {
   std::string incarnation;
   std::string checkpointer;
@@ -47,6 +48,7 @@ struct Join {
   std::uint64_t counter_seen = 0;  // the largest attempt counter that this rank knows of
   std::uint32_t world_size = 1;    // as this rank has it
   int coordinator_rank = 0;        // as this rank's caller gave it: may be no rank at all
+  std::string text{};              // of an agreement: what this rank brings
 };
 
 struct Begin {
@@ -116,8 +118,9 @@ struct Ending {
   std::vector<FailureGroup> failures;  // empty: it succeeded
   Committed committed = Committed::kNo;
   std::string save_id;
+  std::string answer{};  // of an agreement that succeeded
 };
-std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id);
+std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id, std::string answer = {});
 
 struct Outcome {
   std::uint64_t ticket = 0;                  // of the receiver's call

@@ -1,76 +1,43 @@
 #include <cairn/runtime/agreement.hpp>
 
+#include <unistd.h>
+
 #include <charconv>
-#include <memory>
 #include <utility>
 
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/runtime/call_failure.hpp>
+#include <cairn/runtime/caller_executor.hpp>
+
 namespace cairn {
-namespace {
 
-// Brings this rank's text, and takes the answer.
-class AgreementPlanner final : public LoadPlanner {
- public:
-  explicit AgreementPlanner(std::string own) : own_(std::move(own)) {}
-  const std::string& answer() const { return answer_; }
+Agreement::Agreement(World world, std::string name) : world_(std::move(world)), name_(std::move(name)), process_(::getpid()) {
+  world_.claim_checkpointer(name_);
+}
 
-  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
-  LoadPlan create_local_plan() override {
-    LoadPlan plan;
-    plan.storage_data = own_;
-    return plan;
-  }
-  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
-  LoadPlan finish_plan(LoadPlan central_plan) override {
-    answer_ = central_plan.storage_data;
-    return central_plan;
-  }
-  void load_bytes(const LoadPlan&, const ReadItem&, Bytes) override {}
-  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
-  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
-
- private:
-  const std::string own_;
-  std::string answer_;
-};
-
-// Answers on the coordinator; there is nothing to read.
-class AgreementReader final : public StorageReader {
- public:
-  explicit AgreementReader(const Agreement::Decide& decide) : decide_(decide) {}
-
-  void reset(const std::string&) override {}
-  Metadata read_metadata() override { return {}; }
-  void set_up_storage_reader(const Metadata&, const StorageContext&) override {}
-  LoadPlan prepare_local_plan(LoadPlan plan) override { return plan; }
-  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override {
-    std::vector<std::string> brought;
-    for (LoadPlan& plan : plans) brought.push_back(std::move(plan.storage_data));
-    const std::string answer = decide_(brought);
-    for (LoadPlan& plan : plans) plan.storage_data = answer;
-    return plans;
-  }
-  Future<bool> read_data(const LoadPlan&, LoadPlanner&) override { return ready_future(true); }
-
- private:
-  const Agreement::Decide& decide_;
-};
-
-}  // namespace
+Agreement::~Agreement() {
+  if (::getpid() == process_) world_.release_checkpointer(name_);
+}
 
 std::string Agreement::reach(const std::string& about, const std::string& own, const Decide& decide,
                              std::optional<std::chrono::milliseconds> deadline) {
-  const auto planner = std::make_shared<AgreementPlanner>(own);
-  LoadOptions options;
-  options.planner = planner;
-  options.storage_reader = std::make_shared<AgreementReader>(decide);
-  options.deadline = deadline;
-  StateDict nothing;
-  try {
-    checkpointer_.load(nothing, about, options);
-  } catch (const CheckpointException& failed) {
-    throw CheckpointException("agreeing on " + about, failed.failures(), failed.committed(), failed.save_id());
-  }
-  return planner->answer();
+  if (::getpid() != process_)
+    throw Error(ErrorCode::kPrecondition, "the ranks cannot agree on " + about +
+                                              " in a process that was forked off: the threads and connections of the world are not here");
+  CallerExecutor executor;
+  AgreeCall call;
+  call.id = {name_, ++calls_};
+  call.checkpoint_id = about;
+  call.deadline = deadline;
+  call.executor = &executor;
+  call.report_directory = world_.report_directory("", "");
+  call.text = own;
+  call.decide = decide;
+  world_.runtime().agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  Outcome outcome = executor.run();
+  if (!outcome.ok()) throw exception_of("agreeing on " + about, std::move(outcome));
+  return std::move(outcome.answer);
 }
 
 std::string pack_texts(const std::vector<std::string>& texts) {

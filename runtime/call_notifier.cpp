@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/messages/control.hpp>
 #include <cairn/runtime/call_failure.hpp>
 
 namespace cairn {
@@ -24,10 +24,11 @@ constexpr std::string_view kRankState = "rank: ";
 
 bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
-// Few of all events are of interest: none of those that there is one of for each message.
+// Few of all events are of interest: none of those that there is one of for each message. What follows a call that is not told is of none.
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
+      return event.name != protocol::to_string(protocol::Operation::kAgree);
     case EventKind::kFailure:
     case EventKind::kOutcome:
       return true;
@@ -247,7 +248,6 @@ struct CallNotifier::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Pending> pending;
-  std::set<std::uint32_t> left_out;  // checkpointers
   std::uint64_t taken = 0;
   std::uint64_t told = 0;
   std::uint64_t dropped = 0;
@@ -276,7 +276,7 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
   try {
     Pending copy(event);
     std::lock_guard lock(shared_->mutex);
-    if (shared_->closing || shared_->left_out.count(event.checkpointer) != 0) return;
+    if (shared_->closing) return;
     if (shared_->pending.size() >= kPendingMax) {
       is_first_drop = ++shared_->dropped == 1;
     } else {
@@ -288,11 +288,6 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
   }
   if (is_first_drop)
     write_log(LogLevel::kWarning, shared_->rank, "listeners are slower than saves and loads: from now on some events are not told");
-}
-
-void CallNotifier::leave_out(std::uint32_t checkpointer) {
-  std::lock_guard lock(shared_->mutex);
-  shared_->left_out.insert(checkpointer);
 }
 
 bool CallNotifier::flush(std::chrono::milliseconds deadline) {

@@ -1,4 +1,5 @@
-// Tells listeners of one rank what they are to know of the events that all observers get (base/observer.hpp). Internal.
+// Tells listeners of one rank what they are to know of the events that all observers get (base/observer.hpp): saves and loads, but no
+// agreements, which are Cairn's own. Internal.
 #pragma once
 
 #include <chrono>
@@ -21,8 +22,6 @@ class CallNotifier final : public Observer {
 
   void on_event(const ObservedEvent& event) noexcept override;
 
-  // Calls of this checkpointer, as in ObservedEvent, are Cairn's own: from now on nobody is told of them.
-  void leave_out(std::uint32_t checkpointer);
   // Until the listeners have been told all that has happened, or the deadline. Returns whether they have; true at once on the listeners' own thread.
   bool flush(std::chrono::milliseconds deadline);
   // The same; then nothing more is told. A listener that has not returned is left to itself.

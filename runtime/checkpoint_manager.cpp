@@ -75,7 +75,7 @@ struct CheckpointManager::Implementation {
         world(std::move(of)),
         run(url),
         checkpointer(Checkpointer(world, options.name)),
-        agreement(world, options.name + std::string(kAgreementSuffix)),
+        agreement(world, options.name + ".agreement"),
         last_save(options.clock->now()) {
     check_run(run.url());
     if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);

@@ -53,6 +53,7 @@ InjectionNames injection_names() {
     for (auto hook = protocol::Hook::kReset; hook < protocol::Hook::kRelease;
          hook = static_cast<protocol::Hook>(static_cast<int>(hook) + 1))
       add(names.hooks, protocol::name_of(hook, operation));
+  add(names.hooks, protocol::name_of(protocol::Hook::kDecide, protocol::Operation::kAgree));
   for (const auto phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
     add(names.phases, to_string(phase));
   names.operations = injectable_store_operations();

@@ -495,9 +495,6 @@ void World::claim_checkpointer(const std::string& name) const {
   if (!implementation_->checkpointers.insert(name).second)
     throw Error(ErrorCode::kAlreadyExists, "this world has a checkpointer named \"" + name +
                                                "\" already: keep that one, or choose " + "another name, the same on all ranks");
-  const bool is_agreement =
-      name.size() >= kAgreementSuffix.size() && name.substr(name.size() - kAgreementSuffix.size()) == kAgreementSuffix;
-  if (is_agreement && implementation_->notifier) implementation_->notifier->leave_out(checkpointer_key(name));
 }
 
 void World::release_checkpointer(const std::string& name) const noexcept {

@@ -7,16 +7,16 @@
 
 namespace cairn::protocol {
 
-std::string quoted_id(const std::string& checkpoint_id) {
+std::string describe_call(Operation operation, const std::string& checkpoint_id) {
   constexpr std::size_t kShownAtEitherEnd = 256;
-  if (checkpoint_id.size() <= 2 * kShownAtEitherEnd) return "\"" + checkpoint_id + "\"";
-  return "\"" + checkpoint_id.substr(0, kShownAtEitherEnd) + "[...]" +
+  const std::string what = std::string(to_string(operation)) + (operation == Operation::kAgree ? " on \"" : " of \"");
+  if (checkpoint_id.size() <= 2 * kShownAtEitherEnd) return what + checkpoint_id + "\"";
+  return what + checkpoint_id.substr(0, kShownAtEitherEnd) + "[...]" +
          checkpoint_id.substr(checkpoint_id.size() - kShownAtEitherEnd) + "\"";
 }
 
 std::string describe_call(const Join& join) {
-  return std::string(to_string(join.operation)) + " of " + quoted_id(join.checkpoint_id) + " (its call " +
-         std::to_string(join.ordinal) + ")";
+  return describe_call(join.operation, join.checkpoint_id) + " (its call " + std::to_string(join.ordinal) + ")";
 }
 
 std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join& join) {

@@ -74,8 +74,8 @@ template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
-// For texts: a huge id is cut in the middle, so that what follows it stays within kFailureTextMax.
-std::string quoted_id(const std::string& checkpoint_id);
+// "save of "step_1"", for texts. A huge id is cut in the middle, so that what follows it stays within kFailureTextMax.
+std::string describe_call(Operation operation, const std::string& checkpoint_id);
 // "save of "step_1" (its call 3)", for texts.
 std::string describe_call(const Join& join);
 

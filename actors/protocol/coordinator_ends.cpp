@@ -141,14 +141,14 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   }
   failures_.emplace(from, std::move(failure));
   count_progress(from);
-  if (state_ == State::kGlobalPlan && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
+  if (decides() && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
   if (!stopping_) tell_to_stop();
   end_phase_if_complete();
 }
 
 // Whom the running phase waits for, for texts.
 std::string CoordinatorMachine::awaited() const {
-  if (state_ == State::kGlobalPlan) return std::string("its own ") + name_of(hook_, operation());
+  if (decides()) return std::string("its own ") + name_of(hook_, operation());
   std::vector<int> missing;
   const bool joining = state_ == State::kJoining;
   for (int rank = 0; rank < identity_.world_size; ++rank)

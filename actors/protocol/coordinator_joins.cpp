@@ -237,15 +237,28 @@ void CoordinatorMachine::begin() {
   }
   counter_ = ++counter_seen_;
   const auto world = static_cast<std::size_t>(identity_.world_size);
+  progress_.assign(world, {});
+  sums_.reset(identity_.world_size);
+  if (operation() == Operation::kAgree) return decide();
   local_save_plans_.assign(world, nullptr);
   local_load_plans_.assign(world, nullptr);
   metadata_save_ids_.assign(world, {});
   results_.assign(world, {});
-  progress_.assign(world, {});
-  sums_.reset(identity_.world_size);
   become(State::kLocalPlans);
   start_timer(options_.phase_deadline);
   for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
+}
+
+// The texts have come with the Joins: there is nothing that a rank could still fail in.
+void CoordinatorMachine::decide() {
+  become(State::kDeciding);
+  start_timer(options_.phase_deadline);
+  AgreementTexts brought;
+  for (const auto& [rank, join] : joins_) {
+    answered_.insert(rank);
+    brought.texts.push_back(join.text);
+  }
+  run(Hook::kDecide, Phase::kGlobalPlan, std::move(brought));
 }
 
 }  // namespace cairn::protocol

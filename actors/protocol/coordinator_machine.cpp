@@ -24,6 +24,8 @@ const char* to_string(CoordinatorMachine::State state) noexcept {
       return "coordinator: finishing";
     case CoordinatorMachine::State::kSettling:
       return "coordinator: settling";
+    case CoordinatorMachine::State::kDeciding:
+      return "coordinator: deciding";
   }
   return "coordinator: unknown state";
 }
@@ -222,6 +224,10 @@ void CoordinatorMachine::on(const HookDone& done) {
     return settle(failure->code == ErrorCode::kFenced);
   }
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
+  if (hook_ == Hook::kDecide) {
+    const std::string& answer = std::get<AgreementTexts>(std::get<HookValue>(done.result)).texts.at(0);
+    return end(make_ending({}, Committed::kNo, make_save_id(identity_.incarnation, identity_.checkpointer, counter_), answer));
+  }
 
   try {
     take_global_plan(std::get<HookValue>(done.result));
@@ -341,6 +347,7 @@ Phase CoordinatorMachine::phase() const {
     case State::kLocalPlans:
       return Phase::kLocalPlan;
     case State::kGlobalPlan:
+    case State::kDeciding:
       return Phase::kGlobalPlan;
     case State::kMoving:
       return operation() == Operation::kSave ? Phase::kWrite : Phase::kRead;

@@ -1,4 +1,4 @@
-// The coordinator's side of the saves and loads of one checkpointer that this rank coordinates, one after the other.
+// The coordinator's side of the saves, loads and agreements of one checkpointer that this rank coordinates, one after the other.
 //
 //   idle --first Join--> joining --all joined, agreed--> local plans --all in--> global plan --made--> moving --all in--+
 //                           |                                |                       |                    |            | save
@@ -9,6 +9,8 @@
 //                                                                     |
 //                                                       Outcome to every rank --> idle
 //
+// Agreement:  joining --all joined, agreed--> deciding --the answer, or some failure--> Outcome to every rank. What the ranks bring comes
+// with their Joins.
 // A phase that has begun runs to its end on all ranks: its failures are in the map together. After the first one the others have
 // `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
 // lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
@@ -42,7 +44,7 @@ namespace cairn::protocol {
 
 class CoordinatorMachine {
  public:
-  enum class State : std::uint8_t { kIdle, kJoining, kLocalPlans, kGlobalPlan, kMoving, kFinishing, kSettling };
+  enum class State : std::uint8_t { kIdle, kJoining, kLocalPlans, kGlobalPlan, kMoving, kFinishing, kSettling, kDeciding };
 
   CoordinatorMachine(Identity identity, const RuntimeOptions& options);
 
@@ -119,6 +121,7 @@ class CoordinatorMachine {
   void stop_joining();
   FailureMap judge_joins() const;
   void begin();
+  void decide();
   void take_local_plan(int from, std::shared_ptr<const SavePlan> plan);
   void answered(int from);
   void fail(int rank, Failure failure);
@@ -153,6 +156,7 @@ class CoordinatorMachine {
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
+  bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }  // all wait for a hook of this rank
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
 

@@ -35,6 +35,8 @@ const char* name_of(Hook hook, Operation operation) noexcept {
       return "abandon";
     case Hook::kRelease:
       return "release";
+    case Hook::kDecide:
+      return "decide";
   }
   return "unknown hook";
 }
@@ -46,6 +48,7 @@ const char* actor_of(Hook hook) noexcept {
     case Hook::kCreateLocalPlan:
     case Hook::kCreateGlobalPlan:
     case Hook::kFinishPlan:
+    case Hook::kDecide:
       return "planner";
     default:
       return "storage";

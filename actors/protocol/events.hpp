@@ -37,11 +37,17 @@ enum class Hook : std::uint8_t {
   kAskCommitted,
   kAbandon,  // after a failure: stops writing; with the outcome, also removes what was written
   kRelease,  // its end says that every hook before it has ended; with the outcome of a failed save, also removes what was written
+  kDecide,   // the only one of an agreement
 };
 // DCP's word for it: "set_up_planner". Loads have some of their own: "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
 // Who runs it and reports its failure: "planner" or "storage".
 const char* actor_of(Hook hook) noexcept;
+
+// Of an agreement: to kDecide what the ranks have brought, by rank; from kDecide the answer alone.
+struct AgreementTexts {
+  std::vector<std::string> texts;
+};
 
 struct FinishArguments {
   std::shared_ptr<Metadata> metadata;
@@ -59,7 +65,8 @@ using HookValue = std::variant<std::monostate,                          //
                                std::shared_ptr<cairn::GlobalSavePlan>,  // from kCreateGlobalPlan
                                std::shared_ptr<WriteResults>,           // from kMoveData
                                FinishArguments,                         // to kFinish
-                               Committed>;                              // from kAskCommitted; to kAbandon and kRelease: the outcome
+                               Committed,        // from kAskCommitted; to kAbandon and kRelease: the outcome
+                               AgreementTexts>;
 
 // --- effects --------------------------------------------------------------------------------------------------------------
 
@@ -106,6 +113,7 @@ struct Finished {
   FailureMap failures;
   Committed committed = Committed::kNo;
   std::string save_id;
+  std::string answer{};  // of an agreement that succeeded
 };
 
 // How far all ranks are, for whoever wants to see it. Only while the call runs.
@@ -137,6 +145,7 @@ struct CallStarted {
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
   std::optional<Duration> deadline;  // for the outcome, as the caller has set it; negative: passed already
+  std::string text{};                // of an agreement: what this rank brings
 };
 // The caller wants the running call to end, on all ranks.
 struct CancelRequested {

@@ -73,7 +73,8 @@ void RankMachine::on(const CallStarted& call) {
   become(State::kJoining);
   tell_early_askers();
   join();
-  wait_for_coordinator(options_.join_deadline);
+  // The answer to the Join of an agreement is its Outcome.
+  wait_for_coordinator(options_.join_deadline + (call.operation == Operation::kAgree ? options_.phase_deadline : Duration(0)));
   if (call.deadline) effects_.emplace_back(StartTimer{Timer::kCall, std::max(*call.deadline, Duration(0))});
 }
 
@@ -88,6 +89,7 @@ void RankMachine::join() {
   join.counter_seen = counter_seen_;
   join.world_size = static_cast<std::uint32_t>(identity_.world_size);
   join.coordinator_rank = call_.coordinator_rank;
+  join.text = call_.text;
   if (call_.coordinator_rank != kRegistrar) effects_.emplace_back(Send{kRegistrar, 0, join});
   if (!has_coordinator()) return;
   send(std::move(join));
@@ -396,8 +398,7 @@ void RankMachine::on(const Cancelled& cancelled) {
 
 // "save of "step_100" by checkpointer "main"", for texts.
 std::string RankMachine::describe_call() const {
-  return std::string(to_string(call_.operation)) + " of " + quoted_id(call_.checkpoint_id) + " by checkpointer \"" +
-         identity_.checkpointer + "\"";
+  return protocol::describe_call(call_.operation, call_.checkpoint_id) + " by checkpointer \"" + identity_.checkpointer + "\"";
 }
 
 // This rank cannot hear what the others decide.
@@ -440,6 +441,7 @@ void RankMachine::finish() {
   finished.failures = ungrouped(outcome_->ending->failures);
   finished.committed = outcome_->ending->committed;
   finished.save_id = outcome_->ending->save_id;
+  finished.answer = outcome_->ending->answer;
   // The exception object itself cannot travel: on its own rank it is put back.
   const auto own = finished.failures.find(identity_.rank);
   if (own != finished.failures.end()) {

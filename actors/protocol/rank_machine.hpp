@@ -1,4 +1,4 @@
-// One rank's side of the saves and loads of one checkpointer, one after the other.
+// One rank's side of the saves, loads and agreements of one checkpointer, one after the other.
 //
 //   idle --call--> joining --Begin--> preparing --own plan sent--> planned --global plan--> moving --results sent--> reported
 //                     |                   | failed                    |                       | failed                  |
@@ -7,6 +7,7 @@
 //                                                                  |
 //                                                 ending (the last hook lets go) --> idle
 //
+// Agreement:  joining, until the Outcome; this rank runs no hook.
 // Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
 // Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
 //             while one runs takes effect when it has ended.

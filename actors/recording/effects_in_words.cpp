@@ -73,7 +73,7 @@ struct InWords {
     return "stop timer " + std::to_string(static_cast<int>(stop.timer));
   }
   std::string operator()(const protocol::Finished& finished) const {
-    const protocol::Outcome outcome{1, protocol::make_ending(finished.failures, finished.committed, finished.save_id)};
+    const protocol::Outcome outcome{1, protocol::make_ending(finished.failures, finished.committed, finished.save_id, finished.answer)};
     return "finish the call (" + gist(outcome) + digest_of_body(outcome, digests) + ")";
   }
   std::string operator()(const protocol::ProgressTold& told) const {

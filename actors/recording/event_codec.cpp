@@ -96,6 +96,13 @@ struct PutValue {
     message.set_kind(v1::HOOK_VALUE_KIND_COMMITTED);
     message.set_committed(static_cast<v1::Committed>(committed));
   }
+  void operator()(const protocol::AgreementTexts& agreement) const {
+    message.set_kind(v1::HOOK_VALUE_KIND_AGREEMENT);
+    for (std::string text : agreement.texts) {
+      leave_out_user_data(text);
+      message.add_texts(std::move(text));
+    }
+  }
   void operator()(const Failure& failure) const {
     message.set_kind(v1::HOOK_VALUE_KIND_FAILURE);
     put(*message.add_values(), 0, 0, protocol::PhaseFailed{failure});
@@ -152,6 +159,9 @@ std::variant<HookValue, Failure> take_value(const v1::HookDone& message, PlanDig
       if (message.committed() < v1::COMMITTED_NO || message.committed() > v1::COMMITTED_UNKNOWN)
         refuse("whether something was committed has an unknown value");
       return HookValue{static_cast<Committed>(message.committed())};
+    case v1::HOOK_VALUE_KIND_AGREEMENT:
+      check_count(message.texts_size());
+      return HookValue{protocol::AgreementTexts{{message.texts(0)}}};
     case v1::HOOK_VALUE_KIND_FAILURE:
       check_count(message.values_size());
       return take_body<protocol::PhaseFailed>(message.values(0)).failure;
@@ -174,6 +184,9 @@ struct PutEvent {
     it.set_options_digest(call.options_digest.data(), call.options_digest.size());
     for (const auto& key : call.stateful_keys) it.add_stateful_keys(key);
     if (call.deadline) it.set_deadline_ns(call.deadline->count());
+    std::string text = call.text;
+    leave_out_user_data(text);
+    it.set_text(std::move(text));
   }
   void operator()(const protocol::CancelRequested& request) const {
     message.mutable_cancel_requested()->set_ticket(request.ticket);
@@ -215,8 +228,7 @@ protocol::CallStarted call_of(const v1::CallStarted& message) {
   protocol::CallStarted call;
   call.ticket = message.ticket();
   call.ordinal = message.ordinal();
-  if (message.operation() != v1::OPERATION_SAVE && message.operation() != v1::OPERATION_LOAD)
-    refuse("a call is neither a save nor a load");
+  if (message.operation() <= 0 || !v1::Operation_IsValid(message.operation())) refuse("a call is of an operation that this version does not know");
   call.operation = static_cast<protocol::Operation>(message.operation());
   call.checkpoint_id = message.checkpoint_id();
   call.coordinator_rank = message.coordinator_rank();
@@ -224,6 +236,7 @@ protocol::CallStarted call_of(const v1::CallStarted& message) {
   std::copy(message.options_digest().begin(), message.options_digest().end(), reinterpret_cast<char*>(call.options_digest.data()));
   call.stateful_keys = {message.stateful_keys().begin(), message.stateful_keys().end()};
   if (message.has_deadline_ns()) call.deadline = Duration(message.deadline_ns());
+  call.text = message.text();
   return call;
 }
 

@@ -10,14 +10,6 @@ namespace {
 
 constexpr std::string_view kLeftOut = "left out of a recording; SHA-256 ";
 
-// Of what was left out already, nothing more.
-bool leave_out(std::string& bytes) {
-  const bool is_left_out = bytes.size() == kLeftOut.size() + 64 && std::string_view(bytes).substr(0, kLeftOut.size()) == kLeftOut;
-  if (bytes.empty() || is_left_out) return false;
-  bytes = std::string(kLeftOut) + to_hex(sha256(bytes));
-  return true;
-}
-
 // In place of what is shared, a copy if something has to go.
 template <class T>
 void replace(std::shared_ptr<const T>& shared) {
@@ -37,25 +29,38 @@ struct LeaveOut {
   void operator()(protocol::LocalLoadPlan& message) const { replace(message.plan); }
   void operator()(protocol::GlobalLoadPlan& message) const { replace(message.plan); }
   void operator()(protocol::Written& message) const { replace(message.results); }
+  void operator()(protocol::Join& message) const { leave_out_user_data(message.text); }
+  void operator()(protocol::Outcome& message) const { replace(message.ending); }
+  void operator()(protocol::Standing& message) const { replace(message.ending); }
   template <class Other>
   void operator()(Other&) const {}
 };
 
 }  // namespace
 
+// Of what was left out already, nothing more.
+bool leave_out_user_data(std::string& text) {
+  const bool is_left_out = text.size() == kLeftOut.size() + 64 && std::string_view(text).substr(0, kLeftOut.size()) == kLeftOut;
+  if (text.empty() || is_left_out) return false;
+  text = std::string(kLeftOut) + to_hex(sha256(text));
+  return true;
+}
+
 bool leave_out_user_data(SavePlan& plan) {
-  const bool planners = leave_out(plan.planner_data);
-  return leave_out(plan.storage_data) || planners;
+  const bool planners = leave_out_user_data(plan.planner_data);
+  return leave_out_user_data(plan.storage_data) || planners;
 }
 
 bool leave_out_user_data(LoadPlan& plan) {
-  const bool planners = leave_out(plan.planner_data);
-  return leave_out(plan.storage_data) || planners;
+  const bool planners = leave_out_user_data(plan.planner_data);
+  return leave_out_user_data(plan.storage_data) || planners;
 }
+
+bool leave_out_user_data(protocol::Ending& ending) { return leave_out_user_data(ending.answer); }
 
 bool leave_out_user_data(WriteResults& results) {
   bool some = false;
-  for (auto& item : results.items) some = leave_out(item.user_data) || some;
+  for (auto& item : results.items) some = leave_out_user_data(item.user_data) || some;
   return some;
 }
 

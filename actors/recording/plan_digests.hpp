@@ -1,7 +1,7 @@
 // What is left out of recordings, and how digests of plans go on fitting together without it. Internal.
 //
-// User-defined planners and writers put bytes of their own into plans and results; state machines carry these and never look at them. A
-// recording has their SHA-256 instead. So the digest of such a plan, which machines compute, is another one when they go through the
+// User-defined planners and writers put bytes of their own into plans and results, and users' metadata is in the texts of agreements; state
+// machines carry these and never look at them. A recording has their SHA-256 instead. So the digest of such a plan, which machines compute, is another one when they go through the
 // recording again: whoever does that keeps both.
 #pragma once
 
@@ -16,6 +16,8 @@ namespace cairn::recording {
 bool leave_out_user_data(SavePlan& plan);
 bool leave_out_user_data(LoadPlan& plan);
 bool leave_out_user_data(WriteResults& results);
+bool leave_out_user_data(protocol::Ending& ending);
+bool leave_out_user_data(std::string& text);
 // The message without it; what it shares with others is copied where something has to go.
 protocol::Message without_user_data(const protocol::Message& message);
 

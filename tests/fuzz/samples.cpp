@@ -125,7 +125,7 @@ std::vector<Envelope> sample_envelopes() {
   const auto save_plan = std::make_shared<const SavePlan>(sample_save_plan());
   const auto load_plan = std::make_shared<const LoadPlan>(sample_load_plan());
   const std::vector<Message> bodies{
-      Join{4, 2, Operation::kSave, "/run/step_1", digest, {"model", "optimizer"}, 9, 4, 0},
+      Join{4, 2, Operation::kSave, "/run/step_1", digest, {"model", "optimizer"}, 9, 4, 0, "a text"},
       Begin{4, {"model", "optimizer"}},
       LocalSavePlan{save_plan, digest},
       SameSavePlan{digest, {1, 2}, {3, 4}},
@@ -138,7 +138,7 @@ std::vector<Envelope> sample_envelopes() {
       GlobalLoadPlan{load_plan},
       ReadDone{},
       PhaseFailed{failure},
-      Outcome{4, make_ending({{2, failure}}, Committed::kUnknown, "an id")},
+      Outcome{4, make_ending({{2, failure}}, Committed::kUnknown, "an id", "an answer")},
       Cancel{4, failure},
       CoordinatorDown{failure},
       StopPhase{},

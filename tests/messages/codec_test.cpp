@@ -68,10 +68,11 @@ std::shared_ptr<const Ending> random_ending(Random& random) {
       one.trace_position = random.next();
     }
   }
-  return make_ending(failures, static_cast<Committed>(1 + random.next() % 3), "cairn-" + std::to_string(random.next()));
+  return make_ending(failures, static_cast<Committed>(1 + random.next() % 3), "cairn-" + std::to_string(random.next()),
+                     random_text(random, 40));
 }
 
-Operation random_operation(Random& random) { return random.next() % 2 == 0 ? Operation::kSave : Operation::kLoad; }
+Operation random_operation(Random& random) { return static_cast<Operation>(1 + random.next() % 3); }
 
 Standing random_standing(Random& random) {
   Standing standing;
@@ -115,6 +116,7 @@ Message random_body(Random& random, std::size_t index) {
       join.counter_seen = random.next() / 2;
       join.world_size = static_cast<std::uint32_t>(1 + random.next() % kRanksMax);
       join.coordinator_rank = static_cast<int>(random.next() % 1000) - 500;  // any number that a caller may give
+      join.text = random_text(random, 100);
       return join;
     }
     case 1:
@@ -199,14 +201,14 @@ Envelope random_envelope(Random& random, std::size_t index) {
 bool same_ending(const std::shared_ptr<const Ending>& a, const std::shared_ptr<const Ending>& b) {
   if (!a || !b) return a == b;
   return a->failures.size() == b->failures.size() && ungrouped(a->failures) == ungrouped(b->failures) &&
-         a->committed == b->committed && a->save_id == b->save_id;
+         a->committed == b->committed && a->save_id == b->save_id && a->answer == b->answer;
 }
 
 struct SameBody {
   bool operator()(const Join& a, const Join& b) const {
     return a.ticket == b.ticket && a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id &&
            a.options_digest == b.options_digest && a.stateful_keys == b.stateful_keys && a.counter_seen == b.counter_seen &&
-           a.world_size == b.world_size && a.coordinator_rank == b.coordinator_rank;
+           a.world_size == b.world_size && a.coordinator_rank == b.coordinator_rank && a.text == b.text;
   }
   bool operator()(const Begin& a, const Begin& b) const { return a.ticket == b.ticket && a.key_order == b.key_order; }
   bool operator()(const LocalSavePlan& a, const LocalSavePlan& b) const {
@@ -413,7 +415,7 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
       {"rank is out of bounds", kJoin, [](Encoded& m) { m.set_sender(kRanksMax); }},
       {"ticket is 0", kJoin, [](Encoded& m) { m.mutable_join()->clear_ticket(); }},
       {"unknown value", kJoin, [](Encoded& m) { m.mutable_join()->clear_operation(); }},
-      {"unknown value", kJoin, [](Encoded& m) { m.mutable_join()->set_operation(static_cast<v1::Operation>(3)); }},
+      {"unknown value", kJoin, [](Encoded& m) { m.mutable_join()->set_operation(static_cast<v1::Operation>(4)); }},
       {"name is too long", kJoin, [&](Encoded& m) { m.mutable_join()->set_checkpoint_id(long_name); }},
       {"name is too long", kJoin, [&](Encoded& m) { m.mutable_join()->add_stateful_keys(long_name); }},
       {"digest", kJoin, [](Encoded& m) { m.mutable_join()->set_options_digest("short"); }},
@@ -449,6 +451,9 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
       {"texts of an outcome are too long", kOutcome,
        [&](Encoded& m) { add_group(m, {0}, {8192}, 8192).mutable_cause()->set_what(std::string(kFailureTextMax, 'w')); }},
       {"unknown value", kOutcome, [](Encoded& m) { m.mutable_ending()->clear_committed(); }},
+      {"a text is too long", kJoin, [](Encoded& m) { m.mutable_join()->set_text(std::string(kAgreementTextMax + 1, 't')); }},
+      {"an answer is too long", kOutcome,
+       [](Encoded& m) { m.mutable_ending()->set_answer(std::string(kAgreementAnswerMax + 1, 'a')); }},
       {"without an outcome", kOutcome, [](Encoded& m) { m.clear_ending(); }},
       {"without an outcome", kCancel, [](Encoded& m) { m.mutable_ending()->set_committed(v1::COMMITTED_NO); }},
       {"ticket is 0", kCancel, [](Encoded& m) { m.mutable_cancel()->clear_ticket(); }},

@@ -78,6 +78,11 @@ inline HookValue answer_to(const RunHook& hook, int rank, int world_size, int ve
     }
     case Hook::kAskCommitted:
       return Committed::kNo;
+    case Hook::kDecide: {
+      AgreementTexts answer{{""}};
+      for (const auto& text : std::get<AgreementTexts>(hook.argument).texts) answer.texts[0] += text + ";";
+      return answer;
+    }
     default:
       return {};
   }
@@ -395,7 +400,7 @@ class MachineWorld {
         hooks_run.push_back(std::to_string(index) + " " + name_of(hook->hook, hook->operation));
         // As the supervisor does: the call whose objects the coordinator's hook needs has ended.
         const bool refused = for_coordinator && (rank(index).is_idle() || rank(index).state() == RankMachine::State::kEnding ||
-                                                 rank(index).counter() != hook->counter);
+                                                 (hook->hook != Hook::kDecide && rank(index).counter() != hook->counter));
         if (refused) {
           Failure failure;
           failure.rank = index;

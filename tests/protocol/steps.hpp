@@ -22,13 +22,16 @@ struct Told {
   FailureMap failures;
   Committed committed = Committed::kNo;
   std::string save_id;
+  std::string answer;
 
   Told(std::uint64_t its_ticket, FailureMap its_failures, Committed its_committed, std::string its_save_id)
       : ticket(its_ticket), failures(std::move(its_failures)), committed(its_committed), save_id(std::move(its_save_id)) {}
   Told(const Outcome& outcome)
-      : Told(outcome.ticket, ungrouped(outcome.ending->failures), outcome.ending->committed, outcome.ending->save_id) {}
+      : Told(outcome.ticket, ungrouped(outcome.ending->failures), outcome.ending->committed, outcome.ending->save_id) {
+    answer = outcome.ending->answer;
+  }
 
-  std::shared_ptr<const Ending> ending() const { return make_ending(failures, committed, save_id); }
+  std::shared_ptr<const Ending> ending() const { return make_ending(failures, committed, save_id, answer); }
   operator Outcome() const { return {ticket, ending()}; }
 };
 

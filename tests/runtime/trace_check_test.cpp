@@ -10,6 +10,7 @@
 #include <decision.pb.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/trace_check.hpp>
 #include <cairn/tests/support/environment.hpp>
@@ -36,7 +37,7 @@ class TalkingPlanner : public DefaultSavePlanner {
   }
 };
 
-// What two ranks record of two saves, the second of cached plans, and a load.
+// What two ranks record of two saves, the second of cached plans, a load, and two agreements.
 class RecordedRun {
  public:
   explicit RecordedRun(const std::string& how = "full:") : traces_(directory_.path() + "/traces") {
@@ -49,6 +50,9 @@ class RecordedRun {
       StateDict state = common_state(world.rank(), world.size());
       for (const char* const step : {"/run/step_1", "/run/step_2"}) checkpointer.save(state, directory_.path() + step, options);
       checkpointer.load(state, directory_.path() + "/run/step_2");
+      Agreement agreement(world, "agreement");
+      for (const char* const about : {"one thing", "another"})
+        CHECK(agreement.reach(about, "words-of-the-user", [](const auto& brought) { return brought.at(1); }) == "words-of-the-user");
     });
   }
   const std::string& traces() const { return traces_; }
@@ -103,7 +107,7 @@ TEST_CASE("trace check: machines decide again as they did, and nothing of the us
   REQUIRE(check.ranks.size() == kRecordedRanks);
   for (const auto& rank : check.ranks) {
     CHECK(rank.gaps.empty());
-    CHECK(rank.machines == (rank.rank == 0 ? 2 : 1));
+    CHECK(rank.machines == (rank.rank == 0 ? 4 : 2));
     CHECK(rank.decisions > 30);
     const std::string bytes = recorded_bytes(run.file_of(rank.rank));
     CHECK(bytes.find("words-of-the-user") == std::string::npos);

@@ -11,7 +11,7 @@
 namespace cairn::simulation {
 
 bool same_outcome(const protocol::Finished& a, const protocol::Finished& b) {
-  return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
+  return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id && a.answer == b.answer;
 }
 
 std::string to_string(const protocol::Finished& finished) {

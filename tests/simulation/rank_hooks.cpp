@@ -167,6 +167,11 @@ Tools::Tools() {
 }
 
 protocol::HookValue run_hook(protocol::RunHook& hook, RunningCall& call) {
+  if (hook.hook == Hook::kDecide) {
+    std::string all;
+    for (const std::string& text : std::get<protocol::AgreementTexts>(hook.argument).texts) all += text;
+    return protocol::AgreementTexts{{all}};
+  }
   return hook.operation == Operation::kSave ? run_for_save(hook, call) : run_for_load(hook, call);
 }
 

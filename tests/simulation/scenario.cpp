@@ -248,6 +248,35 @@ void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content
   job.troubles.push_back(trouble);
 }
 
+void plan_agreements(Dice& dice, JobSpec& job) {
+  using What = Trouble::What;
+  static constexpr What kWhats[] = {What::kKillProcess, What::kKillMachine,     What::kFreeze,  What::kReset,
+                                    What::kBlock,       What::kCoordinatorDies, What::kCancels, What::kPlannerDies};
+  static constexpr HookFault kFaults[] = {HookFault::kThrows, HookFault::kKilled, HookFault::kSlow};
+  if (!dice.chance(20)) return;
+  CallSpec call;
+  call.operation = Operation::kAgree;
+  call.coordinator = dice.chance(60) ? 0 : dice.below(job.size);
+  job.program.insert(job.program.end(), 1 + dice.below(std::uint64_t{2}), call);
+  if (dice.chance(20)) {
+    job.quiet = false;
+    auto& troubles = job.ranks[static_cast<std::size_t>(call.coordinator)];
+    troubles.hooks[{job.program.size(), Hook::kDecide}] = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
+  }
+  if (!dice.chance(60)) return;
+  job.quiet = false;
+  Trouble trouble;
+  trouble.what = kWhats[dice.below(static_cast<int>(std::size(kWhats)))];
+  trouble.rank = dice.chance(50) ? -1 : dice.below(job.size);
+  trouble.peer = dice.below(job.size);
+  trouble.length = short_or_long(dice);
+  trouble.when = Trouble::When::kState;
+  trouble.state = dice.chance(60) ? State::kDeciding : State::kJoining;
+  trouble.occurrence = trouble.state == State::kJoining ? job.program.size() - 1 : 0;
+  trouble.time = dice.between(Duration(0), milliseconds(4));
+  job.troubles.push_back(trouble);
+}
+
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger) {
   JobSpec job;
   job.size = size;

@@ -13,6 +13,8 @@ void plan_rare_troubles(Dice& dice, JobSpec& job);
 void plan_cancellations(Dice& dice, JobSpec& job);
 // Now and then, a trainer that does not wait for its saves, and replaces and cancels those in flight.
 void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content);
+// Now and then, something to agree on after all that, and what befalls the ranks meanwhile.
+void plan_agreements(Dice& dice, JobSpec& job);
 // One in which nothing goes wrong: for each place a load where there is something to load, two saves, a load.
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);
 

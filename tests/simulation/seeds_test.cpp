@@ -49,6 +49,8 @@ constexpr const char* kRareBranches[] = {
     "coordinator lost in a load: local plans",
     "coordinator lost in a load: global plan",
     "coordinator lost in a load: moving",
+    "coordinator lost in a agreement: joining",
+    "coordinator lost in a agreement: deciding",
     "coordinator killed: finishing",
     "coordinator frozen: finishing",
     "coordinator's actor died: finishing",
@@ -96,6 +98,7 @@ constexpr const char* kRareBranches[] = {
     "save failed, committed no",
     "save failed, committed unknown",
     "load succeeded",
+    "agreement succeeded",
     "ranks hold different values",
     "saves are in flight together",
     "a save waits for its turn",
@@ -108,6 +111,7 @@ constexpr const char* kRareBranches[] = {
     "trouble in write_data",
     "trouble in finish",
     "trouble in read_data",
+    "trouble in decide",
 };
 
 // For each failing seed "seed <number>: <command that replays it>", and what was found wrong below it: soak.sh looks for that.

@@ -38,6 +38,11 @@ const char* name_of(protocol::StandingKind kind) {
   return "?";
 }
 
+// What a rank brings to an agreement.
+std::string text_of(std::uint64_t call, int rank) {
+  return "rank " + std::to_string(rank) + " in call " + std::to_string(call) + "; ";
+}
+
 bool is_outcome(const protocol::Effect& effect) {
   const auto* message = std::get_if<protocol::Send>(&effect);
   return message != nullptr && std::holds_alternative<protocol::Outcome>(message->body);
@@ -82,8 +87,8 @@ void SimulatedSlot::count_coordinator(const char* how) const {
   if (!coordinator_ || coordinator_->state() == CoordinatorMachine::State::kIdle) return;
   if (rank_.calls_ended() >= job_.spec().program.size()) return;
   const std::string state = std::string(to_string(coordinator_->state())).substr(std::string("coordinator").size());
-  const bool save = name_ != kCheckpointer || job_.spec().program[rank_.calls_ended()].operation == Operation::kSave;
-  world_.coverage.hit(std::string("coordinator lost in a ") + (save ? "save" : "load") + state);
+  const Operation operation = name_ != kCheckpointer ? Operation::kSave : job_.spec().program[rank_.calls_ended()].operation;
+  world_.coverage.hit(std::string("coordinator lost in a ") + to_string(operation) + state);
   world_.coverage.hit("coordinator" + std::string(how[0] == '\'' ? "" : " ") + how + state);
 }
 
@@ -112,8 +117,9 @@ void SimulatedSlot::start(std::uint64_t number) {
     const auto current = world_.ledger.current(spec.place);
     if (current) layout = world_.ledger.version_of(*current).value_or(Version{}).layout;
   }
-  call_->state = spec.operation == Operation::kSave ? state_of(spec.version, rank_.rank(), job_.size())
-                                                    : empty_state(layout, rank_.rank(), job_.size());
+  if (spec.operation == Operation::kSave) call_->state = state_of(spec.version, rank_.rank(), job_.size());
+  if (spec.operation == Operation::kLoad) call_->state = empty_state(layout, rank_.rank(), job_.size());
+  if (spec.operation == Operation::kAgree) call_->checkpoint_id = "call " + std::to_string(number);
   if (spec.operation == Operation::kSave && rank_.troubles.differing.count(number) != 0) {
     world_.coverage.hit("ranks hold different values");
     call_->state["text"] = "what rank " + std::to_string(rank_.rank()) + " alone holds";
@@ -136,6 +142,7 @@ void SimulatedSlot::start(std::uint64_t number) {
   call.coordinator_rank = spec.coordinator;
   // The step is an option of a save: ranks that are not at the same one must not be taken together.
   if (spec.operation == Operation::kSave) call.options_digest = sha256(std::to_string(spec.version.content));
+  if (spec.operation == Operation::kAgree) call.text = text_of(number, rank_.rank());
   const auto deadline = rank_.troubles.deadlines.find(number);
   if (deadline != rank_.troubles.deadlines.end()) call.deadline = deadline->second;
   rank_.trace("calls " + std::string(to_string(spec.operation)) + " of " + spec.place +
@@ -172,7 +179,8 @@ void SimulatedSlot::end_call(const protocol::Finished& finished) {
   report.ended = world_.time.now();
   report.finished = finished;
   if (Tap* const tap = rank_.recording().supervisor())
-    record_outcome(*tap, rank_.rank(), name_, machine_->counter(), {finished.failures, finished.committed, finished.save_id});
+    record_outcome(*tap, rank_.rank(), name_, machine_->counter(),
+                   {finished.failures, finished.committed, finished.save_id, finished.answer});
   if (world_.witness != nullptr) world_.witness->reported(report);
   world_.ledger.reported(spec.place, report);
   call_.reset();
@@ -190,7 +198,7 @@ int SimulatedSlot::told_by(const protocol::Finished& finished) const {
   for (const auto& [from, outcome] : outcomes_) {
     const protocol::Ending& ending = *outcome.ending;
     if (ungrouped(ending.failures) == finished.failures && ending.committed == finished.committed &&
-        ending.save_id == finished.save_id)
+        ending.save_id == finished.save_id && ending.answer == finished.answer)
       return from;
   }
   return -1;
@@ -225,6 +233,7 @@ void SimulatedSlot::judge(const protocol::Finished& finished, bool in_words) con
   if (finished.failures.size() > 1 && in_words) world_.coverage.hit("several failures in one map");
   if (finished.failures.empty() && job_.differ_in(number_))
     world_.ledger.accuse(who + "succeeded although its ranks hold different values: " + to_string(finished));
+  if (spec.operation == Operation::kAgree) return judge_answer(finished);
   if (finished.failures.empty() && !job_.all_moved(name_, machine_->counter()))
     world_.ledger.accuse(who + "succeeded, but not all ranks have moved their data: " + to_string(finished));
   if (const auto told = world_.ledger.version_of(finished.save_id)) {
@@ -236,6 +245,15 @@ void SimulatedSlot::judge(const protocol::Finished& finished, bool in_words) con
   const auto version = world_.ledger.version_of(call_->metadata->save_id);
   if (!version || !holds(call_->state, *version, rank_.rank(), job_.size()))
     world_.ledger.accuse(who + "loaded other values than " + call_->metadata->save_id + " saved");
+}
+
+// As `run_hook` decides, of what the ranks bring to this call and no other.
+void SimulatedSlot::judge_answer(const protocol::Finished& finished) const {
+  std::string answer;
+  for (int rank = 0; rank < job_.size() && finished.failures.empty(); ++rank) answer += text_of(number_, rank);
+  if (finished.failures.empty()) world_.coverage.hit("agreement succeeded");
+  if (finished.answer != answer)
+    world_.ledger.accuse(rank_.where() + ", call " + std::to_string(number_) + ": was answered \"" + finished.answer + "\"");
 }
 
 // --- messages -----------------------------------------------------------------------------------------------------------------
@@ -368,7 +386,8 @@ void SimulatedSlot::start_timer(const protocol::StartTimer& timer) {
 // As the supervisor decides: the call whose objects a coordinator's hook needs may have ended.
 void SimulatedSlot::run_for_coordinator(const protocol::RunHook& hook, std::uint64_t life) {
   if (life != coordinator_life_) return;
-  const bool runs = call_ && machine_->counter() == hook.counter && machine_->state() != RankMachine::State::kEnding;
+  const bool is_of_call = hook.hook == protocol::Hook::kDecide || (machine_ && machine_->counter() == hook.counter);
+  const bool runs = call_ && is_of_call && machine_->state() != RankMachine::State::kEnding;
   if (runs) return queue({hook, life, call_, rank_.recording().cause()});
   Failure failure;
   failure.rank = rank_.rank();

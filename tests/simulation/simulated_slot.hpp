@@ -70,6 +70,7 @@ class SimulatedSlot {
   // Who told it so, -1 if nobody did.
   int told_by(const protocol::Finished& finished) const;
   void judge(const protocol::Finished& finished, bool heard) const;
+  void judge_answer(const protocol::Finished& finished) const;
 
   void perform(protocol::Effects effects, bool for_coordinator);
   void show(const protocol::JobProgress& job);

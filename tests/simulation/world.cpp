@@ -244,6 +244,7 @@ World::World(std::uint64_t seed, Coverage& covered)
       late_dice(~seed),
       caller_dice(seed ^ 0x5ca1ab1e),
       background_dice(seed ^ 0xb0a7f10a7),
+      agreement_dice(seed ^ 0xa9eedf0a11),
       coverage(covered),
       ledger(files, covered),
       options(deadlines()) {
@@ -317,6 +318,7 @@ void World::run_seed() {
     plan_rare_troubles(late_dice, spec);
     plan_cancellations(caller_dice, spec);
     plan_background_saves(background_dice, spec, last_content);
+    plan_agreements(agreement_dice, spec);
     if (zombies) spec.quiet = false;  // they may get in its way
     zombies = spec.zombies;
     run(std::move(spec));

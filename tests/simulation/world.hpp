@@ -29,7 +29,7 @@ struct CallSpec {
   // Whether only the coordinator runs the hook.
   static bool is_coordinators(protocol::Hook hook) {
     using protocol::Hook;
-    return hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish;
+    return hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish || hook == Hook::kDecide;
   }
 };
 
@@ -158,6 +158,7 @@ class World {
   Dice late_dice;        // for what was thought of later: the worlds of most seeds stay as they were
   Dice caller_dice;      // for what callers ask for
   Dice background_dice;  // for trainers that do not wait for their saves
+  Dice agreement_dice;
   Coverage& coverage;
   testing::SimulatedFileSystem files;
   Ledger ledger;

@@ -1,0 +1,252 @@
+// Agreements: each rank brings a text with its Join, the coordinator decides, and its Outcome is the answer.
+#include "endings.hpp"
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using State = CoordinatorMachine::State;
+
+CallStarted agreement_of(int rank, std::uint64_t ticket = 1, int coordinator = 0) {
+  CallStarted call = call_of(ticket, Operation::kAgree, coordinator);
+  call.text = "of " + std::to_string(rank);
+  return call;
+}
+
+Join agreement_join(int rank, int world_size, std::uint64_t ticket = 1) {
+  Join join = join_of(ticket, Operation::kAgree, 0, world_size);
+  join.text = "of " + std::to_string(rank);
+  return join;
+}
+
+Outcome answer_of(const std::string& answer) { return Outcome{1, make_ending({}, Committed::kNo, "", answer)}; }
+
+// All ranks have joined: the hook that decides, which is running then.
+RunHook decide(CoordinatorSteps& coordinator, int world_size) {
+  Effects effects;
+  for (int rank = 0; rank < world_size; ++rank) effects = coordinator.receive(rank, agreement_join(rank, world_size), 0);
+  CHECK(sent<Begin>(effects).empty());
+  const auto hooks = all_of<RunHook>(effects);
+  REQUIRE(hooks.size() == 1);
+  CHECK(hooks[0].hook == Hook::kDecide);
+  CHECK(coordinator.machine().state() == State::kDeciding);
+  return hooks[0];
+}
+
+void start(MachineWorld& world, std::uint64_t ticket, int coordinator = 0) {
+  for (int rank = 0; rank < world.size(); ++rank) world.start(rank, agreement_of(rank, ticket, coordinator));
+}
+
+// Whoever succeeded, in any call, was answered what the ranks had brought.
+void check_answers(const MachineWorld& world) {
+  std::string all;
+  for (int rank = 0; rank < world.size(); ++rank) all += "of " + std::to_string(rank) + ";";
+  for (int rank = 0; rank < world.size(); ++rank)
+    for (const Finished& finished : world.finished(rank)) CHECK(finished.answer == (finished.failures.empty() ? all : ""));
+}
+
+// --- machine by machine -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("agreement: a rank says its text with its Join, runs no hook, and ends with the answer") {
+  RankSteps rank(1, 2);
+  const auto joins = sent<Join>(rank.step(agreement_of(1)));
+  REQUIRE(joins.size() == 1);
+  CHECK(joins[0].second.text == "of 1");
+  CHECK(rank.machine().state() == RankMachine::State::kJoining);
+  const auto effects = rank.receive(0, answer_of("yes"), 7);
+  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<Send>(effects).empty());
+  const auto finished = all_of<Finished>(effects);
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].failures.empty());
+  CHECK(finished[0].committed == Committed::kNo);
+  CHECK(finished[0].answer == "yes");
+  CHECK(was_ignored(rank.receive(0, answer_of("again"), 7)));
+}
+
+TEST_CASE("agreement: a rank waits for the others, and for the decision") {
+  const auto waits = [](const CallStarted& call) { return all_of<StartTimer>(RankSteps(1, 2).step(call)).at(0).after; };
+  CHECK(waits(agreement_of(1)) == waits(call_of(1)) + RuntimeOptions().phase_deadline);
+}
+
+TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tells all the answer") {
+  CoordinatorSteps coordinator(3);
+  const RunHook hook = decide(coordinator, 3);
+  CHECK(std::get<AgreementTexts>(hook.argument).texts == std::vector<std::string>{"of 0", "of 1", "of 2"});
+  const auto effects = coordinator.step(HookDone{hook.sequence, AgreementTexts{{"yes"}}});
+  const auto told = sent<Outcome>(effects);
+  REQUIRE(told.size() == 3);
+  CHECK(all_of<Send>(effects).size() == 3);
+  for (const auto& [rank, outcome] : told) {
+    CHECK(outcome.failures.empty());
+    CHECK(outcome.answer == "yes");
+  }
+  CHECK(coordinator.machine().is_idle());
+  // Who missed it hears it again; the next agreement has an answer of its own.
+  CHECK(sent<Outcome>(coordinator.receive(2, agreement_join(2, 3), 0)).at(0).second.answer == "yes");
+  const RunHook next = all_of<RunHook>([&] {
+    Effects all;
+    for (int rank = 0; rank < 3; ++rank) all = coordinator.receive(rank, agreement_join(rank, 3, 2), 0);
+    return all;
+  }()).at(0);
+  const auto failed = sent<Outcome>(coordinator.step(HookDone{next.sequence, failure_on(0, "cannot decide")}));
+  REQUIRE(failed.size() == 3);
+  CHECK(failed[1].second.answer.empty());
+  CHECK(failed[1].second.failures.at(0).what == "cannot decide");
+}
+
+TEST_CASE("agreement: ranks that agree on different things are told so, and nobody decides") {
+  CoordinatorSteps coordinator(2);
+  Join other = agreement_join(1, 2);
+  other.checkpoint_id = "step_2";
+  coordinator.receive(1, other, 0);
+  const auto effects = coordinator.receive(0, agreement_join(0, 2), 0);
+  CHECK(all_of<RunHook>(effects).empty());
+  const auto told = sent<Outcome>(effects);
+  REQUIRE(told.size() == 2);
+  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
+  CHECK(told[0].second.failures.at(1).code == ErrorCode::kMismatch);
+  CHECK(told[0].second.failures.at(1).what.find("rank 1 called agreement on \"step_2\"") == 0);
+}
+
+TEST_CASE("agreement: a rank that is lost while the coordinator decides fails it") {
+  CoordinatorSteps coordinator(3);
+  const RunHook hook = decide(coordinator, 3);
+  CHECK(sent<Outcome>(coordinator.step(lost(2))).empty());
+  const auto told = sent<Outcome>(coordinator.step(HookDone{hook.sequence, AgreementTexts{{"yes"}}}));
+  REQUIRE(told.size() == 2);
+  CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
+  CHECK(told[0].second.answer.empty());
+}
+
+TEST_CASE("agreement: a decision that takes too long fails it, and one that a caller does not wait for") {
+  CoordinatorSteps coordinator(2);
+  const RunHook hook = decide(coordinator, 2);
+  std::set<int> expected{0};
+  SUBCASE("") {}
+  SUBCASE("cancelled") {
+    expected = {0, 1};
+    const Failure enough = make_failure(1, Phase::kJoin, FailureKind::kCancelled, ErrorCode::kDeadline, "trainer", "enough");
+    const auto effects = coordinator.receive(1, Cancel{1, enough, true}, 0);
+    CHECK(sent<StopPhase>(effects).empty());
+    CHECK(all_of<StartTimer>(effects).back().after == RuntimeOptions().cancel_grace);
+  }
+  const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
+  REQUIRE(told.size() == 2);
+  CHECK(ranks_of(told[0].second.failures) == expected);
+  CHECK(told[0].second.committed == Committed::kNo);
+  if (expected.size() == 2)
+    CHECK(told[0].second.failures.at(1).what == "enough; rank 0, which coordinates, was waiting for its own decide");
+  CHECK(was_ignored(coordinator.step(HookDone{hook.sequence, AgreementTexts{{"late"}}})));
+}
+
+TEST_CASE("agreement: who has the answer passes it on to those that lost the coordinator") {
+  RankSteps rank(2, 4);
+  rank.step(agreement_of(2));
+  rank.receive(0, answer_of("yes"), 7);
+  AskStanding ask = ask_of(5);
+  ask.operation = Operation::kAgree;
+  const auto told = sent<protocol::Standing>(rank.receive(1, ask, 0));
+  REQUIRE(told.size() == 1);
+  REQUIRE(bool(told[0].second.ending));
+  CHECK(told[0].second.ending->answer == "yes");
+}
+
+// --- worlds -------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("agreement: two messages a rank, and one hook") {
+  MachineWorld world(5, 1);
+  start(world, 1);
+  REQUIRE(world.run());
+  check_all_ended_once(world, 1);
+  check_answers(world);
+  CHECK(world.sent.size() == 10);
+  CHECK(world.hooks_run == std::vector<std::string>{"0 decide"});
+}
+
+TEST_CASE("agreement: in any order of events, with duplicates, all ranks hear the answer") {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    const int size = 1 + static_cast<int>(seed % 5);
+    Trouble trouble;
+    trouble.duplicate = seed % 2 ? 20 : 0;
+    MachineWorld world(size, seed, trouble);
+    for (std::uint64_t call = 1; call <= 3; ++call) {
+      start(world, call, static_cast<int>(seed / 5) % size);
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+      CHECK(world.finished(0).back().failures.empty());
+    }
+    check_answers(world);
+    CHECK_FALSE(world.deadline_passed());
+  }
+}
+
+TEST_CASE("agreement: messages that overtake each other, late ranks and cancellations break nothing") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.reorder = 50;
+    trouble.duplicate = 30;
+    trouble.cancel_call = seed % 2 ? 5 : 0;
+    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
+    for (std::uint64_t call = 1; call <= 3; ++call) {
+      start(world, call);
+      REQUIRE(world.run());
+      check_all_ended_once(world, call);
+    }
+    check_answers(world);
+  }
+}
+
+TEST_CASE("agreement: a rank that never comes is named to those that did") {
+  MachineWorld world(4, 1);
+  for (const int rank : {0, 1, 3}) world.start(rank, agreement_of(rank));
+  REQUIRE(world.run());
+  for (const int rank : {0, 1, 3}) {
+    REQUIRE(world.finished(rank).size() == 1);
+    CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{2});
+    CHECK(world.finished(rank)[0].failures.at(2).kind == FailureKind::kSilent);
+  }
+}
+
+TEST_CASE("agreement: ranks that die at any moment, the coordinator too: the others end alike") {
+  int failed = 0;
+  int answered = 0;
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.kill = 6;
+    trouble.victims_max = 1 + static_cast<int>(seed % 2);
+    MachineWorld world(5, seed, trouble);
+    start(world, 1, static_cast<int>(seed % 5));
+    REQUIRE(world.run());
+    const int survivor = check_survivors(world, 1);
+    check_answers(world);
+    if (survivor == -1) continue;
+    const Finished& own = world.finished(survivor).back();
+    ++(own.failures.empty() ? answered : failed);
+    CHECK(own.committed == Committed::kNo);
+    for (const auto& [rank, failure] : own.failures) CHECK_FALSE(world.is_alive(rank));
+  }
+  CHECK(failed > 100);
+  CHECK(answered > 20);
+}
+
+TEST_CASE("agreement: links that break and ranks that stand still for a while: all end alike") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Trouble trouble;
+    trouble.cut = seed % 2 ? 3 : 0;
+    trouble.freeze = seed % 2 ? 0 : 4;
+    trouble.thaw = 4;
+    MachineWorld world(4, seed, trouble);
+    start(world, 1, static_cast<int>(seed % 4));
+    REQUIRE(world.run());
+    check_survivors(world, 1);
+    check_answers(world);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::test

@@ -1,0 +1,93 @@
+// What the ranks of a world agree on.
+#include <cairn/tests/support/torch.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/messages/codec.hpp>
+#include <cairn/runtime/agreement.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+
+namespace cairn::testing {
+namespace {
+
+constexpr int kRanks = 3;
+
+struct Reached {
+  std::string answer;
+  FailureMap failures;
+};
+
+// By rank, each of which brings what `own` says.
+std::vector<Reached> reach(const std::function<std::string(int)>& own, const Agreement::Decide& decide) {
+  std::vector<Reached> reached(kRanks);
+  on_all_ranks(kRanks, [&](World& world) {
+    Reached& mine = reached[static_cast<std::size_t>(world.rank())];
+    Agreement agreement(world, "agreement");
+    try {
+      mine.answer = agreement.reach("a test", own(world.rank()), decide);
+    } catch (const CheckpointException& failed) {
+      mine.failures = failed.failures();
+      CHECK(failed.committed() == Committed::kNo);
+    }
+    // Whatever came of it, the next one is reached.
+    CHECK(agreement.reach("a test", "", [](const auto&) { return std::string("next"); }) == "next");
+  });
+  return reached;
+}
+
+TEST_CASE("agreement: every rank gets the answer of rank 0 to all texts") {
+  const auto reached = reach([](int rank) { return "text " + std::to_string(rank) + std::string("\0;", 2); },
+                             [](const std::vector<std::string>& brought) {
+                               std::string all;
+                               for (const auto& text : brought) all += text;
+                               return all;
+                             });
+  for (const auto& [answer, failures] : reached) {
+    CHECK(failures.empty());
+    CHECK(answer == std::string("text 0\0;text 1\0;text 2\0;", 24));
+  }
+}
+
+TEST_CASE("agreement: texts that cannot travel, and an exception of who decides, fail it on all ranks alike") {
+  std::string of_rank_1;
+  Agreement::Decide decide = [](const auto&) { return std::string("yes"); };
+  int failed = 0;
+  std::string why;
+  SUBCASE("a text") {
+    of_rank_1.assign(protocol::kAgreementTextMax + 1, 'x');
+    failed = 1;
+    why = "Join cannot be sent";
+  }
+  SUBCASE("an answer") {
+    decide = [](const auto&) { return std::string(protocol::kAgreementAnswerMax + 1, 'x'); };
+    why = "the answer has 16777217 bytes";
+  }
+  SUBCASE("an exception") {
+    decide = [](const auto&) -> std::string { throw Error(ErrorCode::kInvalidArgument, "nobody knows"); };
+    why = "nobody knows";
+  }
+  const auto reached = reach([&](int rank) { return rank == 1 ? of_rank_1 : std::string(); }, decide);
+  for (const Reached& one : reached) {
+    CHECK(one.failures == reached[0].failures);
+    REQUIRE(ranks_of(one.failures) == std::set<int>{failed});
+    CHECK(one.failures.at(failed).code == ErrorCode::kInvalidArgument);
+    CHECK(one.failures.at(failed).what.find(why) != std::string::npos);
+  }
+}
+
+TEST_CASE("agreement: the longest text and the longest answer travel") {
+  const std::string text(protocol::kAgreementTextMax, 't');
+  const auto reached = reach([&](int) { return text; },
+                             [&](const std::vector<std::string>& brought) {
+                               CHECK(brought == std::vector<std::string>(kRanks, text));
+                               return std::string(protocol::kAgreementAnswerMax, 'a');
+                             });
+  for (const Reached& one : reached) CHECK(one.answer.size() == protocol::kAgreementAnswerMax);
+}
+
+}  // namespace
+}  // namespace cairn::testing
