@@ -139,6 +139,8 @@ struct RankRuntime::Implementation {
   std::uint64_t start(CallContext::AnyCall call, std::function<void(Outcome)> done) {
     auto context = admit(std::move(call), std::move(done));
     const std::uint64_t ticket = context->ticket();
+    if (context->operation() == protocol::Operation::kAgree)
+      tracer->keep_out_of_ring(checkpointer_key(context->call().id.checkpointer));
     const std::uint64_t cause = record_call(*context);
     // A supervisor that has died lets go of the context at once, and so calls `done`: not under the lock.
     if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}, cause));

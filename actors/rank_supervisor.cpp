@@ -376,6 +376,9 @@ class Supervisor : public SupervisorActor::base {
       return;
     }
     const protocol::Attempt& attempt = envelope.attempt;
+    const auto* const join = std::get_if<protocol::Join>(&envelope.body);
+    if (join != nullptr && join->operation == protocol::Operation::kAgree)  // this rank may not have called yet
+      tap_.tracer()->keep_out_of_ring(checkpointer_key(attempt.checkpointer));
     ObservedEvent event;
     if (const char* const name = trace_name_of(envelope.body))
       event = call_event(EventKind::kHandled, name, attempt.checkpointer, attempt.counter, true);

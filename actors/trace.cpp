@@ -69,13 +69,22 @@ std::uint64_t Tracer::record(ObservedEvent event) noexcept {
   {
     std::lock_guard lock(mutex_);
     event.id = next_++;
-    Kept& kept = *new (&ring_[(event.id - 1) % capacity_]) Kept{event};
-    kept.event.text = {};
-    kept.event.content = {};
-    keep_text(event.text, kept);
+    if (!event.ok || kept_out_.count(event.checkpointer) == 0) keep(event);
   }
   if (observer_) observer_->on_event(event);
   return event.id;
+}
+
+void Tracer::keep_out_of_ring(std::uint32_t checkpointer) {
+  std::lock_guard lock(mutex_);
+  kept_out_.insert(checkpointer);
+}
+
+void Tracer::keep(const ObservedEvent& event) noexcept {
+  Kept& kept = *new (&ring_[kept_++ % capacity_]) Kept{event};
+  kept.event.text = {};
+  kept.event.content = {};
+  keep_text(event.text, kept);
 }
 
 void Tracer::keep_text(std::string_view text, Kept& kept) noexcept {
@@ -93,13 +102,13 @@ TraceSnapshot Tracer::snapshot() const {
   TraceSnapshot taken;
   std::lock_guard lock(mutex_);
   if (is_off_) return taken;
-  const std::uint64_t count = std::min<std::uint64_t>(next_ - 1, capacity_);
-  taken.lost = next_ - 1 - count;
+  const std::uint64_t count = std::min<std::uint64_t>(kept_, capacity_);
+  taken.lost = kept_ - count;
   taken.events.reserve(count);
   taken.texts.assign(texts_.get(), texts_.get() + std::min<std::uint64_t>(texts_written_, text_capacity_));
   const std::uint64_t oldest_text = texts_written_ - std::min<std::uint64_t>(texts_written_, text_capacity_);
-  for (std::uint64_t id = next_ - count; id < next_; ++id) {
-    const Kept& kept = ring_[(id - 1) % capacity_];
+  for (std::uint64_t number = kept_ - count; number < kept_; ++number) {
+    const Kept& kept = ring_[number % capacity_];
     taken.events.push_back(kept.event);
     if (kept.text_size != 0 && kept.text_at >= oldest_text)
       taken.events.back().text = {taken.texts.data() + kept.text_at % text_capacity_, kept.text_size};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ class Tracer {
 
   // Fills in time, wall time, rank and id, keeps the event and passes it on. Returns its id. The names of `event` live for ever.
   std::uint64_t record(ObservedEvent event) noexcept;
+  // From now on the ring keeps of this checkpointer, as in ObservedEvent, only what goes wrong. The observer still gets all of it.
+  void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
   bool keeps_contents() const { return keeps_contents_; }
 
@@ -47,6 +50,7 @@ class Tracer {
     std::uint64_t text_at = 0;    // in all that was ever written to texts_
     std::uint32_t text_size = 0;  // bytes
   };
+  void keep(const ObservedEvent& event) noexcept;
   void keep_text(std::string_view text, Kept& kept) noexcept;
 
   const int rank_;
@@ -59,6 +63,8 @@ class Tracer {
   mutable std::mutex mutex_;
   Kept* const ring_;  // memory that no event has reached yet is not touched
   std::uint64_t next_ = 1;
+  std::uint64_t kept_ = 0;            // events, ever
+  std::set<std::uint32_t> kept_out_;  // checkpointers
   const std::size_t text_capacity_;
   const std::unique_ptr<char[]> texts_;  // a ring too
   std::uint64_t texts_written_ = 0;      // bytes, ever

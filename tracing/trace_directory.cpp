@@ -321,12 +321,14 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     try {
       TraceFileReader reader(file.path, names);
       ObservedEvent event;
+      bool goes_on = false;  // where a ring holds what the one before it ended with, nothing is missing in between
       while (reader.next(event)) {
         ++file.events;
         if (is_of_stream) continue;
         if (is_ring) {
+          goes_on = goes_on || event.id == known;
           if (event.id <= known) continue;
-          if (known != 0 && last_in_ring == known && event.id != known + 1)
+          if (known != 0 && last_in_ring == known && event.id != known + 1 && !goes_on)
             for (auto finder = finders.lower_bound(FinderKey{header.incarnation, header.rank, 0});
                  finder != finders.end() && std::get<0>(finder->first) == whose.first && std::get<1>(finder->first) == whose.second;
                  ++finder)

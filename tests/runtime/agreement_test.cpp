@@ -72,7 +72,7 @@ TEST_CASE("agreement: texts that cannot travel, and an exception of who decides,
   }
   const auto reached = reach([&](int rank) { return rank == 1 ? of_rank_1 : std::string(); }, decide);
   for (const Reached& one : reached) {
-    CHECK(one.failures == reached[0].failures);
+    CHECK((one.failures == reached[0].failures));
     REQUIRE(ranks_of(one.failures) == std::set<int>{failed});
     CHECK(one.failures.at(failed).code == ErrorCode::kInvalidArgument);
     CHECK(one.failures.at(failed).what.find(why) != std::string::npos);

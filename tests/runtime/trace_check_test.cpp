@@ -37,10 +37,10 @@ class TalkingPlanner : public DefaultSavePlanner {
   }
 };
 
-// What two ranks record of two saves, the second of cached plans, a load, and two agreements.
+// What two ranks record of two saves, the second of cached plans, a load, and two agreements if they are wanted.
 class RecordedRun {
  public:
-  explicit RecordedRun(const std::string& how = "full:") : traces_(directory_.path() + "/traces") {
+  explicit RecordedRun(const std::string& how = "full:", bool agrees = false) : traces_(directory_.path() + "/traces") {
     const Environment environment({{"CAIRN_TRACE", how + traces_}});
     on_all_ranks(kRecordedRanks, [&](World& world) {
       Checkpointer checkpointer(world);
@@ -50,6 +50,7 @@ class RecordedRun {
       StateDict state = common_state(world.rank(), world.size());
       for (const char* const step : {"/run/step_1", "/run/step_2"}) checkpointer.save(state, directory_.path() + step, options);
       checkpointer.load(state, directory_.path() + "/run/step_2");
+      if (!agrees) return;
       Agreement agreement(world, "agreement");
       for (const char* const about : {"one thing", "another"})
         CHECK(agreement.reach(about, "words-of-the-user", [](const auto& brought) { return brought.at(1); }) == "words-of-the-user");
@@ -99,7 +100,7 @@ std::string recorded_bytes(const std::string& path) {
 }
 
 TEST_CASE("trace check: machines decide again as they did, and nothing of the user's is in the recording") {
-  const RecordedRun run;
+  const RecordedRun run("full:", true);
   const TraceCheck check = run.check();
   CHECK(check.agrees());
   CHECK(check.first() == nullptr);
