@@ -27,7 +27,8 @@ void check_options(const CheckpointManagerOptions& options) {
   require(options.save_every_steps >= 0, "save_every_steps must not be negative; 0 is for never");
   require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
   require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
-  require(options.ask_every_steps >= 1, "ask_every_steps must be at least 1");
+  require(options.ask_every >= milliseconds(0), "ask_every must not be negative");
+  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 is to go by ask_every");
   require(options.clock != nullptr, "clock must not be null");
   check_policy(options.retention);
   user_metadata_of(options.user_metadata, {});
@@ -76,7 +77,8 @@ struct CheckpointManager::Implementation {
         run(url),
         checkpointer(Checkpointer(world, options.name)),
         agreement(world, options.name + ".agreement"),
-        last_save(options.clock->now()) {
+        last_save(options.clock->now()),
+        last_ask(last_save) {
     check_run(run.url());
     if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
   }
@@ -115,6 +117,11 @@ struct CheckpointManager::Implementation {
   void tend() noexcept;
   void remove_unkept();
 
+  // Whether the ranks talk in this call of `should_save`. The same on all of them: each has made the same calls and heard the same answers.
+  bool is_time_to_ask(std::int64_t step);
+  // On rank 0: in how many calls they talk again.
+  std::int64_t calls_until_next_ask(MonotonicTime now) const;
+
   std::vector<PassedOver> unreadable(const RunDirectory::Listing& listing) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
 
@@ -136,6 +143,10 @@ struct CheckpointManager::Implementation {
   std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
   std::vector<RetentionFault> faults;
   MonotonicTime last_save;
+  MonotonicTime last_ask;
+
+  std::int64_t ask_distance = 1;     // in calls of `should_save`: from the last in which the ranks talked to the next
+  std::int64_t calls_since_ask = 0;
 
   std::optional<SignalWatch> signals;
   struct Pending {
@@ -277,13 +288,30 @@ bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> 
   return ended;
 }
 
+bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
+  if (options.save_every == milliseconds(0) && !signals) return false;
+  ++calls_since_ask;
+  if (options.ask_every_steps > 0) return step % options.ask_every_steps == 0;
+  return calls_since_ask >= ask_distance;
+}
+
+// By the time that a call has taken since the ranks talked last. That may have been an easy stretch: so at most twice as many as then.
+std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
+  constexpr std::int64_t kCallsMax = 64;
+  Duration until = options.ask_every;
+  if (options.save_every > milliseconds(0)) until = std::min<Duration>(until, options.save_every - (now - last_save));
+  const auto most = static_cast<double>(std::min(kCallsMax, 2 * ask_distance));
+  const std::chrono::duration<double> taken = now - last_ask;
+  const double calls = until / std::max(taken / static_cast<double>(calls_since_ask), std::chrono::duration<double>(1e-9));
+  return static_cast<std::int64_t>(std::clamp(calls, 1.0, most));
+}
+
 bool CheckpointManager::should_save(std::int64_t step) {
   auto& self = *implementation_;
   const auto lock = self.only_call();
   const CheckpointManagerOptions& options = self.options;
   bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
-  const bool by_time = options.save_every > milliseconds(0);
-  if ((by_time || self.signals) && step % options.ask_every_steps == 0) {
+  if (self.is_time_to_ask(step)) {
     if (self.signals && !self.pending)
       if (const auto caught = self.signals->take()) self.pending = {caught->signal, options.clock->now() - caught->ago};
     std::vector<std::string> own;
@@ -292,6 +320,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
       own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
     }
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
+    MonotonicTime now{};  // rank 0's
     const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
       // Of several signals the first counts: its grace ends first.
       std::vector<std::string> earliest{"0", "0"};
@@ -299,12 +328,17 @@ bool CheckpointManager::should_save(std::int64_t step) {
         const auto texts = unpack_texts(packed);
         if (texts.size() == 2 && (earliest[0] == "0" || std::stoll(texts[1]) > std::stoll(earliest[1]))) earliest = texts;
       }
-      const bool time_is_up = by_time && options.clock->now() - self.last_save >= options.save_every;
+      now = options.clock->now();
+      const bool time_is_up = options.save_every > milliseconds(0) && now - self.last_save >= options.save_every;
       earliest.emplace_back(time_is_up ? "1" : "0");
+      earliest.push_back(std::to_string(self.calls_until_next_ask(now)));
       return pack_texts(earliest);
     });
     const std::vector<std::string> texts = unpack_texts(answer);
     wanted = wanted || texts.at(2) == "1";
+    self.last_ask = now;
+    self.ask_distance = std::stoll(texts.at(3));
+    self.calls_since_ask = 0;
     if (texts.at(0) != "0") {
       wanted = true;
       self.pending.reset();

@@ -78,9 +78,13 @@ struct CheckpointManagerOptions {
   // From the signal's arrival until the save must be done: after that it ends on all ranks with kDeadline, as do saves in the background
   // that it has to wait for. Whoever sends the signal should wait a little longer.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
-  // `should_save` asks the other ranks, where there is a `save_every` or a signal to ask about, at steps that this divides. To ask takes
-  // a few messages, a millisecond or so: more than that in steps is well spent.
-  std::int64_t ask_every_steps = 1;
+  // How often the ranks talk in `should_save`, where there is a `save_every` or a signal to talk about; between two such calls it sends
+  // nothing. Rank 0 measures the time from call to call and chooses the next that all talk in: about `ask_every` later, no later than
+  // `save_every` is up, at most twice as many calls later as the last time, and at most 64. So a signal is heard of within about `ask_every`,
+  // which is part of its grace period; where calls become slower all at once, within 64 of them. 0: in each call.
+  std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
+  // In its place, if not 0: the ranks talk at the steps that this divides.
+  std::int64_t ask_every_steps = 0;
 
   std::map<std::string, std::string> user_metadata;  // of every checkpoint, such as a git revision; rank 0's count
   SavePlannerOptions planning;
@@ -137,7 +141,8 @@ class CheckpointManager {
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Whether to save now, the same on all ranks: a step or time of the options has come, or a signal has, unless this very step was saved
-  // (not in the background) or restored last. To be asked after each step. Only where a time or signals are asked about do ranks talk.
+  // (not in the background) or restored last. To be asked after each step. Ranks talk only where there is a `save_every` or a signal to talk
+  // about, and then in one call of many (`ask_every`): two messages a rank.
   bool should_save(std::int64_t step);
   // The signal that `should_save` has learnt of last, on whichever rank it came, the same on all ranks; 0: none. Whether to stop then
   // is the trainer's affair. The handlers do nothing but take note; those from before are put back with the last manager of the process.

@@ -1,9 +1,12 @@
 // When a manager saves: steps, time and signals, the grace period, and saves in the background.
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
@@ -11,6 +14,7 @@
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
 
@@ -22,9 +26,89 @@ namespace {
 
 class HandSetClock final : public Clock {
  public:
-  MonotonicTime now() const override { return MonotonicTime(std::chrono::seconds(seconds)); }
+  MonotonicTime now() const override { return MonotonicTime(std::chrono::milliseconds(passed_)); }
   WallTime wall_now() const override { return {}; }
-  std::atomic<int> seconds{1000};
+  void pass(std::chrono::milliseconds time) { passed_ += time.count(); }
+
+ private:
+  std::atomic<std::int64_t> passed_{1000000};
+};
+
+// Managers of all ranks of one process, which make their calls together.
+struct Managers {
+  Managers(int ranks, const CheckpointManagerOptions& options, const WorldOptions& world_options = {})
+      : worlds(World::in_process(ranks, world_options)) {
+    forget_memory("manager");
+    for (const World& world : worlds)
+      managers.push_back(std::make_unique<CheckpointManager>(world, "mem://manager/cadence", options));
+  }
+  ~Managers() {
+    managers.clear();
+    forget_memory("manager");
+  }
+
+  // The first so many ranks alone.
+  bool on_ranks(std::size_t count, const std::function<bool(CheckpointManager&)>& call) {
+    std::vector<std::future<bool>> others;
+    for (std::size_t rank = 1; rank < count; ++rank)
+      others.push_back(std::async(std::launch::async, [&, rank] { return call(*managers[rank]); }));
+    const bool said = call(*managers[0]);
+    for (auto& other : others) CHECK(other.get() == said);
+    return said;
+  }
+  bool should_save(std::int64_t step) {
+    return on_ranks(managers.size(), [&](CheckpointManager& manager) { return manager.should_save(step); });
+  }
+  void save(std::int64_t step) {
+    on_ranks(managers.size(), [&](CheckpointManager& manager) { return save_steps(manager, {step}), true; });
+  }
+
+  std::vector<World> worlds;
+  std::vector<std::unique_ptr<CheckpointManager>> managers;
+};
+
+// Counts the messages between ranks that each rank sends or gets.
+class CountsMessages final : public Observer {
+ public:
+  static constexpr std::size_t kRanks = 4;
+  void on_event(const ObservedEvent& event) noexcept override {
+    if (event.kind != EventKind::kSent || event.peer < 0) return;
+    ++counts_[static_cast<std::size_t>(event.rank)];
+    ++counts_[static_cast<std::size_t>(event.peer)];
+  }
+  // Since it was asked last.
+  std::vector<int> take() {
+    std::vector<int> counts;
+    for (auto& count : counts_) counts.push_back(count.exchange(0));
+    return counts;
+  }
+
+ private:
+  std::array<std::atomic<int>, kRanks> counts_{};
+};
+
+// Four ranks whose clock and messages are watched.
+struct WatchedManagers {
+  explicit WatchedManagers(CheckpointManagerOptions options) {
+    options.clock = &clock;
+    WorldOptions world_options;
+    world_options.observer = messages;
+    managers.emplace(static_cast<int>(CountsMessages::kRanks), options, world_options);
+  }
+  // Whether the ranks have talked in a call of `should_save`.
+  bool talked(std::int64_t step) {
+    messages->take();
+    said = managers->should_save(step);
+    const std::vector<int> counts = messages->take();
+    if (counts == std::vector<int>{0, 0, 0, 0}) return false;
+    CHECK(counts == std::vector<int>{6, 2, 2, 2});  // two for each rank but 0
+    return true;
+  }
+
+  HandSetClock clock;
+  const std::shared_ptr<CountsMessages> messages = std::make_shared<CountsMessages>();
+  bool said = false;
+  std::optional<Managers> managers;
 };
 
 // Has the store hold the writes of some saves, counted from 1, until they have been told to end.
@@ -91,42 +175,114 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: retention follows saves in the background
 }
 
 TEST_CASE("manager: steps and time say when to save, on all ranks alike") {
-  forget_memory("manager");
   HandSetClock clock;
   CheckpointManagerOptions options;
   options.save_every_steps = 3;
   options.save_every = std::chrono::seconds(60);
+  options.ask_every_steps = 1;
   options.clock = &clock;
-  std::vector<World> worlds = World::in_process(kManagedRanks);
-  std::vector<std::unique_ptr<CheckpointManager>> managers;
-  for (const World& world : worlds)
-    managers.push_back(std::make_unique<CheckpointManager>(world, "mem://manager/cadence", options));
-  const auto on_all = [&](const std::function<bool(CheckpointManager&)>& call) {
-    auto other = std::async(std::launch::async, [&] { return call(*managers[1]); });
-    const bool said = call(*managers[0]);
-    CHECK(other.get() == said);
-    return said;
-  };
-  const auto asked = [&](std::int64_t step) {
-    return on_all([&](CheckpointManager& manager) { return manager.should_save(step); });
-  };
-  const auto saved = [&](std::int64_t step) {
-    on_all([&](CheckpointManager& manager) { return save_steps(manager, {step}), true; });
-  };
-  CHECK_FALSE(asked(1));
-  CHECK(asked(3));
-  saved(3);
-  CHECK_FALSE(asked(3));  // it is there already
-  clock.seconds += 59;
-  CHECK_FALSE(asked(4));
-  clock.seconds += 1;
-  CHECK(asked(4));
-  CHECK(asked(5));  // it was not saved
-  saved(5);
-  CHECK_FALSE(asked(7));
-  CHECK(asked(3));  // went back
-  managers.clear();
-  forget_memory("manager");
+  Managers managers(kManagedRanks, options);
+  CHECK_FALSE(managers.should_save(1));
+  CHECK(managers.should_save(3));
+  managers.save(3);
+  CHECK_FALSE(managers.should_save(3));  // it is there already
+  clock.pass(std::chrono::seconds(59));
+  CHECK_FALSE(managers.should_save(4));
+  clock.pass(std::chrono::seconds(1));
+  CHECK(managers.should_save(4));
+  CHECK(managers.should_save(5));  // it was not saved
+  managers.save(5);
+  CHECK_FALSE(managers.should_save(7));
+  CHECK(managers.should_save(3));  // went back
+}
+
+TEST_CASE("manager: ranks talk about once a second, with two messages each, and leave nothing in the trace ring") {
+  CheckpointManagerOptions options;
+  options.save_every = std::chrono::minutes(10);
+  WatchedManagers watched(options);
+  int talks = 0;
+  for (int step = 1; step <= 100; ++step) {
+    watched.clock.pass(std::chrono::milliseconds(100));
+    talks += watched.talked(step) ? 1 : 0;
+    CHECK_FALSE(watched.said);
+  }
+  CHECK(talks > 9);
+  CHECK(talks < 16);
+  for (const World& world : watched.managers->worlds) CHECK(world.dump_trace().find("Join") == std::string::npos);
+}
+
+TEST_CASE("manager: ranks talk at most twice as many calls later as the last time, and at most 64") {
+  CheckpointManagerOptions options;
+  options.save_every = std::chrono::hours(10);
+  WatchedManagers watched(options);
+  std::vector<int> talks;
+  for (int step = 1; step <= 260; ++step) {
+    watched.clock.pass(std::chrono::milliseconds(1));
+    if (watched.talked(7)) talks.push_back(step);  // whatever the step is called
+  }
+  CHECK(talks == std::vector<int>{1, 3, 7, 15, 31, 63, 127, 191, 255});
+}
+
+TEST_CASE("manager: the call in which save_every is up is one in which the ranks talk, and so is each until they save") {
+  CheckpointManagerOptions options;
+  options.save_every = std::chrono::milliseconds(2500);
+  WatchedManagers watched(options);
+  for (int step = 1; step <= 27; ++step) {
+    watched.clock.pass(std::chrono::milliseconds(100));
+    const bool talked = watched.talked(step);
+    CHECK(watched.said == (step >= 25));
+    if (step >= 25) CHECK(talked);
+  }
+}
+
+TEST_CASE("manager: a signal is heard of the next time that the ranks talk") {
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1};
+  WatchedManagers watched(options);
+  CHECK(watched.talked(1));
+  std::raise(SIGUSR1);
+  CHECK_FALSE(watched.talked(2));
+  CHECK_FALSE(watched.said);
+  CHECK(watched.talked(3));
+  CHECK(watched.said);
+  for (const auto& manager : watched.managers->managers) CHECK(manager->signal() == SIGUSR1);
+}
+
+TEST_CASE("manager: where only steps are to be saved the ranks never talk about it") {
+  CheckpointManagerOptions options;
+  options.save_every_steps = 10;
+  WatchedManagers watched(options);
+  for (int step = 1; step <= 20; ++step) {
+    CHECK_FALSE(watched.talked(step));
+    CHECK(watched.said == (step % 10 == 0));
+  }
+}
+
+TEST_CASE("manager: ranks that talk without one that is gone all throw the same, and the trace ring tells of it") {
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1};
+  WorldOptions world_options;
+  world_options.runtime.silence = std::chrono::milliseconds(200);
+  Managers managers(3, options, world_options);
+  CHECK_FALSE(managers.should_save(1));
+  managers.worlds[2].shutdown(std::chrono::minutes(1));
+  std::array<FailureMap, 2> heard;
+  managers.on_ranks(2, [&](CheckpointManager& manager) {
+    try {
+      manager.should_save(2);
+      manager.should_save(3);
+    } catch (const CheckpointException& failed) {
+      heard[static_cast<std::size_t>(manager.world().rank())] = failed.failures();
+    }
+    return true;
+  });
+  CHECK(ranks_of(heard[0]) == std::set<int>{2});
+  CHECK((heard[0] == heard[1]));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const std::string ring = managers.worlds[rank].dump_trace();
+    CHECK(ring.find("outcome") != std::string::npos);
+    CHECK(ring.find("Join") == std::string::npos);
+  }
 }
 
 TEST_CASE("manager: without steps, times or signals nothing is due") {

@@ -52,7 +52,8 @@ TEST_CASE("manager: options that cannot be meant are refused, and a name is take
   CHECK(refused([](auto& options) { options.save_every_steps = -1; }));
   CHECK(refused([](auto& options) { options.save_every = std::chrono::milliseconds(-1); }));
   CHECK(refused([](auto& options) { options.grace_period = std::chrono::milliseconds(-1); }));
-  CHECK(refused([](auto& options) { options.ask_every_steps = 0; }));
+  CHECK(refused([](auto& options) { options.ask_every = std::chrono::milliseconds(-1); }));
+  CHECK(refused([](auto& options) { options.ask_every_steps = -1; }));
   CHECK(refused([](auto& options) { options.clock = nullptr; }));
   CHECK(refused([](auto& options) { options.save_on_signal = {SIGKILL}; }));
   CHECK(refused([](auto& options) { options.user_metadata["metric.loss"] = "1"; }));
