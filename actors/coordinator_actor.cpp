@@ -10,6 +10,7 @@
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/recording/recorded.hpp>
+#include <cairn/base/log.hpp>
 
 namespace cairn {
 namespace {
@@ -89,6 +90,8 @@ class Coordinator : public CoordinatorActor::base {
         timers_.stop({checkpointer, stop->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
         tap_.record(call_event(EventKind::kState, note->what, checkpointer, machine.counter(), note->ok));
+      } else if (const auto* warning = std::get_if<protocol::Warn>(&effect)) {
+        write_log(LogLevel::kWarning, rank_, warning->what);
       }
     }
   }

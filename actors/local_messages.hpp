@@ -109,6 +109,8 @@ inline const char* trace_name_of(protocol::Timer timer) {
       return "timer: answers to the successor";
     case protocol::Timer::kCall:
       return "timer: the caller's deadline";
+    case protocol::Timer::kWaiting:
+      return "timer: whom the coordinator waits for";
     case protocol::Timer::kProgress:
       break;
   }

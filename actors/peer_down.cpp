@@ -15,10 +15,14 @@ protocol::PeerDown peer_down_of(const LinkDown& down) {
       event.code = ErrorCode::kCorrupt;
       break;
     case LinkDownCause::kForbidden:
+      event.unopened = true;
       event.code = ErrorCode::kPermission;
       break;
-    case LinkDownCause::kClosed:
     case LinkDownCause::kUnreachable:
+      event.unopened = true;
+      event.code = ErrorCode::kUnavailable;
+      break;
+    case LinkDownCause::kClosed:
     case LinkDownCause::kOverflow:
       event.code = ErrorCode::kUnavailable;
       break;

@@ -13,10 +13,12 @@ namespace cairn::protocol {
 void CoordinatorMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kSuccession) return append(succession_.on(fired));
   if (fired.timer == Timer::kProbe) {
-    if (state_ != State::kJoining || probed_.empty()) return ignore("timer that was stopped");
+    if (state_ != State::kJoining) return ignore("timer that was stopped");
+    if (probed_.empty()) return ask_absent_ranks();
     suspects_.clear();
     return join_if_complete();
   }
+  if (fired.timer == Timer::kWaiting && (state_ == State::kJoining || collects())) return warn_of_waiting();
   if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore("timer that was stopped");
   if (hurried_ && !stopping_) return tell_to_stop();
   const auto silent = [&](int rank, std::string what) {
@@ -85,7 +87,7 @@ void CoordinatorMachine::on(const PeerDown& down) {
   next_joins_.erase(down.rank);
   if (state_ == State::kJoining) {
     // If it has ended the link, it may have done so in an earlier call, and be back. Found silent, or lost once more, it is lost.
-    if (down.kind == FailureKind::kLost && probed_.count(down.rank) == 0) {
+    if (down.kind == FailureKind::kLost && !down.unopened && probed_.count(down.rank) == 0) {
       suspects_.insert(down.rank);
       all_probed_ = false;
     }
@@ -144,16 +146,6 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   if (decides() && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
   if (!stopping_) tell_to_stop();
   end_phase_if_complete();
-}
-
-// Whom the running phase waits for, for texts.
-std::string CoordinatorMachine::awaited() const {
-  if (decides()) return std::string("its own ") + name_of(hook_, operation());
-  std::vector<int> missing;
-  const bool joining = state_ == State::kJoining;
-  for (int rank = 0; rank < identity_.world_size; ++rank)
-    if (joining ? joins_.count(rank) == 0 : answered_.count(rank) == 0) missing.push_back(rank);
-  return name_ranks(missing) + (joining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
 }
 
 // Of a call that waits for another one to end. Those that have joined it are told now, those that join it later then.

@@ -14,7 +14,7 @@ void CoordinatorMachine::on(const Received& received) {
   if (const auto* standing = std::get_if<Standing>(&received.body)) {
     const bool to_coordinator = standing->inquiry == 0 && standing->coordinator_rank == identity_.rank && from != identity_.rank;
     if (to_coordinator) return answer_orphan(from, received.counter, *standing);
-    if (standing->inquiry >= kProbesFrom) return take_probe_answer(from, *standing);
+    if (standing->inquiry >= kProbesFrom) return take_probe_answer(from, received.counter, *standing);
     return append(succession_.receive(from, received.counter, *standing));
   }
   // Join, Cancel and Withdraw name the call by its ticket; all others belong to the attempt.
@@ -71,11 +71,12 @@ void CoordinatorMachine::receive(int from, const Join& join) {
     joins_.insert_or_assign(from, join);
     if (state_ == State::kIdle) {
       become(State::kJoining);
-      start_timer(options_.join_deadline);
+      wait_for_ranks(options_.join_deadline);
       for (const auto& [rank, down] : down_)
         if (!down.reachable) suspects_.insert(rank);
       all_probed_ = false;
     }
+    if (from == identity_.rank) ask_later();
     return join_if_complete();
   }
   const auto member = joins_.find(from);
@@ -126,7 +127,8 @@ void CoordinatorMachine::forget_join(int rank) {
 
 void CoordinatorMachine::stop_joining() {
   suspects_.clear();
-  if (!std::exchange(probed_, {}).empty()) effects_.emplace_back(StopTimer{Timer::kProbe});
+  probed_.clear();
+  if (identity_.world_size > 1) effects_.emplace_back(StopTimer{Timer::kProbe});
 }
 
 void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
@@ -177,12 +179,14 @@ void CoordinatorMachine::ask_standing(int rank) {
 }
 
 // A coordinator that was given up: who had to do with the call may have ended it without it.
-void CoordinatorMachine::take_probe_answer(int from, const Standing& standing) {
+void CoordinatorMachine::take_probe_answer(int from, std::uint64_t counter, const Standing& standing) {
   const bool waits = state_ == State::kJoining || state_ == State::kSettling;
   if (!waits || joins_.count(identity_.rank) == 0 || standing.inquiry != kProbesFrom + own_join().ordinal) return;
   const bool knows_nothing = standing.kind == StandingKind::kAbsent || standing.kind == StandingKind::kAttached;
   if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
   if (standing.kind != StandingKind::kEnded) return;
+  // Ranks may count their calls differently: an attempt that has ended was another call's than one that has not begun.
+  if (state_ == State::kJoining && counter != 0) return ignore("outcome of another call");
   if (state_ == State::kJoining) put_off_other_calls();
   end(standing.ending);
 }
@@ -245,7 +249,7 @@ void CoordinatorMachine::begin() {
   metadata_save_ids_.assign(world, {});
   results_.assign(world, {});
   become(State::kLocalPlans);
-  start_timer(options_.phase_deadline);
+  wait_for_ranks(options_.phase_deadline);
   for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
 }
 

@@ -269,7 +269,7 @@ void CoordinatorMachine::take_global_plan(const HookValue& value) {
 void CoordinatorMachine::start_moving() {
   answered_.clear();
   become(State::kMoving);
-  start_timer(options_.phase_deadline);
+  wait_for_ranks(options_.phase_deadline);
 }
 
 void CoordinatorMachine::spread_load_plans(std::vector<LoadPlan>& plans) {
@@ -374,8 +374,11 @@ void CoordinatorMachine::run(Hook hook, Phase phase, HookValue argument) {
 }
 
 void CoordinatorMachine::become(State state) {
+  const bool waited = state_ == State::kJoining || collects();
   state_ = state;
   if (is_attempt()) count_progress_of_all();
+  if (waited && state != State::kJoining && !collects() && identity_.world_size > 1)
+    effects_.emplace_back(StopTimer{Timer::kWaiting});
   effects_.emplace_back(Note{to_string(state), true});
 }
 

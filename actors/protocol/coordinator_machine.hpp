@@ -16,7 +16,9 @@
 // lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
 // that fails nothing. When the caller of one rank cancels the call, the others are told to stop without that grace; once publication
 // has begun it is too late.
-// Waits:      every state but idle runs under Timer::kPhase; joining, towards its end, under Timer::kProbe too.
+// Waits:      every state but idle runs under Timer::kPhase; joining under Timer::kProbe too: ranks that have not joined a second after
+//             the own rank are asked once whether they are there, so that the links tell of those that have ended. Where it waits for
+//             ranks, Timer::kWaiting brings a warning.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
 // Progress:   what a rank says of how far it is changes nothing but what the ranks are told of it.
 // It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
@@ -39,6 +41,7 @@
 #include <cairn/actors/protocol/plan_cache.hpp>
 #include <cairn/actors/protocol/progress_sums.hpp>
 #include <cairn/actors/protocol/succession.hpp>
+#include <cairn/base/wait_notices.hpp>
 
 namespace cairn::protocol {
 
@@ -116,7 +119,7 @@ class CoordinatorMachine {
   bool probe_lost_ranks();
   void ask_standing(int rank);
   void put_off_other_calls();
-  void take_probe_answer(int from, const Standing& standing);
+  void take_probe_answer(int from, std::uint64_t counter, const Standing& standing);
   void forget_join(int rank);
   void stop_joining();
   FailureMap judge_joins() const;
@@ -151,6 +154,11 @@ class CoordinatorMachine {
   void append(Effects effects);
   void send(int to, Message body);
   void ignore(const char* why);
+  void wait_for_ranks(Duration deadline);
+  void warn_of_waiting();
+  std::vector<int> missing_ranks() const;
+  void ask_later();
+  void ask_absent_ranks();
   void start_timer(Duration after) { effects_.emplace_back(StartTimer{Timer::kPhase, after}); }
   Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
   Phase phase() const;
@@ -172,6 +180,8 @@ class CoordinatorMachine {
   std::set<int> answered_;                                         // in the running phase
   std::set<int> gone_;                                             // members that no longer take part
   std::set<int> left_;                                             // those of them that ended the call by themselves
+  WaitNotices notices_;                                            // of the wait for ranks
+  Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running, or is over
   bool stopping_ = false;                                          // it is over: the others were told to stop
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank

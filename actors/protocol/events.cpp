@@ -56,7 +56,7 @@ const char* actor_of(Hook hook) noexcept {
 }
 
 bool is_of_coordinator(Timer timer) noexcept {
-  return timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession;
+  return timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession || timer == Timer::kWaiting;
 }
 
 std::string in_seconds(Duration duration) {

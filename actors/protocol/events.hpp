@@ -91,10 +91,11 @@ struct RunHook {
 enum class Timer : std::uint8_t {
   kAnswer = 1,  // rank: the coordinator's next message, or its successor's
   kPhase,       // coordinator: the ranks' answers
-  kProbe,       // coordinator: a sign of life of ranks that were lost before the call
+  kProbe,       // coordinator: a sign of life of ranks that have not joined, or were lost before the call
   kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
   kCall,        // rank: the deadline that its caller has set
   kProgress,    // rank: it is time to say how far it is; no deadline
+  kWaiting,     // coordinator: it is time to say whom it waits for; no deadline
 };
 // Whether it is the coordinator's machine that started it; otherwise the rank's.
 bool is_of_coordinator(Timer timer) noexcept;
@@ -127,10 +128,15 @@ struct Note {
   bool ok = true;
 };
 
+// For people: the log's.
+struct Warn {
+  std::string what;
+};
+
 // A failure that nobody threw. Its text is cut as it will be when it travels, so that all ranks hold the same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, ProgressTold, Note>;
+using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, ProgressTold, Note, Warn>;
 using Effects = std::vector<Effect>;
 
 // --- events ---------------------------------------------------------------------------------------------------------------
@@ -173,6 +179,7 @@ struct ProgressDue {
 struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection itself still works: the rank is to hear how the attempt ended
+  bool unopened = false;   // no connection could be made: to try once more at once would bring nothing new
   FailureKind kind = FailureKind::kLost;
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;

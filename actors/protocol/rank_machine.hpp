@@ -103,7 +103,7 @@ class RankMachine {
   void stop_writing();
   void join();
   bool is_heard(const Received& received) const;
-  void lose_coordinator(Failure failure);
+  void lose_coordinator(Failure failure, bool may_be_back = true);
   void fail_to_talk(const PeerDown& down);
   void turn_to_next();
   void appeal_to(int rank);

@@ -37,9 +37,9 @@ void RankMachine::on(const PeerDown& down) {
   if (!has_coordinator() && down.rank == kRegistrar) return end_alone(no_coordinator(), Committed::kNo);
   if (down.rank != call_.coordinator_rank) return;
   if (down.reachable) return fail_to_talk(down);
-  lose_coordinator(failure_of(
-      down.rank, down.kind, down.code, "link",
-      "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " + describe_call() + ": " + down.why));
+  const std::string what =
+      "lost touch with rank " + std::to_string(down.rank) + ", which coordinates the " + describe_call() + ": " + down.why;
+  lose_coordinator(failure_of(down.rank, down.kind, down.code, "link", what), !down.unopened);
 }
 
 // A message to the coordinator could not be sent, or one of it could not be read: a failure of this rank, that all are to hear of.
@@ -59,10 +59,11 @@ void RankMachine::fail_to_talk(const PeerDown& down) {
 
 // --- whom to turn to --------------------------------------------------------------------------------------------------------
 
-void RankMachine::lose_coordinator(Failure failure) {
+void RankMachine::lose_coordinator(Failure failure, bool may_be_back) {
   lost_ = std::move(failure);
   candidate_ = leader_ = -1;
   tried_.clear();
+  if (!may_be_back) tried_.insert(call_.coordinator_rank);
   turns_ = rounds_ = 0;
   note("rank: coordinator lost");
   turn_to_next();

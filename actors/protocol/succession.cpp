@@ -21,6 +21,17 @@ int distance(int rank, int coordinator, int world_size) {
   return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
 }
 
+// Ends the call of a coordinator that waits for ranks to join it.
+Standing ending_of(const Standing& its, int coordinator, std::shared_ptr<const Ending> ending) {
+  Standing told;
+  told.inquiry = kProbesFrom + its.ordinal;
+  told.kind = StandingKind::kEnded;
+  told.coordinator_rank = coordinator;
+  told.ticket = its.ticket;
+  told.ending = std::move(ending);
+  return told;
+}
+
 }  // namespace
 
 bool succeeds_before(int rank, int other, int coordinator, int world_size) {
@@ -115,6 +126,7 @@ Effects Succession::on(const TimerFired&) {
   evaluate();
   // Still waiting for what others learn: the followers are to know that this rank is there, and all may have lost a message.
   if (stage_ == Stage::kGathering) {
+    told_of_orphans_ = false;
     for (auto& [rank, member] : members_)
       if (member.state == Member::State::kHeard && member.standing.kind != StandingKind::kAbsent) ask(rank);
     start_timer(answer_deadline());
@@ -148,6 +160,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   call_ = standing;
   members_.clear();
   tally_ = {};
+  told_of_orphans_ = false;
   failures_.clear();
   proven_unpublished_ = false;
   rounds_ = 0;
@@ -208,6 +221,7 @@ void Succession::evaluate() {
   if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
     return hand_over(coordinator_);
   if (find_earlier_successor()) return;
+  tell_of_orphans();
   const bool not_awaited =
       coordinator.state == Member::State::kAsked && !coordinator.was_heard && is_silent_to_followers();
   if (tally_.asked > (not_awaited ? 1 : 0)) return;
@@ -356,13 +370,24 @@ const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Sta
 
 // It was away while the call that its ranks had begun to join was ended, and waits for them.
 void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
-  Standing told;
-  told.inquiry = kProbesFrom + its.ordinal;
-  told.kind = StandingKind::kEnded;
-  told.coordinator_rank = ended.coordinator;
-  told.ticket = its.ticket;
-  told.ending = ended.ending;
-  effects_.emplace_back(Send{ended.coordinator, ended.counter, std::move(told)});
+  effects_.emplace_back(Send{ended.coordinator, ended.counter, ending_of(its, ended.coordinator, ended.ending)});
+}
+
+// The coordinator waits for ranks that cannot reach it. It ends the call when it is told of one.
+void Succession::tell_of_orphans() {
+  const Member& coordinator = members_[coordinator_];
+  if (told_of_orphans_ || tally_.followers == 0 || counter_ != 0 || coordinator.state != Member::State::kHeard ||
+      coordinator.standing.kind != StandingKind::kAttached)
+    return;
+  told_of_orphans_ = true;
+  FailureMap failures;
+  for (const auto& [rank, member] : members_) {
+    if (!follows(member)) continue;
+    const Failure& lost = *member.standing.lost;
+    failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kLost, lost.code, "link",
+                                        "rank " + std::to_string(rank) + " cannot reach its coordinator: " + lost.what));
+  }
+  send(coordinator_, ending_of(coordinator.standing, coordinator_, make_ending(failures, Committed::kNo, "")));
 }
 
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {

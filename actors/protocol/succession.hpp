@@ -10,6 +10,9 @@
 // old coordinator and takes no outcome from it. A rank that hears the coordinator, or follows another successor, is waited for: what it
 // learns, it says. So of ranks that can talk, none ends with another outcome than the rest, however links are broken between them.
 //
+// Where the coordinator is there and the call has not begun, it waits for orphans that will never join: it is told of them, with the
+// reason, and ends the call.
+//
 // What the store is asked: a checkpoint can be published only with the results of every rank. If one orphan has not delivered, it
 // never was and never will be. Otherwise the writer's `committed` fences the attempt and says whether it was published; of the
 // coordinator's publication and the fence, one wins.
@@ -105,6 +108,7 @@ class Succession {
   const Ended* find_ended(std::uint64_t counter, const Standing& standing) const;
   void answer(int to, const Ended& ended, std::uint64_t ticket);
   void tell_coordinator(const Ended& ended, const Standing& its);
+  void tell_of_orphans();
   bool follows(const Member& member) const {
     return member.state == Member::State::kHeard && member.standing.kind == StandingKind::kOrphaned;
   }
@@ -125,6 +129,7 @@ class Succession {
   Standing call_;              // for ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
+  bool told_of_orphans_ = false;   // the coordinator was told that ranks cannot reach it
   std::uint64_t outstanding_ = 0;  // of the hook that asks the store
   int rounds_ = 0;                 // of asking those again who are waited for
   bool proven_unpublished_ = false;

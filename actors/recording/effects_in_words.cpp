@@ -79,6 +79,7 @@ struct InWords {
   std::string operator()(const protocol::ProgressTold& told) const {
     return "show the progress " + digest_of_body(told.job, digests);
   }
+  std::string operator()(const protocol::Warn& warning) const { return "warn: " + warning.what; }
   std::string operator()(const protocol::Note& note) const { return std::string(note.ok ? "become " : "ignore ") + note.what; }
 };
 
@@ -129,6 +130,7 @@ struct AddEffect {
     for (const auto& [rank, failure] : finished.failures) hash.add(rank).add(static_cast<int>(failure.kind));
   }
   void operator()(const protocol::ProgressTold&) const noexcept {}
+  void operator()(const protocol::Warn& warning) const noexcept { hash.add(std::uint64_t{warning.what.size()}); }
   void operator()(const protocol::Note& note) const noexcept { hash.add(std::uint64_t{std::strlen(note.what)}); }
 };
 

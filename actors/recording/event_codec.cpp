@@ -212,6 +212,7 @@ struct PutEvent {
     auto& it = *message.mutable_peer_down();
     it.set_rank(down.rank);
     it.set_reachable(down.reachable);
+    it.set_unopened(down.unopened);
     it.set_kind(static_cast<v1::FailureKind>(down.kind));
     it.set_code(static_cast<std::uint32_t>(down.code));
     it.set_why(down.why);
@@ -244,6 +245,7 @@ protocol::PeerDown down_of(const v1::PeerDown& message) {
   protocol::PeerDown down;
   down.rank = message.rank();
   down.reachable = message.reachable();
+  down.unopened = message.unopened();
   const bool known = message.kind() > 0 && v1::FailureKind_IsValid(message.kind()) && message.code() > 0 &&
                      message.code() <= static_cast<std::uint32_t>(ErrorCode::kInternal);
   if (!known) refuse("the kind or code of a failure is not known to this version");
@@ -299,7 +301,7 @@ protocol::Event from_proto(const v1::MachineEvent& message, PlanDigests& digests
     case v1::MachineEvent::kHookDone:
       return protocol::HookDone{message.hook_done().sequence(), take_value(message.hook_done(), digests)};
     case v1::MachineEvent::kTimerFired:
-      if (message.timer_fired() < 1 || message.timer_fired() > static_cast<std::uint32_t>(protocol::Timer::kProgress))
+      if (message.timer_fired() < 1 || message.timer_fired() > static_cast<std::uint32_t>(protocol::Timer::kWaiting))
         refuse("a timer is not known to this version");
       return protocol::TimerFired{static_cast<protocol::Timer>(message.timer_fired())};
     case v1::MachineEvent::kProgressDue: {

@@ -127,6 +127,7 @@ class MachineWorld {
   std::vector<std::string> sent;       // names of messages, in the order of sending
   std::vector<std::string> hooks_run;  // "rank hook"
   int times_shown = 0;                 // how far all ranks are
+  std::vector<std::string> warnings;
 
   void start(const CallStarted& call) {
     for (int index = 0; index < size(); ++index) start(index, call);
@@ -154,6 +155,7 @@ class MachineWorld {
   const std::vector<Finished>& finished(int index) const { return finished_[at(index)]; }
   bool was_cut() const { return was_cut_; }
   bool deadline_passed() const { return deadline_passed_; }
+  Duration passed() const { return now_; }
   bool is_alive(int index) const { return dead_.count(index) == 0; }
   bool was_frozen(int index) const { return was_frozen_.count(index) != 0; }
   bool had_victims() const { return !dead_.empty() || !was_frozen_.empty(); }
@@ -162,6 +164,11 @@ class MachineWorld {
   bool is_published(const std::string& save_id) const { return published_.count(save_id) != 0; }
 
   void kill(int index) {
+    vanish(index);
+    for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kLost, "the connection was closed");
+  }
+  // As if nobody had a connection to it yet.
+  void vanish(int index) {
     dead_.insert(index);
     forget(index);
     links_[{index, index}].clear();
@@ -169,10 +176,11 @@ class MachineWorld {
     timers_.erase({index, Timer::kCall});
     timers_.erase({index, Timer::kProgress});
     timers_.erase({index, Timer::kPhase});
+    timers_.erase({index, Timer::kProbe});
+    timers_.erase({index, Timer::kWaiting});
     timers_.erase({index, Timer::kSuccession});
     for (std::size_t i = pending_.size(); i-- > 0;)
       if (pending_[i].rank == index) pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-    for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kLost, "the connection was closed");
   }
   void freeze(int index) {
     frozen_.insert(index);
@@ -202,6 +210,8 @@ class MachineWorld {
     tell_down(a, b, FailureKind::kSilent, "nothing was heard");
     tell_down(b, a, FailureKind::kSilent, "nothing was heard");
   }
+  // No connection can be made between them, in either direction.
+  void block(int a, int b) { blocked_.insert(std::minmax(a, b)); }
   const std::set<int>& cancelled() const { return cancelled_; }
   const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // by which ranks
 
@@ -270,11 +280,12 @@ class MachineWorld {
   }
 
   // What was sent before arrives no more.
-  void tell_down(int here, int there, FailureKind kind, const std::string& why) {
+  void tell_down(int here, int there, FailureKind kind, const std::string& why, bool unopened = false) {
     if (here == there || !is_alive(here)) return;
     PeerDown down;
     down.rank = there;
     down.kind = kind;
+    down.unopened = unopened;
     down.why = why;
     news_.emplace_back(here, down);
   }
@@ -345,7 +356,7 @@ class MachineWorld {
       return true;
     }
     timers_.erase(next);
-    deadline_passed_ = true;
+    deadline_passed_ = deadline_passed_ || timer != Timer::kWaiting;
     if (is_of_coordinator(timer))
       step_coordinator(rank, TimerFired{timer});
     else
@@ -383,6 +394,8 @@ class MachineWorld {
 
   void transmit(int from, const Send& send) {
     if (!is_alive(send.to)) return tell_down(from, send.to, FailureKind::kLost, "nobody listens there any more");
+    if (blocked_.count(std::minmax(from, send.to)) != 0)
+      return tell_down(from, send.to, FailureKind::kLost, "no route to host", true);
     if (frozen_.count(send.to) != 0 || severed_.count(std::minmax(from, send.to)) != 0) return;
     if (is_of_progress(send.body) && chance(trouble_.lose_progress)) return;
     links_[{from, send.to}].push_back({send.counter, send.body});
@@ -424,6 +437,8 @@ class MachineWorld {
         CHECK(shown->job.ranks_done <= size());
         CHECK(shown->job.slowest_rank < size());
         ++times_shown;
+      } else if (const auto* warning = std::get_if<Warn>(&effect)) {
+        warnings.push_back(warning->what);
       }
     }
   }
@@ -444,6 +459,7 @@ class MachineWorld {
   std::set<int> frozen_;
   std::set<int> was_frozen_;
   std::set<std::pair<int, int>> severed_;  // smaller rank first
+  std::set<std::pair<int, int>> blocked_;  // the same
   std::set<std::string> published_;
   std::set<std::string> fenced_;
   bool was_cut_ = false;

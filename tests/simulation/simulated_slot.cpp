@@ -370,7 +370,10 @@ void SimulatedSlot::start_timer(const protocol::StartTimer& timer) {
       timers_.erase(running);
       if (name == protocol::Timer::kProgress) return step_rank(protocol::ProgressDue{{4, 2, 4096, 1024}});
       rank_.trace("a deadline passes");
-      world_.coverage.hit(protocol::is_of_coordinator(name) ? "coordinator's deadline" : "rank's deadline");
+      if (name == protocol::Timer::kWaiting)
+        world_.coverage.hit("whom the coordinator waits for is told");
+      else
+        world_.coverage.hit(protocol::is_of_coordinator(name) ? "coordinator's deadline" : "rank's deadline");
       const char* const actor = protocol::is_of_coordinator(name) ? "coordinator" : "supervisor";
       const SimulatedTrace::Because because(
           rank_.recording(), rank_.recording().record(actor, call_event(EventKind::kState, trace_name_of(name), name_, 0), 0));

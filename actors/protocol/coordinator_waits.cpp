@@ -1,0 +1,64 @@
+// Whom the coordinator waits for: ranks that have said nothing yet are asked whether they are there, and people are told.
+#include <utility>
+
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/base/rank_text.hpp>
+
+namespace cairn::protocol {
+namespace {
+
+// Ranks rarely call at the same moment. Who is later than this is asked.
+constexpr Duration kAskAfter = std::chrono::seconds(1);
+
+}  // namespace
+
+void CoordinatorMachine::wait_for_ranks(Duration deadline) {
+  if (identity_.world_size > 1) {
+    notices_ = WaitNotices();
+    wait_limit_ = deadline;
+    effects_.emplace_back(StartTimer{Timer::kWaiting, notices_.next()});
+  }
+  start_timer(deadline);
+}
+
+void CoordinatorMachine::warn_of_waiting() {
+  const Duration waited = notices_.next();
+  notices_.is_due(waited);
+  effects_.emplace_back(StartTimer{Timer::kWaiting, notices_.next() - waited});
+  // A phase that is long for everybody is nobody's fault.
+  const std::vector<int> missing = missing_ranks();
+  if (missing.empty() || (collects() && missing.size() == joins_.size())) return;
+  effects_.emplace_back(Warn{"waiting for " + name_ranks(missing) + " to " +
+                             (collects() ? std::string("end the ") + to_string(phase()) + " phase of" : std::string("join")) +
+                             " the " + describe_call(joins_.begin()->second) + " by checkpointer \"" + identity_.checkpointer +
+                             "\": " + in_whole_seconds(waited, wait_limit_)});
+}
+
+// Whom the running phase waits for.
+std::vector<int> CoordinatorMachine::missing_ranks() const {
+  std::vector<int> missing;
+  const bool joining = state_ == State::kJoining;
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joining ? joins_.count(rank) == 0 : answered_.count(rank) == 0) missing.push_back(rank);
+  return missing;
+}
+
+// The same for texts.
+std::string CoordinatorMachine::awaited() const {
+  if (decides()) return std::string("its own ") + name_of(hook_, operation());
+  return name_ranks(missing_ranks()) +
+         (state_ == State::kJoining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
+}
+
+// Links are made when ranks first talk. Without one, nothing tells that a rank has ended: so those that do not come are spoken to.
+void CoordinatorMachine::ask_later() {
+  if (joins_.size() < static_cast<std::size_t>(identity_.world_size)) effects_.emplace_back(StartTimer{Timer::kProbe, kAskAfter});
+}
+
+void CoordinatorMachine::ask_absent_ranks() {
+  if (joins_.count(identity_.rank) == 0) return;
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joins_.count(rank) == 0 && refused_.count(rank) == 0 && down_.count(rank) == 0) ask_standing(rank);
+}
+
+}  // namespace cairn::protocol

@@ -1,0 +1,168 @@
+// Nobody waits for ranks that have ended or cannot be reached; whoever is waited for is named while the wait goes on.
+#include "steps.hpp"
+
+namespace cairn::test {
+namespace {
+
+using protocol::Standing;
+using protocol::StandingKind;
+
+PeerDown refused_by(int rank, std::string why = "nobody listens there") {
+  PeerDown down = lost(rank, std::move(why));
+  down.unopened = true;
+  return down;
+}
+
+// Of these effects, the timer of this name that was started last.
+std::optional<Duration> started(const Effects& effects, Timer timer) {
+  std::optional<Duration> after;
+  for (const auto& start : all_of<StartTimer>(effects))
+    if (start.timer == timer) after = start.after;
+  return after;
+}
+
+TEST_CASE("the ranks that have not joined a second after the coordinator are asked, once each") {
+  CoordinatorSteps coordinator(5);
+  CHECK_FALSE(started(coordinator.receive(3, join_of(1, Operation::kSave, 0, 5), 0), Timer::kProbe));
+  const auto joined = coordinator.receive(0, join_of(1, Operation::kSave, 0, 5), 0);
+  REQUIRE(started(joined, Timer::kProbe));
+  CHECK(*started(joined, Timer::kProbe) == std::chrono::seconds(1));
+  const auto asked = sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe}));
+  REQUIRE(asked.size() == 3);
+  std::set<int> whom;
+  for (const auto& [rank, ask] : asked) whom.insert(rank);
+  CHECK(whom == std::set<int>{1, 2, 4});
+  // A rank that is there, and has not called yet, goes on.
+  Standing absent;
+  absent.inquiry = asked[0].second.inquiry;
+  CHECK(coordinator.receive(1, absent, 0).empty());
+  int more = 0;
+  for (const int rank : {1, 2, 4})
+    more += static_cast<int>(sent<AskStanding>(coordinator.receive(rank, join_of(1, Operation::kSave, 0, 5), 0)).size());
+  CHECK(more == 0);
+}
+
+TEST_CASE("a call that all ranks join at once asks nobody") {
+  CoordinatorSteps coordinator(3);
+  coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.receive(2, join_of(1, Operation::kSave, 0, 3), 0);
+  const auto effects = coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
+  CHECK(sent<Begin>(effects).size() == 3);
+  CHECK(sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe})).empty());
+}
+
+TEST_CASE("a rank to which no connection can be made while others join is lost at once, with the reason") {
+  CoordinatorSteps coordinator(3);
+  coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
+  coordinator.step(TimerFired{Timer::kProbe});
+  const auto effects = coordinator.step(refused_by(2));
+  CHECK(sent<AskStanding>(effects).empty());
+  const auto told = sent<Outcome>(effects);
+  REQUIRE(told.size() == 2);
+  CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
+  CHECK(told[0].second.failures.at(2).kind == FailureKind::kLost);
+  CHECK(told[0].second.failures.at(2).what.find("nobody listens there") != std::string::npos);
+}
+
+TEST_CASE("a rank that has ended before anybody spoke to it is lost, without any deadline of the call") {
+  for (const int coordinator : {0, 1, 3}) {
+    for (unsigned seed = 0; seed < 50; ++seed) {
+      CAPTURE(seed);
+      MachineWorld world(4, seed);
+      world.vanish(2);
+      for (const int rank : {0, 1, 3}) world.start(rank, call_of(1, Operation::kSave, coordinator));
+      REQUIRE(world.run());
+      for (const int rank : {0, 1, 3}) {
+        REQUIRE(world.finished(rank).size() == 1);
+        CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{2});
+        CHECK(world.finished(rank)[0].failures.at(2).kind == FailureKind::kLost);
+      }
+      CHECK(world.passed() < std::chrono::seconds(2));
+    }
+  }
+}
+
+TEST_CASE("a coordinator does not take the outcome of an attempt for that of a call that has not begun") {
+  CoordinatorSteps coordinator(2);
+  coordinator.receive(0, join_of(2), 0);
+  const auto asked = sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe}));
+  REQUIRE(asked.size() == 1);
+  Standing answer;
+  answer.inquiry = asked[0].second.inquiry;
+  answer.kind = StandingKind::kEnded;
+  answer.ending = make_ending({}, Committed::kYes, "an earlier one");
+  CHECK(sent<Outcome>(coordinator.receive(1, answer, 7)).empty());
+  CHECK(sent<Begin>(coordinator.receive(1, join_of(2), 0)).size() == 2);
+}
+
+TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, and the map says why") {
+  for (const int coordinator : {0, 2}) {
+    for (unsigned seed = 0; seed < 100; ++seed) {
+      CAPTURE(seed);
+      MachineWorld world(5, seed);
+      const int cut_off = (coordinator + 1 + static_cast<int>(seed % 4)) % 5;
+      world.block(coordinator, cut_off);
+      world.start(call_of(1, seed % 2 ? Operation::kSave : Operation::kLoad, coordinator));
+      REQUIRE(world.run());
+      for (int rank = 0; rank < 5; ++rank) {
+        REQUIRE(world.finished(rank).size() == 1);
+        const FailureMap& failures = world.finished(rank)[0].failures;
+        CHECK(failures == world.finished(coordinator)[0].failures);
+        CHECK(ranks_of(failures) == std::set<int>{cut_off});
+        CHECK(failures.at(cut_off).kind == FailureKind::kLost);
+        CHECK(failures.at(cut_off).what.find("no route to host") != std::string::npos);
+      }
+      CHECK(world.passed() < std::chrono::seconds(2));
+    }
+  }
+}
+
+TEST_CASE("a rank whose coordinator could not be reached turns to the successors without trying it again") {
+  RankSteps rank(3, 5);
+  rank.step(call_of(1));
+  const auto appeals = sent<Standing>(rank.step(refused_by(0)));
+  REQUIRE(appeals.size() == 1);
+  CHECK(appeals[0].first == 1);
+}
+
+TEST_CASE("while ranks are waited for to join, a warning names them: after ten seconds, then ever more seldom") {
+  CoordinatorSteps coordinator(9);
+  auto effects = coordinator.receive(0, join_of(1, Operation::kSave, 0, 9), 0);
+  for (const int rank : {1, 2, 4, 5, 6, 8}) coordinator.receive(rank, join_of(1, Operation::kSave, 0, 9), 0);
+  REQUIRE(started(effects, Timer::kWaiting));
+  CHECK(*started(effects, Timer::kWaiting) == std::chrono::seconds(10));
+  std::vector<std::string> warnings;
+  std::vector<int> seconds;
+  for (int i = 0; i < 5; ++i) {
+    effects = coordinator.step(TimerFired{Timer::kWaiting});
+    REQUIRE(all_of<Warn>(effects).size() == 1);
+    warnings.push_back(all_of<Warn>(effects)[0].what);
+    seconds.push_back(static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(*started(effects, Timer::kWaiting)).count()));
+  }
+  CHECK(warnings[0] ==
+        "waiting for ranks 3, 7 to join the save of \"step_1\" (its call 1) by checkpointer \"main\": 10 s of 600 s");
+  CHECK(warnings[1].find("20 s of 600 s") != std::string::npos);
+  CHECK(warnings[4].find("160 s of 600 s") != std::string::npos);
+  CHECK(seconds == std::vector<int>{10, 20, 40, 80, 160});
+  coordinator.receive(3, join_of(1, Operation::kSave, 0, 9), 0);
+  coordinator.receive(7, join_of(1, Operation::kSave, 0, 9), 0);
+  // In a phase: only if some are done with it.
+  CHECK(all_of<Warn>(coordinator.step(TimerFired{Timer::kWaiting})).empty());
+  for (int rank = 0; rank < 8; ++rank) coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
+  effects = coordinator.step(TimerFired{Timer::kWaiting});
+  REQUIRE(all_of<Warn>(effects).size() == 1);
+  CHECK(all_of<Warn>(effects)[0].what.find("waiting for rank 8 to end the local_plan phase of the save of \"step_1\"") == 0);
+  CHECK(all_of<Warn>(effects)[0].what.find("20 s of 3600 s") != std::string::npos);
+}
+
+TEST_CASE("nobody is warned of once the ranks are not waited for any more") {
+  CoordinatorSteps coordinator(2);
+  coordinator.finish(1);
+  CHECK(was_ignored(coordinator.step(TimerFired{Timer::kWaiting})));
+  CoordinatorSteps alone(1);
+  CHECK_FALSE(started(alone.join(1), Timer::kWaiting));
+}
+
+}  // namespace
+}  // namespace cairn::test
