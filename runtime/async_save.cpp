@@ -72,16 +72,28 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     parts_.order->turns.end(parts_.number);
     throw;
   }
-  for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
-    if (cancellation) heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
-  executor_.run_until([this] { return described_; });
-  if (!staging_) end_staging();
   try {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([self] { self->serve(); });
-    pthread_setname_np(thread_.native_handle(), "cairn-save");
-  } catch (const std::system_error&) {
-    serve();  // no thread is to be had: the caller does it all
+    for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
+      if (cancellation)
+        heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+    executor_.run_until([this] { return described_; });
+    if (!staging_) end_staging();
+    try {
+      const SignalsBlocked blocked;
+      thread_ = std::thread([self] { self->serve(); });
+      pthread_setname_np(thread_.native_handle(), "cairn-save");
+    } catch (const std::system_error&) {
+      serve();  // no thread is to be had: the caller does it all
+    }
+  } catch (...) {
+    // Out of memory. The call runs, and its hooks refer to this object: they end first.
+    parts_.options.on_done = nullptr;  // the caller is told by what is thrown
+    try {
+      request_end(ticket, "the asynchronous save could not be started");
+    } catch (...) {  // then it ends as it would have
+    }
+    serve();
+    throw;
   }
   if (parts_.options.staging.block_on_staging) wait_staged(std::nullopt);
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -171,6 +172,38 @@ TEST_CASE("handles: asked, waited for and cancelled by many threads, while the t
       CHECK(torch::equal(loaded.at(key).tensor(), state_of_round(last_saved).at(key).tensor()));
     forget_memory("handles");
   }
+}
+
+TEST_CASE("handles: a save whose beginning throws has ended when the call returns") {
+  DirectRuntime runtime;
+  AsyncSave::Parts parts;
+  parts.start = [&](SaveCall call, std::function<void(Outcome)> done) { return runtime.save(std::move(call), std::move(done)); };
+  int ends = 0;
+  parts.end = [&](const std::string&, std::uint64_t, const std::string&) {
+    if (ends++ == 0) throw std::bad_alloc();
+    runtime.cancel();
+  };
+  parts.order = std::make_shared<SaveOrder>();
+  parts.checkpoint_id = "mem://handles/begins";
+  parts.planner = std::make_shared<DefaultSavePlanner>();
+  parts.writer = std::make_shared<CheckpointWriter>();
+  parts.stager = std::make_shared<DefaultStager>();
+  bool told = false;
+  parts.options.on_done = [&](std::exception_ptr) { told = true; };
+  parts.number = 1;
+  Cancellation cancelled;  // so that watching it ends the save at once
+  cancelled.cancel("no longer needed");
+  parts.cancellation = cancelled;
+  const StateDict state = state_of_round(0);
+  auto save = std::make_shared<AsyncSave>(parts);
+  SaveCall call;
+  call.checkpoint_id = parts.checkpoint_id;
+  CHECK_THROWS_AS(save->begin(std::move(call), [&](const std::vector<std::string>&) { return state; }), std::bad_alloc);
+  CHECK(save->done());
+  CHECK(ends == 2);
+  CHECK_FALSE(told);
+  save.reset();
+  forget_memory("handles");
 }
 
 }  // namespace
