@@ -3,6 +3,7 @@
 #include <string>
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -30,6 +31,17 @@ bool is_captured(const c10::Device&) { return false; }
 }  // namespace
 
 bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
+
+std::vector<c10::Device> cuda_devices_in_use() {
+  std::vector<c10::Device> used;
+  if (!at::globalContext().hasCUDA() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
+  const auto count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    if (at::detail::getCUDAHooks().hasPrimaryContext(index)) used.emplace_back(c10::DeviceType::CUDA, index);
+  }
+  return used;
+}
 
 c10::Stream SideStreams::of(const c10::Device& device) {
   const auto key = std::make_pair(device.type(), device.index());

@@ -4,6 +4,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/global_plan_memo.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>
@@ -22,12 +23,13 @@ std::uint64_t content_hash(const Bytes& bytes) {
   return hash;
 }
 
-TensorProperties properties_of(const torch::Tensor& tensor) {
+TensorProperties properties_of(const torch::Tensor& tensor, bool uses_cuda) {
   TensorProperties properties;
   properties.dtype = *dtype_of(tensor.scalar_type());
   properties.requires_grad = tensor.requires_grad();
-  // Asking a build without CUDA, or about a device tensor, throws in some versions.
-  properties.pin_memory = tensor.is_cpu() && at::globalContext().hasCUDA() && tensor.is_pinned();
+  // Asking a build without CUDA, or about a device tensor, throws in some versions. No memory is page-locked in a process that has not used
+  // CUDA.
+  properties.pin_memory = uses_cuda && tensor.is_cpu() && tensor.is_pinned();
   return properties;
 }
 
@@ -60,12 +62,12 @@ struct DefaultSavePlanner::Implementation {
     return "";
   }
 
-  void add_sharded(const ShardedTensor& sharded, const WriteItem& common, SavePlan& plan) const {
+  void add_sharded(const ShardedTensor& sharded, const WriteItem& common, bool uses_cuda, SavePlan& plan) const {
     const bool has_elements = volume(sharded.size()) != 0;
     for (const LocalShard& shard : sharded.local_shards()) {
       WriteItem item = common;
       item.type = WriteItemType::kShard;
-      item.properties = properties_of(shard.tensor);
+      item.properties = properties_of(shard.tensor, uses_cuda);
       item.size = sharded.size();
       // A tensor without elements is one chunk, the same on all ranks; of others, empty parts are not worth an item.
       item.chunk = has_elements ? Box{shard.offsets, extents_of(shard.tensor.sizes())} : Box::whole(sharded.size());
@@ -79,6 +81,7 @@ struct DefaultSavePlanner::Implementation {
     SavePlan plan;
     std::string unsupported;
     std::uint64_t kept = 0;
+    const bool uses_cuda = !cuda_devices_in_use().empty();
     for (Leaf& leaf : leaves) {
       const Value& value = leaf.entry.value;
       std::string reason = why_not(value);
@@ -106,11 +109,11 @@ struct DefaultSavePlanner::Implementation {
       item.per_rank = value.is_per_rank();
       if (options.flatten_state_dict) plan.mappings.emplace_back(item.name, leaf.entry.path);
       if (value.is_sharded()) {
-        add_sharded(value.sharded(), item, plan);
+        add_sharded(value.sharded(), item, uses_cuda, plan);
       } else {
         if (value.is_tensor()) {
           item.type = WriteItemType::kTensor;
-          item.properties = properties_of(value.tensor());
+          item.properties = properties_of(value.tensor(), uses_cuda);
           item.size = extents_of(value.tensor().sizes());
           item.chunk = Box::whole(item.size);
         }

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -189,10 +190,8 @@ void TensorBytes::write(std::uint64_t first, ByteSpan source) const {
 
 CurrentStreams CurrentStreams::capture() {
   CurrentStreams current;
-  if (!at::globalContext().hasCUDA() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return current;
-  const c10::impl::VirtualGuardImpl devices(c10::DeviceType::CUDA);
-  for (c10::DeviceIndex device = 0; device < devices.deviceCount(); ++device)
-    current.streams_.push_back(devices.getStream(c10::Device(c10::DeviceType::CUDA, device)));
+  for (const c10::Device& device : cuda_devices_in_use())
+    current.streams_.push_back(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device));
   return current;
 }
 
