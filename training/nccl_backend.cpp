@@ -1,4 +1,5 @@
-#include <cstdlib>
+#include <atomic>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -6,6 +7,27 @@
 
 namespace cairn::training {
 namespace {
+
+// c10d would end the process when a collective fails or is late, or keep its threads, which the group waits for, busy with reports of it for
+// minutes; ProcessGroup says what happened instead. Other groups of the process are as the environment has them.
+class OwnNcclGroup : public c10d::ProcessGroupNCCL {
+ public:
+  OwnNcclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options)
+      : ProcessGroupNCCL(store, rank, size, std::move(options)) {
+    asyncErrorHandling_ = c10d::NoHandling;  // read by its watchdog when a collective has failed: there is none yet
+    end_monitor(*this, 0);
+  }
+
+ private:
+  // The thread that ends the process if the watchdog stands still, and writes reports when collectives fail.
+  template <class Group>
+  static auto end_monitor(Group& group, int) -> decltype(group.heartbeatMonitor_->stop()) {
+    return group.heartbeatMonitor_->stop();
+  }
+  // LibTorch before 2.8 has no handle of it: it obeys TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT alone.
+  template <class Group>
+  static void end_monitor(Group&, long) {}
+};
 
 class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
  public:
@@ -35,14 +57,9 @@ class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
 
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout) {
-  // c10d would end the process when a collective fails or is late, or keep its threads, which the group waits for, busy with reports of
-  // it for minutes; ProcessGroup says what happened instead.
-  for (const char* const behaviour :
-       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_DUMP_ON_TIMEOUT"})
-    setenv(behaviour, "0", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = 2 * timeout;  // not before ProcessGroup itself
-  return std::make_unique<NcclBackend>(c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, std::move(options)));
+  return std::make_unique<NcclBackend>(c10::make_intrusive<OwnNcclGroup>(store, rank, size, std::move(options)));
 }
 
 }  // namespace cairn::training

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each folder includes only folders below it, and only the libraries that it may know."""
+"""Each folder includes only folders below it, and only the libraries that it may know; none changes the environment."""
 
 import re
 
@@ -62,9 +62,18 @@ def public_faults(names):
                 yield f"{name}:{line}: a public header includes {included}"
 
 
+def environment_faults(path):
+    """The environment is the trainer's: other threads read it, and other libraries obey it."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = re.search(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(", line.split("//", 1)[0])
+        if found:
+            yield f"{relative(path)}:{number}: calls {found[1]}: the library must not change the environment"
+
+
 def main():
     paths = [path for folder in FOLDERS if (ROOT / folder).is_dir() for path in sources(folder, ".hpp", ".cpp")]
     faults = [fault for path in paths for fault in faults_of(path)]
+    faults += [fault for path in paths for fault in environment_faults(path)]
     faults += public_faults(public_headers())
     finish("layers", faults, len(paths))
 
