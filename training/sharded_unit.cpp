@@ -60,8 +60,13 @@ std::vector<torch::Tensor> ShardedUnit::make(const torch::nn::Module& module, co
   std::shared_ptr<ShardedUnit> unit(new ShardedUnit(module, mesh, options, group));
   std::vector<torch::Tensor> shards;
   for (const FoundParameter& parameter : found) shards.push_back(unit->add(parameter));
-  group->add(unit);
+  group->add(*unit);
   return shards;
+}
+
+ShardedUnit::~ShardedUnit() {
+  set_gathered_bytes(0);
+  group()->remove(*this);
 }
 
 torch::Tensor ShardedUnit::add(const FoundParameter& found) {
@@ -151,7 +156,8 @@ void ShardedUnit::use() {
   if (in_backward_pass()) {
     group->note_backward();
     group->note_turn(*this);
-    at_work_ = used_ = true;
+    at_work_ = true;
+    if (!std::exchange(used_, true) && reduces() && !late_) group->note_used(*this);
   }
   group->free_others(*this);
   gather();
@@ -263,13 +269,15 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
 void ShardedUnit::gather() {
   if (gathered_) return;
   if (!gathering_) begin_gathering();
-  memory_.gathered = 0;
+  set_gathered_bytes(0);
   const std::vector<torch::Tensor> memories = end_gathering();
+  std::int64_t bytes = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     set_memory(parameters_[i].full, memories[i]);
     if (shard_group_.size() > 1 || memories[i].data_ptr() != shard(i).data_ptr())
-      memory_.gathered += static_cast<std::int64_t>(memories[i].nbytes());
+      bytes += static_cast<std::int64_t>(memories[i].nbytes());
   }
+  set_gathered_bytes(bytes);
   gathered_ = true;
   ++memory_.gathers;
   group()->note_gathered(*this);
@@ -278,23 +286,30 @@ void ShardedUnit::gather() {
 void ShardedUnit::prefetch() {
   if (gathered_ || gathering_) return;
   begin_gathering();
-  memory_.gathered = static_cast<std::int64_t>(gathering_->parts.nbytes());
+  set_gathered_bytes(static_cast<std::int64_t>(gathering_->parts.nbytes()));
 }
 
 void ShardedUnit::drop_prefetched() {
   if (!gathering_) return;
   gathering_.reset();
-  memory_.gathered = 0;
+  set_gathered_bytes(0);
+}
+
+void ShardedUnit::set_gathered_bytes(std::int64_t bytes) {
+  group()->count_gathered(bytes - memory_.gathered);
+  memory_.gathered = bytes;
 }
 
 void ShardedUnit::free() {
   if (!gathered_ || pins_ > 0) return;
+  const auto alive = shared_from_this();  // the memory may hold the last of the shards
   for (const Parameter& parameter : parameters_) {
     // What got another memory meanwhile is reported by the next gathering.
     if (memory_owner(parameter.full) != nullptr) set_memory(parameter.full, {});
   }
   gathered_ = false;
-  memory_.gathered = 0;
+  set_gathered_bytes(0);
+  group()->note_freed(*this);
 }
 
 torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) const {

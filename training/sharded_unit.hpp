@@ -28,6 +28,9 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   static std::vector<torch::Tensor> make(const torch::nn::Module& module, const std::vector<FoundParameter>& found,
                                          const ProcessMesh& mesh, const FullyShardOptions& options,
                                          const std::shared_ptr<UnitGroup>& group);
+  ~ShardedUnit();
+  ShardedUnit(const ShardedUnit&) = delete;
+  ShardedUnit& operator=(const ShardedUnit&) = delete;
 
   // Called around each operation that reads a parameter.
   void pin() { ++pins_; }
@@ -125,6 +128,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   std::int64_t bytes_per_rank(const Parameter& parameter) const;  // in messages
   void begin_gathering();
   std::vector<torch::Tensor> end_gathering();
+  void set_gathered_bytes(std::int64_t bytes);
   void follow_requires_grad(Parameter& parameter);
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);

@@ -62,6 +62,7 @@ void ShardedUnit::begin_complete_buckets() {
 
 void ShardedUnit::finish_backward() {
   at_work_ = used_ = false;
+  group()->note_finished(*this);
   gradients_come_ = 0;
   for (Parameter& parameter : parameters_) parameter.gradient_came = false;
   if (gradient_sync_ && gradients_expected() > 0) {
@@ -72,6 +73,7 @@ void ShardedUnit::finish_backward() {
       if (buckets_begun_ == 0) make_buckets();
       while (buckets_begun_ < buckets_.size()) reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
       buckets_begun_ = 0;
+      group()->note_reducing(*this);
     }
     stand_in_for_gradients();
   }
@@ -80,6 +82,7 @@ void ShardedUnit::finish_backward() {
 
 void ShardedUnit::abandon_backward() {
   at_work_ = used_ = false;
+  group()->note_finished(*this);
   gradients_come_ = 0;
   pins_ = 0;
   reductions_.clear();

@@ -46,23 +46,41 @@ std::vector<float> put_gradients(const std::vector<UnitPointer>& units, const st
   return {next, end};
 }
 
+template <class Element>
+void append(std::vector<Element>& to, std::vector<Element>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+  from.clear();
+}
+
+void take_off(std::vector<ShardedUnit*>& list, const ShardedUnit& unit) {
+  list.erase(std::remove(list.begin(), list.end(), &unit), list.end());
+}
+
 }  // namespace
 
 std::shared_ptr<UnitGroup> UnitGroup::current() { return merged_into_ ? merged_into_->current() : shared_from_this(); }
 
 void UnitGroup::merge_into(const std::shared_ptr<UnitGroup>& other) {
   if (other.get() == this) return;
-  other->units_.insert(other->units_.end(), units_.begin(), units_.end());
-  other->wrapped_.insert(other->wrapped_.end(), wrapped_.begin(), wrapped_.end());
-  units_.clear();
+  append(other->units_, units_);
+  append(other->gathered_, gathered_);
+  append(other->wrapped_, wrapped_);
+  other->gathered_bytes_ += std::exchange(gathered_bytes_, 0);
   merged_into_ = other;
 }
 
-std::vector<std::shared_ptr<ShardedUnit>> UnitGroup::units() const {
-  std::vector<std::shared_ptr<ShardedUnit>> alive;
-  for (const auto& weak : units_) {
-    if (auto unit = weak.lock()) alive.push_back(std::move(unit));
+void UnitGroup::remove(ShardedUnit& unit) {
+  for (auto* const list : {&units_, &gathered_, &used_, &reducing_}) take_off(*list, unit);
+  for (Order* const order : {&forward_, &backward_}) {
+    std::replace(order->last.begin(), order->last.end(), &unit, static_cast<ShardedUnit*>(nullptr));
+    std::replace(order->now.begin(), order->now.end(), &unit, static_cast<ShardedUnit*>(nullptr));
   }
+}
+
+std::vector<UnitPointer> UnitGroup::units() const {
+  std::vector<UnitPointer> alive;
+  alive.reserve(units_.size());
+  for (ShardedUnit* const unit : units_) alive.push_back(unit->shared_from_this());
   return alive;
 }
 
@@ -102,24 +120,25 @@ void UnitGroup::note_backward() {
 }
 
 void UnitGroup::free_others(const ShardedUnit& unit) {
-  for (const auto& other : units()) {
-    if (other.get() != &unit && other->is_gathered() && !other->encloses(unit) && !other->keeps_until_backward()) other->free();
+  for (std::size_t i = gathered_.size(); i-- > 0;) {
+    ShardedUnit& other = *gathered_[i];
+    if (&other != &unit && !other.encloses(unit)) other.free();  // which takes it off the list, unless it is pinned
   }
 }
 
-bool UnitGroup::is_alone(const ShardedUnit& unit) const {
-  const auto alive = units();
-  return alive.size() == 1 && alive.front().get() == &unit;
-}
+void UnitGroup::note_finished(ShardedUnit& unit) { take_off(used_, unit); }
 
 void UnitGroup::note_turn(const ShardedUnit& unit) {
   if (turn_ == &unit) return;
   turn_ = &unit;
-  const auto alive = units();
-  for (const auto& other : alive) other->advance_reductions();  // those that were begun at earlier turns
-  for (const auto& other : alive) {
-    if (other.get() != &unit && other->was_used() && other->reduces() && !other->is_late() && !other->encloses(unit))
-      other->finish_backward();
+  for (ShardedUnit* const other : std::exchange(reducing_, {})) other->advance_reductions();  // those that were begun at earlier turns
+  for (std::size_t i = 0; i < used_.size();) {
+    ShardedUnit& other = *used_[i];
+    if (&other == &unit || other.encloses(unit)) {
+      ++i;
+    } else {
+      other.finish_backward();  // which takes it off the list
+    }
   }
 }
 
@@ -136,23 +155,18 @@ ShardedUnit* UnitGroup::Order::next_after(ShardedUnit& unit) {
 }
 
 void UnitGroup::note_gathered(ShardedUnit& unit) {
+  if (!unit.keeps_until_backward()) gathered_.push_back(&unit);
   if (in_scope() && unit.prefetches()) {
     ShardedUnit* const next = (in_backward_ ? backward_ : forward_).next_after(unit);
-    for (const auto& alive : units()) {
-      if (alive.get() == next) alive->prefetch();
-    }
+    if (next != nullptr) next->prefetch();
   }
-  note_memory();
+  gathered_peak_ = std::max(gathered_peak_, gathered_bytes_);
 }
+
+void UnitGroup::note_freed(ShardedUnit& unit) { take_off(gathered_, unit); }
 
 void UnitGroup::drop_prefetched() {
   for (const auto& unit : units()) unit->drop_prefetched();
-}
-
-void UnitGroup::note_memory() {
-  std::int64_t gathered = 0;
-  for (const auto& unit : units()) gathered += unit->memory().gathered;
-  gathered_peak_ = std::max(gathered_peak_, gathered);
 }
 
 void UnitGroup::end_backward() {
@@ -190,11 +204,13 @@ void UnitGroup::end_backward() {
   if (!again.empty()) put_gradients(again, {});
   drop_prefetched();
   for (const auto& unit : alive) unit->free();  // also within a forward call: an optimizer may follow
+  reducing_.clear();
   in_backward_ = false;
 }
 
 void UnitGroup::abandon_backward() {
   for (const auto& unit : units()) unit->abandon_backward();
+  reducing_.clear();
   in_backward_ = false;
 }
 

@@ -29,7 +29,9 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   // Follows the groups that this one was merged into.
   std::shared_ptr<UnitGroup> current();
   void merge_into(const std::shared_ptr<UnitGroup>& other);
-  void add(const std::shared_ptr<ShardedUnit>& unit) { units_.push_back(unit); }
+  void add(ShardedUnit& unit) { units_.push_back(&unit); }
+  void remove(ShardedUnit& unit);  // by its destructor
+  // In the order in which they were wrapped. O(units): for what happens once a pass, never for an operation.
   std::vector<std::shared_ptr<ShardedUnit>> units() const;
   void note_wrapped(const torch::nn::Module& module) { wrapped_.push_back(&module); }
   bool has_wrapped(const torch::nn::Module& module) const;
@@ -44,18 +46,24 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   bool in_backward() const { return in_backward_; }
   // Frees units that neither are `unit` nor enclose it.
   void free_others(const ShardedUnit& unit);
-  bool is_alone(const ShardedUnit& unit) const;
+  bool is_alone(const ShardedUnit& unit) const { return units_.size() == 1 && units_.front() == &unit; }
 
   // To be called when `unit` has been gathered: begins to gather what is likely to be next.
   void note_gathered(ShardedUnit& unit);
-  void note_memory();
+  void note_freed(ShardedUnit& unit);
+  // To be called at the first use of a unit in a backward pass, if its gradients are to be reduced when the next turn comes; and when
+  // they are.
+  void note_used(ShardedUnit& unit) { used_.push_back(&unit); }
+  void note_finished(ShardedUnit& unit);
+  void note_reducing(ShardedUnit& unit) { reducing_.push_back(&unit); }  // the next turn advances its reductions
+  void count_gathered(std::int64_t bytes) { gathered_bytes_ += bytes; }  // `bytes` more, or fewer
   std::int64_t gathered_peak() const { return gathered_peak_; }
-  void reset_peak() { gathered_peak_ = 0, note_memory(); }
+  void reset_peak() { gathered_peak_ = gathered_bytes_; }
 
  private:
   // In which order units are gathered in one kind of scope.
   struct Order {
-    std::vector<ShardedUnit*> last;  // to compare with, never to follow before `units` has said that it lives
+    std::vector<ShardedUnit*> last;  // null: a unit that is gone
     std::vector<ShardedUnit*> now;
     bool as_last = true;  // so far
 
@@ -67,13 +75,18 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   void abandon_backward();  // an earlier pass that threw
 
   std::shared_ptr<UnitGroup> merged_into_;
-  std::vector<std::weak_ptr<ShardedUnit>> units_;
+  // Each unit takes itself off these lists when it is destroyed. An operation reads all but the first.
+  std::vector<ShardedUnit*> units_;
+  std::vector<ShardedUnit*> gathered_;  // without those that keep what is gathered until backward
+  std::vector<ShardedUnit*> used_;      // in this backward pass, in this order, and not finished since
+  std::vector<ShardedUnit*> reducing_;  // since the last turn
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
   bool in_backward_ = false;
   std::uint64_t passes_ = 0;           // backward passes that have begun
   const ShardedUnit* turn_ = nullptr;  // in this backward pass; to compare with
   Order forward_, backward_;
+  std::int64_t gathered_bytes_ = 0;  // of all units, just now
   std::int64_t gathered_peak_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 
@@ -119,6 +120,28 @@ TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: 
     // The unit goes with its last shard.
     CHECK((cast.says("was cast") || cast.says("has lost its shards")));
   });
+}
+
+TEST_CASE("fully_shard: what an operation of a model asks for does not grow with the number of units") {
+  for (const int ranks : {1, 2}) {
+    on_ranks(ranks, [](const ProcessGroup& group) {
+      const ProcessMesh mesh(group);
+      const auto bytes_per_unit = [&](std::size_t units) {
+        auto model = model_of<Chain>(std::vector<std::int64_t>(units + 1, 2));
+        for (auto& layer : model->layers) fully_shard(*layer, mesh);
+        fully_shard(model, mesh);
+        const torch::Tensor input = input_of(2, 2);
+        model(input).sum().backward();
+        model->zero_grad();
+        const AllocationMeter meter;
+        model(input).sum().backward();
+        return static_cast<double>(meter.bytes()) / static_cast<double>(units);
+      };
+      const std::size_t many = group.size() == 1 ? 1024 : 256;
+      const double of_few = bytes_per_unit(16), of_many = bytes_per_unit(many);
+      CHECK(of_many <= 1.5 * of_few);
+    });
+  }
 }
 
 TEST_CASE("fully_shard: a rank that does not use the model is named by the others in time") {
