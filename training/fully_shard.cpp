@@ -275,7 +275,7 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.push_back(parameter.grad());
     if (parameter.grad().numel() == 0) continue;
-    const torch::Tensor norm = norm_of(parameter.grad(), norm_type);
+    const torch::Tensor norm = norm_of(local_tensor(parameter.grad()), norm_type);
     part.norms.push_back(part.norms.empty() ? norm : norm.to(part.norms.front().device()));
   }
   torch::Tensor norms = torch::zeros({1}, torch::kDouble);
@@ -310,6 +310,11 @@ void check_is_shard(const torch::Tensor& shard, const char* what) {
 torch::Tensor full_tensor(const torch::Tensor& shard) {
   check_is_shard(shard, "full_tensor");
   return whole_like(shard, shard.detach());
+}
+
+torch::Tensor local_tensor(const torch::Tensor& shard) {
+  check_is_shard(shard, "local_tensor");
+  return without_sharded_mark(shard);
 }
 
 torch::Tensor full_grad(const torch::Tensor& shard) {

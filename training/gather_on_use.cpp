@@ -1,8 +1,11 @@
 #include <cairn/training/gather_on_use.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include <ATen/core/DimVector.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -43,13 +46,25 @@ std::shared_ptr<ShardedUnit> unit_of(const MemoryOwner& owner) {
   return unit;
 }
 
-// The units whose parameters an operation reads, each once.
 using Units = std::vector<std::shared_ptr<ShardedUnit>>;
 
-void note(const torch::Tensor& tensor, bool written, bool reads, const c10::FunctionSchema& schema, Units& units) {
+// What an operation is given of sharded parameters.
+struct Given {
+  Units units;  // whose parameters it reads, each once
+  // The sizes of shards, their gradients, and what was computed from those.
+  c10::SmallVector<at::DimVector, 2> parts;
+  std::shared_ptr<const MemoryOwner> part;  // the first that has a name; may be null
+  bool in_list = false;                     // parts are elements of a list
+};
+
+void note(const torch::Tensor& tensor, bool written, bool reads, const c10::FunctionSchema& schema, Given& given) {
   if (!tensor.defined() || !tensor.key_set().has(kShardedKey)) return;
   const Holder* const holder = holder_in(tensor);
-  if (holder == nullptr) return;
+  if (holder == nullptr || holder->owner->role == MemoryOwner::Role::kShard) {
+    given.parts.emplace_back(tensor.sizes());
+    if (holder != nullptr && !given.part) given.part = holder->owner;
+    return;
+  }
   const MemoryOwner& owner = *holder->owner;
   if (owner.role == MemoryOwner::Role::kGradient && (reads || written)) {
     refuse(owner.name, "has no gradient of its own (" + schema.name() +
@@ -63,10 +78,50 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
   }
   if (!reads) return;
   auto unit = unit_of(owner);
-  for (const auto& known : units) {
+  for (const auto& known : given.units) {
     if (known == unit) return;
   }
-  units.push_back(std::move(unit));
+  given.units.push_back(std::move(unit));
+}
+
+[[noreturn]] void refuse_on_parts(const c10::FunctionSchema& schema, const Given& given) {
+  throw Error(ErrorCode::kUnsupported,
+              schema.name() + " of " + (given.part ? "the sharded parameter \"" + given.part->name + '"' : "a shard or its gradient") +
+                  " would see this rank's part alone, and differ between ranks. Use training::clip_grad_norm for norms of gradients, "
+                  "full_tensor and full_grad for the whole, local_tensor for this rank's part");
+}
+
+bool has_prefix(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+bool has_suffix(const std::string& text, const std::string& suffix) {
+  return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+// Whether elements of the result may depend on several of the part's, although it has the part's size.
+bool mixes_elements(const c10::FunctionSchema& schema) {
+  for (const char* const product : {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}) {
+    if (schema.name() == product) return true;
+  }
+  if (schema.returns().empty()) return false;
+  const c10::TypeKind kind = schema.returns().front().type()->kind();
+  if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) return false;
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+    return argument.name() == "dim" || argument.name() == "dims" || argument.name() == "keepdim";
+  });
+}
+
+// Whether a tensor of size `part` may be an operand of one that makes `result` element by element.
+bool expands_to(at::IntArrayRef part, at::IntArrayRef result) {
+  if (part.size() > result.size()) return false;
+  const at::IntArrayRef last = result.slice(result.size() - part.size());
+  for (std::size_t dim = 0; dim < part.size(); ++dim) {
+    if (part[dim] != last[dim] && part[dim] != 1) return false;
+  }
+  return true;
+}
+
+bool has_room_for_parts(const torch::Tensor& tensor, const Given& given) {
+  return std::all_of(given.parts.begin(), given.parts.end(),
+                     [&](const at::DimVector& part) { return expands_to(part, tensor.sizes()); });
 }
 
 // Keeps units gathered for one operation.
@@ -92,27 +147,71 @@ class Uses {
   const Units& units_;
 };
 
+// The operation on parts that lies between these two is done element by element, or throws. What it makes is a part as well.
+void check_before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Given& given) {
+  if (mixes_elements(schema)) refuse_on_parts(schema, given);
+  const auto& arguments = schema.arguments();
+  const std::size_t first = stack.size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() == nullptr || !arguments[i].alias_info()->isWrite() || !stack[first + i].isTensor()) continue;
+    const torch::Tensor& written = stack[first + i].toTensor();
+    if (!written.defined() || written.numel() == 0 || written.key_set().has(kShardedKey)) continue;
+    if (given.in_list || !has_room_for_parts(written, given)) refuse_on_parts(schema, given);
+  }
+}
+
+void check_after(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Given& given) {
+  const auto& returns = schema.returns();
+  const std::size_t first = stack.size() - returns.size();
+  for (std::size_t i = 0; i < returns.size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) {
+      const torch::Tensor& result = value.toTensor();
+      if (!result.defined()) continue;
+      if (!has_room_for_parts(result, given)) refuse_on_parts(schema, given);
+      if (returns[i].alias_info() == nullptr) mark_as_sharded(result);
+    } else if (value.isTensorList()) {
+      for (const torch::Tensor& result : value.toTensorVector()) {
+        if (result.dim() == 0) refuse_on_parts(schema, given);
+        mark_as_sharded(result);
+      }
+    }
+  }
+}
+
 void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const bool reads = !makes_views(schema);
-  Units units;
+  Given given;
   const auto& arguments = schema.arguments();
   const std::size_t first = stack->size() - arguments.size();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
     const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     if (value.isTensor()) {
-      note(value.toTensor(), written, reads, schema, units);
+      note(value.toTensor(), written, reads, schema, given);
     } else if (value.isTensorList()) {
-      for (const torch::Tensor& tensor : value.toTensorVector()) note(tensor, written, reads, schema, units);
+      const std::size_t alone = given.parts.size();
+      for (const torch::Tensor& tensor : value.toTensorVector()) note(tensor, written, reads, schema, given);
+      given.in_list = given.in_list || given.parts.size() > alone;
     } else if (value.isList()) {  // of optional tensors
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) note(item.toTensor(), written, reads, schema, units);
+        if (item.isTensor()) note(item.toTensor(), written, reads, schema, given);
       }
     }
   }
-  const Uses uses(units);
-  operation.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey), stack);
+  const Uses uses(given.units);
+  const c10::DispatchKeySet after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
+  // Other libraries' operations know what they do; what is made like a part has none of its elements.
+  const std::string& name = schema.name();
+  const bool on_parts =
+      !given.parts.empty() && reads && has_prefix(name, "aten::") && !has_suffix(name, "_like") && !has_prefix(name, "aten::new_");
+  if (on_parts) check_before(schema, *stack, given);
+  // A comparison of parts with others is asked for as such; this one is made of several operations.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> comparing;
+  if (on_parts && name == "aten::allclose") comparing.emplace(kShardedKey);
+  operation.redispatchBoxed(after, stack);
+  if (on_parts) check_after(schema, *stack, given);
 }
 
 at::DataPtr data_with(std::unique_ptr<Holder> holder, void* data, at::Device device) {

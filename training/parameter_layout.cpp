@@ -10,6 +10,7 @@
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/sharded_unit.hpp>
+#include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
 namespace {
@@ -54,7 +55,8 @@ std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor) {
 
 torch::Tensor whole_like(const torch::Tensor& parameter, const torch::Tensor& local) {
   const auto unit = unit_behind(parameter);
-  torch::Tensor whole = unit ? unit->whole(memory_owner(parameter)->index, local) : local.clone();
+  const torch::Tensor part = without_sharded_mark(local);
+  torch::Tensor whole = unit ? unit->whole(memory_owner(parameter)->index, part) : part.clone();
   if (const auto parallel = parallel_behind(parameter))
     whole = DistributedTensor::from_local(whole, parallel->size, parallel->mesh, {Shard{parallel->dim}}).full_tensor();
   return whole;

@@ -110,6 +110,8 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
                                         {MemoryOwner::Role::kParameter, weak_from_this(), index, found.name}));
   mark_as_sharded(full);
   parameters_.push_back(std::move(parameter));
+  parameters_.back().is_cut = !groups_cutting(shard).empty();
+  if (parameters_.back().is_cut) mark_as_sharded(shard);
   if (full.requires_grad()) watch_gradient(index);
   return shard;
 }
@@ -233,7 +235,7 @@ void ShardedUnit::begin_gathering() {
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::ScalarType type = parameters_[i].full.scalar_type();
-    const torch::Tensor part = shard(i).detach().to(device()).view(-1);
+    const torch::Tensor part = without_sharded_mark(shard(i)).detach().to(device()).view(-1);
     const auto part_bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
     if (part_bytes > 0) own.narrow(0, offset, part_bytes).view(type).copy_(part);
     offset += bytes_per_rank(parameters_[i]);
@@ -253,7 +255,7 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     if (ranks == 1) {
-      memories.push_back(shard(i).detach().to(device()).to(parameter.full.scalar_type()));
+      memories.push_back(without_sharded_mark(shard(i)).detach().to(device()).to(parameter.full.scalar_type()));
       continue;
     }
     const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));

@@ -90,6 +90,15 @@ inline void mark_with(const torch::Tensor& tensor, c10::DispatchKey key) {
   impl->*member = (impl->*member).add(key);
 }
 inline void mark_as_sharded(const torch::Tensor& tensor) { mark_with(tensor, kShardedKey); }
+// `tensor`, or an alias of it that does not carry kShardedKey.
+inline torch::Tensor without_sharded_mark(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kShardedKey)) return tensor;
+  torch::Tensor alias = tensor.detach();
+  auto member = &OpenTensorImpl::key_set_;
+  c10::TensorImpl* const impl = alias.unsafeGetTensorImpl();
+  impl->*member = (impl->*member).remove(kShardedKey);
+  return alias;
+}
 
 inline torch::OrderedDict<std::string, torch::Tensor>& registered_parameters(torch::nn::Module& module) {
   auto member = &OpenModule::parameters_;

@@ -106,6 +106,7 @@ void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient)
   } else {
     held = gradient.to(own.scalar_type()).variable_data();  // part of a message, but no view: optimizers detach it in place
   }
+  if (parameters_[index].is_cut) mark_as_sharded(held);
 }
 
 void ShardedUnit::take_gradients_alone() {
@@ -116,6 +117,7 @@ void ShardedUnit::take_gradients_alone() {
     const torch::Tensor own = shard(i);
     if (own.defined() && !own.grad().defined() && gradient.options().type_equal(own.options())) {
       own.mutable_grad() = gradient.contiguous();
+      if (parameters_[i].is_cut) mark_as_sharded(own.grad());
     } else {
       put_gradient(i, gradient);
     }

@@ -1,5 +1,8 @@
 #include <cairn/tests/support/torch.hpp>
 
+#include <limits>
+#include <sstream>
+
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
@@ -119,6 +122,108 @@ TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: 
     CHECK(cast.code == ErrorCode::kPrecondition);
     // The unit goes with its last shard.
     CHECK((cast.says("was cast") || cast.says("has lost its shards")));
+  });
+}
+
+TEST_CASE("fully_shard: LibTorch's norms, sums and products of shards are refused and name Cairn's functions") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
+    fully_shard(model, mesh);
+    model(input_of(3, 4)).pow(2).sum().backward();
+    const std::vector<torch::Tensor> parameters = model->parameters();
+    const torch::Tensor parameter = parameters[0], gradient = parameter.grad();
+    const auto refused = [](const auto& call) {
+      const torch::NoGradGuard no_grad;
+      const Thrown thrown = thrown_by(call);
+      CHECK(thrown.code == ErrorCode::kUnsupported);
+      CHECK(thrown.says("training::clip_grad_norm"));
+      CHECK(thrown.says("local_tensor"));
+    };
+    for (const double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()})
+      refused([&] { torch::nn::utils::clip_grad_norm_(parameters, 1.0, norm_type); });
+    refused([&] { torch::nn::utils::parameters_to_vector(parameters); });
+    for (const torch::Tensor& tensor : {parameter, gradient, parameter.detach(), gradient.view({-1}), gradient * 2, gradient.clone()}) {
+      refused([&] { tensor.norm(); });
+      refused([&] { tensor.sum(); });
+      refused([&] { tensor.mean(); });
+      refused([&] { tensor.max(); });
+      refused([&] { tensor.pow(2).sum(); });
+      refused([&] { tensor.sum(0); });
+      refused([&] { tensor.sum(0, /*keepdim=*/true); });
+      refused([&] { tensor.softmax(0); });
+      refused([&] { at::linalg_vector_norm(tensor); });
+      refused([&] { torch::isfinite(tensor).all(); });
+      refused([&] { at::_foreach_norm({tensor}); });
+      refused([&] { torch::cat({tensor.reshape({-1})}); });
+    }
+    refused([&] { parameter.t().mm(parameter); });
+    refused([&] { torch::mse_loss(parameter, here(torch::zeros({3, 4}))); });
+    torch::optim::LBFGS whole_vector(parameters, torch::optim::LBFGSOptions(0.1));
+    const Thrown by_optimizer = thrown_by([&] {
+      whole_vector.step([&] {
+        const torch::AutoGradMode with_gradients(true);
+        const torch::Tensor loss = model(input_of(3, 4)).pow(2).sum();
+        loss.backward();
+        return loss;
+      });
+    });
+    CHECK(by_optimizer.code == ErrorCode::kUnsupported);
+
+    auto whole = model_of<Chain>(std::vector<std::int64_t>{4, 2});
+    FullyShardOptions not_cut;
+    not_cut.strategy = ShardingStrategy::kNoShard;
+    fully_shard(whole, mesh, not_cut);
+    whole(input_of(3, 4)).sum().backward();
+    CHECK(torch::nn::utils::clip_grad_norm_(whole->parameters(), 1e-3) > 0);
+    CHECK(whole->parameters()[0].norm().item<float>() > 0);
+
+    // What is done element by element, and what is asked for by name.
+    const torch::NoGradGuard no_grad;
+    std::ostringstream printed;
+    printed << parameter << gradient;
+    parameter.mul_(1);
+    gradient.add_(parameter, 0).clamp_(-1, 1);
+    torch::where(gradient > 0, gradient, parameter).sqrt().add_(1);
+    torch::nn::utils::clip_grad_value_(parameters, 0.5);
+    parameter.copy_(parameter.clone());
+    CHECK(parameter[0][0].item<float>() == training::local_tensor(parameter)[0][0].item<float>());
+    CHECK(here(torch::zeros({3, 4})).add_(gradient).sum().item<float>() == training::local_tensor(gradient).sum().item<float>());
+    CHECK(torch::zeros_like(parameter).sum().item<float>() == 0);
+    CHECK(parameter.new_zeros({2}).sum().item<float>() == 0);
+    torch::Tensor squares = training::local_tensor(gradient).pow(2).sum();
+    group.all_reduce(squares);
+    CHECK(squares.sqrt().item<float>() == doctest::Approx(training::full_grad(parameter).norm().item<float>()));
+    CHECK(training::full_tensor(parameter).norm().item<float>() > 0);
+    training::local_tensor(parameter).zero_();
+    CHECK(training::full_tensor(parameter).abs().max().item<float>() == 0);
+  });
+}
+
+TEST_CASE("fully_shard: LibTorch's optimizers train as they train the plain model") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const ProcessMesh mesh(group);
+    const auto check = [&](const auto& make_optimizer) {
+      auto plain = model_of<Chain>(std::vector<std::int64_t>{4, 5, 3, 2}), model = model_of<Chain>(std::vector<std::int64_t>{4, 5, 3, 2});
+      fully_shard(model, mesh);
+      auto of_plain = make_optimizer(plain->parameters()), optimizer = make_optimizer(model->parameters());
+      const torch::Tensor input = input_of(6, 4);
+      for (int step = 0; step < 5; ++step) {
+        of_plain.zero_grad();
+        optimizer.zero_grad();
+        plain(input).pow(2).mean().backward();
+        model(input).pow(2).mean().backward();
+        of_plain.step();
+        optimizer.step();
+      }
+      CHECK(largest_difference(whole_parameters(*plain), whole_parameters(*model)) < 1e-6);
+    };
+    using Parameters = std::vector<torch::Tensor>;
+    check([](const Parameters& p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01)); });
+    check([](const Parameters& p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.01).amsgrad(true)); });
+    check([](const Parameters& p) { return torch::optim::AdamW(p, torch::optim::AdamWOptions(0.01)); });
+    check([](const Parameters& p) { return torch::optim::RMSprop(p, torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true)); });
+    check([](const Parameters& p) { return torch::optim::Adagrad(p, torch::optim::AdagradOptions(0.01).weight_decay(0.01)); });
   });
 }
 
@@ -261,7 +366,7 @@ TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
     const auto expected = plain->parameters(), shards = model->parameters();
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const torch::Tensor rows = expected[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
-      CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
+      CHECK((training::local_tensor(shards[i].grad()) - rows).abs().max().item<double>() <= 1e-7);
     }
   });
 }
@@ -475,7 +580,7 @@ TEST_CASE(
       const auto whole = plain->parameters(), shards = model->parameters();
       for (std::size_t i = 0; i < shards.size(); ++i) {
         const torch::Tensor rows = whole[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
-        CHECK((shards[i].grad() - rows).abs().max().item<double>() <= 1e-7);
+        CHECK((training::local_tensor(shards[i].grad()) - rows).abs().max().item<double>() <= 1e-7);
         CHECK((training::full_grad(shards[i]) - whole[i].grad()).abs().max().item<double>() <= 1e-7);
       }
       for (const double type : {1.0, 3.0, std::numeric_limits<double>::infinity()}) {
