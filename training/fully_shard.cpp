@@ -212,8 +212,10 @@ std::vector<UnitPointer> units_in(const Module& module) {
 }
 
 std::shared_ptr<UnitGroup> group_in(const Module& module) {
-  const auto units = units_in(module);
-  return units.empty() ? nullptr : units.front()->group();
+  for (const auto& parameter : module.parameters()) {
+    if (const UnitPointer unit = unit_behind(parameter)) return unit->group();
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -258,35 +260,37 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
   // Of the parameters that are cut over the same ranks; in the parameters' order, which is the same on all ranks.
   struct Part {
     std::vector<ProcessGroup> groups;
+    at::Device device;                 // of the first parameter
     std::vector<torch::Tensor> norms;  // on their devices, so that the host waits for all at once
   };
   std::vector<Part> parts;
-  const auto part_of_groups = [&parts](const std::vector<ProcessGroup>& groups) -> Part& {
+  const auto part_of_groups = [&parts](const std::vector<ProcessGroup>& groups, at::Device device) -> Part& {
     const auto same = [](const ProcessGroup& a, const ProcessGroup& b) { return a.ranks() == b.ranks(); };
     for (Part& part : parts) {
       if (std::equal(part.groups.begin(), part.groups.end(), groups.begin(), groups.end(), same)) return part;
     }
-    return parts.emplace_back(Part{groups, {}});
+    return parts.emplace_back(Part{groups, device, {}});
   };
   std::vector<torch::Tensor> gradients;
   std::set<const void*> seen;
   for (const auto& parameter : module.parameters()) {
-    Part& part = part_of_groups(groups_cutting(parameter));
+    Part& part = part_of_groups(groups_cutting(parameter), parameter.device());
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.push_back(parameter.grad());
     if (parameter.grad().numel() == 0) continue;
     const torch::Tensor norm = norm_of(local_tensor(parameter.grad()), norm_type);
-    part.norms.push_back(part.norms.empty() ? norm : norm.to(part.norms.front().device()));
+    part.norms.push_back(norm.to(part.device));
   }
   torch::Tensor norms = torch::zeros({1}, torch::kDouble);
   for (const Part& part : parts) {
-    torch::Tensor norm = part.norms.empty() ? torch::zeros({1}, torch::kDouble) : norm_of(torch::cat(part.norms), norm_type).cpu();
+    const auto options = torch::TensorOptions(torch::kDouble).device(part.device);
+    torch::Tensor norm = part.norms.empty() ? torch::zeros({1}, options) : norm_of(torch::cat(part.norms), norm_type);
     for (const ProcessGroup& group : part.groups) {
-      torch::Tensor all = torch::empty({group.size()}, torch::kDouble);
+      torch::Tensor all = torch::empty({group.size()}, options);
       group.all_gather(all, norm);
       norm = norm_of(all, norm_type);
     }
-    norms = torch::cat({norms, norm});
+    norms = torch::cat({norms, norm.cpu()});
   }
   const double total = norm_of(norms, norm_type).item<double>();
   const double factor = max_norm / (total + 1e-6);

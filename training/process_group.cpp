@@ -1,10 +1,10 @@
 #include <cairn/training/process_group.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include <torch/torch.h>
@@ -74,10 +74,7 @@ class ProcessGroup::Implementation {
         name_(std::move(name)),
         family_(std::move(family)) {
     if (size() == 1) return;
-    run("make the group", [&] {
-      on_host_ = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
-                                   options_.address);
-    });
+    meet_in_store("make the group");
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -105,21 +102,16 @@ class ProcessGroup::Implementation {
     if (on_device) on_device->abort();
   }
 
-  // What moves tensors of `device`.
+  // What moves tensors of `device`. Connections are made by the first collective that needs them.
   Backend backend(const std::string& action, at::Device device) {
-    Backend on_host = this->on_host();
-    {
-      const std::lock_guard lock(family_->mutex);
-      if (!family_->failure.empty())
-        throw Error(ErrorCode::kUnavailable, action + ": the group is broken since an earlier failure; " + family_->failure);
-    }
-    if (device.is_cpu()) return on_host;
+    check_family(action);
+    if (device.is_cpu()) return on_host(action);
     if (!device.is_cuda()) {
       throw Error(ErrorCode::kUnsupported, action + ": tensors on " + device.str() +
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
     // NCCL waits for ever for a rank that does not come.
-    if (!has_device_backend()) meet(action, std::move(on_host));
+    if (!has_device_backend()) meet_in_store(action);
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
       on_device_ =
@@ -130,9 +122,35 @@ class ProcessGroup::Implementation {
     return on_device_;
   }
 
-  Backend on_host() {  // null once the group is broken
-    const std::lock_guard lock(mutex_);
-    return on_host_;
+  void check_family(const std::string& action) {
+    const std::lock_guard lock(family_->mutex);
+    if (!family_->failure.empty())
+      throw Error(ErrorCode::kUnavailable, action + ": the group is broken since an earlier failure; " + family_->failure);
+  }
+
+  Backend on_host(const std::string& action) {
+    const std::lock_guard making(making_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (on_host_) return on_host_;
+    }
+    meet_in_store(action);  // Gloo waits five times its timeout for a rank that does not come
+    Backend made;
+    run(action, [&] {
+      made = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
+                               options_.address);
+    });
+    {
+      const std::lock_guard lock(mutex_);
+      on_host_ = made;
+    }
+    try {
+      check_family(action);  // broken meanwhile: nobody else lets go of what was made
+    } catch (...) {
+      close();
+      throw;
+    }
+    return made;
   }
 
   bool has_device_backend() {
@@ -145,6 +163,15 @@ class ProcessGroup::Implementation {
   void meet(const std::string& action, Backend on_host) {
     run(
         action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
+  }
+
+  // The same without connections between the ranks: each asks the store three times.
+  void meet_in_store(const std::string& action) {
+    run(action, [&] {
+      const std::string key = name_ + "/meeting/" + std::to_string(meetings_++);
+      if (store_->add(key, 1) == size()) store_->set(key + "/all", std::vector<std::uint8_t>{1});
+      store_->wait({key + "/all"}, options_.timeout);
+    });
   }
 
   // To be called when the current stream of `device` waits for a collective.
@@ -209,23 +236,25 @@ class ProcessGroup::Implementation {
   // something else. Ranks of the world.
   std::vector<int> roll_call() {
     std::vector<int> missing;
-    std::set<int> silent;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (rank != rank_) silent.insert(rank);
-    }
     try {
-      const auto key = [this](int rank) { return name_ + "/failed/" + std::to_string(rank); };
-      store_->set(key(rank_), std::vector<std::uint8_t>{1});
+      const std::string prefix = name_ + "/failed";
+      store_->set(prefix + '/' + std::to_string(rank_), std::vector<std::uint8_t>{1});
+      const auto has_all = [&](std::int64_t more) { return store_->add(prefix, more) >= size(); };
       // The others may have begun to wait a little later.
       const auto until = steady_clock::now() + std::min(kRollCallMax, std::max(options_.timeout, milliseconds(100)));
-      while (!silent.empty() && steady_clock::now() < until) {
-        for (auto it = silent.begin(); it != silent.end();) it = store_->check({key(*it)}) ? silent.erase(it) : std::next(it);
-        if (!silent.empty()) std::this_thread::sleep_for(kRollCallPoll);
+      for (bool all = has_all(said_failed_.exchange(true) ? 0 : 1); !all; all = has_all(0)) {
+        if (steady_clock::now() < until) {
+          std::this_thread::sleep_for(kRollCallPoll);
+          continue;
+        }
+        for (int rank = 0; rank < size(); ++rank) {
+          if (!store_->check({prefix + '/' + std::to_string(rank)})) missing.push_back(ranks_[static_cast<std::size_t>(rank)]);
+        }
+        break;
       }
     } catch (const std::exception&) {
-      return missing;  // the store went with its owner: nobody can be asked
+      return {};  // the store went with its owner: nobody can be asked
     }
-    for (const int rank : silent) missing.push_back(ranks_[static_cast<std::size_t>(rank)]);
     std::sort(missing.begin(), missing.end());
     return missing;
   }
@@ -237,9 +266,12 @@ class ProcessGroup::Implementation {
   const std::string name_;
   std::mutex names_mutex_;
   std::map<std::string, int> names_;  // how many subgroups were made of each
+  std::atomic<int> meetings_{0};
+  std::atomic<bool> said_failed_{false};
+  std::mutex making_;  // of the connections between hosts
   const std::shared_ptr<Family> family_;
   std::mutex mutex_;
-  Backend on_host_, on_device_;         // the latter from the first collective on a device on
+  Backend on_host_, on_device_;         // each from the first collective that needs it on
   std::unique_ptr<DeviceWatch> watch_;  // as long as that; ended first
 };
 

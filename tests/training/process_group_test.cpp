@@ -1,5 +1,8 @@
 #include <cairn/tests/support/torch.hpp>
 
+#include <atomic>
+#include <thread>
+
 #include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/process_mesh.hpp>
@@ -8,6 +11,38 @@ using namespace cairn;
 using namespace cairn::testing;
 using training::ProcessGroup;
 using training::ProcessMesh;
+
+namespace {
+
+// Counts what ranks ask of it.
+class CountingStore : public c10d::HashStore {
+ public:
+  void set(const std::string& key, const std::vector<std::uint8_t>& data) override {
+    ++calls;
+    c10d::HashStore::set(key, data);
+  }
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    ++calls;
+    return c10d::HashStore::get(key);
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override {
+    ++calls;
+    return c10d::HashStore::add(key, value);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    calls += static_cast<int>(keys.size());
+    return c10d::HashStore::check(keys);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    calls += static_cast<int>(keys.size());
+    c10d::HashStore::wait(keys, timeout);
+  }
+  using c10d::HashStore::wait;
+
+  std::atomic<int> calls{0};
+};
+
+}  // namespace
 
 // Doctest's assertions are thread-safe; their order over the ranks is not.
 
@@ -57,6 +92,21 @@ TEST_CASE("process group: a rank that does not come is named when the time is ov
         CHECK(again.says("all-reduce of 16 bytes"));
       },
       std::chrono::seconds(4));
+}
+
+TEST_CASE("process group: making a group asks the store as often per rank of a large world as of a small one") {
+  const auto calls_per_rank = [](int size) {
+    const auto store = c10::make_intrusive<CountingStore>();
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.emplace_back([&, rank] { CHECK(ProcessGroup::from_store(store, rank, size).size() == size); });
+    }
+    for (auto& rank : ranks) rank.join();
+    return static_cast<double>(store->calls) / size;
+  };
+  const double of_few = calls_per_rank(16), of_many = calls_per_rank(64);
+  CHECK(of_few > 0);
+  CHECK(of_many <= 1.2 * of_few);
 }
 
 TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type that a parameter may have") {
