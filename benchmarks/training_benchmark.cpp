@@ -1,4 +1,5 @@
-// What sharding costs a training step. Without arguments: on the CPU, one rank, `replicate` and `fully_shard` beside the plain model.
+// What sharding costs a training step. Without arguments: on the CPU, one rank, `replicate` and `fully_shard` beside the plain model, and the host's
+// time per unit.
 // With --cuda, as the ranks of cairn-launch, each on a CUDA device of its own: a transformer of about a billion parameters computed in
 // bfloat16, alone, fully sharded and replicated: time and memory of a step, and of saving and resuming. fsdp2_step.py is the same in
 // PyTorch.
@@ -203,6 +204,37 @@ void measure_overhead(bool quick) {
   print("training_step_cpu_fully_shard_1_rank", median(of_sharded), "s", median(of_plain), 1.05);
 }
 
+// Host time that a unit adds to forward and backward of a chain of small layers, each a unit.
+void measure_units(bool quick) {
+  const ProcessMesh alone(ProcessGroup::single());
+  double of_few = 0;
+  for (const int units : {16, 64, 256, 1024}) {
+    const auto chain = [&] {
+      torch::nn::Sequential made;
+      for (int i = 0; i < units; ++i) made->push_back(torch::nn::Linear(8, 8));
+      return made;
+    };
+    torch::nn::Sequential plain = chain(), sharded = chain();
+    for (const auto& layer : sharded->children()) training::fully_shard(*layer, alone);
+    training::fully_shard(*sharded, alone);
+    const torch::Tensor input = torch::randn({4, 8});
+    std::vector<double> of_plain, of_sharded;
+    for (int i = 0; i < (quick ? 5 : 21); ++i) {
+      of_plain.push_back(seconds_of([&] { plain->forward(input).sum().backward(); }));
+      of_sharded.push_back(seconds_of([&] {
+        const auto forward = [&] {
+          const training::ForwardScope scope(*sharded);
+          return sharded->forward(input);
+        };
+        forward().sum().backward();
+      }));
+    }
+    const double added = (median(of_sharded) - median(of_plain)) / units;
+    if (of_few == 0) of_few = added;
+    print("training_host_time_per_unit_of_" + std::to_string(units), added, "s", of_few, 1.5);
+  }
+}
+
 // --- ranks on CUDA devices -----------------------------------------------------------------------------------------------------
 
 struct Measured {
@@ -311,6 +343,7 @@ int main(int argc, char** argv) {
     } else {
       torch::set_num_threads(1);
       cairn::measure_overhead(quick);
+      cairn::measure_units(quick);
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
