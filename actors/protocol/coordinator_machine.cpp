@@ -303,6 +303,9 @@ void CoordinatorMachine::send_global_plan(int rank) {
 
 void CoordinatorMachine::finish() {
   become(State::kFinishing);
+  // Nobody asks for a plan any more, and publication needs memory of its own. The cache keeps the local ones.
+  local_save_plans_.clear();
+  global_save_plans_.clear();
   start_timer(options_.phase_deadline);
   run(Hook::kFinish, Phase::kFinish, FinishArguments{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }

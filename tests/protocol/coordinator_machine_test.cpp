@@ -178,6 +178,26 @@ TEST_CASE("a rank that was lost has ended the call without its coordinator, that
   }
 }
 
+TEST_CASE("a coordinator lets go of the global plans before it publishes") {
+  CoordinatorSteps coordinator(2);
+  coordinator.join(1);
+  std::vector<std::weak_ptr<const SavePlan>> plans;
+  {
+    Effects effects;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto local = plan_of(rank);
+      effects = coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
+    }
+    for (const auto& [rank, message] : sent<protocol::GlobalSavePlan>(coordinator.run_hooks(std::move(effects))))
+      plans.push_back(message.plan);
+  }
+  REQUIRE(plans.size() == 2);
+  coordinator.written(0);
+  for (const auto& plan : plans) CHECK_FALSE(plan.expired());
+  CHECK(all_of<RunHook>(coordinator.written(1)).at(0).hook == Hook::kFinish);
+  for (const auto& plan : plans) CHECK(plan.expired());
+}
+
 TEST_CASE("a rank that falls silent while others join is lost at once") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(0, join_of(1), 0);
