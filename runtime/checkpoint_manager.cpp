@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -12,6 +14,7 @@
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpoint_info.hpp>
 #include <cairn/runtime/retention.hpp>
+#include <cairn/runtime/run_cleanup.hpp>
 #include <cairn/runtime/signal_watch.hpp>
 #include <cairn/storage/run_directory.hpp>
 
@@ -34,10 +37,34 @@ void check_options(const CheckpointManagerOptions& options) {
   user_metadata_of(options.user_metadata, {});
 }
 
+// Whether the options say when to save. Without them a manager may be there to read only.
+bool saves_by_itself(const CheckpointManagerOptions& options) {
+  return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
+}
+
+// What keeps this process from making a place in a directory, or in the one above that is there; "" if nothing does, or if the store is
+// another.
+std::string why_not_writable(const std::string& url) {
+  if (url.empty() || url.front() != '/') return "";
+  std::string path = url;
+  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/") path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
+  return std::string(system_error("make files in", path, errno).what());
+}
+
 void check_run(const std::string& url) {
   if (!is_utf8(url))
     throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
                                                  ": records and messages hold its name, which is not UTF-8; use another");
+}
+
+// What cairn-launch gives ranks between a signal and SIGKILL, less a part for leaving.
+milliseconds grace_of_launcher() {
+  const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
+  char* end = nullptr;
+  const double seconds = text != nullptr ? std::strtod(text, &end) : 0;
+  const bool is_number = text != nullptr && end != text && *end == '\0' && seconds > 0 && seconds < 1e9;
+  return is_number ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
 }
 
 void check_options(const LoadOptions& options) {
@@ -62,6 +89,26 @@ std::string all_passed_over(const std::string& run, const std::vector<PassedOver
   return text;
 }
 
+std::optional<std::int64_t> step_of_name(const std::string& name) {
+  if (!is_checkpoint_name(name)) return std::nullopt;
+  return std::stoll(name.substr(name.find('_') + 1));
+}
+
+// Whoever does not look at what `restore_latest` returns is to know that steps are lost.
+void log_passed_over(const ValidCheckpoint& chosen) {
+  if (chosen.passed_over.empty()) return;
+  std::string text = "passed over ";
+  std::int64_t latest = 0;
+  for (const PassedOver& one : chosen.passed_over) {
+    text += one.name + ": " + one.why + "; ";
+    latest = std::max(latest, step_of_name(one.name).value_or(0));
+  }
+  text += "going on from " + chosen.checkpoint.name;
+  if (const auto step = chosen.checkpoint.step; step && latest > *step)
+    text += ", " + std::to_string(latest - *step) + " steps earlier";
+  write_log(LogLevel::kWarning, 0, text);
+}
+
 std::string described(const std::vector<VerifyFault>& faults) {
   const VerifyFault& first = faults.front();
   return first.object + " at offset " + std::to_string(first.offset) + ": " + first.what +
@@ -80,13 +127,20 @@ struct CheckpointManager::Implementation {
         last_save(options.clock->now()),
         last_ask(last_save) {
     check_run(run.url());
+    if (world.rank() == 0) cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank());
     if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
   }
 
   ~Implementation() {
     checkpointer.reset();  // waits for what is in flight
-    if (!news && in_flight.empty()) return;
-    if (::getpid() == process) tend();
+    if (::getpid() != process) {
+      cleanup.release();  // its thread is the parent's
+    } else if (news || !in_flight.empty()) {
+      try {
+        start_cleanup();
+      } catch (...) {  // out of memory: the next manager removes it
+      }
+    }
   }
 
   std::unique_lock<std::mutex> only_call() {
@@ -103,7 +157,8 @@ struct CheckpointManager::Implementation {
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
-  // Before a save that might not find the room: none was made by this manager yet, one has failed, or some have landed.
+  // Before a save that might not find the room: none was made by this manager yet, one has failed, or some have landed. The save waits for
+  // that when it has left the trainer's thread.
   void make_room();
   void ended(const Place& place, const std::string* failure);
 
@@ -113,15 +168,15 @@ struct CheckpointManager::Implementation {
   std::exception_ptr wait_for_earlier();
   void look_after_flights();
 
-  // Removes what dead saves have left, and what retention lets go of. Never throws: a save that succeeded does not fail for it.
-  void tend() noexcept;
-  void remove_unkept();
+  // Begins to remove what dead saves have left, and what retention lets go of.
+  void start_cleanup();
 
   // Whether the ranks talk in this call of `should_save`. The same on all of them: each has made the same calls and heard the same answers.
   bool is_time_to_ask(std::int64_t step);
   // On rank 0: in how many calls they talk again.
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
 
+  void check_is_run() const;
   std::vector<PassedOver> unreadable(const RunDirectory::Listing& listing) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
 
@@ -137,11 +192,11 @@ struct CheckpointManager::Implementation {
   // On rank 0.
   std::set<ObjectName> names_taken;  // by saves that may be in flight
   std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
-  bool news = false;                  // something was published since it was last tended to
-  bool tended = false;                // ever
+  bool news = false;                  // something was published since the last clean-up began
+  bool started_cleanup = false;       // ever
   bool failed = false;                // a save in the foreground, since then
   std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
-  std::vector<RetentionFault> faults;
+  std::unique_ptr<RunCleanup> cleanup;
   MonotonicTime last_save;
   MonotonicTime last_ask;
 
@@ -165,6 +220,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
                                                                                            const Annotations& annotations) {
   const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
   const std::string answer = agreement.reach(about, "", [&](const std::vector<std::string>&) {
+    check_is_run();
     if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
     const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
     std::uint64_t n = 1;
@@ -184,15 +240,16 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer = options.writer;
   place.options.writer.overwrite = false;  // should another manager have taken the name just now, one of the two is told
   place.options.writer.run_url = run.url();
+  if (cleanup) place.options.writer.before_attempt = [this] { cleanup->wait(); };
   last_save = options.clock->now();
   if (due) place.options.deadline = time_left();
   if (world.rank() == 0) names_taken.insert(place.name);
   return place;
 }
 
-// The other ranks write nothing before they have agreed on the place with rank 0, which does this first.
+// The other ranks write nothing before rank 0, which coordinates, has set up its writer, and so has waited for this.
 void CheckpointManager::Implementation::make_room() {
-  if (news || failed || !tended) tend();
+  if (cleanup && (news || failed || !started_cleanup || cleanup->has_failed())) start_cleanup();
 }
 
 // A save in the foreground, on this rank.
@@ -247,7 +304,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   }
   self.ended(place, nullptr);
   self.safe_step = step;
-  self.tend();
+  self.start_cleanup();
   if (unread) std::rethrow_exception(unread);
   return place.id;
 }
@@ -283,7 +340,8 @@ bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> 
     unread = std::current_exception();
   }
   self.look_after_flights();
-  if (self.news) self.tend();
+  if (self.news) self.start_cleanup();
+  if (self.cleanup) self.cleanup->wait(deadline);
   if (unread) std::rethrow_exception(unread);
   return ended;
 }
@@ -357,48 +415,16 @@ int CheckpointManager::signal() const { return implementation_->signal; }
 
 // --- what stays -------------------------------------------------------------------------------------------------------------
 
-void CheckpointManager::Implementation::tend() noexcept {
-  if (world.rank() != 0) return;
-  try {
-    const std::vector<RetentionFault> before = std::exchange(faults, {});
-    try {
-      // Once only: later on what seems to be under way may be another manager's, which would never come to an end.
-      for (auto& [name, why] : run.remove_remains(names_taken, !tended)) faults.push_back({name, why});
-      tended = true;
-      if (options.retention.keep_last) remove_unkept();
-      news = failed = false;
-    } catch (const std::exception& error) {
-      faults.push_back({"", error.what()});
-    }
-    for (const RetentionFault& fault : faults) {
-      const bool known = std::any_of(before.begin(), before.end(),
-                                     [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
-      if (!known)
-        write_log(LogLevel::kWarning, world.rank(),
-                  "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) +
-                      ": " + fault.why);
-    }
-  } catch (...) {  // out of memory: nothing can be said
-  }
+void CheckpointManager::Implementation::start_cleanup() {
+  if (!cleanup) return;
+  cleanup->start(names_taken, damaged_ids);
+  started_cleanup = true;
+  news = failed = false;
 }
 
-void CheckpointManager::Implementation::remove_unkept() {
-  const Retention retention = look_at_retention(run, options.retention, damaged_ids);
-  for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
-    if (retention.kept.count(checkpoint->name) > 0) continue;
-    try {
-      if (run.is_pinned(checkpoint->name)) continue;
-      if (const auto stays = run.remove(*checkpoint))
-        faults.push_back({checkpoint->name, *stays});
-      else
-        write_log(LogLevel::kDebug, world.rank(), "removed " + child_url(run.url(), checkpoint->name));
-    } catch (const std::exception& error) {
-      faults.push_back({checkpoint->name, error.what()});
-    }
-  }
+std::vector<CheckpointManager::RetentionFault> CheckpointManager::retention_faults() const {
+  return implementation_->cleanup ? implementation_->cleanup->faults() : std::vector<RetentionFault>{};
 }
-
-std::vector<CheckpointManager::RetentionFault> CheckpointManager::retention_faults() const { return implementation_->faults; }
 
 void CheckpointManager::pin(const std::string& name) const { implementation_->run.pin(name); }
 void CheckpointManager::unpin(const std::string& name) const { implementation_->run.unpin(name); }
@@ -415,8 +441,18 @@ std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunD
   return found;
 }
 
+void CheckpointManager::Implementation::check_is_run() const {
+  if (open_store(run.url())->is_taken(kCommitRecordName))
+    throw Error(ErrorCode::kPrecondition,
+                run.url() + " is a checkpoint: name the run that holds it, which may be " + parent_url(run.url()));
+  if (!saves_by_itself(options)) return;
+  if (const std::string why = why_not_writable(run.url()); !why.empty())
+    throw Error(ErrorCode::kPermission, "checkpoints cannot be saved in " + run.url() + ": " + why);
+}
+
 // The checkpoint to restore and those passed over for it, packed; nothing if there is none at all.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
+  check_is_run();
   const RunDirectory::Listing listing = run.list();
   std::vector<PassedOver> passed_over = unreadable(listing);
   for (const RunCheckpoint& checkpoint : listing.checkpoints) {
@@ -441,6 +477,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
   auto& self = *implementation_;
   const auto lock = self.only_call();
   const std::exception_ptr unread = self.wait_for_earlier();
+  if (self.cleanup) self.cleanup->wait();  // nothing is removed while it is loaded
   std::vector<PassedOver> damaged;  // the same on all ranks
   while (true) {
     const std::string answer = self.agreement.reach("which checkpoint of " + self.run.url() + " to restore", "",
@@ -460,6 +497,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
         continue;
       }
       self.safe_step = chosen->checkpoint.step;
+      if (self.world.rank() == 0) log_passed_over(*chosen);
     }
     if (unread) std::rethrow_exception(unread);
     return chosen;
@@ -507,6 +545,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);
+  options.grace_period = std::min(options.grace_period, grace_of_launcher());
   implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
 }
 

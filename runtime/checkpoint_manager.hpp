@@ -20,10 +20,11 @@
 // from their commit records each time it is asked for, so nothing can disagree with them, and after a crash at any point nobody has to
 // clean up. What a save or removal that died half-way has left goes with the next save.
 //
-// Removal comes after each save in the foreground; before an asynchronous one; and before the first save of a manager and one that
-// follows a failed one, so that what a dead job could not remove any more does not keep the next one from saving. So a disk needs room
-// for keep_last + 1 checkpoints, beside those that are kept for other reasons; for one more with WhileInFlight::kReplace, where an earlier
-// save may land after that.
+// Removal runs on a thread of the manager's own, on rank 0. It begins after each save in the foreground; before an asynchronous one; and
+// before the first save of a manager and one that follows a failed one, so that what a dead job could not remove any more does not keep
+// the next one from saving. A save waits for it before it writes: the trainer waits for that in `save`, and not in `async_save`. So a disk
+// needs room for keep_last + 1 checkpoints, beside those that are kept for other reasons; for one more with WhileInFlight::kReplace, where
+// an earlier save may land after that.
 //
 // What is removed: checkpoints that have Cairn's own record and a name that the manager gives, when `retention` lets go of them. First
 // goes the record, then the data, so that a crash leaves none that only looks whole. Never removed: the latest one that is sound as far
@@ -76,7 +77,8 @@ struct CheckpointManagerOptions {
   // Signals upon which to save, such as SIGTERM or SIGUSR1, which schedulers send before they end a job; on whichever rank they come.
   std::vector<int> save_on_signal;
   // From the signal's arrival until the save must be done: after that it ends on all ranks with kDeadline, as do saves in the background
-  // that it has to wait for. Whoever sends the signal should wait a little longer.
+  // that it has to wait for. Whoever sends the signal should wait a little longer. CAIRN_GRACE_SECONDS in the environment, which
+  // cairn-launch sets, says how long it does: nine tenths of that count where they are less.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks talk in `should_save`, where there is a `save_every` or a signal to talk about; between two such calls it sends
   // nothing. Rank 0 measures the time from call to call and chooses the next that all talk in: about `ask_every` later, no later than
@@ -123,7 +125,7 @@ class CheckpointManager {
   // `run`: a path or URL; in UTF-8, once made absolute. Makes and changes nothing there. Throws kInvalidArgument for another, or for
   // options that cannot be meant, kAlreadyExists for a name that a checkpointer of this world has. Signals are caught from here on: see `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and lets go of signals.
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal, and lets go of signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
@@ -131,13 +133,13 @@ class CheckpointManager {
   // --- saving: collective ---------------------------------------------------------------------------------------------------
 
   // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and repeat; kInvalidArgument if negative.
-  // Then rank 0 removes what `retention` lets go of; what fails in that fails no save, but is logged, and in `retention_faults`.
+  // Then rank 0 begins to remove what `retention` lets go of; what fails in that fails no save, but is logged, and in `retention_faults`.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
-  // The same in the background. What `retention` lets go of is removed once it is published: before the next save begins, within
+  // The same in the background. What `retention` lets go of is removed once it is published: before the next save writes, within
   // `wait_for_saves`, or by the destructor.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
-  // As Checkpointer::wait_for_saves, for which it throws; not collective.
+  // As Checkpointer::wait_for_saves, for which it throws; not collective. On rank 0 it then waits for removal, within the same time.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Whether to save now, the same on all ranks: a step or time of the options has come, or a signal has, unless this very step was saved
@@ -151,7 +153,9 @@ class CheckpointManager {
   // --- going on -------------------------------------------------------------------------------------------------------------
 
   // Collective: loads the latest checkpoint that can be used, the same on all ranks, into `state`; nothing if the run has none. Rank 0
-  // passes over those whose record or files are not sound; one that turns out to be damaged while it is loaded is passed over by all.
+  // passes over those whose record or files are not sound, and logs what it passed over; one that turns out to be damaged while it is loaded
+  // is passed over by all. kPrecondition if the run is itself a checkpoint; kPermission if the options say when to save, and the run is a
+  // directory in which this process may not.
   // If none is left of those that there are, kCorrupt says why for each, and `state` is unspecified: starting anew would lose them.
   // With `allow_partial_load`, what the one that was loaded lacks may hold parts of one that was passed over; `reader.verify_first` makes
   // that unlikely. `options`: not `world`, `no_dist`, `coordinator_rank` nor `storage_reader`.
@@ -170,7 +174,7 @@ class CheckpointManager {
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;
 
-  // On rank 0: what could not be removed when it was last tried, and why. It is tried again after each save.
+  // On rank 0: what the last removal that has ended could not remove, and why. It is tried again after each save.
   struct RetentionFault {
     std::string name;  // of the checkpoint; "" if the run could not be looked at
     std::string why;

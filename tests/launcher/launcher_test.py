@@ -112,6 +112,13 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(len(ports), 1)
         self.assertGreater(ports.pop(), 0)
 
+    def test_ranks_know_how_long_they_have_after_a_signal(self):
+        def told(*options):
+            return self.launch("-n", "1", *options, *shell('echo "$CAIRN_GRACE_SECONDS"')).stdout
+        self.assertEqual(told("--grace", "12.5"), "[rank 0] 12.5\n")
+        self.assertEqual(told(), "[rank 0] 35\n", "longer than CheckpointManagerOptions::grace_period")
+        self.assertEqual(told("--env", "CAIRN_GRACE_SECONDS=3"), "[rank 0] 3\n")
+
     # -- the secret ---------------------------------------------------------------------------------------------------------------
 
     SECRET = 'stat -c "%a %U $CAIRN_SECRET_FILE" "$CAIRN_SECRET_FILE"; cat "$CAIRN_SECRET_FILE"; '

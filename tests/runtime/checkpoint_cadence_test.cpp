@@ -14,6 +14,7 @@
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
+#include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
@@ -339,4 +340,20 @@ TEST_CASE_FIXTURE(ControlledRun,
   CHECK_FALSE(manager.should_save(2));  // it is there
   CHECK(manager.signal() == SIGUSR2);
   save_steps(manager, {3});
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: the grace period of the launcher counts if it is the shorter one") {
+  const CapturedLog log;
+  const std::map<std::string, std::optional<std::string>> variables{{"CAIRN_GRACE_SECONDS", "0.1"}};
+  const Environment launched(variables);
+  WorldOptions world_options;
+  world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR2};
+  CheckpointManager manager(World::single(world_options), run, options);
+  save_steps(manager, {1});
+  std::raise(SIGUSR2);
+  CHECK(manager.should_save(2));
+  CHECK(thrown_by([&] { save_steps(manager, {2}); }).says("deadline"));
+  CHECK_MESSAGE(log.text().find("within the grace period of 90 ms") != std::string::npos, log.text());
 }

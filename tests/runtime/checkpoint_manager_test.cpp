@@ -16,6 +16,7 @@
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
+#include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
@@ -388,6 +389,89 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention ends before the next asynch
       },
       1);
   CHECK(order == Names{"begin_attempt", "begin_attempt", "retract", "begin_attempt", "retract", "begin_attempt", "retract"});
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: neither the trainer nor the start of a save waits for a store that is slow to remove") {
+  Gate slow;
+  managed(
+      run, keeping_last(1),
+      [&](CheckpointManager& manager) {
+        save_steps(manager, {1});
+        control->before = [&](const std::string& operation) {
+          if (operation == "remove") slow.pass();
+        };
+        manager.save(2, state_of_step(2, manager.world()));
+        slow.wait_until_reached();
+        CHECK(names_in(manager) == Names{"step_2"});  // the record goes first
+        const auto saving = manager.async_save(3, state_of_step(3, manager.world()));
+        CHECK_FALSE(saving.done());  // it needs the room
+        CHECK_FALSE(manager.wait_for_saves(std::chrono::milliseconds(0)));
+        slow.open();
+        saving.result();
+        check_kept(manager, Names{"step_3"});
+        CHECK(manager.retention_faults().empty());
+      },
+      1);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: saving and cleaning up change nothing that a link leads to") {
+  const std::string dead = make_save_id(std::string(32, 'd'), "manager", 1);
+  const std::string outside = directory.path() + "/outside";
+  const auto store = open_store(outside);
+  store->create_root();
+  store->begin_attempt(dead);
+  put_object(*store, data_file_name(0, 0, dead), "precious");
+  const auto listed = [&] {
+    Names names;
+    for (const auto& entry : fs::recursive_directory_iterator(outside)) names.push_back(entry.path().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const Names before = listed();
+  fs::create_directory(run);
+  fs::create_directory_symlink(outside, place("step_2"));
+  fs::create_directory_symlink(outside, place("step_9"));
+  managed(run, keeping_last(1), [](CheckpointManager& manager) {
+    save_steps(manager, {1, 2});
+    check_kept(manager, Names{"step_2.2"});
+  });
+  CHECK(listed() == before);
+  CHECK(before.size() == 2);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: what is passed over is logged, with the steps that are lost") {
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {4, 8}); });
+  flip_first_byte(data_file_in(place("step_8")));
+  const CapturedLog log;
+  CHECK(restored_step(run) == 4);
+  const std::string text = log.text();
+  CHECK_MESSAGE(text.find("warning rank 0: passed over step_8: ") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("; going on from step_4, 4 steps earlier\n") != std::string::npos, text);
+  CHECK(text.find("rank 1: passed over") == std::string::npos);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {4}); });
+  const auto restore = [](CheckpointManager& manager) {
+    StateDict state = state_of_step(0, manager.world());
+    manager.restore_latest(state);
+  };
+  const std::string text = failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, restore);
+  CHECK_MESSAGE(text.find("is a checkpoint: name the run that holds it, which may be " + run) != std::string::npos, text);
+  failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, [](CheckpointManager& manager) { save_steps(manager, {5}); });
+  CHECK_FALSE(fs::exists(place("step_4/step_5")));
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: who is to save and cannot write hears it when it restores") {
+  std::ofstream(directory.path() + "/file") << "x";
+  const std::string nowhere = directory.path() + "/file/run";
+  CheckpointManagerOptions options;
+  options.save_every_steps = 10;
+  const std::string text = failure_on_all(nowhere, options, ErrorCode::kPermission, [](CheckpointManager& manager) {
+    StateDict state = state_of_step(0, manager.world());
+    manager.restore_latest(state);
+  });
+  CHECK_MESSAGE(text.find("checkpoints cannot be saved in " + nowhere) != std::string::npos, text);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to whoever made it, and the next name is taken") {

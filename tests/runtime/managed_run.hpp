@@ -42,9 +42,11 @@ inline Names names_in(const CheckpointManager& manager) {
   return names;
 }
 
-// On rank 0, which removes what is not kept before its call returns; others may see it later.
-inline void check_kept(const CheckpointManager& manager, const Names& names) {
-  if (manager.world().rank() == 0) CHECK(names_in(manager) == names);
+// On rank 0, which removes what is not kept; others may see it later.
+inline void check_kept(CheckpointManager& manager, const Names& names) {
+  if (manager.world().rank() != 0) return;
+  manager.wait_for_saves();
+  CHECK(names_in(manager) == names);
 }
 
 inline CheckpointManagerOptions keeping_last(std::uint32_t count) {
@@ -63,8 +65,12 @@ inline void managed(const std::string& run, const CheckpointManagerOptions& opti
   });
 }
 
+// One after the other, each with the clean-up that follows it.
 inline void save_steps(CheckpointManager& manager, std::initializer_list<std::int64_t> steps) {
-  for (const auto step : steps) manager.save(step, state_of_step(step, manager.world()));
+  for (const auto step : steps) {
+    manager.save(step, state_of_step(step, manager.world()));
+    manager.wait_for_saves();
+  }
 }
 
 // The step that a new manager restores, on all ranks.
