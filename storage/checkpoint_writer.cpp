@@ -315,6 +315,8 @@ void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
 void CheckpointWriter::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
   if (!self.store || self.published) return;
+  // Where no attempt was begun, no rank has written; a successor does not know.
+  if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written.empty()) return;
   try {
     const std::string& save_id = self.context.save_id;
     // Files may go only once nobody can publish them any more: the outcome says so, or this rank finds out.
