@@ -38,7 +38,7 @@ struct RuntimeOptions {  // times: from 0 to a year; silence more than 0
   std::size_t unsent_bytes_max = 256u << 20;             // per link: beyond it the peer counts as lost
   std::size_t unread_bytes_max = 64u << 20;              // per link: received but not yet handled; beyond it the peer has to wait
   // Connections accepted whose other side has not said who it is, and with a secret proven that it may: beyond these, and beyond an
-  // eighth of the descriptors that the process may have, the oldest goes.
+  // eighth of the descriptors that the process may have, the oldest goes. As many as there are ranks in the world are let in anyway.
   std::size_t strangers_max = 256;
   unsigned outcomes_kept = 16;              // per checkpointer
   unsigned child_restarts_max = 8;          // per supervised child, over the life of a world

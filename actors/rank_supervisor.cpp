@@ -14,6 +14,7 @@
 #include <cairn/actors/hook_ticket.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/peer_down.hpp>
+#include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/actors/recording/recorded.hpp>
 #include <cairn/actors/timer_queue.hpp>
@@ -58,6 +59,8 @@ class Supervisor : public SupervisorActor::base {
     if (config_.world_size > 1) {
       links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
       monitor(links_);
+      // Whoever coordinates by default is to notice when this rank ends, though it may not have called anything yet.
+      if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
     }
     start_planner();
     start_storage();

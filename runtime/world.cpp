@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include <unistd.h>
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/actors/links/links.hpp>
@@ -172,15 +174,6 @@ void check_unsecured(int rank, const Socket& listener) {
   });
 }
 
-// The coordinator, which is rank 0 unless a call says otherwise, is linked to every rank.
-void check_descriptors(int rank, int world_size) {
-  const std::size_t others = static_cast<std::size_t>(world_size) - 1;
-  if (rank != 0 || others <= tcp_peers_max()) return;
-  write_log(LogLevel::kWarning, rank,
-            "this process may open so few files that its rank can be linked to " + std::to_string(tcp_peers_max()) + " of the " +
-                std::to_string(others) + " other ranks: raise ulimit -n to " + std::to_string(4 * others));
-}
-
 // That a checkpoint lies in; "" where that is no directory. What is no checkpoint id is found out by the call itself.
 std::string directory_beside(const std::string& checkpoint_id) {
   try {
@@ -193,11 +186,17 @@ std::string directory_beside(const std::string& checkpoint_id) {
 
 // Where a rank listens, in one world after the other.
 class Door {
+  struct Presence {  // of those in this process
+    Presence() { ++count; }
+    ~Presence() { --count; }
+    static inline std::atomic<int> count{0};
+  };
+
  public:
   Door(int rank, int world_size, const std::string& host, int port, const Secret& secret)
       : host_(host), reserved_(reserve_port(host, port)) {
     if (world_size > 1 && secret.empty()) check_unsecured(rank, reserved_);
-    check_descriptors(rank, world_size);
+    provide_descriptors(rank, world_size, Presence::count);  // each rank may coordinate, or succeed who does
   }
   std::string address() const { return to_string(local_endpoint(reserved_)); }
   Socket open() const { return listen_on(host_, split_address(address()).port); }
@@ -215,6 +214,7 @@ class Door {
   }
 
  private:
+  const Presence presence_;
   const std::string host_;
   const Socket reserved_;
 };
@@ -265,6 +265,13 @@ struct World::Implementation {
   static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
                     const Secret& secret, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
+
+  // A child that was forked has copies of all handles, and none of the threads that would end what they own: it lets that be.
+  static std::shared_ptr<Implementation> own(std::unique_ptr<Implementation> made) {
+    return {made.release(), [process = ::getpid()](Implementation* implementation) {
+              if (::getpid() == process) delete implementation;
+            }};
+  }
 
   const int rank;
   const int size;
@@ -341,9 +348,9 @@ World World::Implementation::connect(TcpLinksConfig links, int rank, std::shared
   if (!secret.empty()) links.transform = tls_transform(secret, key_context, rank);
   RankConfig config = configure(rank, world_size, links.incarnation, false, options);
   std::vector<std::string> addresses = links.addresses;
-  World world(std::make_shared<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
-                                               alone ? nullptr : make_tcp_links(std::move(links)), alone, alone || !secret.empty(),
-                                               options));
+  World world(own(std::make_unique<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
+                                                   alone ? nullptr : make_tcp_links(std::move(links)), alone,
+                                                   alone || !secret.empty(), options)));
   world.implementation_->addresses = std::move(addresses);
   world.implementation_->key_context = key_context;
   world.implementation_->secret = secret;
@@ -380,8 +387,8 @@ std::vector<World> World::in_process(int world_size, const WorldOptions& options
 }
 
 World World::Implementation::meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options) {
-  World world(std::make_shared<Implementation>(made.process->system, configure(rank, world_size, made.incarnation, true, options),
-                                               made.links, true, true, options));
+  World world(own(std::make_unique<Implementation>(
+      made.process->system, configure(rank, world_size, made.incarnation, true, options), made.links, true, true, options)));
   world.implementation_->process = made.process;
   return world;
 }

@@ -1,7 +1,11 @@
 // The ranks that save and load together.
 //
 // A World is a handle: copies share one world, which ends with the last of them or with `shutdown`. Making one blocks until all
-// ranks are there; after that nothing of the trainer's own communication is used. Thread-safe.
+// ranks are there; after that nothing of the trainer's own communication is used. Thread-safe. In a child process that was forked, the
+// destructor of a handle does nothing.
+//
+// A rank that is linked to all others, as a coordinator is, has two connections to each. Making a world of several processes raises the
+// soft limit of the process's descriptors (RLIMIT_NOFILE) to what that takes; it throws kPrecondition where the hard limit forbids it.
 #pragma once
 
 #include <chrono>
@@ -93,7 +97,8 @@ class World {
 
   // From what is known beforehand: `addresses[r]` is "host:port" of rank r's listener. `job_id` is the same on all ranks and never
   // used again, not even by a restart of the same job: it makes the names of what is saved unique. Returns at once; ranks that do
-  // not come are reported by the first save or load.
+  // not come within `RuntimeOptions::connect_deadline` are reported by the first save or load, and so are names of hosts that are not
+  // found until then.
   static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                               const WorldOptions& options = {});
 

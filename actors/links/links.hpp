@@ -5,6 +5,7 @@
 // actor does not look into them.
 //
 //   owner -> links   LinkSend{rank, bytes}     connects first if need be; order is kept per peer
+//   owner -> links   LinkOpen{rank}            connects if need be, so that the end of that rank is noticed before anything is sent to it
 //   owner -> links   LinkDrop{rank}            ends the link with this peer, if there is one, as a network that fails would; for tests
 //   owner -> links   LinkClose{}               closes everything and ends the actor
 //   links -> owner   LinkUp{rank}              a peer's hello was accepted, or ours was
@@ -40,6 +41,9 @@ struct LinkSend {
 inline SharedBytes whole(const LinkSend& message) {
   return message.shared ? std::make_shared<const std::string>(*message.bytes + *message.shared) : message.bytes;
 }
+struct LinkOpen {
+  int rank = 0;
+};
 struct LinkDrop {
   int rank = 0;  // -1: every peer
 };
@@ -75,6 +79,7 @@ std::shared_ptr<LinksFactory> make_memory_links(int world_size);
 }  // namespace cairn
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkSend)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkOpen)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkDrop)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkClose)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::LinkUp)

@@ -142,6 +142,7 @@ class MemoryLinks : public caf::event_based_actor {
     set_down_handler([this](caf::down_msg& down) { on_down(down.source); });
     return {
         [this](const LinkSend& message) { on_send(message); },
+        [this](const LinkOpen& message) { on_open(message.rank); },
         [this](const LinkDrop& message) { on_drop(message); },
         [this](LinkClose) { quit(); },
         [this](const Hello& hello) { on_hello(hello); },
@@ -198,6 +199,11 @@ class MemoryLinks : public caf::event_based_actor {
       to.waiting.push_back(bytes);
       if (to.waiting_bytes > options_.unsent_bytes_max) go_down(message.rank, LinkDownCause::kOverflow, overflow_text());
     }
+  }
+
+  void on_open(int rank) {
+    if (rank < 0 || rank >= hub_->world_size() || rank == rank_) return;
+    if (peer(rank).out == 0 && peer(rank).wait == 0) open(rank);
   }
 
   void on_drop(const LinkDrop& message) {

@@ -19,18 +19,19 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "address '" + address + "': " + why + "; expected host:port or [IPv6 address]:port");
 }
 
-Endpoint look_up(const std::string& host, int port, int flags) {
+// Null: `status` says why.
+using Found = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+Found get_addresses(const std::string& host, int port, int flags, int& status) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (status != 0) {
-    throw Error(ErrorCode::kUnavailable,
-                "looking up host '" + host + "': " + ::gai_strerror(status) + "; check the name, or give its numeric address");
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
+  status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  return {status == 0 ? found : nullptr, &::freeaddrinfo};
+}
+
+Endpoint choose(const addrinfo* found) {
   // Both families may be offered; IPv4 first, as ranks publish one address and all must find the same.
   const addrinfo* chosen = found;
   for (const addrinfo* next = found; next != nullptr; next = next->ai_next) {
@@ -43,6 +44,20 @@ Endpoint look_up(const std::string& host, int port, int flags) {
   __builtin_memcpy(&endpoint.storage, chosen->ai_addr, chosen->ai_addrlen);
   endpoint.length = chosen->ai_addrlen;
   return endpoint;
+}
+
+Endpoint look_up(const std::string& host, int port, int flags) {
+  int status = 0;
+  const Found found = get_addresses(host, port, flags, status);
+  if (found) return choose(found.get());
+  throw Error(ErrorCode::kUnavailable,
+              "looking up host '" + host + "': " + ::gai_strerror(status) + "; check the name, or give its numeric address");
+}
+
+HostPort place_of(const std::string& address) {
+  auto place = split_address(address);
+  if (place.port == 0) malformed(address, "port 0 cannot be connected to");
+  return place;
 }
 
 const sockaddr* address_of(const Endpoint& endpoint) { return reinterpret_cast<const sockaddr*>(&endpoint.storage); }
@@ -75,9 +90,15 @@ HostPort split_address(const std::string& address) {
 }
 
 Endpoint resolve_endpoint(const std::string& address) {
-  const auto parts = split_address(address);
-  if (parts.port == 0) malformed(address, "port 0 cannot be connected to");
-  return look_up(parts.host, parts.port, 0);
+  const auto place = place_of(address);
+  return look_up(place.host, place.port, 0);
+}
+
+std::optional<Endpoint> numeric_endpoint(const std::string& address) {
+  const auto place = place_of(address);
+  int status = 0;
+  const Found found = get_addresses(place.host, place.port, AI_NUMERICHOST, status);
+  return found ? std::optional<Endpoint>(choose(found.get())) : std::nullopt;
 }
 
 std::string join_address(const std::string& host, int port) {

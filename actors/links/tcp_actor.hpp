@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,9 @@ inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
 // Of all that is turned away between two ticks, so much is told to the owner: strangers shall not fill its mailbox.
 inline constexpr int kRefusalsTold = 16;
-// Between two looks at a connect that is pending.
+// Threads that look names up, of one rank at a time.
+inline constexpr int kLookupsMax = 8;
+// Between two looks at a connect or a lookup that is pending.
 inline constexpr milliseconds kLookMin{1};
 inline constexpr milliseconds kLookMax{50};
 
@@ -68,7 +71,8 @@ namespace cairn::tcp {
 struct Setup {
   Socket listener;
   std::vector<std::string> addresses;
-  std::vector<Endpoint> endpoints;
+  NameLookup look_up;
+  bool loopback_only = false;
   LinkIdentity identity;
   std::shared_ptr<const Arrival> arrival;
   TransformFactory transform;
@@ -115,6 +119,13 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
+// The address behind a name, looked up on a thread of its own.
+struct Lookup {
+  std::atomic<bool> done{false};
+  std::optional<Endpoint> found;
+  std::optional<Error> trouble;
+};
+
 // One try after the other to get a connection, until its deadline.
 struct Opening {
   int rank = 0;
@@ -124,8 +135,9 @@ struct Opening {
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
   bool asked = true;         // the owner waits for it; else it is tried once, and its end is nobody's affair
-  Socket socket;             // of a connect that is pending
-  ConnectionPtr connection;  // of a handshake under way
+  std::shared_ptr<Lookup> lookup;  // of this try's address, if that is a name
+  Socket socket;                   // of a connect that is pending
+  ConnectionPtr connection;        // of a handshake under way
 };
 
 struct Peer {
@@ -184,6 +196,7 @@ class TcpLinks {
 
   // Messages
   void on_send(const LinkSend& message);
+  void on_open(int to);
   void on_drop(const LinkDrop& message);
   void pump(int to);
   std::uint64_t draw_link();
@@ -191,6 +204,7 @@ class TcpLinks {
   // Openings
   std::uint64_t begin_opening(int to, v1::LinkPurpose purpose, std::uint64_t link);
   void on_opening_step(std::uint64_t number);
+  std::optional<Endpoint> find_endpoint(Opening& opening);
   void hand_shake(std::uint64_t number);
   void try_again(std::uint64_t number, const std::string& trouble);
   void give_up(std::uint64_t number, LinkDownCause cause, const std::string& why, bool say_goodbye = false);
@@ -206,7 +220,7 @@ class TcpLinks {
   void half_close(Connection& connection);
   void discard(const ConnectionPtr& connection);
   void forget(Connection& connection);
-  void make_room();
+  void enter(const ConnectionPtr& connection);
   void watch_door();
   void close_door();
   template <class Handle>
@@ -242,12 +256,13 @@ class TcpLinks {
   std::vector<bool> asked_back_;  // by rank: since something was last sent to it
   std::vector<bool> linked_;      // ranks that have been linked
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
+  std::map<std::uint64_t, ConnectionPtr> strangers_;  // those without a hello, and those that leave: by age
   std::map<std::uint64_t, Opening> openings_;
+  std::shared_ptr<std::atomic<int>> lookups_ = std::make_shared<std::atomic<int>>(0);  // that are running
   caf::io::accept_handle door_;
   bool door_halted_ = false;
   std::size_t closing_sockets_ = 0;  // given up, not closed yet
-  std::size_t connections_max_ = 0;
-  std::size_t strangers_max_ = 0;  // accepted connections without a hello
+  std::size_t strangers_max_ = 0;
   int refusals_told_ = 0;          // since the last tick
   std::uint64_t numbers_ = 0;      // of openings and connections
   std::unique_ptr<Random> random_ = system_random();

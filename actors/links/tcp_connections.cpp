@@ -23,6 +23,7 @@ ConnectionPtr TcpLinks::adopt(caf::io::connection_handle handle, Stage stage, Co
   connection->deadline = now() + options().handshake_deadline;
   connection->transform = setup_->transform(side);
   connections_[handle] = connection;
+  if (stage == Stage::kAccepted) enter(connection);
   self_->ack_writes(handle, true);
   self_->configure_read(handle, caf::io::receive_policy::at_most(kReadBytes));
   auto& wire = self_->wr_buf(handle);
@@ -64,6 +65,7 @@ void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_
 // Nothing more will be said or heard, but what was said is still to be taken.
 void TcpLinks::linger(Connection& connection) {
   connection.stage = Stage::kLeaving;
+  if (const auto found = connections_.find(connection.handle); found != connections_.end()) enter(found->second);
   connection.deadline = now() + options().drain_deadline;
   if (connection.unsent == 0) half_close(connection);
 }
@@ -81,6 +83,7 @@ void TcpLinks::discard(const ConnectionPtr& connection) {
 
 void TcpLinks::forget(Connection& connection) {
   connection.ended = true;
+  strangers_.erase(connection.id);
   connections_.erase(connection.handle);
 }
 
@@ -98,18 +101,11 @@ void TcpLinks::close_later(Handle handle) {
 void TcpLinks::close_door() { close_later(door_); }
 
 // Strangers may hold only so many connections: the oldest one goes when there are too many. Who has something to say has said it.
-void TcpLinks::make_room() {
-  std::size_t strangers = 0;
-  ConnectionPtr oldest;
-  for (const auto& [handle, connection] : connections_) {
-    if (connection->stage != Stage::kAccepted && connection->stage != Stage::kLeaving) continue;
-    ++strangers;
-    if (!oldest || connection->id < oldest->id) oldest = connection;
-  }
-  if (oldest && (strangers > strangers_max_ || connections_.size() > connections_max_)) {
-    turned_away(setup_->counters->crowded_out, "refused: the oldest of too many strangers");
-    discard(oldest);
-  }
+void TcpLinks::enter(const ConnectionPtr& connection) {
+  strangers_.emplace(connection->id, connection);
+  if (strangers_.size() <= strangers_max_) return;
+  turned_away(setup_->counters->crowded_out, "refused: the oldest of too many strangers");
+  discard(ConnectionPtr(strangers_.begin()->second));
 }
 
 // Without a free descriptor the system cannot accept, and would say so in an endless loop: the door stays shut meanwhile.
@@ -130,11 +126,7 @@ void TcpLinks::watch_door() {
 void TcpLinks::on_accepted(caf::io::connection_handle handle) {
   ++setup_->counters->connections;
   const auto connection = adopt(handle, Stage::kAccepted, ConnectionSide::kAcceptor);
-  if (closing_) {
-    discard(connection);
-  } else {
-    make_room();
-  }
+  if (closing_) discard(connection);
 }
 
 void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {

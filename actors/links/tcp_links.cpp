@@ -21,6 +21,9 @@
 #include <cairn/actors/links/tcp_links.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include <sys/resource.h>
@@ -40,8 +43,14 @@ std::size_t descriptors_max() {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::min<std::size_t>(limit.rlim_cur, 1u << 20) : 1024;
 }
 
-// Of one rank: the rest of the process needs descriptors, too.
-std::size_t connections_max() { return std::max<std::size_t>(descriptors_max() / 2, 16); }
+std::size_t descriptors_open() {
+  std::size_t count = 0;
+  std::error_code unknown;
+  for (auto it = std::filesystem::directory_iterator("/proc/self/fd", unknown); !unknown && it != std::filesystem::directory_iterator();
+       it.increment(unknown))
+    ++count;
+  return count;
+}
 
 }  // namespace
 
@@ -65,8 +74,9 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
   asked_back_.assign(peers_.size(), false);
   linked_.assign(peers_.size(), false);
-  connections_max_ = connections_max();
+  // All ranks of the world may come at once.
   strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
+  strangers_max_ = std::max(strangers_max_, peers_.size());
   beat_interval_ = std::max(options().silence / 4, milliseconds(1));
   tick_interval_ = std::clamp(options().silence / 8, milliseconds(1), milliseconds(250));
   last_tick_ = now();
@@ -82,6 +92,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   tell_self_later(tick_interval_, Tick{});
   return {
       [this](const LinkSend& message) { on_send(message); },
+      [this](const LinkOpen& message) { on_open(message.rank); },
       [this](const LinkDrop& message) { on_drop(message); },
       [this](LinkClose) { begin_close("it leaves the world"); },
       [this](OpeningStep step) { on_opening_step(step.opening); },
@@ -138,6 +149,15 @@ void TcpLinks::on_send(const LinkSend& message) {
   }
 }
 
+void TcpLinks::on_open(int to) {
+  if (closing_ || to < 0 || to >= world_size() || to == rank() || peer(to).up) return;
+  auto& opening = peer(to).data_opening;
+  if (opening == 0)
+    opening = begin_opening(to, v1::LINK_PURPOSE_DATA, draw_link());
+  else
+    openings_.at(opening).asked = true;
+}
+
 std::uint64_t TcpLinks::draw_link() {
   std::uint64_t link = 0;
   while (link == 0) link = random_->next();
@@ -168,6 +188,7 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
   auto& other = peer(from);
   ++setup_->counters->established;
   connection->stage = Stage::kEstablished;
+  strangers_.erase(connection->id);
   connection->reader.set_frame_bytes_max(options().frame_bytes_max);
   linked_[static_cast<std::size_t>(from)] = true;
   other.up = true;
@@ -189,6 +210,7 @@ void TcpLinks::take_beats(const ConnectionPtr& connection) {
   auto& other = peer(connection->rank);
   ++setup_->counters->established;
   connection->stage = Stage::kEstablished;
+  strangers_.erase(connection->id);
   other.beats = connection;
   other.heard = now();
 }
@@ -247,7 +269,8 @@ void TcpLinks::on_tick() {
     auto& other = peer(of);
     if (!other.up) continue;
     if (stalled) other.heard = time;
-    if (time - other.heard > options().silence) {
+    // Until its beats have a connection, a peer may have nothing to say.
+    if (time - other.heard > (other.beats ? options().silence : std::max(options().silence, options().connect_deadline))) {
       const std::string why = "nothing was heard of " + describe(of) + " for " +
                               std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
       // Should it ever read on, it is to know, whichever connection it reads first.
@@ -301,11 +324,14 @@ class TcpLinksFactory : public LinksFactory {
   explicit TcpLinksFactory(TcpLinksConfig config) : config_(std::move(config)) {
     if (!config_.listener.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
     if (!config_.counters) config_.counters = std::make_shared<LinkCounters>();
-    for (const auto& address : config_.addresses) endpoints_.push_back(resolve_endpoint(address));
-    if (!config_.transform) {
+    loopback_only_ = !config_.transform;
+    if (loopback_only_) {
       config_.transform = plain_transform();
       check_loopback(local_endpoint(config_.listener));
-      for (const auto& endpoint : endpoints_) check_loopback(endpoint);
+    }
+    for (const auto& address : config_.addresses) {
+      const auto endpoint = numeric_endpoint(address);
+      if (endpoint && loopback_only_) check_loopback(*endpoint);
     }
   }
 
@@ -323,7 +349,8 @@ class TcpLinksFactory : public LinksFactory {
     auto setup = std::make_shared<Setup>();
     setup->listener = std::move(config_.listener);
     setup->addresses = config_.addresses;
-    setup->endpoints = endpoints_;
+    setup->look_up = config_.look_up;
+    setup->loopback_only = loopback_only_;
     setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
     setup->arrival = config_.arrival;
     setup->transform = config_.transform;
@@ -335,7 +362,7 @@ class TcpLinksFactory : public LinksFactory {
 
  private:
   TcpLinksConfig config_;
-  std::vector<Endpoint> endpoints_;
+  bool loopback_only_ = false;
 };
 
 }  // namespace
@@ -349,7 +376,32 @@ void check_loopback(const Endpoint& endpoint) {
                   "WorldOptions::secret_file or CAIRN_SECRET_FILE");
 }
 
-std::size_t tcp_peers_max() { return tcp::connections_max() / 2; }  // a data and a heartbeat connection each
+void provide_descriptors(int rank, int world_size, int ranks_here) {
+  constexpr std::size_t kOfCallsMin = 16;  // what a save or load opens, at the least
+  constexpr std::size_t kOfRank = 32;      // actors, connections and files of a rank that does not coordinate
+  constexpr std::size_t kSpare = 256;
+  if (world_size == 1) return;
+  const auto others = static_cast<std::size_t>(world_size) - 1;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw system_error("ask for", "the limit of descriptors", errno);
+  const std::size_t open = tcp::descriptors_open();
+  // A link is a data and a heartbeat connection.
+  const std::size_t needed = open + 2 * others + kOfCallsMin;
+  if (limit.rlim_max < needed)
+    throw Error(ErrorCode::kPrecondition,
+                "rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " needs " + std::to_string(needed) +
+                    " file descriptors, two for each other rank, and this process may have " + std::to_string(limit.rlim_max) +
+                    " (the hard limit, ulimit -Hn, of which " + std::to_string(open) + " are open): raise it to " +
+                    std::to_string(2 * needed) + " or more");
+  // Connections that are about to replace others; and as much again for the trainer and other ranks of this process.
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    throw system_error("raise", "the limit of descriptors (ulimit -n) to " + std::to_string(wanted), errno);
+}
 
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config) {
   return std::make_shared<tcp::TcpLinksFactory>(std::move(config));

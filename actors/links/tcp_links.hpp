@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,9 +44,15 @@ struct Arrival {
   MonotonicTime deadline;
 };
 
+// As resolve_endpoint.
+using NameLookup = std::function<Endpoint(const std::string& address)>;
+
 struct TcpLinksConfig {
-  Socket listener;                     // see listen_on
-  std::vector<std::string> addresses;  // "host:port" of every rank's listener; names are looked up once, now
+  Socket listener;  // see listen_on
+  // "host:port" of every rank's listener. A name is looked up when a connection to that rank is opened, on a thread of its own, and again
+  // until connect_deadline.
+  std::vector<std::string> addresses;
+  NameLookup look_up = resolve_endpoint;
   std::string incarnation;
   TransformFactory transform;              // none: as plain_transform(), and all addresses must be loopback
   std::shared_ptr<const Arrival> arrival;  // null: nobody knows who has come
@@ -55,12 +62,12 @@ struct TcpLinksConfig {
 // Throws kPrecondition, saying what to do, for an address where bytes must not pass as they are.
 void check_loopback(const Endpoint& endpoint);
 
-// To how many other ranks one rank can be linked at once, as the limit of the process's descriptors is now. Those beyond find its door
-// shut.
-std::size_t tcp_peers_max();
+// Raises the soft limit of the process's descriptors (RLIMIT_NOFILE) to what a rank of a world of this size may need, linked to all
+// others, beside what is open now and what the `ranks_here` ranks of this process need for themselves; it is never lowered. Throws
+// kPrecondition naming the limit and what is needed if the hard limit forbids the links. Thread-safe.
+void provide_descriptors(int rank, int world_size, int ranks_here);
 
-// Serves one rank; spawns once. Throws kInvalidArgument and kUnavailable for addresses that cannot be understood or found, and as
-// check_loopback.
+// Serves one rank; spawns once. Throws kInvalidArgument for addresses that cannot be understood, and as check_loopback for numeric ones.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
 
 }  // namespace cairn

@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
+#include <thread>
 #include <utility>
+
+#include <cairn/base/signals_blocked.hpp>
 
 namespace cairn::tcp {
 
@@ -25,24 +29,75 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
   if (found == openings_.end() || found->second.connection) return;
   auto& opening = found->second;
   const bool fresh = !opening.socket.valid();
-  const auto progress = fresh ? start_connect(setup_->endpoints[static_cast<std::size_t>(opening.rank)], opening.socket)
-                              : check_connect(opening.socket);
+  ConnectProgress progress{ConnectState::kPending, 0};
+  if (fresh) {
+    std::optional<Endpoint> endpoint;
+    try {
+      endpoint = find_endpoint(opening);
+      if (endpoint && setup_->loopback_only) check_loopback(*endpoint);
+    } catch (const Error& error) {
+      const std::string trouble = error.what();
+      if (error.code() != ErrorCode::kPrecondition) return try_again(number, trouble);
+      return give_up(number, LinkDownCause::kForbidden, describe(opening.rank) + ": " + trouble);
+    }
+    if (endpoint) progress = start_connect(*endpoint, opening.socket);
+  } else {
+    progress = check_connect(opening.socket);
+  }
   if (progress.state == ConnectState::kConnected) {
     hand_shake(number);
   } else if (progress.state == ConnectState::kFailed) {
     opening.socket.reset();
     if (progress.error_number == ECONNREFUSED && has_listened(opening.rank)) {
       give_up(number, LinkDownCause::kUnreachable, describe(opening.rank) + " has ended: nobody listens there any more");
+    } else if (progress.error_number == EMFILE) {
+      try_again(number, "this process may open no more files (ulimit -n)");
     } else {
       try_again(number, std::strerror(progress.error_number));
     }
   } else if (now() >= opening.deadline) {
+    const bool looks_up = !opening.socket.valid();
     opening.socket.reset();
-    try_again(number, "no answer");
+    try_again(number, looks_up ? "its name was not found in time" : "no answer");
   } else {
-    opening.look = fresh ? kLookMin : std::min(opening.look * 2, kLookMax);
+    if (fresh && opening.socket.valid()) opening.look = kLookMin;
     tell_self_later(opening.look, OpeningStep{number});
+    opening.look = std::min(opening.look * 2, kLookMax);
   }
+}
+
+// None: the name is still being looked up. Throws what that ended with.
+std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
+  const std::string& address = setup_->addresses[static_cast<std::size_t>(opening.rank)];
+  if (!opening.lookup) {
+    if (auto endpoint = numeric_endpoint(address)) return endpoint;
+    if (lookups_->load() >= kLookupsMax) return std::nullopt;
+    const auto lookup = std::make_shared<Lookup>();
+    const auto body = [lookup, running = lookups_, look_up = setup_->look_up, address] {
+      try {
+        lookup->found = look_up(address);
+      } catch (const Error& error) {
+        lookup->trouble = error;
+      } catch (const std::exception& error) {
+        lookup->trouble = Error(ErrorCode::kUnavailable, error.what());
+      }
+      --*running;
+      lookup->done = true;
+    };
+    const SignalsBlocked blocked;  // in the thread
+    try {
+      ++*lookups_;
+      std::thread(body).detach();  // nobody can end a lookup: it is left to itself, and shares what it needs
+    } catch (const std::system_error&) {
+      --*lookups_;
+      return std::nullopt;  // later there may be a thread for it
+    }
+    opening.lookup = lookup;
+  }
+  if (!opening.lookup->done) return std::nullopt;
+  const auto lookup = std::exchange(opening.lookup, nullptr);
+  if (lookup->trouble) throw Error(*lookup->trouble);
+  return lookup->found;
 }
 
 void TcpLinks::hand_shake(std::uint64_t number) {

@@ -126,8 +126,11 @@ inline RankConfig config_of(int rank, int world_size, const RuntimeOptions& opti
 
 class ActorWorld {
  public:
-  explicit ActorWorld(int size, RuntimeOptions options = {}, unsigned threads = 2)
-      : system_(ActorSystem::create(threads)), links_(make_memory_links(size)), ordinals_(static_cast<std::size_t>(size)) {
+  // `links`: null stands for memory links.
+  explicit ActorWorld(int size, RuntimeOptions options = {}, unsigned threads = 2, std::shared_ptr<LinksFactory> links = nullptr)
+      : system_(ActorSystem::create(threads)),
+        links_(links ? std::move(links) : make_memory_links(size)),
+        ordinals_(static_cast<std::size_t>(size)) {
     options.trace_ring_bytes = 1u << 20;
     for (int rank = 0; rank < size; ++rank) {
       runtimes_.push_back(std::make_unique<RankRuntime>(system_, config_of(rank, size, options), size > 1 ? links_ : nullptr));

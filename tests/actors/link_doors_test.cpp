@@ -154,6 +154,22 @@ TEST_CASE_TEMPLATE("of too many strangers the oldest goes", Kind, TcpKind, TlsKi
   door.check_members();
 }
 
+TEST_CASE_TEMPLATE("all ranks of a world may come to one door at once", Kind, TcpKind, TlsKind) {
+  auto options = usual_options();
+  options.strangers_max = 2;
+  options.handshake_deadline = std::chrono::hours(1);
+  LinkWorld<Kind> world(20);
+  LinkRank zero = world.come(0, options);
+  const LinkCounters& counters = world.kind.counters(0);
+  std::vector<std::unique_ptr<Stranger>> idle;
+  for (int i = 0; i < 20; ++i) idle.push_back(std::make_unique<Stranger>(world.kind.address(0)));
+  CHECK(eventually([&] { return counters.connections == 20; }));
+  CHECK(counters.crowded_out == 0);
+  const Stranger one_more(world.kind.address(0));
+  CHECK(idle.front()->is_closed_on());
+  CHECK(counters.crowded_out == 1);
+}
+
 TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, TcpKind, TlsKind) {
   const DescriptorLimit limit(10'000);
   if (!limit.enough()) {

@@ -157,11 +157,12 @@ TEST_CASE_TEMPLATE("connections that say nothing are closed, and members are ser
 TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(1);
+  options.connect_deadline = std::chrono::seconds(2);
   Door<Kind> door(options);
   Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
   REQUIRE(data.hear()->has_hello());
-  SUBCASE("it never beats") {}
+  SUBCASE("it makes no heartbeat connection in time") {}
   SUBCASE("it has a heartbeat connection and says nothing there") {
     Stranger beats = door.knock();
     beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
@@ -177,6 +178,26 @@ TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   CHECK(last_words->goodbye().why().find("nothing was heard of rank 2") == 0);
   CHECK(data.is_closed_on());
   door.check_members();
+}
+
+TEST_CASE_TEMPLATE("a link is not judged by its silence before it has a heartbeat connection", Kind, TcpKind, TlsKind) {
+  LinkWorld<Kind> world(4);
+  auto options = usual_options();
+  options.silence = std::chrono::seconds(1);
+  options.connect_deadline = std::chrono::hours(1);
+  LinkRank zero = world.come(0, options);
+  const auto link = [&](int rank, v1::LinkPurpose purpose) {
+    auto stranger = std::make_unique<Stranger>(world.kind.address(0), world.kind.transform());
+    stranger->say(Stranger::hello(rank, 4, purpose));
+    REQUIRE(stranger->hear()->has_hello());
+    return stranger;
+  };
+  const auto without_beats = link(2, v1::LINK_PURPOSE_DATA);
+  const auto with_beats = link(3, v1::LINK_PURPOSE_DATA);
+  const auto beats = link(3, v1::LINK_PURPOSE_HEARTBEAT);
+  // Rank 2 has been silent for longer when rank 3 is found to be.
+  CHECK(zero.log().wait_down(3).cause == LinkDownCause::kSilent);
+  CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
 }
 
 TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no second connection is waited for", Kind, TcpKind,

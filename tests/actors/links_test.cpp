@@ -118,6 +118,21 @@ TEST_CASE_TEMPLATE("a rank that does not come is unreachable", Kind, MemoryKind,
   CHECK(zero.log().count(LinkEvent::kUp, 1) == 0);
 }
 
+TEST_CASE_TEMPLATE("a link that was opened without a message tells of the other rank's end", Kind, MemoryKind, TcpKind, TlsKind) {
+  LinkWorld<Kind> world(2);
+  LinkRank zero = world.come(0);
+  {
+    LinkRank one = world.come(1);
+    one.open(0);
+    one.open(0);
+    REQUIRE(zero.log().wait_up(1));
+    REQUIRE(one.log().wait_up(0));
+  }
+  CHECK(zero.log().wait_down(1).cause == LinkDownCause::kClosed);
+  CHECK(zero.log().count(LinkEvent::kUp, 1) == 1);
+  CHECK(zero.log().count(LinkEvent::kMessage, 1) == 0);
+}
+
 TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", Kind, MemoryKind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(2);
   LinkRank zero = world.come(0, impatient_options());

@@ -254,6 +254,7 @@ class LinkRank {
   LinkLog& log() { return *log_; }
   void send(int rank, std::string text) { send(rank, std::make_shared<const std::string>(std::move(text))); }
   void send(int rank, SharedBytes bytes) { caf::anon_send(links_, LinkSend{rank, std::move(bytes)}); }
+  void open(int rank) { caf::anon_send(links_, LinkOpen{rank}); }
   void drop(int rank) { caf::anon_send(links_, LinkDrop{rank}); }
   // Ends the links and waits for their end.
   void close() {

@@ -132,6 +132,31 @@ class FaultTest(unittest.TestCase):
     def fewer(cases, every):
         return cases[::every] if SLOW else cases
 
+    # -- gone before the first save ------------------------------------------------------------------------------------------------
+
+    def leave_early(self, start):
+        # A rank that nobody has spoken to; the coordinator, whom nobody has spoken to but to make the world; rank 0, which keeps the store.
+        for coordinator, victim, how in [(0, 2, "killed"), (0, 3, "0"), (3, 1, "1"), (2, 2, "killed"), (1, 0, "killed")]:
+            with self.subTest("coordinator %d, rank %d: %s" % (coordinator, victim, how)):
+                directory = self.directory("%d_%d_%s" % (coordinator, victim, how))
+                output = start("leave", directory, str(coordinator), str(victim), how)
+                told = self.reports(directory, "report", [rank for rank in range(WORLD) if rank != victim], output)
+                self.assertEqual(len(set(told.values())), 1, told)
+                self.assertRegex(told[1 if victim == 0 else 0], r"^failed\ncommitted no\n.*\nrank %d %d lost join " % (victim, victim))
+
+    def without_launcher(self, *arguments):
+        """Runs the ranks as a scheduler that only sets the variables would; returns what they wrote."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in range(WORLD):
+            place = {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            ranks.append(subprocess.Popen([RANKS, *arguments], env={**os.environ, **place}, stdout=subprocess.PIPE,
+                                          stderr=subprocess.STDOUT, text=True))
+            self.addCleanup(self.end, ranks[-1])
+        return "".join(rank.communicate(timeout=PATIENCE)[0] for rank in ranks)
+
     # -- killed: one launch each, as whoever dies does not come back ------------------------------------------------------------
 
     def kill(self, operation, cases):
@@ -194,6 +219,16 @@ class Allowed(FaultTest):
                              options=["--inject", "delay=1ms@hook:finish,nth=2"])
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(result.stdout.count("[rank 0] cairn: injected into rank 0: delay=1ms@hook:finish,nth=2\n"), 1, result.stdout)
+
+
+class GoneBeforeSaving(FaultTest):
+    """Nobody waits for a rank that has ended, not even before ranks have talked."""
+
+    def test_under_the_launcher(self):
+        self.leave_early(lambda *arguments: self.launch(*arguments).stdout)
+
+    def test_without_a_launcher(self):
+        self.leave_early(self.without_launcher)
 
 
 class KilledWhileSaving(FaultTest):

@@ -8,11 +8,14 @@
 //   cairn_fault_ranks save DIRECTORY GENERATION GATE                 one save that stands still between its data and its end
 //   cairn_fault_ranks cancel DIRECTORY RANK                          two saves; the second one is cancelled by RANK's trainer
 //   cairn_fault_ranks check DIRECTORY...                             loads each; says which generation is there
+//   cairn_fault_ranks leave DIRECTORY COORDINATOR VICTIM HOW         VICTIM ends before any call, HOW: killed, or by exit with 0 or 1; the
+//                                                                    others save, with the options that a job has by default
 //   cairn_fault_ranks heedless DIRECTORY                             one save by a program that does not allow injection
 //
 // The checkpoint is DIRECTORY/checkpoint. The files beside it: pid.RANK, report.RANK, and what the ranks wait for.
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <exception>
@@ -261,6 +264,16 @@ void cancel(const std::string& directory, int rank) {
   self.board.await_all("report", all_but(-1, self.world.size()));
 }
 
+void leave(const std::string& directory, int coordinator, int victim, const std::string& how) {
+  Member self(World::from_environment(), directory, coordinator);
+  if (self.world.rank() == victim) {
+    if (how == "killed") ::raise(SIGKILL);
+    ::_exit(std::stoi(how));
+  }
+  self.report("report", told([&] { self.save(1); }));
+  self.board.await_all("report", all_but(victim, self.world.size()));
+}
+
 void check(const std::vector<std::string>& directories) {
   Checkpointer checkpointer(World::from_environment(world_options()));
   for (const auto& directory : directories) {
@@ -284,6 +297,8 @@ int run(const std::vector<std::string>& arguments) {
   } else if (what == "heedless") {
     Member(World::from_environment(world_options()), arguments.at(1), 0).save(1);
     Member(World::single(), arguments.at(1), 0).save(2);
+  } else if (what == "leave") {
+    leave(arguments.at(1), std::stoi(arguments.at(2)), std::stoi(arguments.at(3)), arguments.at(4));
   } else if (what == "check") {
     check({arguments.begin() + 1, arguments.end()});
   } else {

@@ -1,0 +1,75 @@
+// Ranks whose addresses are names: these are looked up when a connection is opened, and again for as long as it may take.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <atomic>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tests/actors/links_world.hpp>
+
+namespace cairn::testing {
+namespace {
+
+// Rank 0 of two, for which rank 1 is "rank-1.test".
+struct NamedWorld {
+  explicit NamedWorld(NameLookup look_up, const TransformFactory& transform = plain_transform()) : kind(2, transform) {
+    TcpLinksConfig config;
+    config.listener = listen_on("127.0.0.1", 0);
+    config.addresses = {to_string(local_endpoint(config.listener)),
+                        "rank-1.test:" + std::to_string(split_address(kind.address(1)).port)};
+    config.incarnation = kIncarnation;
+    config.look_up = std::move(look_up);
+    if (transform) config.transform = transform;
+    factory = make_tcp_links(std::move(config));
+  }
+  LeakCheck leaks;
+  LinkSystem system;
+  TcpKind kind;
+  std::shared_ptr<LinksFactory> factory;
+};
+
+TEST_CASE("a name that is not known yet is looked up again, and not before somebody is spoken to") {
+  std::atomic<int> asked{0};
+  std::string real;
+  NamedWorld world([&](const std::string& address) {
+    CHECK(address.find("rank-1.test:") == 0);
+    if (++asked < 3) throw Error(ErrorCode::kUnavailable, "nobody knows the name yet");
+    return resolve_endpoint(real);
+  });
+  real = world.kind.address(1);
+  LinkRank zero(*world.system, *world.factory, 0, usual_options());
+  LinkRank one(*world.system, world.kind.of(1), 1, usual_options());
+  CHECK(asked == 0);
+  zero.send(1, "here I am");
+  REQUIRE(one.log().wait_messages(0, 1));
+  CHECK(asked >= 3);  // the heartbeat connection asks too
+}
+
+TEST_CASE("a name that is never found is the reason why its rank cannot be reached") {
+  std::atomic<int> asked{0};
+  NamedWorld world([&](const std::string&) -> Endpoint {
+    ++asked;
+    throw Error(ErrorCode::kUnavailable, "nobody knows the name");
+  });
+  auto options = usual_options();
+  options.connect_deadline = std::chrono::seconds(3);
+  LinkRank zero(*world.system, *world.factory, 0, options);
+  zero.send(1, "where are you");
+  const auto down = zero.log().wait_down(1);
+  CHECK(down.cause == LinkDownCause::kUnreachable);
+  // The last lookup has failed, or was under way when the time was over.
+  const bool names_it = down.why.find("nobody knows the name") != std::string::npos;
+  CHECK_MESSAGE((names_it || down.why.find("its name was not found in time") != std::string::npos), down.why);
+  CHECK(asked >= 2);
+}
+
+TEST_CASE("a name that leads beyond loopback is not connected to without a secret") {
+  NamedWorld world([](const std::string&) { return resolve_endpoint("192.0.2.1:80"); }, nullptr);
+  LinkRank zero(*world.system, *world.factory, 0, usual_options());
+  zero.send(1, "in the clear");
+  const auto down = zero.log().wait_down(1);
+  CHECK(down.cause == LinkDownCause::kForbidden);
+  CHECK(down.why.find("secret") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::testing
