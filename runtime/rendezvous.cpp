@@ -34,7 +34,11 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// Between two questions to the store, longer in worlds so large that it could not answer all of them.
 constexpr std::chrono::milliseconds kPollMax{50};
+std::chrono::milliseconds poll_max(int world_size) { return std::max(kPollMax, std::chrono::milliseconds(world_size / 20)); }
+// Without rank 0, who has not come is found out one by one: in larger worlds that is left to people.
+constexpr int kNamedByAllMax = 64;
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
 // How long a connection to a store must last to be believed: the process of a job that was killed still takes some while it ends. Rank
@@ -161,7 +165,8 @@ std::string connect_once(const std::string& address, steady_clock::time_point en
 
 // Whether somebody listens at `address`, or begins to before the deadline, and does not end at once; at least one attempt. "" is yes,
 // else what the trouble is. TCPStore's own attempts come with complaints in the log, and one that is reset ends the process.
-std::string try_connect(const std::string& address, std::chrono::milliseconds deadline, std::chrono::milliseconds hold) {
+std::string try_connect(const std::string& address, std::chrono::milliseconds deadline, std::chrono::milliseconds hold,
+                        const std::function<void()>& still_waiting) {
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
@@ -170,6 +175,7 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
     if (trouble.empty() && !hangs_up(socket, hold)) return "";
     if (trouble.empty()) trouble = "it hangs up";
     if (steady_clock::now() >= end) return trouble;
+    still_waiting();
     std::this_thread::sleep_for(pause);
   }
 }
@@ -210,20 +216,24 @@ Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds dead
 // leaves TCPStore's connection out of step, and the store may be the trainer's.
 class Meeting {
  public:
-  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret)
+  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret,
+          Duration first_notice)
       : store_(store),
         rank_(rank),
         world_size_(world_size),
         limit_(bounded_wait(deadline)),
         secret_(secret),
-        end_(steady_clock::now() + limit_) {
+        end_(steady_clock::now() + limit_),
+        notices_(first_notice) {
     prefix_ = "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/";
   }
 
   void publish(const std::string& address) {
     Card card{world_size_, machine_name(), address, ""};
     card.signature = sign(card_key(rank_), content(card));
-    set(card_key(rank_), encode(card));
+    if (rank_ == 0) set("leader", "here");
+    // In the order in which the ranks come: rank 0 reads each card once, and needs not ask for those that are not there.
+    set(arrival_key(store_.add(prefix_ + "arrivals", 1)), std::to_string(rank_) + " " + encode(card));
   }
 
   Assembly lead() {
@@ -234,13 +244,13 @@ class Meeting {
       return assembly;
     } catch (const Error& error) {
       set("verdict", encode(error));
-      await_readers(world_size_ - 1 - static_cast<int>(missing().size()));
+      await_readers(came_ - 1);
       throw;
     }
   }
 
   Assembly follow() {
-    if (!poll([this] { return has("verdict"); })) throw incomplete(missing());
+    if (!poll([this] { return has("verdict"); })) throw unled();
     const std::string verdict = get("verdict");
     store_.add(prefix_ + "readers", 1);
     Verdict decoded = decode_verdict(verdict);
@@ -253,7 +263,8 @@ class Meeting {
   }
 
  private:
-  static std::string card_key(int rank) { return "card/" + std::to_string(rank); }
+  static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // in signatures
+  static std::string arrival_key(std::int64_t number) { return "arrival/" + std::to_string(number); }
   // Binds a text to its key as well: nothing that was signed can stand elsewhere, or in another generation.
   std::string sign(const std::string& key, const std::string& text) const {
     return secret_.sign(kSigned, prefix_ + key + "\n" + text);
@@ -274,29 +285,50 @@ class Meeting {
     while (!condition()) {
       if (steady_clock::now() >= end_) return false;
       std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kPollMax);
+      pause = std::min(pause * 2, poll_max(world_size_));
     }
     return true;
   }
 
-  Assembly collect() {
-    std::vector<std::optional<Card>> cards(static_cast<std::size_t>(world_size_));
-    const auto look = [&] {
-      bool complete = true;
-      for (int rank = 0; rank < world_size_; ++rank) {
-        auto& card = cards[static_cast<std::size_t>(rank)];
-        if (!card && has(card_key(rank))) {
-          card = decode_card(get(card_key(rank)));
-          if (card->world_size != world_size_) throw different_size(rank, card->world_size, world_size_);
-        }
-        complete = complete && card;
+  // The cards of all who have come since the last look.
+  void read_arrivals() {
+    const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
+    while (arrivals_ < arrivals) unread_.push_back(++arrivals_);
+    std::vector<std::int64_t> not_there;  // who has drawn a number may not have written its card yet
+    for (const std::int64_t number : unread_) {
+      if (!has(arrival_key(number))) {
+        not_there.push_back(number);
+        continue;
       }
-      return complete;
+      const std::string text = get(arrival_key(number));
+      const int rank = std::atoi(text.c_str());
+      Card card = decode_card(text.substr(std::min(text.size(), text.find(' '))));
+      if (card.world_size != world_size_) throw different_size(rank, card.world_size, world_size_);
+      if (rank < 0 || rank >= world_size_ || cards_[static_cast<std::size_t>(rank)]) continue;
+      cards_[static_cast<std::size_t>(rank)] = std::move(card);
+      ++came_;
+    }
+    unread_ = std::move(not_there);
+  }
+
+  void tell_whom_it_waits_for() {
+    const Duration waited = steady_clock::now() - (end_ - limit_);
+    if (!notices_.is_due(waited)) return;
+    write_log(LogLevel::kWarning, rank_,
+              "waiting for " + name_ranks(missing()) + " to come to the world of " + std::to_string(world_size_) +
+                  " ranks: " + in_whole_seconds(waited, limit_));
+  }
+
+  Assembly collect() {
+    const auto look = [&] {
+      read_arrivals();
+      if (came_ < world_size_) tell_whom_it_waits_for();
+      return came_ == world_size_;
     };
     if (!poll(look)) throw incomplete(missing());
     std::vector<int> others;
     for (int rank = 0; rank < world_size_; ++rank) {
-      const auto& card = *cards[static_cast<std::size_t>(rank)];
+      const auto& card = *cards_[static_cast<std::size_t>(rank)];
       if (card.signature != sign(card_key(rank), content(card))) others.push_back(rank);
     }
     if (!others.empty())
@@ -306,14 +338,14 @@ class Meeting {
                       kSameSecret);
     Assembly assembly;
     assembly.incarnation = random_hex(*system_random(), 128);
+    const bool on_several_machines =
+        std::any_of(cards_.begin(), cards_.end(), [this](const auto& card) { return card->machine != cards_.front()->machine; });
     for (int rank = 0; rank < world_size_; ++rank) {
-      const auto& card = *cards[static_cast<std::size_t>(rank)];
-      for (const auto& other : cards) {
-        if (only_local(card.address) && other->machine != card.machine) {
-          throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " listens at " + card.address +
-                                                       ", which ranks on other machines or in other containers cannot reach: set "
-                                                       "WorldOptions::bind_address to an address of its network");
-        }
+      const auto& card = *cards_[static_cast<std::size_t>(rank)];
+      if (on_several_machines && only_local(card.address)) {
+        throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " listens at " + card.address +
+                                                     ", which ranks on other machines or in other containers cannot reach: set "
+                                                     "WorldOptions::bind_address to an address of its network");
       }
       assembly.addresses.push_back(card.address);
     }
@@ -326,12 +358,22 @@ class Meeting {
     poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
   }
 
-  std::vector<int> missing() {
+  // As far as this rank has read the cards.
+  std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (!has(card_key(rank))) ranks.push_back(rank);
+      if (!cards_[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
     }
     return ranks;
+  }
+
+  // Rank 0 has said nothing.
+  Error unled() {
+    if (world_size_ <= kNamedByAllMax) {
+      read_arrivals();
+      return incomplete(missing());
+    }
+    return incomplete(has("leader") ? std::vector<int>() : std::vector<int>{0});
   }
 
   Error incomplete(const std::vector<int>& missing) const {
@@ -359,6 +401,12 @@ class Meeting {
   const Secret& secret_;
   steady_clock::time_point end_;
   std::string prefix_;
+  WaitNotices notices_;
+  // What was read of those who have come.
+  std::vector<std::optional<Card>> cards_ = std::vector<std::optional<Card>>(static_cast<std::size_t>(world_size_));  // by rank
+  int came_ = 0;
+  std::int64_t arrivals_ = 0;
+  std::vector<std::int64_t> unread_;
 };
 
 }  // namespace
@@ -380,18 +428,28 @@ Place place_in_environment() {
 
 namespace {
 
-c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline) {
+c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
+                                               Duration first_notice) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.master_port);
   options.waitWorkers = false;
   options.multiTenant = true;
   const auto timeout = std::max(deadline, kProbe);  // TCPStore counts connecting in seconds
   const bool may_host = place.rank == 0 && !place.agent_hosts;
-  const auto end = steady_clock::now() + deadline;
+  const auto begin = steady_clock::now();
+  const auto end = begin + deadline;
   std::string trouble;
   bool warned = false;
+  WaitNotices notices(first_notice);
+  const auto still_waiting = [&] {
+    const Duration waited = steady_clock::now() - begin;
+    if (place.rank != (place.agent_hosts ? 0 : 1) || !notices.is_due(waited)) return;
+    write_log(LogLevel::kWarning, place.rank,
+              std::string("waiting for ") + (place.agent_hosts ? "the launcher's agent" : "rank 0") + ", which hosts the store at " +
+                  address + " (MASTER_ADDR, MASTER_PORT): " + in_whole_seconds(waited, deadline));
+  };
   do {
-    if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost).empty()) {
+    if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost, still_waiting).empty()) {
       options.isServer = true;
       options.timeout = timeout;
       try {
@@ -402,7 +460,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     // Whoever listens may be about to end, as a rank that was killed: then it is this one's turn to host after all.
     const auto patience = may_host ? std::min(left, kProbe) : left;
-    trouble = try_connect(address, patience, kHold);
+    trouble = try_connect(address, patience, kHold, still_waiting);
     if (trouble.empty()) trouble = try_question(address);
     if (trouble == kNoStore && !warned) {
       warned = true;
@@ -431,11 +489,11 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline) {
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline, Duration first_notice) {
   const std::string address = join_address(place.master_host, place.master_port);
   deadline = bounded_wait(deadline);
   auto store = bounded_talk<c10::intrusive_ptr<c10d::Store>>(
-      [=] { return try_open_store(place, address, deadline); }, deadline,
+      [=] { return try_open_store(place, address, deadline, first_notice); }, deadline,
       "rank " + std::to_string(place.rank) + ": who listens at " + address +
           " (MASTER_ADDR, MASTER_PORT) does not speak as a store does; see which program it is");
   if (!place.agent_hosts) return store;
@@ -443,11 +501,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
 }
 
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
-                  std::chrono::milliseconds deadline, const Secret& secret) {
+                  std::chrono::milliseconds deadline, const Secret& secret, Duration first_notice) {
   deadline = bounded_wait(deadline);
   return bounded_talk<Assembly>(
       [=] {
-        Meeting meeting(*store, rank, world_size, deadline, secret);
+        Meeting meeting(*store, rank, world_size, deadline, secret, first_notice);
         meeting.publish(address);
         return rank == 0 ? meeting.lead() : meeting.follow();
       },

@@ -11,10 +11,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -301,8 +303,9 @@ TEST_CASE("ranks that differ in the world's size are told so") {
 TEST_CASE("a rank that only its own machine can reach is named") {
   const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
   const auto store = shared_store();
-  const std::string card = "2 another-machine 127.0.0.1:4000 none";
-  store->set("cairn/1/card/1", std::vector<std::uint8_t>(card.begin(), card.end()));
+  const std::string card = "1 2 another-machine 127.0.0.1:4000 none";
+  const auto number = store->add("cairn/1/arrivals", 1);
+  store->set("cairn/1/arrival/" + std::to_string(number), std::vector<std::uint8_t>(card.begin(), card.end()));
   store->add("cairn/1/readers", 1);  // as that rank would have read the verdict
   const auto error = thrown([&] { World::from_store(store, 0, 2); });
   CHECK(contains(error, code(ErrorCode::kInvalidArgument)));
@@ -397,6 +400,73 @@ TEST_CASE("from addresses, everybody knows the world without asking") {
   CHECK(contains(thrown([&] { World::from_addresses(0, {}, "job 3"); }), code(ErrorCode::kInvalidArgument)));
   // A name may come to be known later.
   CHECK(thrown([&] { World::from_addresses(0, {addresses[0], "no-such-host.invalid:1"}, "job 3"); }) == "");
+}
+
+// Counts what a store is asked for by name, over all ranks.
+class CountedStore : public c10d::HashStore {
+ public:
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    ++gets;
+    return c10d::HashStore::get(key);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    const std::lock_guard lock(mutex_);
+    asked_.insert(keys.begin(), keys.end());
+    return c10d::HashStore::check(keys);
+  }
+  std::size_t keys_asked_for() const {
+    const std::lock_guard lock(mutex_);
+    return asked_.size();
+  }
+  std::atomic<int> gets{0};
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::string> asked_;
+};
+
+TEST_CASE("a rank that meets nobody asks the store for a handful of keys, however large the world") {
+  const auto store = c10::make_intrusive<CountedStore>();
+  const auto error = thrown([&] { assemble(store, 7, 10'000, "127.0.0.1:4000", milliseconds(20)); });
+  CHECK(contains(error, code(ErrorCode::kDeadline)));
+  CHECK(contains(error, "rank 0 did not come"));
+  CHECK(store->keys_asked_for() <= 4);
+}
+
+TEST_CASE("ranks that assemble read each card once") {
+  const auto store = c10::make_intrusive<CountedStore>();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < 16; ++rank) ranks.push_back(rank);
+  for (const auto& error : on_threads(ranks, [&](int rank) {
+         const auto assembly = assemble(store, rank, 16, "127.0.0.1:" + std::to_string(4000 + rank), std::chrono::seconds(60));
+         CHECK(assembly.addresses[5] == "127.0.0.1:4005");
+       }))
+    CHECK(error == "");
+  CHECK(store->gets == 16 + 15);  // the cards, and the verdict on the others
+}
+
+TEST_CASE("while a world assembles, a warning says whom it waits for") {
+  const CapturedLog log;
+  SUBCASE("rank 0, for the others") {
+    const auto error =
+        thrown([&] { assemble(shared_store(), 0, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    CHECK(contains(error, "ranks 1-3 did not come"));
+    CHECK(log.text().find("warning rank 0: waiting for ranks 1-3 to come to the world of 4 ranks: 0 s of 0 s") == 0);
+  }
+  SUBCASE("another rank says nothing to that") {
+    thrown([&] { assemble(shared_store(), 1, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    CHECK(log.text() == "");
+  }
+  for (const int rank : {1, 2}) {
+    Place place;
+    place.rank = rank;
+    place.world_size = 4;
+    place.master_host = "127.0.0.1";
+    place.master_port = free_port();
+    thrown([&] { open_store(place, milliseconds(20), Duration(0)); });
+  }
+  CHECK(contains(log.text(), "warning rank 1: waiting for rank 0, which hosts the store at 127.0.0.1:"));
+  CHECK_FALSE(contains(log.text(), "warning rank 2"));
 }
 
 TEST_CASE("a world raises the soft limit of descriptors to what it needs, and saves") {
