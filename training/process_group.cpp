@@ -15,6 +15,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/training/c10d_backends.hpp>
 #include <cairn/training/device_watch.hpp>
+#include <cairn/training/store_meeting.hpp>
 #include <cairn/training/tensor_bytes.hpp>
 
 namespace cairn::training {
@@ -74,7 +75,7 @@ class ProcessGroup::Implementation {
         name_(std::move(name)),
         family_(std::move(family)) {
     if (size() == 1) return;
-    meet_in_store("make the group");
+    meet("make the group");
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -111,7 +112,7 @@ class ProcessGroup::Implementation {
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
     // NCCL waits for ever for a rank that does not come.
-    if (!has_device_backend()) meet_in_store(action);
+    if (!has_device_backend()) meet(action);
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
       on_device_ =
@@ -134,7 +135,7 @@ class ProcessGroup::Implementation {
       const std::lock_guard lock(mutex_);
       if (on_host_) return on_host_;
     }
-    meet_in_store(action);  // Gloo waits five times its timeout for a rank that does not come
+    meet(action);  // Gloo waits five times its timeout for a rank that does not come
     Backend made;
     run(action, [&] {
       made = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
@@ -165,12 +166,11 @@ class ProcessGroup::Implementation {
         action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
   }
 
-  // The same without connections between the ranks: each asks the store three times.
-  void meet_in_store(const std::string& action) {
+  // The same without connections between the ranks.
+  void meet(const std::string& action) {
     run(action, [&] {
-      const std::string key = name_ + "/meeting/" + std::to_string(meetings_++);
-      if (store_->add(key, 1) == size()) store_->set(key + "/all", std::vector<std::uint8_t>{1});
-      store_->wait({key + "/all"}, options_.timeout);
+      c10d::PrefixStore store(std::to_string(meetings_++), store_);
+      meet_in_store(store, name_, rank_, ranks_, options_.timeout);
     });
   }
 

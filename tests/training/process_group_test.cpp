@@ -3,9 +3,11 @@
 #include <atomic>
 #include <thread>
 
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/process_mesh.hpp>
+#include <cairn/training/store_meeting.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -14,7 +16,7 @@ using training::ProcessMesh;
 
 namespace {
 
-// Counts what ranks ask of it.
+// Counts all but `check`, which only asks whether there is anything new.
 class CountingStore : public c10d::HashStore {
  public:
   void set(const std::string& key, const std::vector<std::uint8_t>& data) override {
@@ -28,10 +30,6 @@ class CountingStore : public c10d::HashStore {
   std::int64_t add(const std::string& key, std::int64_t value) override {
     ++calls;
     return c10d::HashStore::add(key, value);
-  }
-  bool check(const std::vector<std::string>& keys) override {
-    calls += static_cast<int>(keys.size());
-    return c10d::HashStore::check(keys);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
     calls += static_cast<int>(keys.size());
@@ -107,6 +105,35 @@ TEST_CASE("process group: making a group asks the store as often per rank of a l
   const double of_few = calls_per_rank(16), of_many = calls_per_rank(64);
   CHECK(of_few > 0);
   CHECK(of_many <= 1.2 * of_few);
+}
+
+TEST_CASE("process group: ranks that differ in the group's size are told both sizes, all of them") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::vector<int> sizes = {2, 3, 3};
+  std::vector<Thrown> thrown(sizes.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      thrown[rank] = thrown_by([&] { ProcessGroup::from_store(store, static_cast<int>(rank), sizes[rank]); });
+    });
+  for (auto& thread : threads) thread.join();
+  for (const Thrown& one : thrown) {
+    CHECK_MESSAGE(one.code == ErrorCode::kMismatch, one.what);
+    CHECK_MESSAGE(one.says(" of 2"), one.what);
+    CHECK_MESSAGE(one.says(" of 3"), one.what);
+  }
+}
+
+TEST_CASE("process group: the rank that came first says whom it waits for") {
+  const CapturedLog log;
+  c10d::HashStore store;
+  try {
+    training::meet_in_store(store, "group", 1, {4, 5, 6}, std::chrono::milliseconds(20), std::chrono::nanoseconds(0));
+    FAIL("a group of which one rank has come is complete");
+  } catch (const std::exception& error) {
+    CHECK(std::string(error.what()) == "ranks 4, 6 did not come");
+  }
+  CHECK(log.text().find("warning rank 5: waiting for ranks 4, 6 to come to the process group \"group\": 0 s of 0 s") == 0);
 }
 
 TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type that a parameter may have") {
