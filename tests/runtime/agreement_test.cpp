@@ -14,7 +14,7 @@
 namespace cairn::testing {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kAgreeingRanks = 3;
 
 struct Reached {
   std::string answer;
@@ -23,8 +23,8 @@ struct Reached {
 
 // By rank, each of which brings what `own` says.
 std::vector<Reached> reach(const std::function<std::string(int)>& own, const Agreement::Decide& decide) {
-  std::vector<Reached> reached(kRanks);
-  on_all_ranks(kRanks, [&](World& world) {
+  std::vector<Reached> reached(kAgreeingRanks);
+  on_all_ranks(kAgreeingRanks, [&](World& world) {
     Reached& mine = reached[static_cast<std::size_t>(world.rank())];
     Agreement agreement(world, "agreement");
     try {
@@ -83,7 +83,7 @@ TEST_CASE("agreement: the longest text and the longest answer travel") {
   const std::string text(protocol::kAgreementTextMax, 't');
   const auto reached = reach([&](int) { return text; },
                              [&](const std::vector<std::string>& brought) {
-                               CHECK(brought == std::vector<std::string>(kRanks, text));
+                               CHECK(brought == std::vector<std::string>(kAgreeingRanks, text));
                                return std::string(protocol::kAgreementAnswerMax, 'a');
                              });
   for (const Reached& one : reached) CHECK(one.answer.size() == protocol::kAgreementAnswerMax);
