@@ -29,15 +29,16 @@ std::vector<std::string> traces_in(const fs::path& directory) {
   return paths;
 }
 
-// The last one to be written.
-std::optional<fs::path> latest_report(const fs::path& directory) {
+// The last one to be written. A disk that is full leaves a report without traces.
+std::optional<fs::path> latest_report(const fs::path& directory, bool with_traces = true) {
   std::optional<fs::path> latest;
   fs::file_time_type latest_time;
   for (const auto& entry : fs::directory_iterator(directory)) {
     std::error_code failed;
     if (!begins_with(entry.path().filename().string(), "failure-") || !entry.is_directory(failed)) continue;
     const auto time = entry.last_write_time(failed);
-    if (failed || (latest && time <= latest_time) || traces_in(entry.path()).empty()) continue;
+    if (failed || (latest && time <= latest_time)) continue;
+    if (with_traces ? traces_in(entry.path()).empty() : !fs::exists(entry.path() / "report.txt", failed)) continue;
     latest = entry.path();
     latest_time = time;
   }
@@ -71,9 +72,11 @@ Found find_traces(const std::string& path) {
   if (!files.empty()) return {path, std::move(files)};
   if (const auto report = latest_report(path)) return {report->string(), traces_in(*report)};
   const auto nearby = traces_nearby(path);
+  const auto report = latest_report(path, /*with_traces=*/false);
   throw Error(ErrorCode::kNotFound,
-              path + " holds no traces (rank-*.trace) and no reports of failed saves (failure-*)" +
-                  (nearby ? ", but " + *nearby + " does" : ": ranks write traces where CAIRN_TRACE names a directory"));
+              path + " holds no traces (rank-*.trace)" +
+                  (report ? "; what failed is in " + (*report / "report.txt").string() : " and no reports of failed saves (failure-*)") +
+                  (nearby ? "; there are traces in " + *nearby : "; ranks write traces where CAIRN_TRACE names a directory"));
 }
 
 // Not within CallFinder: it is complete there too late for std::optional.

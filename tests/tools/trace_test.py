@@ -246,7 +246,7 @@ class GoodSave(TraceTest):
         self.check_says(text, "2 of 4 ranks", "none of ranks 0, 3", "1 cannot be read")
 
     def test_places_without_traces(self):
-        said = f"holds no traces (rank-*.trace) and no reports of failed saves (failure-*), but {self.recording.traces} does"
+        said = f"holds no traces (rank-*.trace) and no reports of failed saves (failure-*); there are traces in {self.recording.traces}"
         self.assertIn(said, self.tell(self.recording.run, code=WRONG_USE))
         self.assertIn(said, self.tell(self.recording.root, code=WRONG_USE))
         for command in ([], ["list"], ["check"], ["explain"]):
@@ -300,9 +300,8 @@ class ThrownStoreError(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "disk-full@store:create,rank=1,nth=2"]))
 
     def test_rank_phase_and_the_original_text_are_named(self):
-        for path in (self.recording.traces, self.recording.run):
-            text = self.summary(path)
-            self.check_says(text, "FAILED after .*; nothing was committed", "failed +rank 1 raised in write", "no_space|kNoSpace|space")
+        text = self.summary(self.recording.traces)
+        self.check_says(text, "FAILED after .*; nothing was committed", "failed +rank 1 raised in write", "no_space|kNoSpace|space")
         told = self.told(self.recording.traces)
         self.assertEqual([(failure["rank"], failure["kind"], failure["phase"]) for failure in told["failures"]], [(1, "raised", "write")])
         self.assertIn("create", told["failures"][0]["text"])
@@ -316,11 +315,14 @@ class ThrownStoreError(TraceTest):
         self.assertIn("write_data", self.tell("explain", self.recording.traces, "--rank", "1"))
         self.tell("explain", self.recording.traces, "--rank", "9", code=WRONG_USE)
 
-    def test_every_rank_left_its_last_events_beside_the_report(self):
+    def test_a_full_disk_leaves_the_report_alone_and_the_command_names_it(self):
         (report,) = glob.glob(os.path.join(self.recording.run, "failure-*"))
-        self.assertEqual(len(glob.glob(os.path.join(report, "rank-*.trace"))), WORLD)
+        self.assertEqual(os.listdir(report), ["report.txt"])
         with open(os.path.join(report, "report.txt")) as file:
             self.assertIn("rank 1", file.read())
+        text = self.tell(self.recording.run, code=WRONG_USE)
+        self.assertIn("what failed is in " + os.path.join(report, "report.txt"), text)
+        self.assertIn("there are traces in " + self.recording.traces, text)
 
     def test_what_failed_is_listed(self):
         lines = self.tell("messages", self.recording.traces, "--failed", "--rank", "1", "--kind", "ended").splitlines()
