@@ -30,6 +30,13 @@ void* operator new(std::size_t size) {
   }
   return memory;
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { free_counted(memory); }
 void operator delete(void* memory, std::size_t) noexcept { free_counted(memory); }
 
