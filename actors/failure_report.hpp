@@ -1,4 +1,4 @@
-// What a failed call leaves behind for people: the failure map as text, and the last events of some ranks.
+// The report of a failed call, for people: the failure map as text, and the last events of some ranks.
 //
 //   <directory>/failure-<save id>/report.txt                          by the first of these ranks: all would write the same map
 //   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace       of `reporting_ranks`; `cairn trace` reads them
@@ -24,8 +24,8 @@ inline constexpr std::size_t kFailureReportsMax = 16;
 // So many ranks of a call report its failure.
 inline constexpr std::size_t kReportingRanksMax = 8;
 
-// Which ranks report: those that are alive, first the ones that the map names, then the others, by rank. All ranks have the same map, and
-// so know without asking each other.
+// Returns the ranks that report: of those that are alive, first the ones that the map names, then the others, by rank. All ranks have
+// the same map, and so need not ask each other.
 std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
 // Whether there is room for traces, as far as the map tells.
 bool leaves_traces(const FailureMap& failures);

@@ -182,7 +182,7 @@ struct RankRuntime::Implementation {
         }
         if (done) done(std::move(ended));
       };
-      // Whoever is here may be an actor, which must not wait.
+      // This may be the thread of an actor, which must not wait.
       if (reports)
         write_failure_report(std::move(report), incarnation, rank, world_size, recorded, std::move(end));
       else

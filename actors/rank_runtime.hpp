@@ -76,7 +76,7 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// What one rank decides and all go by. `checkpoint_id` says what about, and is the same on all ranks. Two messages a rank: there is no
+// A decision that one rank makes and all ranks follow. `checkpoint_id` says what about, and is the same on all ranks. Two messages a rank: there is no
 // `begin`, and no other rank runs anything. A trace ring keeps of it only what goes wrong.
 struct AgreeCall : Call {
   std::string text;  // what this rank brings; at most kAgreementTextMax bytes (messages/codec.hpp), else all ranks are told

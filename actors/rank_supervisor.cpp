@@ -59,7 +59,7 @@ class Supervisor : public SupervisorActor::base {
     if (config_.world_size > 1) {
       links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
       monitor(links_);
-      // Whoever coordinates by default is to notice when this rank ends, though it may not have called anything yet.
+      // The default coordinator notices through this link when this rank ends, though it may not have called anything yet.
       if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
     }
     start_planner();

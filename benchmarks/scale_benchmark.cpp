@@ -1,4 +1,4 @@
-// What one coordinator costs in a world of thousands of ranks: its state machine alone, without actors and connections.
+// Measures what one coordinator costs in a world of thousands of ranks: its state machine alone, without actors and connections.
 //
 // One JSON object a line: {name, value, unit, limit, ratio, goal, met}; report.py makes a table of them. The limit of a cost per rank
 // or per message among many ranks is that among a thousand. One function a row. `--quick`: fewer ranks.

@@ -1,4 +1,4 @@
-// What one rank decides and all go by. Internal.
+// A decision that one rank makes and all ranks follow. Internal.
 #pragma once
 
 #include <sys/types.h>

@@ -62,7 +62,7 @@ void CoordinatorMachine::receive(int from, const Progress& progress) {
 // After whatever changes how far this rank is, or whether it has ended the phase.
 void CoordinatorMachine::count_progress(int rank) {
   Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
-  // What a rank said before it had ended its part is out of date.
+  // A rank that has ended its part may have said less before.
   const bool has_ended = collects() && answered_.count(rank) != 0;
   const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
   if (data_moved || (state_ == State::kMoving && has_ended && failures_.count(rank) == 0)) {

@@ -44,7 +44,7 @@ const char* name_of(Hook hook, Operation operation) noexcept;
 // Who runs it and reports its failure: "planner" or "storage".
 const char* actor_of(Hook hook) noexcept;
 
-// Of an agreement: to kDecide what the ranks have brought, by rank; from kDecide the answer alone.
+// The texts of an agreement. kDecide takes one text per rank, by rank, and returns the answer alone.
 struct AgreementTexts {
   std::vector<std::string> texts;
 };

@@ -15,14 +15,14 @@ class ProgressSums {
  public:
   // A new attempt: no rank has said anything, nor ended its phase.
   void reset(int ranks);
-  // What counts for `rank` from now on, and whether it has ended the phase. O(log ranks).
+  // Sets how far `rank` is, and whether it has ended the phase. O(log ranks).
   void set(int rank, const Moved& moved, bool has_ended);
 
-  // Of all ranks. Stops at the largest number.
+  // Returns the sum of all ranks. Stops at the largest number.
   Moved sum() const;
   int ranks_done() const { return static_cast<int>(parts_.size() - behind_.size()); }
   const Moved& of(int rank) const { return parts_[static_cast<std::size_t>(rank)].moved; }
-  // Of those that have not ended the phase, the one with the smallest part done, the lowest of several; -1: none.
+  // Returns the rank with the smallest part done among those that have not ended the phase, the lowest of several; -1: none.
   int slowest_rank() const { return behind_.empty() ? -1 : behind_.begin()->second; }
 
  private:
