@@ -17,11 +17,14 @@
 #include <time.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/messages/plan_codec.hpp>
 #include <cairn/planning/global_plan.hpp>
 
 namespace cairn {
 namespace {
+
+using benchmarks::print;
 
 constexpr double kSecondsGoal = 1.0;
 constexpr double kScalingGoal = 1.3;
@@ -159,13 +162,6 @@ const Timing& median(std::vector<Timing>& timings, double Timing::*what) {
   return timings[timings.size() / 2];
 }
 
-void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
-      name.c_str(), value, unit, limit, value / limit, goal.c_str(), met ? "true" : "false");
-  std::fflush(stdout);
-}
-
 void measure(Layout layout, const std::string& name, bool quick) {
   constexpr int kRanks = 256;
   constexpr int kRanksFew = 16;
@@ -211,19 +207,5 @@ int main(int argc, char** argv) {
   // trainer, whose heap goes on above it; then most of what is measured would be page faults.
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) != "--quick") {
-      std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
-      return 2;
-    }
-    quick = true;
-  }
-  try {
-    cairn::run(quick);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return cairn::benchmarks::run_benchmark(argc, argv, cairn::run);
 }

@@ -18,10 +18,13 @@
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/messages/codec.hpp>
 
 namespace cairn {
 namespace {
+
+using benchmarks::print;
 
 using namespace protocol;
 
@@ -37,13 +40,6 @@ double thread_cpu_seconds() {
 double heap_bytes() {
   const auto info = ::mallinfo2();
   return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
-}
-
-void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
-      name.c_str(), value, unit, limit, value / limit, goal.c_str(), met ? "true" : "false");
-  std::fflush(stdout);
 }
 
 // The cost of one of many beside that of one of few, which it is to be near.
@@ -183,19 +179,5 @@ void run(bool quick) {
 int main(int argc, char** argv) {
   // As in a trainer, whose heap goes on above what is measured.
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) != "--quick") {
-      std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
-      return 2;
-    }
-    quick = true;
-  }
-  try {
-    cairn::run(quick);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return cairn::benchmarks::run_benchmark(argc, argv, cairn::run);
 }

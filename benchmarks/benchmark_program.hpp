@@ -1,0 +1,38 @@
+// The rows and the command line of benchmarks that measure the coordinator's work, without ranks.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+
+namespace cairn::benchmarks {
+
+// Prints one row as a line of JSON: benchmarks/report.py makes a table of them. `goal` says in words what `met` judges.
+inline void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
+      name.c_str(), value, unit, limit, value / limit, goal.c_str(), met ? "true" : "false");
+  std::fflush(stdout);
+}
+
+// Calls `run(quick)`, where `quick` is whether `--quick` was given. Returns the exit status of the program.
+inline int run_benchmark(int argc, char** argv, void (*run)(bool quick)) {
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--quick") {
+      std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
+      return 2;
+    }
+    quick = true;
+  }
+  try {
+    run(quick);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace cairn::benchmarks
