@@ -32,7 +32,7 @@ class RunCleanup {
   // Until nothing runs or waits, for `deadline` at most.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
-  // Whether the last one that has ended could look at the run.
+  // Returns whether the last clean-up that has ended could not look at the run.
   bool has_failed() const;
   // What the last one that has ended could not remove.
   std::vector<CheckpointManager::RetentionFault> faults() const;
