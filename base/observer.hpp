@@ -18,7 +18,7 @@ enum class EventKind : std::uint8_t {
   kState,      // a state machine changed state, which `name` says; or it ignored something, for which `name` is the reason
   kOperation,  // a store operation or hook ended; `duration` is its own
   kBegan,      // a hook began: one without its kOperation has not ended
-  kCall,  // the trainer called: `name` is "save", "load" or "agreement", `text` the checkpoint's id, `number` which call of its checkpointer it is
+  kCall,  // the trainer called: `name` is "save", "load" or "agreement", `text` the checkpoint's id, `number` the call's number
   kFailure,  // one entry of the failure map that a call has ended with: `peer` is whose, -1 this rank's own; `name` its kind, `detail`
              // its code, `number` its position in that rank's trace, `text` the exception's type and text
   kOutcome,  // a call has ended on this rank; `detail` says whether the checkpoint exists, `text` the save id

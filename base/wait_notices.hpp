@@ -1,4 +1,5 @@
-// When people are told that a wait goes on: after a while, when it has lasted twice as long, and so on, so that a log stays short.
+// When to log that a wait goes on: first after ten seconds, then each time it has lasted twice as long, at least every five
+// minutes.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace cairn {
 
-// No clock: whoever waits says how long it has.
+// Has no clock: the caller passes the time that it has waited.
 class WaitNotices {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(10);
@@ -17,8 +18,8 @@ class WaitNotices {
 
   explicit WaitNotices(Duration first = kFirst) : next_(first) {}
 
-  Duration next() const { return next_; }  // of the wait's time: when it is time to say something
-  // Whether it is; true once for each.
+  Duration next() const { return next_; }  // the time waited at which the next notice is due
+  // Returns whether a notice is due; true once for each notice.
   bool is_due(Duration waited) {
     if (waited < next_) return false;
     next_ = waited + std::min(std::max(waited, Duration(1)), kEveryMax);
@@ -29,7 +30,7 @@ class WaitNotices {
   Duration next_;
 };
 
-// "12 s of 300 s", for texts.
+// Returns "12 s of 300 s", for texts.
 inline std::string in_whole_seconds(Duration waited, Duration limit) {
   const auto seconds = [](Duration time) {
     return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";

@@ -14,19 +14,20 @@
 
 namespace cairn {
 
-// Its calls are operations of the actors' own (AgreeCall in actors/rank_runtime.hpp): two messages a rank. Ranks that die, freeze, or do
-// not come are found and told of as in any other call, and the trainer's own communication is not used.
+// Each call is an operation of the actors (AgreeCall in actors/rank_runtime.hpp) and takes two messages per rank. Dead, silent
+// and late ranks are detected and reported as in any other call. The trainer's own communication is not used.
 class Agreement {
  public:
-  // `name`: as of a Checkpointer, and of none of the world's.
+  // `name`: as for a Checkpointer; no checkpointer of this world may have it.
   Agreement(World world, std::string name);
   ~Agreement();
   Agreement(const Agreement&) = delete;
   Agreement& operator=(const Agreement&) = delete;
 
-  // On every rank. `about` is the same on all of them, else they are told kMismatch; texts of errors quote it. Each brings `own`; rank 0
-  // answers in `decide`, on its calling thread, given what all have brought, by rank. The answer is returned on every rank. What `decide`
-  // throws is thrown on all, as CheckpointException. `decide` may run twice, if an actor dies.
+  // Collective. Returns rank 0's decision on every rank. `about` says what is decided: error texts quote it, and all ranks fail
+  // with kMismatch if it differs between them. `own` is this rank's input. `decide` runs on rank 0, on the calling thread; it
+  // gets the inputs of all ranks, by rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException. It
+  // may run twice, if an actor dies.
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
   // `deadline`: as in LoadOptions.
   std::string reach(const std::string& about, const std::string& own, const Decide& decide,
@@ -39,7 +40,7 @@ class Agreement {
   std::uint64_t calls_ = 0;
 };
 
-// Several texts in one, and back. kCorrupt for a text that is not such a one.
+// Packs several texts into one, and unpacks them. Throws kCorrupt for a text that `pack_texts` did not make.
 std::string pack_texts(const std::vector<std::string>& texts);
 std::vector<std::string> unpack_texts(const std::string& packed);
 

@@ -83,14 +83,14 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
       thread_ = std::thread([self] { self->serve(); });
       pthread_setname_np(thread_.native_handle(), "cairn-save");
     } catch (const std::system_error&) {
-      serve();  // no thread is to be had: the caller does it all
+      serve();  // no thread could be started: the caller's thread does all the work
     }
   } catch (...) {
-    // Out of memory. The call runs, and its hooks refer to this object: they end first.
-    parts_.options.on_done = nullptr;  // the caller is told by what is thrown
+    // Out of memory. The call is running, and its hooks refer to this object: wait for them.
+    parts_.options.on_done = nullptr;  // the exception tells the caller
     try {
       request_end(ticket, "the asynchronous save could not be started");
-    } catch (...) {  // then it ends as it would have
+    } catch (...) {  // it cannot be cancelled: wait until it ends by itself
     }
     serve();
     throw;

@@ -33,14 +33,15 @@ enum class WhileInFlight : std::uint8_t {
   kReplace,
 };
 
-// Beside SaveOptions. Its deadline counts from the call of `async_save`, once that has waited for those before it; a save that waits
-// for its turn when it passes ends when that comes. User-defined planners, writers and stagers are used until the save has ended, and
-// by one save after the other.
+// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when `async_save` is called, after it
+// has waited for earlier saves. A queued save whose deadline passes is cancelled when it reaches the head of the queue.
+// User-defined planners, writers and stagers are used until the save has ended, by one save at a time.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
   std::shared_ptr<AsyncStager> stager;  // replaces Cairn's own; of `staging` only `block_on_staging` counts then
-  // The threads of Cairn's writer run at the lowest CPU and I/O priority. All ranks wait for planning and publication: those do not.
+  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication keep their priority, because
+  // all ranks wait for them.
   bool low_priority = false;
   // Called once when the save has ended, on a thread of Cairn's, without locks, with what `result` throws; null: it has succeeded. Such
   // a failure counts as read. Must not throw, nor call the checkpointer.

@@ -1,5 +1,5 @@
-// Tells listeners of one rank what they are to know of the events that all observers get (base/observer.hpp): saves and loads, but no
-// agreements, which are Cairn's own. Internal.
+// Tells the listeners of one rank about its saves and loads, from the events that every observer gets (base/observer.hpp).
+// Agreements are internal to Cairn and are not reported. Internal.
 #pragma once
 
 #include <chrono>

@@ -37,13 +37,13 @@ void check_options(const CheckpointManagerOptions& options) {
   user_metadata_of(options.user_metadata, {});
 }
 
-// Whether the options say when to save. Without them a manager may be there to read only.
+// Returns whether the options say when to save. A manager without such options may be there only to read.
 bool saves_by_itself(const CheckpointManagerOptions& options) {
   return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
 }
 
-// What keeps this process from making a place in a directory, or in the one above that is there; "" if nothing does, or if the store is
-// another.
+// Returns why this process cannot create files in the directory `url`, or in its nearest existing parent; "" if it can, or if the
+// store is not a directory.
 std::string why_not_writable(const std::string& url) {
   if (url.empty() || url.front() != '/') return "";
   std::string path = url;
@@ -58,7 +58,8 @@ void check_run(const std::string& url) {
                                                  ": records and messages hold its name, which is not UTF-8; use another");
 }
 
-// What cairn-launch gives ranks between a signal and SIGKILL, less a part for leaving.
+// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest is for shutting down. Without
+// cairn-launch, returns the maximum.
 milliseconds grace_of_launcher() {
   const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
   char* end = nullptr;
@@ -94,7 +95,7 @@ std::optional<std::int64_t> step_of_name(const std::string& name) {
   return std::stoll(name.substr(name.find('_') + 1));
 }
 
-// Whoever does not look at what `restore_latest` returns is to know that steps are lost.
+// Warns about lost steps: a caller may not look at the result of `restore_latest`.
 void log_passed_over(const ValidCheckpoint& chosen) {
   if (chosen.passed_over.empty()) return;
   std::string text = "passed over ";
@@ -134,11 +135,11 @@ struct CheckpointManager::Implementation {
   ~Implementation() {
     checkpointer.reset();  // waits for what is in flight
     if (::getpid() != process) {
-      cleanup.release();  // its thread is the parent's
+      cleanup.release();  // in a forked child: the thread belongs to the parent
     } else if (news || !in_flight.empty()) {
       try {
         start_cleanup();
-      } catch (...) {  // out of memory: the next manager removes it
+      } catch (...) {  // out of memory: the next manager cleans up
       }
     }
   }
@@ -157,8 +158,9 @@ struct CheckpointManager::Implementation {
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
-  // Before a save that might not find the room: none was made by this manager yet, one has failed, or some have landed. The save waits for
-  // that when it has left the trainer's thread.
+  // Starts a clean-up before a save that may lack space: the manager's first save, one after a failed save, or one after
+  // asynchronous saves have ended. The save waits for it in `before_attempt`, which an asynchronous save calls off the trainer's
+  // thread.
   void make_room();
   void ended(const Place& place, const std::string* failure);
 
@@ -168,12 +170,13 @@ struct CheckpointManager::Implementation {
   std::exception_ptr wait_for_earlier();
   void look_after_flights();
 
-  // Begins to remove what dead saves have left, and what retention lets go of.
+  // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
   void start_cleanup();
 
-  // Whether the ranks talk in this call of `should_save`. The same on all of them: each has made the same calls and heard the same answers.
+  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on all ranks: each has made the
+  // same calls and received the same answers.
   bool is_time_to_ask(std::int64_t step);
-  // On rank 0: in how many calls they talk again.
+  // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
 
   void check_is_run() const;
@@ -192,15 +195,15 @@ struct CheckpointManager::Implementation {
   // On rank 0.
   std::set<ObjectName> names_taken;  // by saves that may be in flight
   std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
-  bool news = false;                  // something was published since the last clean-up began
-  bool started_cleanup = false;       // ever
-  bool failed = false;                // a save in the foreground, since then
+  bool news = false;                  // an asynchronous save has ended since the last clean-up began
+  bool started_cleanup = false;       // since this manager was made
+  bool failed = false;                // a synchronous save has failed since then
   std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
   std::unique_ptr<RunCleanup> cleanup;
   MonotonicTime last_save;
   MonotonicTime last_ask;
 
-  std::int64_t ask_distance = 1;     // in calls of `should_save`: from the last in which the ranks talked to the next
+  std::int64_t ask_distance = 1;     // calls of `should_save` from one in which the ranks communicate to the next
   std::int64_t calls_since_ask = 0;
 
   std::optional<SignalWatch> signals;
@@ -247,7 +250,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   return place;
 }
 
-// The other ranks write nothing before rank 0, which coordinates, has set up its writer, and so has waited for this.
+// Rank 0 coordinates: the other ranks write nothing before it has set up its writer, and so has waited for this clean-up.
 void CheckpointManager::Implementation::make_room() {
   if (cleanup && (news || failed || !started_cleanup || cleanup->has_failed())) start_cleanup();
 }
@@ -353,7 +356,7 @@ bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
   return calls_since_ask >= ask_distance;
 }
 
-// By the time that a call has taken since the ranks talked last. That may have been an easy stretch: so at most twice as many as then.
+// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so the distance at most doubles.
 std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
   constexpr std::int64_t kCallsMax = 64;
   Duration until = options.ask_every;
@@ -378,7 +381,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
       own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
     }
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
-    MonotonicTime now{};  // rank 0's
+    MonotonicTime now{};  // set on rank 0 only
     const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
       // Of several signals the first counts: its grace ends first.
       std::vector<std::string> earliest{"0", "0"};
@@ -477,7 +480,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
   auto& self = *implementation_;
   const auto lock = self.only_call();
   const std::exception_ptr unread = self.wait_for_earlier();
-  if (self.cleanup) self.cleanup->wait();  // nothing is removed while it is loaded
+  if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   std::vector<PassedOver> damaged;  // the same on all ranks
   while (true) {
     const std::string answer = self.agreement.reach("which checkpoint of " + self.run.url() + " to restore", "",

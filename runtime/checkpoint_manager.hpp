@@ -20,17 +20,18 @@
 // from their commit records each time it is asked for, so nothing can disagree with them, and after a crash at any point nobody has to
 // clean up. What a save or removal that died half-way has left goes with the next save.
 //
-// Removal runs on a thread of the manager's own, on rank 0. It begins after each save in the foreground; before an asynchronous one; and
-// before the first save of a manager and one that follows a failed one, so that what a dead job could not remove any more does not keep
-// the next one from saving. A save waits for it before it writes: the trainer waits for that in `save`, and not in `async_save`. So a disk
-// needs room for keep_last + 1 checkpoints, beside those that are kept for other reasons; for one more with WhileInFlight::kReplace, where
-// an earlier save may land after that.
+// Rank 0 removes old checkpoints on a thread of the manager's own. Removal starts after each synchronous save; before a save that
+// follows a failed save or asynchronous saves that have ended; in `wait_for_saves` and the destructor; and before the manager's
+// first save, so that the remains of a dead job do not keep the next job from saving. Every save waits for removal before it
+// writes: `save` blocks the trainer for that time, `async_save` does not. A disk needs room for keep_last + 1 checkpoints, beside
+// those that are kept for other reasons. With WhileInFlight::kReplace it needs room for one more, because an earlier save may end
+// after removal.
 //
-// What is removed: checkpoints that have Cairn's own record and a name that the manager gives, when `retention` lets go of them. First
-// goes the record, then the data, so that a crash leaves none that only looks whole. Never removed: the latest one that is sound as far
-// as its record, the lengths of its files, and what this manager's `restore_latest` has found tell, pinned ones, one with a save under
-// way, one that is a link to a place elsewhere, and all else in the run: files and checkpoints of others, PyTorch's, and those whose
-// record cannot be read.
+// The manager removes only checkpoints that have Cairn's own record and a name that the manager gives, once `retention` no longer
+// keeps them. It removes the record first, then the data, so that a crash leaves no checkpoint that only looks whole. It never
+// removes the latest checkpoint that is sound, as far as its record, the lengths of its files and this manager's `restore_latest`
+// tell; a pinned checkpoint; one with a save in progress; a symbolic link; other files and checkpoints in the run, PyTorch's
+// among them; nor a checkpoint whose record cannot be read.
 //
 // One manager at a time saves to a run: its first save ends, as dead, saves that others seem to have under way there (they fail with
 // kFenced), before it writes. No checkpoint that exists is lost by that. Any number may read.
@@ -76,16 +77,17 @@ struct CheckpointManagerOptions {
   std::chrono::milliseconds save_every{0};  // since the last save began, or the manager was made, by rank 0's clock
   // Signals upon which to save, such as SIGTERM or SIGUSR1, which schedulers send before they end a job; on whichever rank they come.
   std::vector<int> save_on_signal;
-  // From the signal's arrival until the save must be done: after that it ends on all ranks with kDeadline, as do saves in the background
-  // that it has to wait for. Whoever sends the signal should wait a little longer. CAIRN_GRACE_SECONDS in the environment, which
-  // cairn-launch sets, says how long it does: nine tenths of that count where they are less.
+  // The time from a signal's arrival until the save must be done. After that the save fails on all ranks with kDeadline, and
+  // asynchronous saves that it has to wait for are cancelled. The sender of the signal should wait a little longer before it ends
+  // the job. cairn-launch says how long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
-  // How often the ranks talk in `should_save`, where there is a `save_every` or a signal to talk about; between two such calls it sends
-  // nothing. Rank 0 measures the time from call to call and chooses the next that all talk in: about `ask_every` later, no later than
-  // `save_every` is up, at most twice as many calls later as the last time, and at most 64. So a signal is heard of within about `ask_every`,
-  // which is part of its grace period; where calls become slower all at once, within 64 of them. 0: in each call.
+  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set. Other calls of it send nothing.
+  // Rank 0 measures the time per call and chooses the next call in which the ranks communicate: about `ask_every` later, no later
+  // than the end of `save_every`, at most twice as many calls later as the last time, and at most 64 calls later. So all ranks
+  // learn of a signal within about `ask_every`, which is part of the grace period; if calls suddenly become slower, within 64
+  // calls. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
-  // In its place, if not 0: the ranks talk at the steps that this divides.
+  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of it.
   std::int64_t ask_every_steps = 0;
 
   std::map<std::string, std::string> user_metadata;  // of every checkpoint, such as a git revision; rank 0's count
@@ -122,29 +124,32 @@ struct ValidCheckpoint {
 
 class CheckpointManager {
  public:
-  // `run`: a path or URL; in UTF-8, once made absolute. Makes and changes nothing there. Throws kInvalidArgument for another, or for
-  // options that cannot be meant, kAlreadyExists for a name that a checkpointer of this world has. Signals are caught from here on: see `signal`.
+  // `run`: a path or URL whose absolute form is UTF-8. Creates and changes nothing there. Throws kInvalidArgument if it is not
+  // UTF-8 or an option is invalid, kAlreadyExists if a checkpointer of this world has the name. Catches signals from now on: see
+  // `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and for removal, and lets go of signals.
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
   // --- saving: collective ---------------------------------------------------------------------------------------------------
 
-  // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and repeat; kInvalidArgument if negative.
-  // Then rank 0 begins to remove what `retention` lets go of; what fails in that fails no save, but is logged, and in `retention_faults`.
+  // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and repeat; kInvalidArgument for a
+  // negative one. Then rank 0 starts to remove what `retention` no longer keeps. A removal that fails does not fail the save: it
+  // is logged, and `retention_faults` returns it.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
-  // The same in the background. What `retention` lets go of is removed once it is published: before the next save writes, within
-  // `wait_for_saves`, or by the destructor.
+  // Saves in the background. After publication, what `retention` no longer keeps is removed by the next of these: a save, before
+  // it writes; `wait_for_saves`; the destructor.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
-  // As Checkpointer::wait_for_saves, for which it throws; not collective. On rank 0 it then waits for removal, within the same time.
+  // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then also waits for removal, for at
+  // most `deadline` again; the result does not depend on that.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
-  // Whether to save now, the same on all ranks: a step or time of the options has come, or a signal has, unless this very step was saved
-  // (not in the background) or restored last. To be asked after each step. Ranks talk only where there is a `save_every` or a signal to talk
-  // about, and then in one call of many (`ask_every`): two messages a rank.
+  // Returns whether to save now, the same on all ranks. True if a step or time of the options has come, or a signal, unless this
+  // very step was the last to be saved (synchronously) or restored. Call it after each step. The ranks communicate only if
+  // `save_every` or `save_on_signal` is set, and then only in some of the calls (see `ask_every`), with two messages per rank.
   bool should_save(std::int64_t step);
   // The signal that `should_save` has learnt of last, on whichever rank it came, the same on all ranks; 0: none. Whether to stop then
   // is the trainer's affair. The handlers do nothing but take note; those from before are put back with the last manager of the process.
@@ -152,13 +157,14 @@ class CheckpointManager {
 
   // --- going on -------------------------------------------------------------------------------------------------------------
 
-  // Collective: loads the latest checkpoint that can be used, the same on all ranks, into `state`; nothing if the run has none. Rank 0
-  // passes over those whose record or files are not sound, and logs what it passed over; one that turns out to be damaged while it is loaded
-  // is passed over by all. kPrecondition if the run is itself a checkpoint; kPermission if the options say when to save, and the run is a
-  // directory in which this process may not.
-  // If none is left of those that there are, kCorrupt says why for each, and `state` is unspecified: starting anew would lose them.
-  // With `allow_partial_load`, what the one that was loaded lacks may hold parts of one that was passed over; `reader.verify_first` makes
-  // that unlikely. `options`: not `world`, `no_dist`, `coordinator_rank` nor `storage_reader`.
+  // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns nothing if the run has no
+  // checkpoint. Rank 0 passes over checkpoints whose record or files are not sound, and logs them. If a checkpoint turns out to
+  // be damaged during the load, all ranks pass over it. Throws kCorrupt, with a reason for each checkpoint, if the run has
+  // checkpoints but none is usable: starting anew would lose them, and `state` is then unspecified. Throws kPrecondition if the
+  // run is itself a checkpoint, kPermission if the options say when to save and the run is a directory that rank 0 may not write
+  // to. With `allow_partial_load`, entries that the loaded checkpoint lacks may hold parts of one that was passed over;
+  // `reader.verify_first` makes that unlikely. `options` must leave `world`, `no_dist`, `coordinator_rank` and `storage_reader`
+  // unset.
   std::optional<ValidCheckpoint> restore_latest(StateDict& state, const LoadOptions& options = {});
 
   // --- looking: on any rank, not collective; the store's errors -----------------------------------------------------------------
@@ -174,7 +180,7 @@ class CheckpointManager {
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;
 
-  // On rank 0: what the last removal that has ended could not remove, and why. It is tried again after each save.
+  // On rank 0: what the last finished removal could not remove, and why. Each later removal tries again.
   struct RetentionFault {
     std::string name;  // of the checkpoint; "" if the run could not be looked at
     std::string why;

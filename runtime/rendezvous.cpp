@@ -34,10 +34,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Between two questions to the store, longer in worlds so large that it could not answer all of them.
+// The longest pause between two requests to the store. Larger worlds pause longer, so that the store can answer all ranks.
 constexpr std::chrono::milliseconds kPollMax{50};
 std::chrono::milliseconds poll_max(int world_size) { return std::max(kPollMax, std::chrono::milliseconds(world_size / 20)); }
-// Without rank 0, who has not come is found out one by one: in larger worlds that is left to people.
+// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds they name rank 0 only.
 constexpr int kNamedByAllMax = 64;
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
@@ -232,7 +232,7 @@ class Meeting {
     Card card{world_size_, machine_name(), address, ""};
     card.signature = sign(card_key(rank_), content(card));
     if (rank_ == 0) set("leader", "here");
-    // In the order in which the ranks come: rank 0 reads each card once, and needs not ask for those that are not there.
+    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not poll for absent ones.
     set(arrival_key(store_.add(prefix_ + "arrivals", 1)), std::to_string(rank_) + " " + encode(card));
   }
 
@@ -263,7 +263,7 @@ class Meeting {
   }
 
  private:
-  static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // in signatures
+  static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // used in signatures
   static std::string arrival_key(std::int64_t number) { return "arrival/" + std::to_string(number); }
   // Binds a text to its key as well: nothing that was signed can stand elsewhere, or in another generation.
   std::string sign(const std::string& key, const std::string& text) const {
@@ -290,11 +290,11 @@ class Meeting {
     return true;
   }
 
-  // The cards of all who have come since the last look.
+  // Reads the cards of all ranks that have come since the last call.
   void read_arrivals() {
     const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
     while (arrivals_ < arrivals) unread_.push_back(++arrivals_);
-    std::vector<std::int64_t> not_there;  // who has drawn a number may not have written its card yet
+    std::vector<std::int64_t> not_there;  // a rank that has drawn a number may not have written its card yet
     for (const std::int64_t number : unread_) {
       if (!has(arrival_key(number))) {
         not_there.push_back(number);
@@ -358,7 +358,7 @@ class Meeting {
     poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
   }
 
-  // As far as this rank has read the cards.
+  // Returns the ranks whose cards this rank has not read.
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 0; rank < world_size_; ++rank) {
@@ -367,7 +367,7 @@ class Meeting {
     return ranks;
   }
 
-  // Rank 0 has said nothing.
+  // Returns the error for a world in which rank 0 has published no verdict.
   Error unled() {
     if (world_size_ <= kNamedByAllMax) {
       read_arrivals();
@@ -402,7 +402,7 @@ class Meeting {
   steady_clock::time_point end_;
   std::string prefix_;
   WaitNotices notices_;
-  // What was read of those who have come.
+  // The cards read so far.
   std::vector<std::optional<Card>> cards_ = std::vector<std::optional<Card>>(static_cast<std::size_t>(world_size_));  // by rank
   int came_ = 0;
   std::int64_t arrivals_ = 0;

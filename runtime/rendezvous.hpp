@@ -31,9 +31,10 @@ struct Place {
 // TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is missing or malformed.
 Place place_in_environment();
 
-// The store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer does already; of an agent's, each life of the job
-// sees its own keys only. Throws kDeadline if rank 0 does not offer it in time, or who listens there says nothing; kUnavailable. One rank
-// (rank 1, as rank 0 is the one that is waited for; of an agent's, rank 0) logs a warning while the wait goes on.
+// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer already does. In an agent's store,
+// each restart of the job sees only its own keys. Throws kDeadline if nobody offers the store in time, or if the process that
+// listens there does not answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0
+// if the agent does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
@@ -42,10 +43,11 @@ struct Assembly {
   std::vector<std::string> addresses;  // by rank
 };
 
-// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects, and tells all the same
-// result; an error of its own reaches the others in the same words, for which rank 0 stays a little longer, as it may host the
-// store. While it waits, rank 0 logs a warning that names whom it waits for. All ranks together ask the store O(n) questions, beside
-// those that only ask whether there is anything new. Throws kDeadline naming missing ranks, or a store that does not answer, kMismatch, kUnavailable; kPermission naming ranks whose secret is not that of rank 0.
+// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects the addresses, and tells
+// all ranks the same result. If rank 0 fails, the others throw the same error; rank 0 stays a little longer for that, as it may
+// host the store. While it waits, rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
+// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not answer; kMismatch; kUnavailable;
+// kPermission, naming the ranks whose secret is not that of rank 0.
 //
 // What a rank publishes and what rank 0 tells all is signed with the secret, where there is one: who can write to the store can keep
 // a world from assembling, but neither join it nor send ranks elsewhere. The secret itself stays out of the store.

@@ -81,7 +81,7 @@ void RunCleanup::clean_up(const Work& work) noexcept {
     std::lock_guard lock(mutex_);
     failed_ = failed;
     faults_ = std::move(found);
-  } catch (...) {  // out of memory: nothing can be said
+  } catch (...) {  // out of memory: the faults cannot be recorded
   }
 }
 

@@ -1,5 +1,5 @@
-// Removes what a manager's retention lets go of, and what dead saves have left, on a thread of its own: a store takes its time over files,
-// and neither the trainer nor the other ranks are to wait for it.
+// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead saves. Runs on a thread of its own:
+// a store may take long to remove files, and neither the trainer nor the other ranks should wait for that. Internal.
 #pragma once
 
 #include <chrono>
@@ -17,24 +17,25 @@
 
 namespace cairn {
 
-// Thread-safe. One clean-up runs at a time; of those that wait for their turn, the last one counts.
+// Thread-safe. One clean-up runs at a time. Of those requested meanwhile, only the last one runs.
 class RunCleanup {
  public:
   RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank) : run_(run), policy_(std::move(policy)), rank_(rank) {}
-  // Waits for what runs or waits for its turn.
+  // Waits for the running and the pending clean-up.
   ~RunCleanup();
   RunCleanup(const RunCleanup&) = delete;
   RunCleanup& operator=(const RunCleanup&) = delete;
 
-  // Begins a clean-up, and returns. `busy`: places that saves may write to now; one that takes a place later must `wait` before it writes.
-  // `damaged`: save ids of what a load has found to be so. Where no thread can be had, it is done when this returns.
+  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a place later must `wait` before
+  // it writes. `damaged`: save ids of checkpoints that a load found damaged. If no thread can be started, cleans up before it
+  // returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
-  // Until nothing runs or waits, for `deadline` at most.
+  // Waits until no clean-up runs or is pending, for at most `deadline`.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
-  // Returns whether the last clean-up that has ended could not look at the run.
+  // Returns whether the last finished clean-up could not read the run.
   bool has_failed() const;
-  // What the last one that has ended could not remove.
+  // Returns what the last finished clean-up could not remove.
   std::vector<CheckpointManager::RetentionFault> faults() const;
 
  private:
@@ -59,7 +60,7 @@ class RunCleanup {
   std::optional<Work> next_;
   std::vector<RetentionFault> faults_;
   bool failed_ = false;
-  bool ended_attempts_ = false;  // once only: later on a save that seems to be under way may be another manager's, which would never end
+  bool ended_attempts_ = false;  // once only: two managers that repeat it would fence each other's saves for ever
 };
 
 }  // namespace cairn

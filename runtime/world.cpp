@@ -186,7 +186,7 @@ std::string directory_beside(const std::string& checkpoint_id) {
 
 // Where a rank listens, in one world after the other.
 class Door {
-  struct Presence {  // of those in this process
+  struct Presence {  // counts the ranks in this process
     Presence() { ++count; }
     ~Presence() { --count; }
     static inline std::atomic<int> count{0};
@@ -196,7 +196,7 @@ class Door {
   Door(int rank, int world_size, const std::string& host, int port, const Secret& secret)
       : host_(host), reserved_(reserve_port(host, port)) {
     if (world_size > 1 && secret.empty()) check_unsecured(rank, reserved_);
-    provide_descriptors(rank, world_size, Presence::count);  // each rank may coordinate, or succeed who does
+    provide_descriptors(rank, world_size, Presence::count);  // any rank may coordinate, or succeed the coordinator
   }
   std::string address() const { return to_string(local_endpoint(reserved_)); }
   Socket open() const { return listen_on(host_, split_address(address()).port); }
@@ -266,7 +266,8 @@ struct World::Implementation {
                     const Secret& secret, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
-  // A child that was forked has copies of all handles, and none of the threads that would end what they own: it lets that be.
+  // A forked child has copies of all handles, but none of the threads that would end what they own. There a handle deletes
+  // nothing.
   static std::shared_ptr<Implementation> own(std::unique_ptr<Implementation> made) {
     return {made.release(), [process = ::getpid()](Implementation* implementation) {
               if (::getpid() == process) delete implementation;

@@ -1,11 +1,12 @@
 // The ranks that save and load together.
 //
 // A World is a handle: copies share one world, which ends with the last of them or with `shutdown`. Making one blocks until all
-// ranks are there; after that nothing of the trainer's own communication is used. Thread-safe. In a child process that was forked, the
+// ranks are there; after that nothing of the trainer's own communication is used. Thread-safe. In a forked child process, the
 // destructor of a handle does nothing.
 //
 // A rank that is linked to all others, as a coordinator is, has two connections to each. Making a world of several processes raises the
-// soft limit of the process's descriptors (RLIMIT_NOFILE) to what that takes; it throws kPrecondition where the hard limit forbids it.
+// process's soft limit of file descriptors (RLIMIT_NOFILE) to what the connections need; kPrecondition if the hard limit is too
+// low.
 #pragma once
 
 #include <chrono>
@@ -77,9 +78,9 @@ struct WorldOptions {
   // with a warning.
   int trace_signal = 0;
   std::string trace_signal_directory;
-  // A save or load that fails leaves `failure-<save id>/`, with report.txt and the last events of at most eight ranks, in this directory. Empty:
-  // saves by Cairn's own writer leave it in the directory that holds the checkpoint. There must be a directory; of more than 16
-  // reports the oldest go. Nothing is left of calls that were only cancelled.
+  // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and the last events of at most eight
+  // ranks. Empty: saves by Cairn's own writer leave it in the directory that holds the checkpoint. The directory must exist. The
+  // newest 16 reports stay; older ones are removed. Calls that were only cancelled leave no report.
   std::string failure_directory;
   bool failure_reports = true;
 };
@@ -95,10 +96,10 @@ class World {
   // Through a store that the trainer has; keys are kept apart by a prefix. Every rank calls this equally often.
   static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
 
-  // From what is known beforehand: `addresses[r]` is "host:port" of rank r's listener. `job_id` is the same on all ranks and never
-  // used again, not even by a restart of the same job: it makes the names of what is saved unique. Returns at once; ranks that do
-  // not come within `RuntimeOptions::connect_deadline` are reported by the first save or load, and so are names of hosts that are not
-  // found until then.
+  // Makes a world from known addresses: `addresses[r]` is "host:port" of rank r's listener. `job_id` is the same on all ranks and
+  // never used again, not even by a restart of the same job: it makes the names of what is saved unique. Returns at once. The
+  // first save or load reports ranks that do not come, and host names that cannot be resolved, within
+  // `RuntimeOptions::connect_deadline`.
   static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                               const WorldOptions& options = {});
 

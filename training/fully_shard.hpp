@@ -14,8 +14,9 @@
 // from then on the shards: leaf tensors of this rank's rows, under the same names, with the gradients. State dicts
 // (`cairn::stateful(model)`, `module_state_dict`) hold them as sharded tensors under the names of the plain model.
 //
-// On a shard, its gradient, and what is computed from them, LibTorch's operations work element by element, as optimizers do. Others, norms
-// and sums among them, would give each rank another number, and throw kUnsupported; the error names the function to use.
+// LibTorch's elementwise operations, such as those of optimizers, work on shards, on their gradients and on what is computed from
+// them. Operations that combine elements, such as norms and sums, would return a different number on each rank: they throw
+// kUnsupported, and the error names the function to use.
 //
 // All ranks of the mesh wrap the same modules, in the same order, and use the same units in the same order. All of it runs on one
 // thread at a time. What is refused, each with an Error that says so: changing a parameter's gathered copy (kPrecondition, when it is
@@ -124,7 +125,8 @@ torch::Tensor full_tensor(const torch::Tensor& shard);
 // The same of its gradient; undefined where it has none, which backward passes with synchronisation make alike on all ranks.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
-// This rank's part, of `shard` or of its gradient, as a plain tensor over the same memory. LibTorch's functions compute with this part alone.
+// Returns `shard`, which may also be a shard's gradient, as a plain tensor over the same memory. LibTorch's functions see this
+// rank's part alone.
 torch::Tensor local_tensor(const torch::Tensor& shard);
 
 // In which form state dicts hold sharded parameters, and what optimizers keep for them: see state_dicts.hpp.

@@ -48,13 +48,13 @@ std::shared_ptr<ShardedUnit> unit_of(const MemoryOwner& owner) {
 
 using Units = std::vector<std::shared_ptr<ShardedUnit>>;
 
-// What an operation is given of sharded parameters.
+// The sharded tensors among the arguments of one operation.
 struct Given {
   Units units;  // whose parameters it reads, each once
-  // The sizes of shards, their gradients, and what was computed from those.
+  // The sizes of the arguments that are shards, gradients of shards, or computed from either.
   c10::SmallVector<at::DimVector, 2> parts;
-  std::shared_ptr<const MemoryOwner> part;  // the first that has a name; may be null
-  bool in_list = false;                     // parts are elements of a list
+  std::shared_ptr<const MemoryOwner> part;  // the first of those that has a name; may be null
+  bool in_list = false;                     // some parts are elements of a list
 };
 
 void note(const torch::Tensor& tensor, bool written, bool reads, const c10::FunctionSchema& schema, Given& given) {
@@ -96,7 +96,7 @@ bool has_suffix(const std::string& text, const std::string& suffix) {
   return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
-// Whether elements of the result may depend on several of the part's, although it has the part's size.
+// Returns whether one element of the result may depend on several elements of a part, although the result has the part's size.
 bool mixes_elements(const c10::FunctionSchema& schema) {
   for (const char* const product : {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}) {
     if (schema.name() == product) return true;
@@ -109,7 +109,7 @@ bool mixes_elements(const c10::FunctionSchema& schema) {
   });
 }
 
-// Whether a tensor of size `part` may be an operand of one that makes `result` element by element.
+// Returns whether a tensor of size `part` may be an operand of an elementwise operation with a result of size `result`.
 bool expands_to(at::IntArrayRef part, at::IntArrayRef result) {
   if (part.size() > result.size()) return false;
   const at::IntArrayRef last = result.slice(result.size() - part.size());
@@ -147,7 +147,8 @@ class Uses {
   const Units& units_;
 };
 
-// The operation on parts that lies between these two is done element by element, or throws. What it makes is a part as well.
+// `check_before` and `check_after` enclose an operation on parts. They throw unless it is elementwise, and mark its results as
+// parts.
 void check_before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Given& given) {
   if (mixes_elements(schema)) refuse_on_parts(schema, given);
   const auto& arguments = schema.arguments();
@@ -202,12 +203,12 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
   }
   const Uses uses(given.units);
   const c10::DispatchKeySet after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
-  // Other libraries' operations know what they do; what is made like a part has none of its elements.
+  // Only ATen's operations are checked. Those that make a tensor of a part's size (`_like`, `new_`) read none of its elements.
   const std::string& name = schema.name();
   const bool on_parts =
       !given.parts.empty() && reads && has_prefix(name, "aten::") && !has_suffix(name, "_like") && !has_prefix(name, "aten::new_");
   if (on_parts) check_before(schema, *stack, given);
-  // A comparison of parts with others is asked for as such; this one is made of several operations.
+  // `allclose` consists of several operations, which would be refused. Its caller means to compare this rank's part.
   std::optional<c10::impl::ExcludeDispatchKeyGuard> comparing;
   if (on_parts && name == "aten::allclose") comparing.emplace(kShardedKey);
   operation.redispatchBoxed(after, stack);

@@ -5,9 +5,9 @@
 // key, also those that autograd keeps for the backward pass. The kernel behind that key comes before all others: it asks the unit that
 // owns the memory to gather it, and hands the operation on. Operations that only make views pass: they touch no data.
 //
-// Shards of what is cut over ranks, their gradients, and what is computed from either element by element carry the key too. Operations on
-// them that are not done element by element, reductions among them, would give a different number on each rank: the kernel refuses them.
-// `local_tensor` gives a tensor without the key.
+// The shards of parameters that are cut over ranks, their gradients, and the elementwise results of either carry the key as well.
+// Other operations on them, such as reductions, would return a different number on each rank: the kernel refuses them.
+// `local_tensor` returns a tensor without the key.
 //
 // Memory is told by its owner: the context of the storage's DataPtr says which parameter of which unit it belongs to. Between uses the
 // storage keeps its size but has no memory.

@@ -8,23 +8,24 @@
 namespace cairn::training {
 namespace {
 
-// c10d would end the process when a collective fails or is late, or keep its threads, which the group waits for, busy with reports of it for
-// minutes; ProcessGroup says what happened instead. Other groups of the process are as the environment has them.
+// When a collective fails or is late, c10d would end the process, or write reports for minutes on threads that the group waits
+// for. ProcessGroup reports the failure instead. Other NCCL groups of the process follow the environment.
 class OwnNcclGroup : public c10d::ProcessGroupNCCL {
  public:
   OwnNcclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options)
       : ProcessGroupNCCL(store, rank, size, std::move(options)) {
-    asyncErrorHandling_ = c10d::NoHandling;  // read by its watchdog when a collective has failed: there is none yet
+    asyncErrorHandling_ = c10d::NoHandling;  // no race: the watchdog reads this once a collective has failed
     end_monitor(*this, 0);
   }
 
  private:
-  // The thread that ends the process if the watchdog stands still, and writes reports when collectives fail.
+  // Ends the thread that ends the process if the watchdog hangs, and that writes reports when collectives fail.
   template <class Group>
   static auto end_monitor(Group& group, int) -> decltype(group.heartbeatMonitor_->stop()) {
     return group.heartbeatMonitor_->stop();
   }
-  // LibTorch before 2.8 has no handle of it: it obeys TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT alone.
+  // LibTorch before 2.8 gives no access to that thread: only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control
+  // it.
   template <class Group>
   static void end_monitor(Group&, long) {}
 };

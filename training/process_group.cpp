@@ -103,7 +103,7 @@ class ProcessGroup::Implementation {
     if (on_device) on_device->abort();
   }
 
-  // What moves tensors of `device`. Connections are made by the first collective that needs them.
+  // Returns the backend for tensors on `device`. The first collective that needs it makes its connections.
   Backend backend(const std::string& action, at::Device device) {
     check_family(action);
     if (device.is_cpu()) return on_host(action);
@@ -146,7 +146,7 @@ class ProcessGroup::Implementation {
       on_host_ = made;
     }
     try {
-      check_family(action);  // broken meanwhile: nobody else lets go of what was made
+      check_family(action);  // if it broke meanwhile, nobody else closes the new backend
     } catch (...) {
       close();
       throw;
@@ -166,7 +166,7 @@ class ProcessGroup::Implementation {
         action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
   }
 
-  // The same without connections between the ranks.
+  // Returns when all ranks have come. Needs no connections between the ranks.
   void meet(const std::string& action) {
     run(action, [&] {
       c10d::PrefixStore store(std::to_string(meetings_++), store_);
@@ -253,7 +253,7 @@ class ProcessGroup::Implementation {
         break;
       }
     } catch (const std::exception&) {
-      return {};  // the store went with its owner: nobody can be asked
+      return {};  // the store is gone with the process that hosted it
     }
     std::sort(missing.begin(), missing.end());
     return missing;
@@ -268,10 +268,10 @@ class ProcessGroup::Implementation {
   std::map<std::string, int> names_;  // how many subgroups were made of each
   std::atomic<int> meetings_{0};
   std::atomic<bool> said_failed_{false};
-  std::mutex making_;  // of the connections between hosts
+  std::mutex making_;  // held while the connections between hosts are made
   const std::shared_ptr<Family> family_;
   std::mutex mutex_;
-  Backend on_host_, on_device_;         // each from the first collective that needs it on
+  Backend on_host_, on_device_;         // each is made by the first collective that needs it
   std::unique_ptr<DeviceWatch> watch_;  // as long as that; ended first
 };
 

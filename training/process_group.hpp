@@ -9,9 +9,10 @@
 // with all of LibTorch; what is not done by the timeout, or fails there, ends all that waits for it on the device, and the next
 // call throws; results since the last call that did not throw are then void.
 //
-// Nothing in the environment is changed. Cairn's NCCL groups do not end the process when a collective fails or is late, whatever
-// TORCH_NCCL_ASYNC_ERROR_HANDLING says; other groups of the process obey it. LibTorch before 2.8 cannot do that for its heartbeat monitor:
-// set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 when the program starts.
+// The environment is not changed. Cairn's NCCL groups do not end the process when a collective fails or is late, whatever
+// TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process obey it. Before LibTorch 2.8 the heartbeat monitor
+// cannot be turned off for one group: set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the program
+// starts.
 //
 // LibTorch 2.x records collectives in a map of the process that no lock guards: there, threads that use groups at the same time need
 // TORCH_FR_BUFFER_SIZE=0 in the environment.
@@ -64,8 +65,9 @@ class ProcessGroup {
  public:
   // One rank alone: every collective is done at once.
   static ProcessGroup single();
-  // Through a store that all ranks reach; returns when all have come. Each asks the store a few times, however many there are. Connections
-  // between hosts are made by the first collective of tensors in host memory. `name` keeps the keys of several groups in one store apart.
+  // Makes a group through a store that all ranks reach. Returns when all ranks have come. The requests per rank, polling aside,
+  // do not grow with the number of ranks. The first collective on tensors in host memory makes the connections between hosts.
+  // `name` separates the keys of several groups in one store.
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
 

@@ -304,7 +304,7 @@ void ShardedUnit::set_gathered_bytes(std::int64_t bytes) {
 
 void ShardedUnit::free() {
   if (!gathered_ || pins_ > 0) return;
-  const auto alive = shared_from_this();  // the memory may hold the last of the shards
+  const auto alive = shared_from_this();  // freeing the memory may drop the last reference to this unit
   for (const Parameter& parameter : parameters_) {
     // What got another memory meanwhile is reported by the next gathering.
     if (memory_owner(parameter.full) != nullptr) set_memory(parameter.full, {});

@@ -101,7 +101,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
     std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
     std::int64_t shard_elements = 0;  // of this rank
     bool requires_grad = false;       // as last seen on both tensors
-    bool is_cut = false;              // over ranks: the shard and its gradient are marked as sharded
+    bool is_cut = false;              // over ranks: its shard and its gradient are marked as sharded
     bool gradient_came = false;       // in this backward pass
     torch::Tensor no_gradient;        // stands in for the gradient of `full`
     // Held, or its hooks would go.

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two questions to the store, longer in groups so large that it could not answer all of them.
+// The longest pause between two requests to the store. Larger groups pause longer, so that the store can answer all ranks.
 milliseconds poll_max(int size) { return std::max(milliseconds(50), milliseconds(size / 20)); }
 
 class StoreMeeting {
@@ -78,7 +78,7 @@ class StoreMeeting {
     }
   }
 
-  // Ranks of the world.
+  // Returns the missing ranks, as ranks of the world.
   std::vector<int> missing() {
     std::set<int> left(ranks_.begin(), ranks_.end());
     const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
@@ -87,7 +87,7 @@ class StoreMeeting {
       const auto place = static_cast<std::size_t>(std::atoi(get(card_key(number)).c_str()));
       if (place < ranks_.size()) left.erase(ranks_[place]);
     }
-    if (left.empty()) return {ranks_[static_cast<std::size_t>(rank_)]};  // the last one came just now
+    if (left.empty()) return {ranks_[static_cast<std::size_t>(rank_)]};  // the last rank came just now
     return {left.begin(), left.end()};
   }
 
@@ -99,7 +99,7 @@ class StoreMeeting {
   const milliseconds deadline_;
   const steady_clock::time_point began_ = steady_clock::now();
   WaitNotices notices_;
-  std::int64_t number_ = 0;  // of this rank among those that have come
+  std::int64_t number_ = 0;  // of this rank, in the order of arrival; from 1
 };
 
 }  // namespace

@@ -122,7 +122,7 @@ void UnitGroup::note_backward() {
 void UnitGroup::free_others(const ShardedUnit& unit) {
   for (std::size_t i = gathered_.size(); i-- > 0;) {
     ShardedUnit& other = *gathered_[i];
-    if (&other != &unit && !other.encloses(unit)) other.free();  // which takes it off the list, unless it is pinned
+    if (&other != &unit && !other.encloses(unit)) other.free();  // takes it off the list, unless it is pinned
   }
 }
 
@@ -131,13 +131,13 @@ void UnitGroup::note_finished(ShardedUnit& unit) { take_off(used_, unit); }
 void UnitGroup::note_turn(const ShardedUnit& unit) {
   if (turn_ == &unit) return;
   turn_ = &unit;
-  for (ShardedUnit* const other : std::exchange(reducing_, {})) other->advance_reductions();  // those that were begun at earlier turns
+  for (ShardedUnit* const other : std::exchange(reducing_, {})) other->advance_reductions();  // that earlier turns began
   for (std::size_t i = 0; i < used_.size();) {
     ShardedUnit& other = *used_[i];
     if (&other == &unit || other.encloses(unit)) {
       ++i;
     } else {
-      other.finish_backward();  // which takes it off the list
+      other.finish_backward();  // takes it off the list
     }
   }
 }

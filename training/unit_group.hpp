@@ -30,8 +30,8 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::shared_ptr<UnitGroup> current();
   void merge_into(const std::shared_ptr<UnitGroup>& other);
   void add(ShardedUnit& unit) { units_.push_back(&unit); }
-  void remove(ShardedUnit& unit);  // by its destructor
-  // In the order in which they were wrapped. O(units): for what happens once a pass, never for an operation.
+  void remove(ShardedUnit& unit);  // called by its destructor
+  // Returns the units in the order in which they were wrapped. O(units): call it once per pass, never per operation.
   std::vector<std::shared_ptr<ShardedUnit>> units() const;
   void note_wrapped(const torch::nn::Module& module) { wrapped_.push_back(&module); }
   bool has_wrapped(const torch::nn::Module& module) const;
@@ -51,12 +51,12 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   // To be called when `unit` has been gathered: begins to gather what is likely to be next.
   void note_gathered(ShardedUnit& unit);
   void note_freed(ShardedUnit& unit);
-  // To be called at the first use of a unit in a backward pass, if its gradients are to be reduced when the next turn comes; and when
-  // they are.
+  // Call `note_used` at the first use of a unit in a backward pass, if its gradients are to be reduced at the next turn; call
+  // `note_finished` when their reduction has begun.
   void note_used(ShardedUnit& unit) { used_.push_back(&unit); }
   void note_finished(ShardedUnit& unit);
   void note_reducing(ShardedUnit& unit) { reducing_.push_back(&unit); }  // the next turn advances its reductions
-  void count_gathered(std::int64_t bytes) { gathered_bytes_ += bytes; }  // `bytes` more, or fewer
+  void count_gathered(std::int64_t bytes) { gathered_bytes_ += bytes; }  // may be negative
   std::int64_t gathered_peak() const { return gathered_peak_; }
   void reset_peak() { gathered_peak_ = gathered_bytes_; }
 
@@ -75,10 +75,10 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   void abandon_backward();  // an earlier pass that threw
 
   std::shared_ptr<UnitGroup> merged_into_;
-  // Each unit takes itself off these lists when it is destroyed. An operation reads all but the first.
+  // Each unit removes itself from these lists when it is destroyed. Single operations do not read `units_`, which may be long.
   std::vector<ShardedUnit*> units_;
-  std::vector<ShardedUnit*> gathered_;  // without those that keep what is gathered until backward
-  std::vector<ShardedUnit*> used_;      // in this backward pass, in this order, and not finished since
+  std::vector<ShardedUnit*> gathered_;  // without units that stay gathered until backward
+  std::vector<ShardedUnit*> used_;      // in this backward pass, in order of use, and not finished yet
   std::vector<ShardedUnit*> reducing_;  // since the last turn
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
@@ -86,7 +86,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::uint64_t passes_ = 0;           // backward passes that have begun
   const ShardedUnit* turn_ = nullptr;  // in this backward pass; to compare with
   Order forward_, backward_;
-  std::int64_t gathered_bytes_ = 0;  // of all units, just now
+  std::int64_t gathered_bytes_ = 0;  // of all units, at this moment
   std::int64_t gathered_peak_ = 0;
 };
 

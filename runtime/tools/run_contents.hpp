@@ -25,7 +25,7 @@ struct ListedCheckpoint {
   std::map<std::string, std::string> user_metadata;
 };
 
-// A place with a name of Cairn's, and without a checkpoint. A link to a place elsewhere is none.
+// A place that has a name of Cairn's but holds no checkpoint. A symbolic link is not one.
 struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;

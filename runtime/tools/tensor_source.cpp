@@ -102,7 +102,7 @@ class CheckpointSource final : public TensorSource {
     return options;
   }
 
-  // What no chunk holds is not in the checkpoint: nothing may be made up for it.
+  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data that the checkpoint lacks.
   void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
     const auto known = first_faults_.find(fqn);
     if (known != first_faults_.end() && !known->second) return;
@@ -153,7 +153,7 @@ class CheckpointSource final : public TensorSource {
   CheckpointReader checked_;
   CheckpointReader unchecked_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
-  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of tensors read so far, if there are any
+  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if it is sound
 };
 
 }  // namespace
