@@ -147,7 +147,7 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
   return record;
 }
 
-// Where the message tells how a call has ended; null if it tells no such thing.
+// Returns the message's Ending; null if it has none.
 template <class AnyMessage>
 auto* ending_in(AnyMessage& body) {
   auto* const outcome = std::get_if<Outcome>(&body);
@@ -460,7 +460,7 @@ EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   const auto* const ending = ending_in(envelope.body);
   if (ending == nullptr) return encoded;
   if (ending_ != *ending) {
-    // Protobuf reads messages that stand one behind the other as one.
+    // Protobuf reads concatenated messages as one.
     v1::Envelope rest;
     to_proto(**ending, *rest.mutable_ending());
     bytes_ = std::make_shared<const std::string>(columns::serialize(rest, kWhat));

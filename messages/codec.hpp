@@ -15,16 +15,17 @@ inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a fa
 inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // bytes that one rank brings to an agreement
 inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // bytes of its answer
 
-// Throws kInvalidArgument for a name or text beyond its bound or a plan that contradicts itself, kUnsupported above 2 GiB.
+// Encodes an envelope. Throws kInvalidArgument for a name or text beyond its bound or an inconsistent plan, kUnsupported above 2
+// GiB.
 std::string encode(const Envelope& envelope);
 
 // An envelope as bytes: `own`, then `shared`.
 struct EncodedEnvelope {
   std::string own;
-  std::shared_ptr<const std::string> shared;  // the Ending that the message tells, null if it tells none
+  std::shared_ptr<const std::string> shared;  // the message's Ending; null if it has none
 };
 
-// Encodes envelopes one after the other as `encode` does. An Ending that is told to many ranks is encoded once. Not thread-safe.
+// Encodes envelopes as `encode` does, but encodes an Ending that goes to many ranks only once. Not thread-safe.
 class EnvelopeEncoder {
  public:
   EncodedEnvelope encode(const Envelope& envelope);

@@ -26,7 +26,7 @@
 
 namespace cairn::protocol {
 
-// An agreement: each rank brings a text with its Join, the coordinator answers them in its Outcome, and nothing lies between.
+// In an agreement each rank sends a text with its Join. The coordinator's Outcome has the answer. There are no other messages.
 enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
 const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
 
@@ -48,7 +48,7 @@ struct Join {
   std::uint64_t counter_seen = 0;  // the largest attempt counter that this rank knows of
   std::uint32_t world_size = 1;    // as this rank has it
   int coordinator_rank = 0;        // as this rank's caller gave it: may be no rank at all
-  std::string text{};              // of an agreement: what this rank brings
+  std::string text{};              // of an agreement: this rank's input
 };
 
 struct Begin {
@@ -113,7 +113,7 @@ struct StopPhase {};
 // It has. What it did is of no use any more, and it has no failure of its own to report.
 struct PhaseStopped {};
 
-// How a call has ended, the same for all of its ranks. Made once and shared by all that is sent and kept.
+// How a call has ended: the same for all of its ranks. Made once, and shared by all messages and records of it.
 struct Ending {
   std::vector<FailureGroup> failures;  // empty: it succeeded
   Committed committed = Committed::kNo;
@@ -125,7 +125,7 @@ std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed 
 struct Outcome {
   std::uint64_t ticket = 0;                  // of the receiver's call
   std::shared_ptr<const Ending> ending;      // never null
-  std::exception_ptr exception = nullptr;    // what the receiver's failure threw: does not travel, so only from a rank to itself
+  std::exception_ptr exception = nullptr;    // thrown by the receiver: not encoded, so only from a rank to itself
 };
 
 // The sender has ended the call by itself; or, where it awaits the outcome, it is to end on all ranks, unless publication has begun.

@@ -18,7 +18,7 @@ struct SameCause {
   }
 };
 
-// The length to which texts are cut so that they fit into `budget` together. Short ones leave their share to the others.
+// Returns the length to which texts are cut so that all of them fit into `budget`. Short texts leave their share to long ones.
 std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budget) {
   std::sort(lengths.begin(), lengths.end());
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -29,7 +29,7 @@ std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budge
   return kFailureTextMax;
 }
 
-// Cut between two characters.
+// Cuts a text between two characters.
 std::string shortened(const std::string& text, std::size_t length) {
   static constexpr const char* kCut = " [...]";
   if (text.size() <= length) return text;

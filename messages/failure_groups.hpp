@@ -1,5 +1,5 @@
-// The failures of many ranks with each cause once: the form in which they are kept and travel. A thousand ranks often fail for one
-// reason, with one text.
+// The failures of many ranks, with each cause stored once: a thousand ranks often fail for one reason, with one text. Failures
+// are kept and sent in this form.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace cairn::protocol {
 
-// Ranks whose failures differ in rank and trace position only.
+// Ranks whose failures differ only in rank and trace position.
 struct FailureGroup {
   struct Member {
     int rank = 0;
@@ -20,7 +20,7 @@ struct FailureGroup {
   std::vector<Member> members;  // by rank
 };
 
-// Bounds of what `grouped` returns. Longer texts are cut, the longest first, to one length.
+// Bounds of what `grouped` returns. If texts exceed them, the longest are cut, all to the same length.
 inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // of all causes together; each keeps at least kCutTextLeast
 inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // of all ranks, each with its own copy; of their types as well
 inline constexpr std::size_t kCutTextLeast = 64;

@@ -1,4 +1,4 @@
-// What planners and writers do about a tensor with missing or doubled parts.
+// The check of planners and writers for tensors with missing or overlapping parts.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Throws kMismatch, listing faults, unless the chunks of each tensor tile it exactly. `what` begins the text.
+// Throws kMismatch, listing the faults, unless the chunks of each tensor tile it exactly. The error text begins with `what`.
 void require_coverage(const Metadata& metadata, const std::string& what);
 
 }  // namespace cairn

@@ -14,8 +14,8 @@ namespace cairn {
 
 // Whether page-locked host memory is to be had.
 bool has_pinned_memory();
-// The CUDA devices that this process has used. On one that it has not used, LibTorch makes a context before it tells a current stream or
-// whether memory is page-locked; that takes a second, and half a gigabyte of the device's memory.
+// Returns the CUDA devices that this process has used. On any other device, asking LibTorch for the current stream, or whether
+// memory is page-locked, creates a context first: that takes a second, and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 
 // A stream of its own for each device, after all that the creating thread's current stream there was given before. Not thread-safe.

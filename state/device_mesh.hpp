@@ -44,7 +44,7 @@ class DeviceMesh {
   const std::vector<std::int64_t>& shape() const { return grid_->shape; }
   const std::vector<int>& ranks() const { return grid_->ranks; }
   const std::vector<std::string>& axis_names() const { return grid_->axis_names; }
-  // One index per axis; nothing when `rank` is not in the mesh. O(axes).
+  // Returns one index per axis; nothing if `rank` is not in the mesh. O(axes).
   std::optional<std::vector<std::int64_t>> coordinate(int rank) const;
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
@@ -61,10 +61,10 @@ class DeviceMesh {
   std::shared_ptr<const Grid> grid_;
 };
 
-// The part of a tensor of this size that `rank` holds: for each axis in order with Shard(dim), the dim is cut into chunks of
-// ceil(n / axis size), as torch.chunk does; later ranks may get less or nothing (their box begins at the dim's end, as PyTorch has
-// it). Axes that cut the same dim cut it one after the other, from left to right. Nothing when `rank` is not in the mesh.
-// Throws kInvalidArgument for a wrong number of placements or a dim out of range. O(dims + axes), however many ranks there are.
+// Returns the part of a tensor of this size that `rank` holds; nothing if `rank` is not in the mesh. For each axis in order with
+// Shard(dim), the dim is cut into chunks of ceil(n / axis size), as torch.chunk does; later ranks may get less or nothing (their
+// box begins at the dim's end, as in PyTorch). Axes that cut the same dim cut it one after the other, from left to right. Throws
+// kInvalidArgument for a wrong number of placements or a dim out of range. O(dims + axes), however many ranks there are.
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
 
 }  // namespace cairn

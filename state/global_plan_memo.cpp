@@ -65,7 +65,7 @@ GlobalSavePlan GlobalPlanMemo::plan(std::vector<SavePlan> local_plans, const Glo
   }
   key_.reset();
   GlobalSavePlan result = create_global_save_plan(std::move(local_plans), options);
-  // Before anybody writes. What is remembered has passed.
+  // Checked before anybody writes. Remembered plans have passed already.
   require_coverage(result.metadata, "cannot plan the save");
   result_ = result;
   key_ = key;

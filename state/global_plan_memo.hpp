@@ -11,9 +11,9 @@ namespace cairn {
 
 class GlobalPlanMemo {
  public:
-  // As create_global_save_plan, errors included, and kMismatch where chunks do not tile their tensors. Values of bytes objects stay out
-  // of a plan's digest, so they are compared between the ranks every time, and the remembered plan is returned with their current hashes
-  // and sizes.
+  // Plans as create_global_save_plan does, and throws its errors; also kMismatch if chunks do not tile their tensors. The digest
+  // of a plan leaves out the values of bytes objects. So they are compared between the ranks every time, and a remembered plan is
+  // returned with their current hashes and sizes.
   GlobalSavePlan plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options);
 
  private:

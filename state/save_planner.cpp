@@ -27,8 +27,8 @@ TensorProperties properties_of(const torch::Tensor& tensor, bool uses_cuda) {
   TensorProperties properties;
   properties.dtype = *dtype_of(tensor.scalar_type());
   properties.requires_grad = tensor.requires_grad();
-  // Asking a build without CUDA, or about a device tensor, throws in some versions. No memory is page-locked in a process that has not used
-  // CUDA.
+  // In some versions of LibTorch, `is_pinned` throws in a build without CUDA or for a device tensor. A process that has not used
+  // CUDA has no page-locked memory.
   properties.pin_memory = uses_cuda && tensor.is_cpu() && tensor.is_pinned();
   return properties;
 }

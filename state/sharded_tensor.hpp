@@ -53,8 +53,8 @@ class ShardedTensor {
   const Extents& size() const { return size_; }
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }
-  // Computes the chunks of all ranks, in time that grows with their number. Nothing unless it was made from a spec or a mesh.
-  // Replicated chunks appear once, empty ones not at all.
+  // Computes the chunks of all ranks; O(ranks). Returns nothing unless the tensor was made from a spec or a mesh. Replicated
+  // chunks appear once, empty ones not at all.
   std::optional<std::vector<Box>> all_chunks() const;
   // Set when made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }

@@ -20,7 +20,7 @@
 namespace cairn {
 namespace {
 
-// How long a directory beside the checkpoint, which may be anybody's, may take to answer.
+// How long a save waits for a directory beside the checkpoint that may have nothing to do with Cairn.
 constexpr std::chrono::milliseconds kSiblingPatience = std::chrono::seconds(5);
 // DCP's version of the metadata that the record follows.
 constexpr const char* kMetadataVersion = "1.0.0";
@@ -65,7 +65,7 @@ struct CheckpointWriter::Implementation {
   std::shared_ptr<Store> store;
   std::shared_ptr<Store> run;  // the coordinator's
   bool attempt_begun = false;
-  bool settled = false;  // the attempt has ended, and the checkpoint was found not to exist
+  bool settled = false;  // the attempt has ended, and the checkpoint does not exist
   bool published = false;
   std::vector<ObjectName> written;    // this rank's files, from when they are begun
   std::vector<PlannedFiles> planned;  // the coordinator's, by rank
@@ -135,7 +135,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
                     " processes: other processes do not see this store. Use a directory or a shared store");
   }
   self.store = observe_operations(std::move(self.store), context.store_observer);
-  // Other ranks write nothing before the coordinator has answered their plans, that is, after this.
+  // The other ranks write nothing before the coordinator has answered their plans, which it does after this.
   if (!context.is_coordinator) return;
   if (self.options.before_attempt) self.options.before_attempt();
   self.store->create_root();
@@ -298,7 +298,7 @@ Committed CheckpointWriter::committed(const std::string& save_id) {
   }
 }
 
-// Whether the checkpoint exists. Ends the attempt if it is open, so that the answer stays true.
+// Returns whether the checkpoint exists. Ends the attempt if it is open, so that the answer stays true.
 bool CheckpointWriter::Implementation::finds_published() const {
   if (!attempt_begun) {
     const std::vector<std::string> open = store->open_attempts();
@@ -315,16 +315,16 @@ void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
 void CheckpointWriter::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
   if (!self.store || self.published) return;
-  // Where no attempt was begun, no rank has written; a successor does not know.
+  // If the coordinator began no attempt, no rank has written. A successor does not know whether it did.
   if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written.empty()) return;
   try {
     const std::string& save_id = self.context.save_id;
-    // Files may go only once nobody can publish them any more: the outcome says so, or this rank finds out.
+    // Files may be removed only when nobody can publish them any more: the outcome says so, or this rank finds out.
     if (ends_attempt && !self.settled) {
       if (self.finds_published()) return;
       self.settled = true;
     }
-    // The data of a checkpoint that exists is not to depend on what others say.
+    // The store has the last word: never remove the data of a checkpoint that is published.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
     for (const ObjectName& name : self.written) self.store->remove(name);
     self.written.clear();

@@ -26,8 +26,9 @@ struct CheckpointWriterOptions {
   // How many generations that were replaced at a place keep their data files, for loads that still read them; 1 at least. The
   // files of older ones go with the next save there.
   std::uint32_t retired_keep = 1;
-  bool low_priority = false;  // its threads run at the lowest CPU and I/O priority
-  // Called on the coordinator, with the other hooks of a save, before anything is made at the place. Throwing fails the save.
+  bool low_priority = false;  // runs its threads at the lowest CPU and I/O priority
+  // Called on the coordinator, on the thread of a save's hooks, before anything is created at the place. The save fails if it
+  // throws.
   std::function<void()> before_attempt;
 };
 

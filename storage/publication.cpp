@@ -77,7 +77,7 @@ bool succeeds(Act act) {
 
 std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// Of the record called `name`; 0 if there is none that tells. Trouble of the store is thrown.
+// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws the store's errors.
 std::uint64_t sequence_in(Store& run, const ObjectName& name) {
   try {
     const auto head = read_commit_head(run, name);
@@ -88,7 +88,7 @@ std::uint64_t sequence_in(Store& run, const ObjectName& name) {
   }
 }
 
-// Looks at places one after the other; whoever waits for it may lose patience, and go.
+// Reads places one after the other, on a thread of its own if need be. Whoever waits for it may give up.
 struct Look {
   Look(std::shared_ptr<Store> of, std::vector<ObjectName> at) : store(std::move(of)), places(std::move(at)) {}
 
@@ -218,7 +218,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     const auto look = std::make_shared<Look>(run, std::vector<ObjectName>(first, places.end()));
     if (patience_) {
       const SignalsBlocked blocked;
-      std::thread([look] { look->run(); }).detach();  // one that hangs keeps nobody
+      std::thread([look] { look->run(); }).detach();  // nobody waits for a thread that hangs
     } else {
       look->run();
     }

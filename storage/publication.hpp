@@ -76,16 +76,17 @@ Replaced generation_to_replace(Store& store);
 // nobody may conclude from them that another checkpoint is the latest.
 bool tells_of_the_record(const Error& error) noexcept;
 
-// 1 + the largest commit sequence among the checkpoints below `run` (one level) and at `run` itself, 1 when there is none. Damaged
-// ones are passed over; so is everything if the run may not be listed, since then nobody can ask which is its latest. Trouble of the
-// store with the run itself, or with a place that has a name of Cairn's (step_<step>), is thrown. A run may be any directory, so other
-// places may have nothing to do with it: one that is in trouble, or does not answer within `patience`, is logged, and passed over from
-// then on. Without a `patience` everything is done on this thread. Costs a few small reads per checkpoint, whatever their size. Saves to
-// different places of a run that publish at the same moment may get the same number: then neither is the later.
+// Chooses the commit sequence of the next checkpoint in a run. Costs a few small reads per checkpoint, whatever their size. Saves
+// to different places of a run that publish at the same moment may get the same number: then neither is the later one.
 class CommitSequence {
  public:
   explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
-  // `own`: the URL of a place of which the caller asks by itself. `rank`: for the log.
+  // Returns 1 + the largest commit sequence among the checkpoints at `run` and one level below it; 1 if there is none. Ignores
+  // damaged checkpoints, and those below a run that may not be listed, since then nobody can ask which is its latest. Throws
+  // the store's errors with the run itself, and with places that have a name of Cairn's (step_<step>). A run may be any
+  // directory, so other places may have nothing to do with it: one that fails, or does not answer within `patience`, is logged
+  // and ignored from then on. Without `patience`, reads on this thread. `own`: the URL of a place that the caller examines
+  // itself. `rank`: for the log.
   std::uint64_t next(const std::shared_ptr<Store>& run, const std::string& own = "", int rank = 0);
 
  private:
@@ -103,9 +104,9 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 
 // Step 8, after a successful publication of `current`, which replaced `replaced`: fences and clears every other attempt of this
 // checkpoint, and removes data files of Cairn's that none of these name: the two, the generations that `current` retires, and the
-// published record with those that it retires. Removes nothing that Cairn did not make, and nothing where `store` leads elsewhere.
-// Returns the names removed. What the store refuses to remove stays for the next time: a checkpoint that exists does not fail for it.
-// The store's errors in finding out what there is.
+// published record with those that it retires. Removes nothing that Cairn did not make, and nothing if `store` leads elsewhere.
+// Returns the names removed. A file that the store refuses to remove stays for the next time and is no error, since the
+// checkpoint exists already. Throws the store's errors while it lists what is there.
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Whether the checkpoint of `save_id` is the published one, decided for ever: fences it first. False also if it was published and

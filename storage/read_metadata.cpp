@@ -48,7 +48,7 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
 
 Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
-  // A client of a network file system may remember for a minute that there was none. Once it has opened the directory, it asks again.
+  // A network file system's client may cache for a minute that there is no record. Opening the directory ends that.
   const std::vector<std::string> open_attempts = store.open_attempts();
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
   throw Error(ErrorCode::kNotFound,

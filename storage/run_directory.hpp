@@ -7,7 +7,7 @@
 //
 // Nothing is kept about a run but the commit records themselves: they are asked each time.
 //
-// A place that is a link to elsewhere can be read. Nothing is removed, renamed or made in it.
+// A place that is a symbolic link can be read. Nothing is removed, renamed or created in it.
 //
 // Taking a checkpoint away, so that a crash at any point leaves it whole, or none and what the next clean-up removes:
 //
@@ -68,16 +68,16 @@ class RunDirectory {
   // What is wrong with a checkpoint as far as its record and the lengths of its files tell, "" if nothing is. Reads no data.
   std::string fault_of(const ObjectName& name) const;
 
-  // Whether the place is a link to a place elsewhere. Nothing is changed in such a place.
+  // Returns whether the place is a link to another place. Nothing is changed in such a place.
   bool is_link(const ObjectName& name) const;
 
-  // kNotFound if there is no checkpoint of that name; kPermission for a link. Idempotent.
+  // Throws kNotFound if there is no checkpoint of that name, kPermission for a link. Idempotent.
   void pin(const ObjectName& name) const;
   void unpin(const ObjectName& name) const;
   bool is_pinned(const ObjectName& name) const;
 
-  // Takes a checkpoint away, unless it is pinned, saved to, or another one by now: then it stays, and the reason is returned.
-  // kPermission for a link.
+  // Removes a checkpoint, unless it is pinned, being saved to, or replaced by another one: then it stays, and the reason is
+  // returned. Throws kPermission for a link.
   std::optional<std::string> remove(const RunCheckpoint& checkpoint) const;
 
   // Removes what saves and removals that died half-way left in places with Cairn's names but without a record; not in those of `busy`.

@@ -57,14 +57,15 @@ class StorageWriter {
 
   // On any rank, after a failure: whether the checkpoint of `save_id` exists.
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
-  // On every rank, once at most, when the attempt ends without being committed: stops writing. Must not throw.
+  // On every rank, at most once, when the attempt ends without being committed: stops writing. Must not throw.
   // May run while the future of `write_data` is pending, after `write_data` itself has returned: another rank has failed, or the call
   // was cancelled. That future must become ready all the same, and soon, with results or with an exception: of these, kCancelled says
   // that it was told to stop, and is no failure of this rank. Nothing else is called before it is ready.
   virtual void abandon() noexcept {}
-  // On every rank, after `abandon`, once at most, when the outcome says that the checkpoint does not exist and never will: removes what
-  // this rank has written. `ends_attempt`: on the one rank that closes the attempt in the store as well, the coordinator's or its
-  // successor's. There the outcome may be unknown: then nothing is removed unless this call finds out. Must not throw.
+  // On every rank, after `abandon`, at most once, when the outcome says that the checkpoint does not exist and never will:
+  // removes what this rank has written. `ends_attempt` is true on one rank, the coordinator or its successor, which also closes
+  // the attempt in the store. There the outcome may be unknown: then this call finds out whether the checkpoint exists before it
+  // removes anything. Must not throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
   // Whether `checkpoint_id` is one that this writer can handle; asked before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

@@ -108,8 +108,8 @@ class Store {
   // kPermission, also for a root that only leads to a place elsewhere, as a link does; kUnavailable. The default calls `remove`: enough
   // where that is durable.
   virtual void retract();
-  // Whether the root only leads to a place elsewhere, as a symbolic link does. Clean-up changes nothing in such a place: what is there may
-  // belong to somebody else. Stores that wrap another one pass this on. The default: false.
+  // Returns whether the root only leads to another place, as a symbolic link does. Clean-up changes nothing there: it may belong
+  // to somebody else. A store that wraps another one forwards this call. The default returns false.
   virtual bool leads_elsewhere();
   // Removes the root itself if nothing is left in it; otherwise, and where there is nothing to remove, it does nothing. kPermission,
   // kUnavailable. The default does nothing: for stores whose places are but names.

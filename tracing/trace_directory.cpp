@@ -29,7 +29,7 @@ std::vector<std::string> traces_in(const fs::path& directory) {
   return paths;
 }
 
-// The last one to be written. A disk that is full leaves a report without traces.
+// Returns the latest report that has traces; without `with_traces`, that has a report.txt, since a full disk leaves no traces.
 std::optional<fs::path> latest_report(const fs::path& directory, bool with_traces = true) {
   std::optional<fs::path> latest;
   fs::file_time_type latest_time;

@@ -40,7 +40,7 @@ struct WriteRequest {
   bool sync = true;         // survive power loss
   bool direct = true;       // bypass the page cache where the store can
   bool copy_first = false;  // fill all staging blocks that there are before any is written
-  bool low_priority = false;  // of the threads that write, from now on
+  bool low_priority = false;  // of the writing threads, from now on
 };
 
 struct WriteEngineOptions {

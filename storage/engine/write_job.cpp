@@ -15,7 +15,7 @@ namespace {
 constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
 constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 
-// Of the calling thread. Refused in some sandboxes, where it runs as others do.
+// Lowers the priority of the calling thread. Some sandboxes refuse that: then the thread runs at normal priority.
 void lower_priority() noexcept {
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);

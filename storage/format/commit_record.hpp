@@ -20,7 +20,7 @@ namespace cairn {
 // Larger records are neither written nor read. Ask for the object's size before reading it.
 inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
-// The least that a record takes for a chunk, in a checkpoint that has many.
+// A lower bound of a record's bytes per chunk, in a checkpoint with many chunks.
 inline constexpr std::uint64_t kCommitRecordBytesPerChunkMin = 108;
 
 // Of Cairn's section and of all that it implies (names, trailers, archives). Readers refuse later ones.
@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kFormatVersion = 1;
 // What PyTorch sees as the save id of a checkpoint that Cairn wrote begins with this.
 inline constexpr const char* kSaveIdMark = "cairn-";
 
-// Throws kUnsupported if the record of a save with so many chunks and bytes objects is sure to be larger than kCommitRecordBytesMax.
+// Throws kUnsupported if the record of a save with `items` chunks and bytes objects is certain to exceed kCommitRecordBytesMax.
 void check_commit_record_fits(std::uint64_t items);
 
 // The record of `metadata`. Throws kInvalidArgument if that contradicts itself or has names that are not UTF-8, kUnsupported if the

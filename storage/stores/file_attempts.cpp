@@ -62,7 +62,7 @@ Error fenced(const std::string& save_id, const std::string& root) {
 
 }  // namespace
 
-// Nothing is reached through a link, or whatever else stands where a directory of this protocol would: Cairn did not make it.
+// Refuses a link, or a file, in the place of a directory of this protocol: Cairn did not make it.
 void FileStore::require_directory_of_ours(const std::string& path) {
   FileStatus found;
   if (files_.status(path, false, found) < 0 || found.kind == FileKind::kDirectory) return;

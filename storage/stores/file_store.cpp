@@ -90,9 +90,9 @@ void FileStore::remember_durable(const std::string& directory) {
   if (files_.status(directory, true, status) >= 0) files_.durable.add(directory, status);
 }
 
-// A directory that was there may have been made a moment ago, by a rank that has failed since or by hand, and not synced; so may
-// those that it is in, as far up as their file system goes. Whoever made them may have been allowed more than this process. What this
-// process has synced before it need not sync again.
+// A directory that existed already may have been created a moment ago, by a rank that has failed since or by hand, and not
+// synced. So may its parents, up to the root of their file system. Their creator may have had more permissions than this process.
+// Directories that this process has synced before are not synced again.
 void FileStore::sync_names_up_from(std::string directory) {
   while (directory != "/") {
     const std::string parent = parent_of(directory);
@@ -237,12 +237,12 @@ std::vector<ObjectName> FileStore::children() {
   return names;
 }
 
-// Where a part of the name but the last is a link, the object is elsewhere.
+// Throws if a directory in `name` is a link: the object is then in another place.
 void FileStore::refuse_links_above(const ObjectName& name) {
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
     const std::string directory = path_of(name.substr(0, slash));
     FileStatus found;
-    if (files_.status(directory, false, found) < 0) return;  // the operation itself will say so
+    if (files_.status(directory, false, found) < 0) return;  // the operation itself reports that
     if (found.kind == FileKind::kLink)
       throw Error(ErrorCode::kPermission, "cannot change " + path_of(name) + ": " + directory + " is a link to a place elsewhere");
   }

@@ -5,9 +5,9 @@
 //   <root>/.attempt-<save id>/     an open attempt; `commit` in it while its record is being written
 //   <root>/.fenced-<save id>/      a fenced attempt, empty
 //
-// Links to files are read through; links to directories are not searched by `list`. Below the root nothing is ever removed, renamed or
-// created through a link: kPermission. The root may be a link (`leads_elsewhere`): then a caller that means that very place saves there.
-// Names "a" and "a/b" exclude each other, as files and directories do.
+// Links to files are followed for reading; `list` does not follow links to directories. Below the root nothing is ever removed,
+// renamed or created through a link: such calls throw kPermission. The root itself may be a link (see `leads_elsewhere`): saves
+// go where it leads. Names "a" and "a/b" exclude each other, as files and directories do.
 //
 // What it relies on: `rename` and `unlink` are atomic and take effect once for all machines that share the directory, and a synced
 // directory keeps its names. Local Linux file systems and POSIX-compliant parallel ones do. Overwrite::kRefused needs exclusive

@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr int kAllocateTriesMax = 100;
-// A process that saves to more runs than this syncs the directories above some of them once more.
+// A bound on memory: a process that uses more directories syncs some of them again.
 constexpr std::size_t kDurableMax = 1000;
 
 // Runs a system call until no signal interrupts it; its result, or -errno.

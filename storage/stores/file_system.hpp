@@ -32,10 +32,10 @@ struct DirectoryEntry {
   FileKind kind = FileKind::kOther;  // of the entry itself: links are not followed
 };
 
-// Directories of which this process has seen to it that their names, and those of all directories above, survive power loss. Thread-safe.
+// The directories whose names, with those of all directories above, this process has made durable. Thread-safe.
 class DurableDirectories {
  public:
-  // Whether it is this very directory, and not another one of that name.
+  // Returns whether this very directory was added, not another one of that name.
   bool has(const std::string& path, const FileStatus& status) const;
   void add(const std::string& path, const FileStatus& status);
   void clear();
