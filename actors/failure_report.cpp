@@ -164,7 +164,7 @@ void write(const Report& report) {
                   directory.string() + " says more");
 }
 
-// Gives the thread that writes some time.
+// Writes on a thread of its own, and waits for it for `kPatience`.
 void write_in_time(const std::shared_ptr<Report>& report) noexcept {
   const auto warn = [&](const std::string& why) {
     write_log(LogLevel::kInfo, report->header.rank,
@@ -222,10 +222,10 @@ void write_failure_report(FailedCall call, const std::string& incarnation, int r
       write_in_time(report);
       try {
         then();
-      } catch (...) {  // a callback that throws has nobody to hear it
+      } catch (...) {  // nobody can handle what a callback throws
       }
     }).detach();
-  } catch (const std::exception& error) {  // nothing has begun
+  } catch (const std::exception& error) {  // no report was started
     write_log(LogLevel::kInfo, rank, std::string("a failed call leaves no report: ") + error.what());
     then();
   }

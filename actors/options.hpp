@@ -37,8 +37,9 @@ struct RuntimeOptions {  // times: from 0 to a year; silence more than 0
   std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link: beyond it the peer counts as lost
   std::size_t unread_bytes_max = 64u << 20;              // per link: received but not yet handled; beyond it the peer has to wait
-  // Connections accepted whose other side has not said who it is, and with a secret proven that it may: beyond these, and beyond an
-  // eighth of the descriptors that the process may have, the oldest goes. As many as there are ranks in the world are let in anyway.
+  // The most accepted connections whose other side has not yet named its rank and, with a secret, proven that it knows it. Beyond
+  // this, and beyond an eighth of the process's descriptor limit, the oldest is closed. At least as many as the world has ranks
+  // are allowed.
   std::size_t strangers_max = 256;
   unsigned outcomes_kept = 16;              // per checkpointer
   unsigned child_restarts_max = 8;          // per supervised child, over the life of a world

@@ -1,4 +1,4 @@
-// One rank's actors behind a plain interface: start a save, a load or an agreement, hear its outcome once.
+// One rank's actors behind a plain interface: starts a save, a load or an agreement, and reports its outcome once.
 //
 //   RankRuntime ── supervisor ─┬─ planner      runs planner hooks through the executor
 //                              ├─ storage      runs writer and reader hooks through the executor
@@ -76,11 +76,12 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// A decision that one rank makes and all ranks follow. `checkpoint_id` says what about, and is the same on all ranks. Two messages a rank: there is no
-// `begin`, and no other rank runs anything. A trace ring keeps of it only what goes wrong.
+// A decision that one rank makes and all ranks follow, with two messages per rank. `checkpoint_id` says what is decided, and is
+// the same on all ranks. There is no `begin`, and only the coordinator runs a hook. A trace ring keeps only the failures of
+// agreements.
 struct AgreeCall : Call {
-  std::string text;  // what this rank brings; at most kAgreementTextMax bytes (messages/codec.hpp), else all ranks are told
-  // The answer, given what all have brought, by rank; at most kAgreementAnswerMax bytes. Runs on the coordinator's executor. May throw.
+  std::string text;  // this rank's input; above kAgreementTextMax bytes (messages/codec.hpp) the call fails on all ranks
+  // Returns the answer to all texts, by rank; at most kAgreementAnswerMax bytes. Runs on the coordinator's executor. May throw.
   std::function<std::string(const std::vector<std::string>& brought)> decide;
 };
 

@@ -59,7 +59,7 @@ class Supervisor : public SupervisorActor::base {
     if (config_.world_size > 1) {
       links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
       monitor(links_);
-      // The default coordinator notices through this link when this rank ends, though it may not have called anything yet.
+      // Through this link the default coordinator notices when this rank ends, even before its first call.
       if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
     }
     start_planner();
@@ -244,7 +244,7 @@ class Supervisor : public SupervisorActor::base {
 
   void run_for_coordinator(const CoordinatorHook& message) {
     Slot* const slot = slots_.find(message.checkpointer);
-    // Ranks hear the counter of an agreement with its outcome.
+    // A rank learns the counter of an agreement only with its outcome.
     const bool is_of_call = slot && (message.hook.hook == protocol::Hook::kDecide || slot->machine.counter() == message.hook.counter);
     const bool runs = is_of_call && slot->context &&
                       slot->machine.state() != protocol::RankMachine::State::kEnding;

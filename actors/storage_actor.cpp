@@ -55,7 +55,7 @@ void move_data(HookRequest& request) {
   }
 }
 
-// Without an outcome, others may still publish what this rank has written.
+// Does nothing without an outcome: others may still publish what this rank has written.
 void discard_if_told(StorageWriter& writer, const protocol::RunHook& hook) noexcept {
   const auto* const committed = std::get_if<Committed>(&hook.argument);
   if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer.discard(hook.is_coordinator);

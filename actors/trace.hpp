@@ -35,7 +35,7 @@ class Tracer {
 
   // Fills in time, wall time, rank and id, keeps the event and passes it on. Returns its id. The names of `event` live for ever.
   std::uint64_t record(ObservedEvent event) noexcept;
-  // From now on the ring keeps of this checkpointer, as in ObservedEvent, only what goes wrong. The observer still gets all of it.
+  // From now on the ring keeps only the failures of this checkpointer (see ObservedEvent). The observer still gets all events.
   void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
   bool keeps_contents() const { return keeps_contents_; }
@@ -63,7 +63,7 @@ class Tracer {
   mutable std::mutex mutex_;
   Kept* const ring_;  // memory that no event has reached yet is not touched
   std::uint64_t next_ = 1;
-  std::uint64_t kept_ = 0;            // events, ever
+  std::uint64_t kept_ = 0;            // events, since the start
   std::set<std::uint32_t> kept_out_;  // checkpointers
   const std::size_t text_capacity_;
   const std::unique_ptr<char[]> texts_;  // a ring too

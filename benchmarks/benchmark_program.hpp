@@ -8,7 +8,7 @@
 
 namespace cairn::benchmarks {
 
-// Prints one row as a line of JSON: benchmarks/report.py makes a table of them. `goal` says in words what `met` judges.
+// Prints one row as a line of JSON, for the table of benchmarks/report.py. `goal` describes in words what `met` judges.
 inline void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
   std::printf(
       "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",

@@ -42,7 +42,7 @@ double heap_bytes() {
   return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
 }
 
-// The cost of one of many beside that of one of few, which it is to be near.
+// Prints the cost of one rank or message among many; the limit is its cost among few.
 void print_scaling(const std::string& name, const char* unit, int many, const std::function<double(int)>& cost_of_one) {
   constexpr double kScalingGoal = 3;
   const double few = cost_of_one(kFewRanks);
@@ -80,7 +80,7 @@ Failure failure_of(int rank, bool same_text) {
 
 // --- rows ---------------------------------------------------------------------------------------------------------------------
 
-// All ranks fail with a long text: the most memory that the coordinator holds, with all that it sends of it encoded.
+// All ranks fail with a long text: the peak memory of the coordinator, with all messages about it encoded.
 void measure_failure_of_all(int ranks, bool same_text) {
   constexpr double kGoalMegabytes = 64;
   const double before = heap_bytes();
@@ -108,7 +108,7 @@ void measure_failure_of_all(int ranks, bool same_text) {
         "less than 64 MB; the limit is the texts once", taken < kGoalMegabytes);
 }
 
-// All ranks join one call: CPU for each of them.
+// All ranks join one call: CPU time per rank.
 void measure_joins(int many) {
   print_scaling("join_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(0, ranks);
@@ -119,7 +119,7 @@ void measure_joins(int many) {
   });
 }
 
-// All ranks join one call that rank 1 coordinates: CPU of the registrar for each of them.
+// All ranks join one call that rank 1 coordinates: CPU time of the registrar per rank.
 void measure_registrar(int many) {
   print_scaling("registrar_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(kRegistrar, ranks);
@@ -129,7 +129,7 @@ void measure_registrar(int many) {
   });
 }
 
-// Ranks say how far they are: CPU for each message.
+// Ranks report progress: CPU time per message.
 void measure_progress(int many) {
   print_scaling("progress_cpu", "us", many, [](int ranks) {
     constexpr int kRounds = 3;
@@ -143,7 +143,7 @@ void measure_progress(int many) {
   });
 }
 
-// All ranks have lost their coordinator: CPU of its successor for each answer.
+// All ranks have lost their coordinator: CPU time of its successor per answer.
 void measure_succession(int many) {
   print_scaling("succession_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(1, ranks);

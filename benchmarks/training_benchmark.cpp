@@ -204,7 +204,7 @@ void measure_overhead(bool quick) {
   print("training_step_cpu_fully_shard_1_rank", median(of_sharded), "s", median(of_plain), 1.05);
 }
 
-// Host time that a unit adds to forward and backward of a chain of small layers, each a unit.
+// The host time that each unit adds to forward and backward, in a chain of small layers that are units.
 void measure_units(bool quick) {
   const ProcessMesh alone(ProcessGroup::single());
   double of_few = 0;

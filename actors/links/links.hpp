@@ -5,7 +5,7 @@
 // actor does not look into them.
 //
 //   owner -> links   LinkSend{rank, bytes}     connects first if need be; order is kept per peer
-//   owner -> links   LinkOpen{rank}            connects if need be, so that the end of that rank is noticed before anything is sent to it
+//   owner -> links   LinkOpen{rank}            connects if need be, so that the end of that rank is noticed without a message
 //   owner -> links   LinkDrop{rank}            ends the link with this peer, if there is one, as a network that fails would; for tests
 //   owner -> links   LinkClose{}               closes everything and ends the actor
 //   links -> owner   LinkUp{rank}              a peer's hello was accepted, or ours was
@@ -35,9 +35,9 @@ using SharedBytes = std::shared_ptr<const std::string>;
 struct LinkSend {
   int rank = 0;
   SharedBytes bytes;
-  SharedBytes shared = nullptr;  // follows `bytes` in the same message, if it is there: the part that many ranks are sent
+  SharedBytes shared = nullptr;  // follows `bytes` in the same message; null: none. The part that many ranks get
 };
-// The message in one piece.
+// Returns the message in one piece.
 inline SharedBytes whole(const LinkSend& message) {
   return message.shared ? std::make_shared<const std::string>(*message.bytes + *message.shared) : message.bytes;
 }

@@ -19,7 +19,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "address '" + address + "': " + why + "; expected host:port or [IPv6 address]:port");
 }
 
-// Null: `status` says why.
+// Null if the lookup failed: `status` says why.
 using Found = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 Found get_addresses(const std::string& host, int port, int flags, int& status) {
   addrinfo hints{};

@@ -38,7 +38,8 @@ struct Endpoint {
 // Reads "host:port" and "[IPv6 address]:port". Looks names up, and so may block: never called on an actor's thread. Throws
 // kInvalidArgument for a malformed address, kUnavailable for a name that is not known.
 Endpoint resolve_endpoint(const std::string& address);
-// The same for a numeric address, without blocking; none for a name. Throws kInvalidArgument for a malformed address.
+// Returns the same for a numeric address, without blocking; nothing for a host name. Throws kInvalidArgument for a malformed
+// address.
 std::optional<Endpoint> numeric_endpoint(const std::string& address);
 // "127.0.0.1:4000", "[::1]:4000".
 std::string to_string(const Endpoint& endpoint);

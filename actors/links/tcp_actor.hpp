@@ -39,9 +39,9 @@ inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
 // Of all that is turned away between two ticks, so much is told to the owner: strangers shall not fill its mailbox.
 inline constexpr int kRefusalsTold = 16;
-// Threads that look names up, of one rank at a time.
+// The most threads that resolve host names for one rank at a time.
 inline constexpr int kLookupsMax = 8;
-// Between two looks at a connect or a lookup that is pending.
+// The interval between two checks of a pending connect or lookup.
 inline constexpr milliseconds kLookMin{1};
 inline constexpr milliseconds kLookMax{50};
 
@@ -119,7 +119,7 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// The address behind a name, looked up on a thread of its own.
+// The address of a host name, resolved on a thread of its own.
 struct Lookup {
   std::atomic<bool> done{false};
   std::optional<Endpoint> found;
@@ -135,7 +135,7 @@ struct Opening {
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
   bool asked = true;         // the owner waits for it; else it is tried once, and its end is nobody's affair
-  std::shared_ptr<Lookup> lookup;  // of this try's address, if that is a name
+  std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
   Socket socket;                   // of a connect that is pending
   ConnectionPtr connection;        // of a handshake under way
 };
@@ -256,9 +256,9 @@ class TcpLinks {
   std::vector<bool> asked_back_;  // by rank: since something was last sent to it
   std::vector<bool> linked_;      // ranks that have been linked
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
-  std::map<std::uint64_t, ConnectionPtr> strangers_;  // those without a hello, and those that leave: by age
+  std::map<std::uint64_t, ConnectionPtr> strangers_;  // without a hello, or about to be closed; by age
   std::map<std::uint64_t, Opening> openings_;
-  std::shared_ptr<std::atomic<int>> lookups_ = std::make_shared<std::atomic<int>>(0);  // that are running
+  std::shared_ptr<std::atomic<int>> lookups_ = std::make_shared<std::atomic<int>>(0);  // running now
   caf::io::accept_handle door_;
   bool door_halted_ = false;
   std::size_t closing_sockets_ = 0;  // given up, not closed yet

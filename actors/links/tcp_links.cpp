@@ -74,7 +74,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   peers_ = std::vector<Peer>(static_cast<std::size_t>(world_size()));
   asked_back_.assign(peers_.size(), false);
   linked_.assign(peers_.size(), false);
-  // All ranks of the world may come at once.
+  // All ranks of the world may connect at once.
   strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
   strangers_max_ = std::max(strangers_max_, peers_.size());
   beat_interval_ = std::max(options().silence / 4, milliseconds(1));
@@ -269,7 +269,7 @@ void TcpLinks::on_tick() {
     auto& other = peer(of);
     if (!other.up) continue;
     if (stalled) other.heard = time;
-    // Until its beats have a connection, a peer may have nothing to say.
+    // Until its heartbeat connection is made, a peer may have nothing to send.
     if (time - other.heard > (other.beats ? options().silence : std::max(options().silence, options().connect_deadline))) {
       const std::string why = "nothing was heard of " + describe(of) + " for " +
                               std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
@@ -377,7 +377,7 @@ void check_loopback(const Endpoint& endpoint) {
 }
 
 void provide_descriptors(int rank, int world_size, int ranks_here) {
-  constexpr std::size_t kOfCallsMin = 16;  // what a save or load opens, at the least
+  constexpr std::size_t kOfCallsMin = 16;  // the least that a save or load opens
   constexpr std::size_t kOfRank = 32;      // actors, connections and files of a rank that does not coordinate
   constexpr std::size_t kSpare = 256;
   if (world_size == 1) return;
@@ -395,7 +395,8 @@ void provide_descriptors(int rank, int world_size, int ranks_here) {
                     " file descriptors, two for each other rank, and this process may have " + std::to_string(limit.rlim_max) +
                     " (the hard limit, ulimit -Hn, of which " + std::to_string(open) + " are open): raise it to " +
                     std::to_string(2 * needed) + " or more");
-  // Connections that are about to replace others; and as much again for the trainer and other ranks of this process.
+  // Three for each rank, as a connection may be about to replace another; twice that for the trainer and other ranks of this
+  // process.
   const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;

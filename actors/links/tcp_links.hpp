@@ -44,13 +44,13 @@ struct Arrival {
   MonotonicTime deadline;
 };
 
-// As resolve_endpoint.
+// Resolves an address as resolve_endpoint does.
 using NameLookup = std::function<Endpoint(const std::string& address)>;
 
 struct TcpLinksConfig {
   Socket listener;  // see listen_on
-  // "host:port" of every rank's listener. A name is looked up when a connection to that rank is opened, on a thread of its own, and again
-  // until connect_deadline.
+  // "host:port" of every rank's listener. A host name is resolved when a connection to that rank is opened, on a thread of its
+  // own; failed lookups are retried until connect_deadline.
   std::vector<std::string> addresses;
   NameLookup look_up = resolve_endpoint;
   std::string incarnation;
@@ -62,12 +62,13 @@ struct TcpLinksConfig {
 // Throws kPrecondition, saying what to do, for an address where bytes must not pass as they are.
 void check_loopback(const Endpoint& endpoint);
 
-// Raises the soft limit of the process's descriptors (RLIMIT_NOFILE) to what a rank of a world of this size may need, linked to all
-// others, beside what is open now and what the `ranks_here` ranks of this process need for themselves; it is never lowered. Throws
-// kPrecondition naming the limit and what is needed if the hard limit forbids the links. Thread-safe.
+// Raises the process's soft limit of descriptors (RLIMIT_NOFILE) to what is open now, what a rank of a world of this size needs
+// for links to all others, and what the `ranks_here` ranks of this process need for themselves. Never lowers it. Throws
+// kPrecondition, naming the limit and the number needed, if the hard limit is too low for the links. Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here);
 
-// Serves one rank; spawns once. Throws kInvalidArgument for addresses that cannot be understood, and as check_loopback for numeric ones.
+// Makes the links of one rank; spawns once. Throws kInvalidArgument for malformed addresses, and as check_loopback does for
+// numeric ones.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
 
 }  // namespace cairn

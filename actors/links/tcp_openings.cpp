@@ -66,7 +66,7 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
   }
 }
 
-// None: the name is still being looked up. Throws what that ended with.
+// Returns nothing while the host name is being resolved. Throws the lookup's error.
 std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
   const std::string& address = setup_->addresses[static_cast<std::size_t>(opening.rank)];
   if (!opening.lookup) {
@@ -84,13 +84,13 @@ std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
       --*running;
       lookup->done = true;
     };
-    const SignalsBlocked blocked;  // in the thread
+    const SignalsBlocked blocked;  // in the new thread
     try {
       ++*lookups_;
-      std::thread(body).detach();  // nobody can end a lookup: it is left to itself, and shares what it needs
+      std::thread(body).detach();  // a lookup cannot be cancelled: the thread owns what it needs
     } catch (const std::system_error&) {
       --*lookups_;
-      return std::nullopt;  // later there may be a thread for it
+      return std::nullopt;  // try again later: no thread could be started
     }
     opening.lookup = lookup;
   }

@@ -24,7 +24,7 @@ std::optional<CallRegister::Disagreement> CallRegister::add(int from, const Join
   Last& last = last_[static_cast<std::size_t>(from)];
   auto& call = *calls_.try_emplace(Key{join.operation, join.checkpoint_id, join.ordinal}, Call{join.coordinator_rank, 0, {}}).first;
   if (call.second.ending) return Disagreement{call.second.ending, {{from, join.ticket}}};
-  if (last.ticket >= join.ticket) {  // a duplicate, or late
+  if (last.ticket >= join.ticket) {  // a duplicate, or a late message
     if (call.second.callers == 0) calls_.erase(calls_.find(call.first));
     return std::nullopt;
   }
@@ -42,8 +42,8 @@ void CallRegister::leave(Last& last) {
   last.call = nullptr;
 }
 
-// `from` is the first that gave another coordinator than the others, or one that is no rank. Named are ranks whose coordinator is none,
-// and ranks whose coordinator is not that of the lowest rank.
+// `from` is the first rank that named another coordinator than the others, or a coordinator that is not a rank. The failures name
+// all ranks whose coordinator is not a rank, or is not that of the lowest rank.
 CallRegister::Disagreement CallRegister::disagree(Calls::value_type& call, int from, const Join& join) {
   Disagreement found;
   for (int rank = 0; rank < world_size_; ++rank) {

@@ -1,8 +1,8 @@
-// Whom the ranks take for the coordinator of a call. Ranks that disagree would wait for each other at different ranks, so every Join
-// goes to one rank more, the registrar, which finds the disagreement as soon as the second rank has called.
+// Checks that all ranks name the same coordinator for a call. Ranks that disagree would wait for each other at different ranks.
+// So every Join also goes to the registrar, which finds the disagreement when the first differing rank calls.
 //
-// Calls are the same if their operation, checkpoint id and ordinal are. A Join costs the same however many ranks there are; only a
-// disagreement looks at all of them, once. Bounded: one call per rank, and the last disagreements, for ranks that call later.
+// Two calls are the same if their operation, checkpoint id and ordinal are equal. A Join takes constant time; only a disagreement
+// looks at all ranks, once. Memory is bounded: one call per rank, and the last disagreements, for ranks that call later.
 #pragma once
 
 #include <cstdint>
@@ -49,14 +49,14 @@ class CallRegister {
     }
   };
   struct Call {
-    int coordinator_rank = 0;               // as all of its callers gave it
-    int callers = 0;                        // ranks whose last call it is
-    std::shared_ptr<const Ending> ending;   // they did not agree; null: they have, up to now
+    int coordinator_rank = 0;               // the one that all of its callers named
+    int callers = 0;                        // the number of ranks whose last call it is
+    std::shared_ptr<const Ending> ending;   // of a disagreement; null: none so far
   };
   using Calls = std::unordered_map<Key, Call, KeyHash>;
   struct Last {
     std::uint64_t ticket = 0;
-    Calls::value_type* call = nullptr;  // null: none, or one of a disagreement
+    Calls::value_type* call = nullptr;  // null: none, or its ranks disagreed
   };
 
   void leave(Last& last);
@@ -74,7 +74,7 @@ template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
-// "save of "step_1"", for texts. A huge id is cut in the middle, so that what follows it stays within kFailureTextMax.
+// Returns `save of "step_1"`, for texts. Cuts a long id in the middle, so that the text after it stays within kFailureTextMax.
 std::string describe_call(Operation operation, const std::string& checkpoint_id);
 // "save of "step_1" (its call 3)", for texts.
 std::string describe_call(const Join& join);

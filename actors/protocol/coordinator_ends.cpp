@@ -175,7 +175,7 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
       own == failures.end() ? nullptr : own->second.exception);
 }
 
-// `own_exception`: what this rank's own failure threw.
+// `own_exception`: the exception of this rank's own failure; may be null.
 void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {
   // What could not be sent or read has failed this call, and no other.
   refused_.clear();

@@ -185,7 +185,7 @@ void CoordinatorMachine::take_probe_answer(int from, std::uint64_t counter, cons
   const bool knows_nothing = standing.kind == StandingKind::kAbsent || standing.kind == StandingKind::kAttached;
   if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
   if (standing.kind != StandingKind::kEnded) return;
-  // Ranks may count their calls differently: an attempt that has ended was another call's than one that has not begun.
+  // Ranks may count their calls differently. An ended attempt with a counter cannot belong to this call, which has not begun.
   if (state_ == State::kJoining && counter != 0) return ignore("outcome of another call");
   if (state_ == State::kJoining) put_off_other_calls();
   end(standing.ending);
@@ -253,7 +253,7 @@ void CoordinatorMachine::begin() {
   for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
 }
 
-// The texts have come with the Joins: there is nothing that a rank could still fail in.
+// All texts have come with the Joins: no rank has work left that could fail.
 void CoordinatorMachine::decide() {
   become(State::kDeciding);
   start_timer(options_.phase_deadline);

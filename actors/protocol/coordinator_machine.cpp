@@ -303,7 +303,7 @@ void CoordinatorMachine::send_global_plan(int rank) {
 
 void CoordinatorMachine::finish() {
   become(State::kFinishing);
-  // Nobody asks for a plan any more, and publication needs memory of its own. The cache keeps the local ones.
+  // Nobody asks for a plan any more, and publication needs the memory. The plan cache keeps the local plans.
   local_save_plans_.clear();
   global_save_plans_.clear();
   start_timer(options_.phase_deadline);

@@ -9,16 +9,16 @@
 //                                                                     |
 //                                                       Outcome to every rank --> idle
 //
-// Agreement:  joining --all joined, agreed--> deciding --the answer, or some failure--> Outcome to every rank. What the ranks bring comes
-// with their Joins.
+// Agreement:  joining --all joined, agreed--> deciding --the answer, or some failure--> Outcome to every rank. The texts of the
+//             ranks come with their Joins.
 // A phase that has begun runs to its end on all ranks: its failures are in the map together. After the first one the others have
 // `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
 // lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
 // that fails nothing. When the caller of one rank cancels the call, the others are told to stop without that grace; once publication
 // has begun it is too late.
-// Waits:      every state but idle runs under Timer::kPhase; joining under Timer::kProbe too: ranks that have not joined a second after
-//             the own rank are asked once whether they are there, so that the links tell of those that have ended. Where it waits for
-//             ranks, Timer::kWaiting brings a warning.
+// Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe: ranks that have not joined a
+//             second after this rank are asked once whether they are alive, so that the links report those that have ended. While
+//             it waits for ranks, Timer::kWaiting triggers warnings.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
 // Progress:   what a rank says of how far it is changes nothing but what the ranks are told of it.
 // It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
@@ -180,7 +180,7 @@ class CoordinatorMachine {
   std::set<int> answered_;                                         // in the running phase
   std::set<int> gone_;                                             // members that no longer take part
   std::set<int> left_;                                             // those of them that ended the call by themselves
-  WaitNotices notices_;                                            // of the wait for ranks
+  WaitNotices notices_;                                            // about the wait for ranks
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running, or is over
   bool stopping_ = false;                                          // it is over: the others were told to stop

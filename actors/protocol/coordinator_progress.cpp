@@ -59,10 +59,10 @@ void CoordinatorMachine::receive(int from, const Progress& progress) {
   send(from, std::move(job));
 }
 
-// After whatever changes how far this rank is, or whether it has ended the phase.
+// Call it after every change of a rank's progress, or of whether the rank has ended the phase.
 void CoordinatorMachine::count_progress(int rank) {
   Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
-  // A rank that has ended its part may have said less before.
+  // A rank that has ended its part may have reported less before that.
   const bool has_ended = collects() && answered_.count(rank) != 0;
   const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
   if (data_moved || (state_ == State::kMoving && has_ended && failures_.count(rank) == 0)) {
@@ -81,7 +81,7 @@ JobProgress CoordinatorMachine::job_progress() const {
   job.phase = phase();
   job.moved = sums_.sum();
   job.ranks_done = sums_.ranks_done();
-  job.slowest_rank = collects() ? sums_.slowest_rank() : identity_.rank;  // all wait for the coordinator's own hook
+  job.slowest_rank = collects() ? sums_.slowest_rank() : identity_.rank;  // all ranks wait for the coordinator's own hook
   if (job.slowest_rank != -1) job.slowest = sums_.of(job.slowest_rank);
   return job;
 }

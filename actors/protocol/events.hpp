@@ -36,15 +36,15 @@ enum class Hook : std::uint8_t {
   kFinish,
   kAskCommitted,
   kAbandon,  // after a failure: stops writing; with the outcome, also removes what was written
-  kRelease,  // its end says that every hook before it has ended; with the outcome of a failed save, also removes what was written
-  kDecide,   // the only one of an agreement
+  kRelease,  // last: all earlier hooks have ended; with the outcome of a failed save, also removes what was written
+  kDecide,   // the only hook of an agreement
 };
 // DCP's word for it: "set_up_planner". Loads have some of their own: "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
 // Who runs it and reports its failure: "planner" or "storage".
 const char* actor_of(Hook hook) noexcept;
 
-// The texts of an agreement. kDecide takes one text per rank, by rank, and returns the answer alone.
+// The texts of an agreement. kDecide gets one text per rank, by rank, and returns one text, the answer.
 struct AgreementTexts {
   std::vector<std::string> texts;
 };
@@ -95,7 +95,7 @@ enum class Timer : std::uint8_t {
   kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
   kCall,        // rank: the deadline that its caller has set
   kProgress,    // rank: it is time to say how far it is; no deadline
-  kWaiting,     // coordinator: it is time to say whom it waits for; no deadline
+  kWaiting,     // coordinator: it is time to log the missing ranks; no deadline
 };
 // Whether it is the coordinator's machine that started it; otherwise the rank's.
 bool is_of_coordinator(Timer timer) noexcept;
@@ -128,7 +128,7 @@ struct Note {
   bool ok = true;
 };
 
-// For people: the log's.
+// A warning for the log.
 struct Warn {
   std::string what;
 };
@@ -151,7 +151,7 @@ struct CallStarted {
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
   std::optional<Duration> deadline;  // for the outcome, as the caller has set it; negative: passed already
-  std::string text{};                // of an agreement: what this rank brings
+  std::string text{};                // of an agreement: this rank's input
 };
 // The caller wants the running call to end, on all ranks.
 struct CancelRequested {
@@ -179,7 +179,7 @@ struct ProgressDue {
 struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection itself still works: the rank is to hear how the attempt ended
-  bool unopened = false;   // no connection could be made: to try once more at once would bring nothing new
+  bool unopened = false;   // no connection could be made: an immediate retry would be useless
   FailureKind kind = FailureKind::kLost;
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;

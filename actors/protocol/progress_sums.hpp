@@ -1,5 +1,4 @@
-// How far all ranks of an attempt are, added up: kept as ranks tell it, so that an answer to one of them costs the same however many
-// there are.
+// The summed progress of all ranks of an attempt, updated with each report, so that an answer to one rank does not cost O(ranks).
 #pragma once
 
 #include <cstdint>
@@ -13,16 +12,17 @@ namespace cairn::protocol {
 
 class ProgressSums {
  public:
-  // A new attempt: no rank has said anything, nor ended its phase.
+  // Starts a new attempt: no rank has reported progress or ended its phase.
   void reset(int ranks);
-  // Sets how far `rank` is, and whether it has ended the phase. O(log ranks).
+  // Sets the progress of `rank`, and whether it has ended the phase. O(log ranks).
   void set(int rank, const Moved& moved, bool has_ended);
 
-  // Returns the sum of all ranks. Stops at the largest number.
+  // Returns the sum of all ranks. Saturates at the largest number.
   Moved sum() const;
   int ranks_done() const { return static_cast<int>(parts_.size() - behind_.size()); }
   const Moved& of(int rank) const { return parts_[static_cast<std::size_t>(rank)].moved; }
-  // Returns the rank with the smallest part done among those that have not ended the phase, the lowest of several; -1: none.
+  // Returns the rank with the smallest part done among those that have not ended the phase; on a tie the lowest; -1 if there is
+  // none.
   int slowest_rank() const { return behind_.empty() ? -1 : behind_.begin()->second; }
 
  private:
@@ -30,7 +30,7 @@ class ProgressSums {
     Moved moved;
     bool has_ended = false;
   };
-  // 64 bits for each of up to 2^64 ranks.
+  // A sum of 64-bit numbers of up to 2^64 ranks.
   struct Sum {
     std::uint64_t low = 0;
     std::uint64_t high = 0;

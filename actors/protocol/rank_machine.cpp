@@ -10,7 +10,7 @@
 namespace cairn::protocol {
 namespace {
 
-// Whether both tell of one thing that went wrong on one rank. Their texts may differ in where they were cut.
+// Returns whether both failures are the same event on one rank. Their texts may have been cut at different lengths.
 bool is_same_event(const Failure& a, const Failure& b) {
   return a.rank == b.rank && a.phase == b.phase && a.kind == b.kind && a.code == b.code && a.actor == b.actor &&
          a.trace_position == b.trace_position;
@@ -268,7 +268,7 @@ RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
   effect.sequence = sequence;
   effect.counter = counter_;
   effect.save_id = save_id_;
-  // The successor of a lost coordinator closes the attempt in its place.
+  // The successor of a lost coordinator closes the attempt instead of it.
   const bool is_end = hook == Hook::kAbandon || hook == Hook::kRelease;
   effect.is_coordinator = identity_.rank == (is_end && leader_ != -1 ? leader_ : call_.coordinator_rank);
   return effect;
@@ -442,7 +442,7 @@ void RankMachine::finish() {
   finished.committed = outcome_->ending->committed;
   finished.save_id = outcome_->ending->save_id;
   finished.answer = outcome_->ending->answer;
-  // The exception object itself cannot travel: on its own rank it is put back.
+  // An exception object cannot be sent: on its own rank it is put back.
   const auto own = finished.failures.find(identity_.rank);
   if (own != finished.failures.end()) {
     own->second.exception = outcome_->exception;

@@ -226,7 +226,7 @@ void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending
     Standing answer = standing(alone ? StandingKind::kAbsent : StandingKind::kEnded, inquiry);
     if (!alone) answer.ending = ending;
     if (alone) {
-      const FailureMap failures = ungrouped(ending->failures);  // one or two
+      const FailureMap failures = ungrouped(ending->failures);  // one or two entries
       const auto own = failures.find(identity_.rank);
       if (own != failures.end()) answer.failure = own->second;
     }

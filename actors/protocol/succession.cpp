@@ -21,7 +21,7 @@ int distance(int rank, int coordinator, int world_size) {
   return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
 }
 
-// Ends the call of a coordinator that waits for ranks to join it.
+// Returns the Standing that ends the call of a coordinator which waits for ranks to join.
 Standing ending_of(const Standing& its, int coordinator, std::shared_ptr<const Ending> ending) {
   Standing told;
   told.inquiry = kProbesFrom + its.ordinal;
@@ -168,7 +168,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   stage_ = Stage::kGathering;
   note("succession: gathering");
   for (int rank = 0; rank < identity_.world_size; ++rank) ask(rank);
-  change(coordinator_, [](Member&) {});  // is a member, whatever rank was named
+  change(coordinator_, [](Member&) {});  // makes it a member, whatever rank was named
   start_timer(answer_deadline());
 }
 
@@ -373,7 +373,7 @@ void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
   effects_.emplace_back(Send{ended.coordinator, ended.counter, ending_of(its, ended.coordinator, ended.ending)});
 }
 
-// The coordinator waits for ranks that cannot reach it. It ends the call when it is told of one.
+// Tells a coordinator of the ranks that cannot reach it. It waits for them to join, and ends the call at the first such message.
 void Succession::tell_of_orphans() {
   const Member& coordinator = members_[coordinator_];
   if (told_of_orphans_ || tally_.followers == 0 || counter_ != 0 || coordinator.state != Member::State::kHeard ||

@@ -10,8 +10,8 @@
 // old coordinator and takes no outcome from it. A rank that hears the coordinator, or follows another successor, is waited for: what it
 // learns, it says. So of ranks that can talk, none ends with another outcome than the rest, however links are broken between them.
 //
-// Where the coordinator is there and the call has not begun, it waits for orphans that will never join: it is told of them, with the
-// reason, and ends the call.
+// If the coordinator is alive and the call has not begun, it waits for orphans that will never join. The successor tells it of
+// them, with the reason, and the coordinator ends the call.
 //
 // What the store is asked: a checkpoint can be published only with the results of every rank. If one orphan has not delivered, it
 // never was and never will be. Otherwise the writer's `committed` fences the attempt and says whether it was published; of the
@@ -76,13 +76,13 @@ class Succession {
     std::shared_ptr<const Ending> ending;
   };
 
-  // How many members there are of each kind that `evaluate` asks for: an answer costs the same however many ranks there are.
+  // The number of members of each kind that `evaluate` needs, so that an answer does not cost O(ranks).
   struct Tally {
-    int asked = 0;      // whose answer is awaited
+    int asked = 0;      // that have not answered yet
     int ended = 0;      // that have the outcome
-    int waiting = 0;    // that are waited for: they hear the coordinator, or follow another successor
+    int waiting = 0;    // that hear the coordinator, or follow another successor
     int followers = 0;
-    int busy = 0;       // followers with a hook that runs
+    int busy = 0;       // followers with a running hook
     int saw_it_go = 0;  // followers that have not found the coordinator silent
     std::map<int, int> promised;  // by the successor that they follow
   };
@@ -129,7 +129,7 @@ class Succession {
   Standing call_;              // for ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
-  bool told_of_orphans_ = false;   // the coordinator was told that ranks cannot reach it
+  bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
   std::uint64_t outstanding_ = 0;  // of the hook that asks the store
   int rounds_ = 0;                 // of asking those again who are waited for
   bool proven_unpublished_ = false;

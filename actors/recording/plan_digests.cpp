@@ -38,7 +38,7 @@ struct LeaveOut {
 
 }  // namespace
 
-// Leaves alone what was left out already.
+// Skips data that was left out already.
 bool leave_out_user_data(std::string& text) {
   const bool is_left_out = text.size() == kLeftOut.size() + 64 && std::string_view(text).substr(0, kLeftOut.size()) == kLeftOut;
   if (text.empty() || is_left_out) return false;

@@ -1,8 +1,8 @@
-// What is left out of recordings, and how digests of plans go on fitting together without it. Internal.
+// Leaves user data out of recordings, and keeps the digests of plans consistent without it. Internal.
 //
-// User-defined planners and writers put bytes of their own into plans and results, and users' metadata is in the texts of agreements; state
-// machines carry these and never look at them. A recording has their SHA-256 instead. So the digest of such a plan, which machines compute, is another one when they go through the
-// recording again: whoever does that keeps both.
+// User-defined planners and writers put bytes of their own into plans and results, and the texts of agreements hold user
+// metadata. State machines pass these on and never read them. A recording holds their SHA-256 instead. So a machine computes a
+// different digest for such a plan when the recording is replayed: the replay keeps both digests.
 #pragma once
 
 #include <map>
