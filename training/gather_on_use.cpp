@@ -147,8 +147,7 @@ class Uses {
   const Units& units_;
 };
 
-// `check_before` and `check_after` enclose an operation on parts. They throw unless it is elementwise, and mark its results as
-// parts.
+// `check_before` and `check_after` enclose an operation on parts. They throw unless it is elementwise, and mark its results.
 void check_before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Given& given) {
   if (mixes_elements(schema)) refuse_on_parts(schema, given);
   const auto& arguments = schema.arguments();

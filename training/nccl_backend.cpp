@@ -24,8 +24,7 @@ class OwnNcclGroup : public c10d::ProcessGroupNCCL {
   static auto end_monitor(Group& group, int) -> decltype(group.heartbeatMonitor_->stop()) {
     return group.heartbeatMonitor_->stop();
   }
-  // LibTorch before 2.8 gives no access to that thread: only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control
-  // it.
+  // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control that thread.
   template <class Group>
   static void end_monitor(Group&, long) {}
 };
