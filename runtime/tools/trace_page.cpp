@@ -74,7 +74,7 @@ class PageModel {
 
   Json json() {
     const auto summary = summary_lines(opened_, diagnosis_);
-    Json json = to_json(opened_.trace.attempt);
+    Json json = tools::to_json(opened_.trace.attempt);
     json["title"] = opened_.trace.attempt.describe();
     json["seconds"] = std::chrono::duration<double>(diagnosis_.duration).count();
     json["summary"] = summary;
