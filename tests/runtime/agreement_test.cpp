@@ -64,7 +64,7 @@ TEST_CASE("agreement: texts that cannot travel, and an exception of who decides,
   }
   SUBCASE("an answer") {
     decide = [](const auto&) { return std::string(protocol::kAgreementAnswerMax + 1, 'x'); };
-    why = "the answer has 16777217 bytes";
+    why = "the answer of an agreement has 16777217 bytes";
   }
   SUBCASE("an exception") {
     decide = [](const auto&) -> std::string { throw Error(ErrorCode::kInvalidArgument, "nobody knows"); };
