@@ -445,9 +445,10 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: what is passed over is logged, with the s
   const CapturedLog log;
   CHECK(restored_step(run) == 4);
   const std::string text = log.text();
-  CHECK_MESSAGE(text.find("warning rank 0: passed over step_8: ") != std::string::npos, text);
-  CHECK_MESSAGE(text.find("; going on from step_4, 4 steps earlier\n") != std::string::npos, text);
-  CHECK(text.find("rank 1: passed over") == std::string::npos);
+  const std::string expected =
+      "warning rank 0: restored step_4, 4 steps earlier than the latest checkpoint; passed over: step_8: ";
+  CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
+  CHECK(text.find("rank 1: restored") == std::string::npos);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
@@ -457,7 +458,8 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
     manager.restore_latest(state);
   };
   const std::string text = failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, restore);
-  CHECK_MESSAGE(text.find("is a checkpoint: name the run that holds it, which may be " + run) != std::string::npos, text);
+  const std::string expected = "is a checkpoint, not a run: pass the directory that holds it, probably " + run;
+  CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
   failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, [](CheckpointManager& manager) { save_steps(manager, {5}); });
   CHECK_FALSE(fs::exists(place("step_4/step_5")));
 }
@@ -471,7 +473,8 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: who is to save and cannot write hears it 
     StateDict state = state_of_step(0, manager.world());
     manager.restore_latest(state);
   });
-  CHECK_MESSAGE(text.find("checkpoints cannot be saved in " + nowhere) != std::string::npos, text);
+  CHECK_MESSAGE(text.find("cannot save checkpoints: cannot create files in " + nowhere) != std::string::npos, text);
+  CHECK_MESSAGE(text.find("; the run is " + nowhere) != std::string::npos, text);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to whoever made it, and the next name is taken") {
