@@ -391,7 +391,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention ends before the next asynch
   CHECK(order == Names{"begin_attempt", "begin_attempt", "retract", "begin_attempt", "retract", "begin_attempt", "retract"});
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "manager: neither the trainer nor the start of a save waits for a store that is slow to remove") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the trainer nor the start of a save") {
   Gate slow;
   managed(
       run, keeping_last(1),
@@ -464,7 +464,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
   CHECK_FALSE(fs::exists(place("step_4/step_5")));
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: who is to save and cannot write hears it when it restores") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: restore_latest reports a run that cannot be written to") {
   std::ofstream(directory.path() + "/file") << "x";
   const std::string nowhere = directory.path() + "/file/run";
   CheckpointManagerOptions options;

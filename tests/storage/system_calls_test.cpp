@@ -79,7 +79,7 @@ TEST_CASE("the directories above a checkpoint are synced once in a process, by t
   CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's
 }
 
-TEST_CASE("the directories above a checkpoint are synced again where they are new ones") {
+TEST_CASE("directories above a checkpoint are synced again if they were replaced") {
   insert_counted_disk();
   { SavingRanks().save("step_1"); }
   counted_disk->rename(kCountedRun, "/home/runs/old");
@@ -176,7 +176,7 @@ TEST_CASE("a directory of somebody else's that does not answer is waited for onc
   forget_memory("system_calls");
 }
 
-TEST_CASE("a load that finds no record opens the directory, and looks once more") {
+TEST_CASE("a load that finds no record opens the directory and retries") {
   insert_counted_disk();
   FileStore store(kCountedRun, *counted_disk);
   store.create_root();
