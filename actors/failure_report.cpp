@@ -65,7 +65,8 @@ std::string text_of(const Report& report, const std::string& directory) {
   text += "job         " + report.header.incarnation + ", " + std::to_string(report.header.world_size) + " ranks\n";
   text += "written     " + time_text(report.header.wall) + " by rank " + std::to_string(report.header.rank) + " on " +
           report.header.host + ", Cairn " + kVersion + "\n\n";
-  text += "What ranks did before it is in the files beside this one: cairn trace " + directory + "\n";
+  if (leaves_traces(outcome.failures))
+    text += "The traces beside this file show what the ranks did before: cairn trace " + directory + "\n";
   return text;
 }
 
@@ -154,14 +155,16 @@ void write(const Report& report) {
       return;
     }
   }
-  if (leaves_traces(report.call.outcome.failures)) {
+  const bool has_traces = leaves_traces(report.call.outcome.failures);
+  if (has_traces) {
     const TraceSnapshot taken = report.tracer->snapshot();
     write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
   }
-  if (write_text((directory / kTextName).string(), text_of(report, directory.string())))
+  const std::string text_path = (directory / kTextName).string();
+  if (write_text(text_path, text_of(report, directory.string())))
     write_log(LogLevel::kWarning, report.header.rank,
-              "the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed; cairn trace " +
-                  directory.string() + " says more");
+              "the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed; for details " +
+                  (has_traces ? "run: cairn trace " + directory.string() : "see " + text_path));
 }
 
 // Writes on a thread of its own, and waits for it for `kPatience`.
@@ -182,7 +185,7 @@ void write_in_time(const std::shared_ptr<Report>& report) noexcept {
   } catch (const std::exception& error) {
     warn(error.what());
   } catch (...) {
-    warn("something that is no exception was thrown");
+    warn("an object that is not a std::exception was thrown");
   }
 }
 
@@ -226,7 +229,7 @@ void write_failure_report(FailedCall call, const std::string& incarnation, int r
       }
     }).detach();
   } catch (const std::exception& error) {  // no report was started
-    write_log(LogLevel::kInfo, rank, std::string("a failed call leaves no report: ") + error.what());
+    write_log(LogLevel::kInfo, rank, std::string("cannot write the report of a failed call: ") + error.what());
     then();
   }
 }

@@ -110,7 +110,7 @@ inline const char* trace_name_of(protocol::Timer timer) {
     case protocol::Timer::kCall:
       return "timer: the caller's deadline";
     case protocol::Timer::kWaiting:
-      return "timer: whom the coordinator waits for";
+      return "timer: the warning of missing ranks";
     case protocol::Timer::kProgress:
       break;
   }

@@ -53,8 +53,8 @@ HookValue run_load_planner(protocol::RunHook& hook, CallContext& context) {
 HookValue decide(const protocol::RunHook& hook, const CallContext& context) {
   std::string answer = context.agreement().decide(std::get<protocol::AgreementTexts>(hook.argument).texts);
   if (answer.size() > protocol::kAgreementAnswerMax)
-    throw Error(ErrorCode::kInvalidArgument, "the answer has " + std::to_string(answer.size()) + " bytes, and at most " +
-                                                 std::to_string(protocol::kAgreementAnswerMax) + " travel");
+    throw Error(ErrorCode::kInvalidArgument, "the answer of an agreement has " + std::to_string(answer.size()) +
+                                                 " bytes; the limit is " + std::to_string(protocol::kAgreementAnswerMax));
   return protocol::AgreementTexts{{std::move(answer)}};
 }
 

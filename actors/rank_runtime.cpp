@@ -220,7 +220,8 @@ std::uint64_t RankRuntime::load(LoadCall call, std::function<void(Outcome)> done
 }
 
 std::uint64_t RankRuntime::agree(AgreeCall call, std::function<void(Outcome)> done) {
-  if (!call.decide) throw Error(ErrorCode::kInvalidArgument, "cannot agree on \"" + call.checkpoint_id + "\": nobody decides");
+  if (!call.decide)
+    throw Error(ErrorCode::kInvalidArgument, "cannot agree on \"" + call.checkpoint_id + "\": no decide function was given");
   check_call(call, implementation_->config.world_size);
   return implementation_->start(std::move(call), std::move(done));
 }

@@ -67,7 +67,7 @@ Meaning meaning_of(int error_number) {
     case EROFS:
       return {ErrorCode::kPermission, "the file system is mounted read-only"};
     case ENOSPC:
-      return {ErrorCode::kNoSpace, "free space, or inodes (df -i), or choose another store"};
+      return {ErrorCode::kNoSpace, "free space or inodes (df -i), or choose another store"};
     case EDQUOT:
       return {ErrorCode::kNoSpace, "the quota is used up: free space or choose another store"};
     case EFBIG:

@@ -104,19 +104,19 @@ FailureGroup from_proto(const v1::FailureGroup& message) {
   group.cause = from_proto(message.cause());
   group.cause.rank = 0;
   group.cause.trace_position = 0;
-  check(message.first_ranks_size() == message.run_lengths_size(), "the runs of ranks that failed differ in columns");
+  check(message.first_ranks_size() == message.run_lengths_size(), "first_ranks and run_lengths differ in length");
   const auto count = static_cast<std::size_t>(message.trace_positions_size());
   for (int run = 0; run < message.run_lengths_size(); ++run) {
     const std::size_t length = message.run_lengths(run);
     const std::size_t first = message.first_ranks(run);
     check(group.members.empty() || first > static_cast<std::size_t>(group.members.back().rank), "ranks that failed are out of order");
     check(length > 0 && first < kRanksMax && length <= kRanksMax - first, "a rank is out of bounds");
-    check(length <= count - group.members.size(), "failures lack trace positions");
+    check(length <= count - group.members.size(), "there are fewer trace positions than failures");
     for (std::size_t rank = first; rank < first + length; ++rank)
       group.members.push_back(
           {static_cast<int>(rank), message.trace_positions(static_cast<int>(group.members.size()))});
   }
-  check(!group.members.empty() && group.members.size() == count, "failures and trace positions differ in number");
+  check(!group.members.empty() && group.members.size() == count, "there are more trace positions than failures, or no failures");
   return group;
 }
 
@@ -185,8 +185,8 @@ struct Encoder {
     message.set_world_size(record.world_size);
     message.set_coordinator_rank(record.coordinator_rank);
     if (record.text.size() > kAgreementTextMax)
-      columns::fail_encode("message", "this rank brings a text of " + std::to_string(record.text.size()) +
-                                          " bytes to an agreement, and at most " + std::to_string(kAgreementTextMax) + " travel");
+      columns::fail_encode("message", "this rank's text for an agreement has " + std::to_string(record.text.size()) +
+                                          " bytes; the limit is " + std::to_string(kAgreementTextMax));
     message.set_text(record.text);
   }
   void operator()(const Begin& record) const {
@@ -490,7 +490,7 @@ Envelope decode(ByteSpan bytes) {
   envelope.cause = message.cause();
   envelope.body = body_of(message);
   auto* const ending = ending_in(envelope.body);
-  check(message.has_ending() == (ending != nullptr), "a call has ended without an outcome, or has one");
+  check(message.has_ending() == (ending != nullptr), "an ending is missing, or is in a message that must not have one");
   if (ending != nullptr) *ending = from_proto(message.ending());
   return envelope;
 }

@@ -348,7 +348,7 @@ void require_coverage(const Metadata& metadata, const std::string& what) {
   std::string text;
   for (std::size_t i = 0; i < std::min(faults.size(), kFaultsListedMax); ++i) text += (i ? "; " : "") + to_string(faults[i]);
   if (faults.size() > kFaultsListedMax) text += "; and " + std::to_string(faults.size() - kFaultsListedMax) + " more";
-  throw Error(ErrorCode::kMismatch, what + ": its chunks do not make up whole tensors: " + text);
+  throw Error(ErrorCode::kMismatch, what + ": chunks do not cover their tensors exactly: " + text);
 }
 
 }  // namespace cairn

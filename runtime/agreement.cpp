@@ -24,7 +24,7 @@ std::string Agreement::reach(const std::string& about, const std::string& own, c
                              std::optional<std::chrono::milliseconds> deadline) {
   if (::getpid() != process_)
     throw Error(ErrorCode::kPrecondition, "the ranks cannot agree on " + about +
-                                              " in a process that was forked off: the threads and connections of the world are not here");
+                                              " in a forked child process: it has none of the world's threads and connections");
   CallerExecutor executor;
   AgreeCall call;
   call.id = {name_, ++calls_};

@@ -31,7 +31,7 @@ void check_options(const CheckpointManagerOptions& options) {
   require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
   require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
   require(options.ask_every >= milliseconds(0), "ask_every must not be negative");
-  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 is to go by ask_every");
+  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 means: use ask_every");
   require(options.clock != nullptr, "clock must not be null");
   check_policy(options.retention);
   user_metadata_of(options.user_metadata, {});
@@ -49,7 +49,7 @@ std::string why_not_writable(const std::string& url) {
   std::string path = url;
   while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/") path.resize(std::max<std::size_t>(path.rfind('/'), 1));
   if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
-  return std::string(system_error("make files in", path, errno).what());
+  return std::string(system_error("create files in", path, errno).what());
 }
 
 void check_run(const std::string& url) {
@@ -98,15 +98,16 @@ std::optional<std::int64_t> step_of_name(const std::string& name) {
 // Warns about lost steps: a caller may not look at the result of `restore_latest`.
 void log_passed_over(const ValidCheckpoint& chosen) {
   if (chosen.passed_over.empty()) return;
-  std::string text = "passed over ";
+  std::string passed_over;
   std::int64_t latest = 0;
   for (const PassedOver& one : chosen.passed_over) {
-    text += one.name + ": " + one.why + "; ";
+    passed_over += "; " + std::string(passed_over.empty() ? "passed over: " : "") + one.name + ": " + one.why;
     latest = std::max(latest, step_of_name(one.name).value_or(0));
   }
-  text += "going on from " + chosen.checkpoint.name;
+  std::string text = "restored " + chosen.checkpoint.name;
   if (const auto step = chosen.checkpoint.step; step && latest > *step)
-    text += ", " + std::to_string(latest - *step) + " steps earlier";
+    text += ", " + std::to_string(latest - *step) + " steps earlier than the latest checkpoint";
+  text += passed_over;
   write_log(LogLevel::kWarning, 0, text);
 }
 
@@ -447,10 +448,10 @@ std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunD
 void CheckpointManager::Implementation::check_is_run() const {
   if (open_store(run.url())->is_taken(kCommitRecordName))
     throw Error(ErrorCode::kPrecondition,
-                run.url() + " is a checkpoint: name the run that holds it, which may be " + parent_url(run.url()));
+                run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
   if (!saves_by_itself(options)) return;
   if (const std::string why = why_not_writable(run.url()); !why.empty())
-    throw Error(ErrorCode::kPermission, "checkpoints cannot be saved in " + run.url() + ": " + why);
+    throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
 
 // The checkpoint to restore and those passed over for it, packed; nothing if there is none at all.

@@ -66,8 +66,8 @@ struct Checkpointer::Implementation {
   void check_process() const {
     if (::getpid() != process)
       throw Error(ErrorCode::kPrecondition,
-                  "checkpointer '" + name + "' belongs to the process that this one was forked off: its threads and connections " +
-                      "are not here; make a world and a checkpointer of this process");
+                  "checkpointer '" + name + "' belongs to the parent of this forked process, which has none of the world's " +
+                      "threads and connections; make a world and a checkpointer in this process");
   }
 
   std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {

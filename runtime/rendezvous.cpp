@@ -315,7 +315,7 @@ class Meeting {
     const Duration waited = steady_clock::now() - (end_ - limit_);
     if (!notices_.is_due(waited)) return;
     write_log(LogLevel::kWarning, rank_,
-              "waiting for " + name_ranks(missing()) + " to come to the world of " + std::to_string(world_size_) +
+              "waiting for " + name_ranks(missing()) + " to join the world of " + std::to_string(world_size_) +
                   " ranks: " + in_whole_seconds(waited, limit_));
   }
 
@@ -389,9 +389,9 @@ class Meeting {
   }
 
   static Error different_size(int rank, int its_size, int size_of_rank_0) {
-    return Error(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " has a world of " + std::to_string(its_size) +
-                                           " ranks, rank 0 one of " + std::to_string(size_of_rank_0) +
-                                           ": give all ranks the same WORLD_SIZE");
+    return Error(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " expects a world of " + std::to_string(its_size) +
+                                           " ranks, but rank 0 expects " + std::to_string(size_of_rank_0) +
+                                           ": set the same WORLD_SIZE on all ranks");
   }
 
   c10d::Store& store_;
@@ -445,7 +445,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     const Duration waited = steady_clock::now() - begin;
     if (place.rank != (place.agent_hosts ? 0 : 1) || !notices.is_due(waited)) return;
     write_log(LogLevel::kWarning, place.rank,
-              std::string("waiting for ") + (place.agent_hosts ? "the launcher's agent" : "rank 0") + ", which hosts the store at " +
+              std::string("waiting for ") + (place.agent_hosts ? "the launcher's agent" : "rank 0") + " to offer the store at " +
                   address + " (MASTER_ADDR, MASTER_PORT): " + in_whole_seconds(waited, deadline));
   };
   do {

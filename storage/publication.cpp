@@ -208,7 +208,8 @@ std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std:
 void CommitSequence::pass_over(const Store& run, const ObjectName& place, const std::string& why, int rank) {
   const std::string url = child_url(run.url(), place);
   passed_over_.insert(url);
-  write_log(LogLevel::kWarning, rank, "whether there is a checkpoint at " + url + " is not known, and no longer asked: " + why);
+  write_log(LogLevel::kWarning, rank,
+            "cannot tell whether there is a checkpoint (" + why + "); this place is ignored from now on: " + url);
 }
 
 std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places, int rank) {
@@ -225,7 +226,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     std::unique_lock lock(look->mutex);
     for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
       if (look->changed.wait_for(lock, *patience_, [&] { return look->done != seen; })) continue;
-      pass_over(*run, look->places[look->done], "it does not answer", rank);
+      pass_over(*run, look->places[look->done], "it did not answer in time", rank);
       break;
     }
     largest = std::max(largest, look->largest);

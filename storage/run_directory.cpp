@@ -93,7 +93,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     return error.what();
   }
   if (!is_taken) return "";
-  if (is_link(name)) return child_url(url(), name) + " is a link to a place elsewhere";
+  if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
   if (std::find(places.begin(), places.end(), name) != places.end()) return "";
   return child_url(url(), name) + " is no place for a checkpoint";
@@ -149,7 +149,7 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
   std::shared_ptr<Store> place = open(name);
   if (place->leads_elsewhere())
     throw Error(ErrorCode::kPermission,
-                "cannot change " + place->url() + ": it is a link, and the place it leads to may belong to another run");
+                "cannot change " + place->url() + ": it is a symbolic link, and its target may belong to another run");
   return place;
 }
 

@@ -118,7 +118,7 @@ class Verification {
   void check_parts(const std::string& fqn, const TensorStorageMetadata& tensor) {
     try {
       for (const CoverageFault& fault : check_coverage(fqn, tensor.size, tensor.chunks))
-        add(kCommitRecordName, 0, fqn, "its chunks do not make up the tensor: " + to_string(fault));
+        add(kCommitRecordName, 0, fqn, "its chunks do not cover the tensor exactly: " + to_string(fault));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
       add(kCommitRecordName, 0, fqn, error.what());

@@ -87,8 +87,8 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
 [[noreturn]] void refuse_on_parts(const c10::FunctionSchema& schema, const Given& given) {
   throw Error(ErrorCode::kUnsupported,
               schema.name() + " of " + (given.part ? "the sharded parameter \"" + given.part->name + '"' : "a shard or its gradient") +
-                  " would see this rank's part alone, and differ between ranks. Use training::clip_grad_norm for norms of gradients, "
-                  "full_tensor and full_grad for the whole, local_tensor for this rank's part");
+                  " would use only this rank's part, and return a different result on each rank. Use training::clip_grad_norm "
+                  "for gradient norms, full_tensor or full_grad for the whole tensor, local_tensor for this rank's part");
 }
 
 bool has_prefix(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }

@@ -126,7 +126,7 @@ class ProcessGroup::Implementation {
   void check_family(const std::string& action) {
     const std::lock_guard lock(family_->mutex);
     if (!family_->failure.empty())
-      throw Error(ErrorCode::kUnavailable, action + ": the group is broken since an earlier failure; " + family_->failure);
+      throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
   }
 
   Backend on_host(const std::string& action) {

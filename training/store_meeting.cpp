@@ -58,9 +58,9 @@ class StoreMeeting {
     const std::string card = get(card_key(1));
     const int its_size = std::atoi(card.c_str() + std::min(card.find(' '), card.size()));
     if (its_size == size()) return;
-    const std::string text = "make the group \"" + name_ + "\": rank " + std::to_string(std::atoi(card.c_str())) + " has a group of " +
-                             std::to_string(its_size) + " ranks, rank " + std::to_string(rank_) + " one of " +
-                             std::to_string(size()) + ": give all ranks the same size (WORLD_SIZE)";
+    const std::string text = "rank " + std::to_string(std::atoi(card.c_str())) + " gives the group \"" + name_ + "\" " +
+                             std::to_string(its_size) + " ranks, rank " + std::to_string(rank_) + " gives it " +
+                             std::to_string(size()) + ": pass the same size on all ranks (WORLD_SIZE)";
     set("mismatch", text);
     throw Error(ErrorCode::kMismatch, text);
   }
@@ -72,7 +72,7 @@ class StoreMeeting {
       if (waited >= deadline_) throw std::runtime_error(name_ranks(missing()) + " did not come");
       if (number_ == 1 && notices_.is_due(waited))
         write_log(LogLevel::kWarning, ranks_[static_cast<std::size_t>(rank_)],
-                  "waiting for " + name_ranks(missing()) + " to come to the process group \"" + name_ +
+                  "waiting for " + name_ranks(missing()) + " to join the process group \"" + name_ +
                       "\": " + in_whole_seconds(waited, deadline_));
       std::this_thread::sleep_for(pause);
     }

@@ -56,7 +56,7 @@ Endpoint look_up(const std::string& host, int port, int flags) {
 
 HostPort place_of(const std::string& address) {
   auto place = split_address(address);
-  if (place.port == 0) malformed(address, "port 0 cannot be connected to");
+  if (place.port == 0) malformed(address, "cannot connect to port 0");
   return place;
 }
 

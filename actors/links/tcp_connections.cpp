@@ -104,7 +104,7 @@ void TcpLinks::close_door() { close_later(door_); }
 void TcpLinks::enter(const ConnectionPtr& connection) {
   strangers_.emplace(connection->id, connection);
   if (strangers_.size() <= strangers_max_) return;
-  turned_away(setup_->counters->crowded_out, "refused: the oldest of too many strangers");
+  turned_away(setup_->counters->crowded_out, "refused: the oldest of too many unauthenticated connections");
   discard(ConnectionPtr(strangers_.begin()->second));
 }
 

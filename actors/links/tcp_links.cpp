@@ -391,10 +391,10 @@ void provide_descriptors(int rank, int world_size, int ranks_here) {
   const std::size_t needed = open + 2 * others + kOfCallsMin;
   if (limit.rlim_max < needed)
     throw Error(ErrorCode::kPrecondition,
-                "rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " needs " + std::to_string(needed) +
-                    " file descriptors, two for each other rank, and this process may have " + std::to_string(limit.rlim_max) +
-                    " (the hard limit, ulimit -Hn, of which " + std::to_string(open) + " are open): raise it to " +
-                    std::to_string(2 * needed) + " or more");
+                "the hard limit of file descriptors is too low (ulimit -Hn is " + std::to_string(limit.rlim_max) + ", of which " +
+                    std::to_string(open) + " are open): rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+                    " needs " + std::to_string(needed) + ", two for each other rank; raise it to " + std::to_string(2 * needed) +
+                    " or more");
   // Three for each rank, as a connection may be about to replace another; twice that for the trainer and other ranks of this
   // process.
   const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);

@@ -51,14 +51,14 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
     if (progress.error_number == ECONNREFUSED && has_listened(opening.rank)) {
       give_up(number, LinkDownCause::kUnreachable, describe(opening.rank) + " has ended: nobody listens there any more");
     } else if (progress.error_number == EMFILE) {
-      try_again(number, "this process may open no more files (ulimit -n)");
+      try_again(number, "no free file descriptors (ulimit -n)");
     } else {
       try_again(number, std::strerror(progress.error_number));
     }
   } else if (now() >= opening.deadline) {
     const bool looks_up = !opening.socket.valid();
     opening.socket.reset();
-    try_again(number, looks_up ? "its name was not found in time" : "no answer");
+    try_again(number, looks_up ? "its host name was not resolved in time" : "no answer");
   } else {
     if (fresh && opening.socket.valid()) opening.look = kLookMin;
     tell_self_later(opening.look, OpeningStep{number});

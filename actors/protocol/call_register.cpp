@@ -58,16 +58,17 @@ CallRegister::Disagreement CallRegister::disagree(Calls::value_type& call, int f
   for (const auto& [rank, ticket] : found.tickets) {
     const int given = given_by(rank);
     ErrorCode code = ErrorCode::kMismatch;
-    std::string why = "where rank " + std::to_string(lowest) + " called it with " + std::to_string(given_by(lowest));
+    std::string why = "but rank " + std::to_string(lowest) + " with " + std::to_string(given_by(lowest));
     if (given < 0 || given >= world_size_) {
       code = ErrorCode::kInvalidArgument;
-      why = "which is no rank of a world of " + std::to_string(world_size_);
+      why = "which is not a rank of a world of " + std::to_string(world_size_);
     } else if (given == given_by(lowest)) {
       continue;
     }
-    failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kRaised, code, "coordinator",
-                                        "rank " + std::to_string(rank) + " called " + describe_call(join) + " with coordinator_rank " +
-                                            std::to_string(given) + ", " + why + "; pass the same rank of the world on every rank"));
+    failures.emplace(rank,
+                     make_failure(rank, Phase::kJoin, FailureKind::kRaised, code, "coordinator",
+                                  "rank " + std::to_string(rank) + " called " + describe_call(join) + " with coordinator_rank " +
+                                      std::to_string(given) + ", " + why + "; pass the same coordinator_rank on every rank"));
   }
   found.ending = call.second.ending = make_ending(failures, Committed::kNo, {});
   disagreed_.push_back(call.first);

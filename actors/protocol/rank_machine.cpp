@@ -375,7 +375,7 @@ void RankMachine::tell_coordinator_of_leaving(std::string why) {
 Failure RankMachine::no_coordinator() const {
   return failure_of(identity_.rank, FailureKind::kRaised, ErrorCode::kInvalidArgument, "supervisor",
                     "rank " + std::to_string(identity_.rank) + " called " + describe_call() + " with coordinator_rank " +
-                        std::to_string(call_.coordinator_rank) + ", which is no rank of a world of " +
+                        std::to_string(call_.coordinator_rank) + ", which is not a rank of a world of " +
                         std::to_string(identity_.world_size));
 }
 

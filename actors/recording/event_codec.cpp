@@ -229,7 +229,8 @@ protocol::CallStarted call_of(const v1::CallStarted& message) {
   protocol::CallStarted call;
   call.ticket = message.ticket();
   call.ordinal = message.ordinal();
-  if (message.operation() <= 0 || !v1::Operation_IsValid(message.operation())) refuse("a call is of an operation that this version does not know");
+  if (message.operation() <= 0 || !v1::Operation_IsValid(message.operation()))
+    refuse("the operation of a call is unknown to this version");
   call.operation = static_cast<protocol::Operation>(message.operation());
   call.checkpoint_id = message.checkpoint_id();
   call.coordinator_rank = message.coordinator_rank();

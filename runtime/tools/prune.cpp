@@ -190,7 +190,7 @@ bool remove_all(const Pruning& pruning) {
   std::size_t removed = 0, failed = 0;
   const auto say = [&](const std::string& name, const std::string& why) {
     ++failed;
-    std::cerr << fmt::format("{} stays: {}\n", printable(name), printable(why));
+    std::cerr << fmt::format("{} not removed: {}\n", printable(name), printable(why));
   };
   for (const RunCheckpoint& checkpoint : pruning.go) {
     try {

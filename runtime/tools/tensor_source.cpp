@@ -116,8 +116,8 @@ class CheckpointSource final : public TensorSource {
     for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box))
       if (const auto common = intersect(stored.chunks[chunk], box)) covered += volume(common->sizes);
     if (first->kind == CoverageFault::Kind::kGap && covered == volume(box.sizes)) return;
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("the chunks of \"{}\" do not make up the tensor: {}", printable(fqn), printable(to_string(*first))));
+    throw Error(ErrorCode::kCorrupt, fmt::format("the chunks of \"{}\" do not cover the tensor exactly: {}", printable(fqn),
+                                                 printable(to_string(*first))));
   }
 
   // Whether only the archives tell where elements lie: PyTorch's do, Cairn's record knows.

@@ -54,10 +54,10 @@ void check_commit_record_fits(std::uint64_t items) {
   const std::uint64_t bytes_min = items * kCommitRecordBytesPerChunkMin;
   if (bytes_min <= kCommitRecordBytesMax) return;
   throw Error(ErrorCode::kUnsupported, "cannot save " + std::to_string(items) +
-                                           " chunks in one checkpoint: its commit record would have at least " +
-                                           std::to_string(bytes_min) + " bytes, and may have " +
+                                           " chunks and bytes objects in one checkpoint: the commit record would have at least " +
+                                           std::to_string(bytes_min) + " bytes, and the limit is " +
                                            std::to_string(kCommitRecordBytesMax) +
-                                           "; shard over fewer ranks, or save in several checkpoints");
+                                           "; shard over fewer ranks, or save several checkpoints");
 }
 
 Bytes encode_commit_record(const Metadata& metadata) {

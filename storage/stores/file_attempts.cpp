@@ -66,7 +66,7 @@ Error fenced(const std::string& save_id, const std::string& root) {
 void FileStore::require_directory_of_ours(const std::string& path) {
   FileStatus found;
   if (files_.status(path, false, found) < 0 || found.kind == FileKind::kDirectory) return;
-  throw Error(ErrorCode::kPermission, "cannot use " + path + ": it is a link or a file, which Cairn did not make; remove it");
+  throw Error(ErrorCode::kPermission, "cannot use " + path + ": it is a link or a file that Cairn did not make; remove it");
 }
 
 void FileStore::begin_attempt(const std::string& save_id) {

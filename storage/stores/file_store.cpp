@@ -244,7 +244,7 @@ void FileStore::refuse_links_above(const ObjectName& name) {
     FileStatus found;
     if (files_.status(directory, false, found) < 0) return;  // the operation itself reports that
     if (found.kind == FileKind::kLink)
-      throw Error(ErrorCode::kPermission, "cannot change " + path_of(name) + ": " + directory + " is a link to a place elsewhere");
+      throw Error(ErrorCode::kPermission, "cannot change " + path_of(name) + ": " + directory + " is a symbolic link");
   }
 }
 

@@ -33,7 +33,8 @@ TEST_CASE("system errors say what was done to what, why it failed and what calle
   CHECK(code(ETIMEDOUT) == ErrorCode::kDeadline);
   const std::string text = system_error("write 4096 bytes at 8192 to", "/data/x.distcp", ENOSPC).what();
   CHECK(text ==
-        "cannot write 4096 bytes at 8192 to /data/x.distcp: No space left on device (ENOSPC); free space, or inodes (df -i), or choose another store");
+        "cannot write 4096 bytes at 8192 to /data/x.distcp: No space left on device (ENOSPC); free space or inodes (df -i), or "
+        "choose another store");
 }
 
 TEST_CASE("an error number that no system defines is told as a number") {

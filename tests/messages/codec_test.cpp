@@ -440,22 +440,22 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
          m.mutable_ending()->clear_failures();
          for (int i = 0; i < 2; ++i) add_group(m, {0}, {1}, 1);
        }},
-      {"runs of ranks", kOutcome, [&](Encoded& m) { add_group(m, {0, 2}, {1}, 1); }},
+      {"first_ranks and run_lengths differ", kOutcome, [&](Encoded& m) { add_group(m, {0, 2}, {1}, 1); }},
       {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 2}, {1, 1}, 2); }},
       {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 1}, {1, 1}, 2); }},
       {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {kRanksMax - 1}, {2}, 2); }},
       {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {5}, {0}, 0); }},
-      {"lack trace positions", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 1); }},
-      {"differ in number", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 3); }},
-      {"differ in number", kOutcome, [&](Encoded& m) { add_group(m, {}, {}, 0); }},
+      {"fewer trace positions", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 1); }},
+      {"more trace positions", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 3); }},
+      {"more trace positions", kOutcome, [&](Encoded& m) { add_group(m, {}, {}, 0); }},
       {"texts of an outcome are too long", kOutcome,
        [&](Encoded& m) { add_group(m, {0}, {8192}, 8192).mutable_cause()->set_what(std::string(kFailureTextMax, 'w')); }},
       {"unknown value", kOutcome, [](Encoded& m) { m.mutable_ending()->clear_committed(); }},
       {"a text is too long", kJoin, [](Encoded& m) { m.mutable_join()->set_text(std::string(kAgreementTextMax + 1, 't')); }},
       {"an answer is too long", kOutcome,
        [](Encoded& m) { m.mutable_ending()->set_answer(std::string(kAgreementAnswerMax + 1, 'a')); }},
-      {"without an outcome", kOutcome, [](Encoded& m) { m.clear_ending(); }},
-      {"without an outcome", kCancel, [](Encoded& m) { m.mutable_ending()->set_committed(v1::COMMITTED_NO); }},
+      {"an ending is missing", kOutcome, [](Encoded& m) { m.clear_ending(); }},
+      {"an ending is missing", kCancel, [](Encoded& m) { m.mutable_ending()->set_committed(v1::COMMITTED_NO); }},
       {"ticket is 0", kCancel, [](Encoded& m) { m.mutable_cancel()->clear_ticket(); }},
       {"ticket is 0", kWithdraw, [](Encoded& m) { m.mutable_withdraw()->clear_ticket(); }},
       {"unknown value", kStanding, [](Encoded& m) { m.mutable_standing()->clear_kind(); }},
@@ -467,7 +467,7 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
          m.mutable_standing()->set_kind(v1::STANDING_KIND_ORPHANED);
          m.mutable_standing()->clear_lost();
        }},
-      {"without an outcome", kStanding,
+      {"an ending is missing", kStanding,
        [](Encoded& m) {
          m.mutable_standing()->set_kind(v1::STANDING_KIND_ENDED);
          m.mutable_standing()->clear_lost();

@@ -119,7 +119,7 @@ TEST_CASE("agreement: a rank that is lost while the coordinator decides fails it
   CHECK(told[0].second.answer.empty());
 }
 
-TEST_CASE("agreement: a decision that takes too long fails it, and one that a caller does not wait for") {
+TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline") {
   CoordinatorSteps coordinator(2);
   const RunHook hook = decide(coordinator, 2);
   std::set<int> expected{0};
@@ -140,7 +140,7 @@ TEST_CASE("agreement: a decision that takes too long fails it, and one that a ca
   CHECK(was_ignored(coordinator.step(HookDone{hook.sequence, AgreementTexts{{"late"}}})));
 }
 
-TEST_CASE("agreement: who has the answer passes it on to those that lost the coordinator") {
+TEST_CASE("agreement: a rank with the answer passes it to ranks that lost the coordinator") {
   RankSteps rank(2, 4);
   rank.step(agreement_of(2));
   rank.receive(0, answer_of("yes"), 7);

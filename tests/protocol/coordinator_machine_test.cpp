@@ -20,7 +20,7 @@ TEST_CASE("ranks that name different coordinators hear of it as soon as the seco
   const Failure& failure = told[0].second.failures.at(2);
   CHECK(failure.code == ErrorCode::kMismatch);
   CHECK(failure.what.find("rank 2 called save of \"step_1\" (its call 5) with coordinator_rank 2") == 0);
-  CHECK(failure.what.find("rank 1 called it with 1") != std::string::npos);
+  CHECK(failure.what.find(", but rank 1 with 1; pass the same coordinator_rank on every rank") != std::string::npos);
 
   // Who calls later, whatever it names, hears the same; so does the registrar's own rank.
   const auto late = sent<Outcome>(registrar.receive(0, join_of(5, Operation::kSave, 0, 3), 0));
@@ -39,7 +39,7 @@ TEST_CASE("a coordinator that is no rank is an error for all ranks, those that w
   REQUIRE(told.size() == 2);
   REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
   CHECK(told[0].second.failures.at(1).code == ErrorCode::kInvalidArgument);
-  CHECK(told[0].second.failures.at(1).what.find("coordinator_rank 7, which is no rank of a world of 2") != std::string::npos);
+  CHECK(told[0].second.failures.at(1).what.find("coordinator_rank 7, which is not a rank of a world of 2") != std::string::npos);
   CHECK(registrar.machine().state() == State::kIdle);
 }
 

@@ -94,7 +94,7 @@ TEST_CASE("a failure of all ranks is kept and encoded once, however many ranks a
   }
 }
 
-TEST_CASE("what is kept of calls that failed on all ranks is bounded, on the coordinator and on each rank") {
+TEST_CASE("memory for calls that failed on all ranks is bounded") {
   constexpr int kRanks = 1024;
   for (const Texts texts : {Texts::kEqual, Texts::kByRank}) {
     CAPTURE(static_cast<int>(texts));

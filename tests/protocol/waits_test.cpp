@@ -126,7 +126,7 @@ TEST_CASE("a rank whose coordinator could not be reached turns to the successors
   CHECK(appeals[0].first == 1);
 }
 
-TEST_CASE("while ranks are waited for to join, a warning names them: after ten seconds, then ever more seldom") {
+TEST_CASE("a warning names ranks that have not joined, after 10 s and then less often") {
   CoordinatorSteps coordinator(9);
   auto effects = coordinator.receive(0, join_of(1, Operation::kSave, 0, 9), 0);
   for (const int rank : {1, 2, 4, 5, 6, 8}) coordinator.receive(rank, join_of(1, Operation::kSave, 0, 9), 0);
@@ -156,7 +156,7 @@ TEST_CASE("while ranks are waited for to join, a warning names them: after ten s
   CHECK(all_of<Warn>(effects)[0].what.find("20 s of 3600 s") != std::string::npos);
 }
 
-TEST_CASE("nobody is warned of once the ranks are not waited for any more") {
+TEST_CASE("warnings stop when the wait for ranks ends") {
   CoordinatorSteps coordinator(2);
   coordinator.finish(1);
   CHECK(was_ignored(coordinator.step(TimerFired{Timer::kWaiting})));

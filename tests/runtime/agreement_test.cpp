@@ -52,7 +52,7 @@ TEST_CASE("agreement: every rank gets the answer of rank 0 to all texts") {
   }
 }
 
-TEST_CASE("agreement: texts that cannot travel, and an exception of who decides, fail it on all ranks alike") {
+TEST_CASE("agreement: an oversized text or an exception in decide fails all ranks") {
   std::string of_rank_1;
   Agreement::Decide decide = [](const auto&) { return std::string("yes"); };
   int failed = 0;
@@ -64,7 +64,7 @@ TEST_CASE("agreement: texts that cannot travel, and an exception of who decides,
   }
   SUBCASE("an answer") {
     decide = [](const auto&) { return std::string(protocol::kAgreementAnswerMax + 1, 'x'); };
-    why = "the answer has 16777217 bytes";
+    why = "the answer of an agreement has 16777217 bytes";
   }
   SUBCASE("an exception") {
     decide = [](const auto&) -> std::string { throw Error(ErrorCode::kInvalidArgument, "nobody knows"); };

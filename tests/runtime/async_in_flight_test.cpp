@@ -162,7 +162,8 @@ TEST_CASE("a process that was forked off cannot use the checkpointer") {
     bool refused = thrown_by([&] {
                      checkpointer.async_save({{"step", 2}}, directory.path() + "/step");
                    }).code == ErrorCode::kPrecondition;
-    refused = refused && thrown_by([&] { checkpointer.save({{"step", 2}}, directory.path() + "/step"); }).says("forked off");
+    const Thrown thrown = thrown_by([&] { checkpointer.save({{"step", 2}}, directory.path() + "/step"); });
+    refused = refused && thrown.says("the parent of this forked process");
     {
       const Checkpointer gone = std::move(checkpointer);  // neither waits for threads that are not here
     }

@@ -285,7 +285,7 @@ TEST_CASE("memory that is kept is made anew, and trace and log say so, when the 
 
 int niceness() { return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))); }
 
-TEST_CASE_FIXTURE(ControlledRun, "low priority is of the threads that write, not of planning, publication or the caller") {
+TEST_CASE_FIXTURE(ControlledRun, "low priority applies to the writing threads only") {
   const int before = niceness();
   std::atomic<int> writing{-1}, publishing{-1};
   control->before = [&](const std::string& operation) {

@@ -197,7 +197,7 @@ TEST_CASE("manager: steps and time say when to save, on all ranks alike") {
   CHECK(managers.should_save(3));  // went back
 }
 
-TEST_CASE("manager: ranks talk about once a second, with two messages each, and leave nothing in the trace ring") {
+TEST_CASE("manager: ranks communicate about once a second and leave no trace events") {
   CheckpointManagerOptions options;
   options.save_every = std::chrono::minutes(10);
   WatchedManagers watched(options);
@@ -212,7 +212,7 @@ TEST_CASE("manager: ranks talk about once a second, with two messages each, and 
   for (const World& world : watched.managers->worlds) CHECK(world.dump_trace().find("Join") == std::string::npos);
 }
 
-TEST_CASE("manager: ranks talk at most twice as many calls later as the last time, and at most 64") {
+TEST_CASE("manager: ranks communicate at intervals that at most double, up to 64 calls") {
   CheckpointManagerOptions options;
   options.save_every = std::chrono::hours(10);
   WatchedManagers watched(options);
@@ -224,7 +224,7 @@ TEST_CASE("manager: ranks talk at most twice as many calls later as the last tim
   CHECK(talks == std::vector<int>{1, 3, 7, 15, 31, 63, 127, 191, 255});
 }
 
-TEST_CASE("manager: the call in which save_every is up is one in which the ranks talk, and so is each until they save") {
+TEST_CASE("manager: after save_every, ranks communicate in every call until they save") {
   CheckpointManagerOptions options;
   options.save_every = std::chrono::milliseconds(2500);
   WatchedManagers watched(options);
@@ -236,7 +236,7 @@ TEST_CASE("manager: the call in which save_every is up is one in which the ranks
   }
 }
 
-TEST_CASE("manager: a signal is heard of the next time that the ranks talk") {
+TEST_CASE("manager: ranks learn of a signal the next time they communicate") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   WatchedManagers watched(options);
@@ -249,7 +249,7 @@ TEST_CASE("manager: a signal is heard of the next time that the ranks talk") {
   for (const auto& manager : watched.managers->managers) CHECK(manager->signal() == SIGUSR1);
 }
 
-TEST_CASE("manager: where only steps are to be saved the ranks never talk about it") {
+TEST_CASE("manager: ranks never communicate if only save_every_steps is set") {
   CheckpointManagerOptions options;
   options.save_every_steps = 10;
   WatchedManagers watched(options);
@@ -259,7 +259,7 @@ TEST_CASE("manager: where only steps are to be saved the ranks never talk about 
   }
 }
 
-TEST_CASE("manager: ranks that talk without one that is gone all throw the same, and the trace ring tells of it") {
+TEST_CASE("manager: an agreement without a dead rank throws the same on all ranks") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   WorldOptions world_options;

@@ -391,7 +391,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention ends before the next asynch
   CHECK(order == Names{"begin_attempt", "begin_attempt", "retract", "begin_attempt", "retract", "begin_attempt", "retract"});
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "manager: neither the trainer nor the start of a save waits for a store that is slow to remove") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the trainer nor the start of a save") {
   Gate slow;
   managed(
       run, keeping_last(1),
@@ -445,9 +445,10 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: what is passed over is logged, with the s
   const CapturedLog log;
   CHECK(restored_step(run) == 4);
   const std::string text = log.text();
-  CHECK_MESSAGE(text.find("warning rank 0: passed over step_8: ") != std::string::npos, text);
-  CHECK_MESSAGE(text.find("; going on from step_4, 4 steps earlier\n") != std::string::npos, text);
-  CHECK(text.find("rank 1: passed over") == std::string::npos);
+  const std::string expected =
+      "warning rank 0: restored step_4, 4 steps earlier than the latest checkpoint; passed over: step_8: ";
+  CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
+  CHECK(text.find("rank 1: restored") == std::string::npos);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
@@ -457,12 +458,13 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
     manager.restore_latest(state);
   };
   const std::string text = failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, restore);
-  CHECK_MESSAGE(text.find("is a checkpoint: name the run that holds it, which may be " + run) != std::string::npos, text);
+  const std::string expected = "is a checkpoint, not a run: pass the directory that holds it, probably " + run;
+  CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
   failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, [](CheckpointManager& manager) { save_steps(manager, {5}); });
   CHECK_FALSE(fs::exists(place("step_4/step_5")));
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: who is to save and cannot write hears it when it restores") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: restore_latest reports a run that cannot be written to") {
   std::ofstream(directory.path() + "/file") << "x";
   const std::string nowhere = directory.path() + "/file/run";
   CheckpointManagerOptions options;
@@ -471,7 +473,8 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: who is to save and cannot write hears it 
     StateDict state = state_of_step(0, manager.world());
     manager.restore_latest(state);
   });
-  CHECK_MESSAGE(text.find("checkpoints cannot be saved in " + nowhere) != std::string::npos, text);
+  CHECK_MESSAGE(text.find("cannot save checkpoints: cannot create files in " + nowhere) != std::string::npos, text);
+  CHECK_MESSAGE(text.find("; the run is " + nowhere) != std::string::npos, text);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to whoever made it, and the next name is taken") {

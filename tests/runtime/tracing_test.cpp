@@ -153,9 +153,10 @@ TEST_CASE("tracing: a failed save leaves its report and every rank's last events
   CHECK(names[0].rfind("rank-00000-", 0) == 0);
   CHECK(names[3] == "report.txt");
   const std::string text = content_of(report / "report.txt");
-  for (const char* part : {"the planted fault", "rank 1", "step_7", "committed   no", "PlannedFault"})
+  for (const char* part :
+       {"the planted fault", "rank 1", "step_7", "committed   no", "PlannedFault", "The traces beside this file"})
     CHECK_MESSAGE(text.find(part) != std::string::npos, part, " is not in\n", text);
-  CHECK(log.text().find("cairn trace " + report.string()) != std::string::npos);
+  CHECK(log.text().find("for details run: cairn trace " + report.string()) != std::string::npos);
 
   const TraceDirectory found(report.string());
   REQUIRE(found.attempts().size() == 1);

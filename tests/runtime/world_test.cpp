@@ -294,7 +294,7 @@ TEST_CASE("ranks that differ in the world's size are told so") {
   const auto store = shared_store();
   for (const auto& error : on_threads({0, 1}, [&](int rank) { World::from_store(store, rank, rank == 0 ? 3 : 2, options); })) {
     CHECK(contains(error, code(ErrorCode::kMismatch)));
-    CHECK(contains(error, "rank 1 has a world of 2 ranks, rank 0 one of 3"));
+    CHECK(contains(error, "rank 1 expects a world of 2 ranks, but rank 0 expects 3"));
   }
   // The store remembers nothing that would disturb the next attempt.
   CHECK(on_threads({0, 1}, [&](int rank) { World::from_store(store, rank, 2, options); }) == kNoErrors2);
@@ -451,7 +451,7 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
     const auto error =
         thrown([&] { assemble(shared_store(), 0, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
     CHECK(contains(error, "ranks 1-3 did not come"));
-    CHECK(log.text().find("warning rank 0: waiting for ranks 1-3 to come to the world of 4 ranks: 0 s of 0 s") == 0);
+    CHECK(log.text().find("warning rank 0: waiting for ranks 1-3 to join the world of 4 ranks: 0 s of 0 s") == 0);
   }
   SUBCASE("another rank says nothing to that") {
     thrown([&] { assemble(shared_store(), 1, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
@@ -465,7 +465,7 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
     place.master_port = free_port();
     thrown([&] { open_store(place, milliseconds(20), Duration(0)); });
   }
-  CHECK(contains(log.text(), "warning rank 1: waiting for rank 0, which hosts the store at 127.0.0.1:"));
+  CHECK(contains(log.text(), "warning rank 1: waiting for rank 0 to offer the store at 127.0.0.1:"));
   CHECK_FALSE(contains(log.text(), "warning rank 2"));
 }
 
@@ -514,8 +514,8 @@ TEST_CASE("a world whose descriptors the hard limit forbids is not made, and the
       try {
         World::from_addresses(rank, addresses, "job");
       } catch (const Error& error) {
-        return error.code() == ErrorCode::kPrecondition && contains(error.what(), "this process may have 64") &&
-               contains(error.what(), "ulimit -Hn") && contains(error.what(), "file descriptors");
+        return error.code() == ErrorCode::kPrecondition && contains(error.what(), "ulimit -Hn is 64, of which") &&
+               contains(error.what(), "file descriptors");
       }
       return false;
     }));

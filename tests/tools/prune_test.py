@@ -107,13 +107,13 @@ class Prune(Command):
         (self.root / "step_20" / "notes.txt").write_text("precious")
         done = self.prune("--leftovers", "--yes", code=FOUND_BAD)
         self.assertIn("0 leftovers removed", done.stdout)
-        self.assertIn("step_20 stays: it holds files that Cairn did not make", done.stderr)
+        self.assertIn("step_20 not removed: it holds files that Cairn did not make", done.stderr)
         self.assertEqual([path.name for path in (self.root / "step_20").iterdir()], ["notes.txt"])
 
     def test_what_cannot_be_removed_is_said(self):
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
         done = self.prune("--keep", "last=1", "--yes", code=FOUND_BAD)
-        self.assertIn("step_10 stays: a save to it has begun", done.stderr)
+        self.assertIn("step_10 not removed: a save to it has begun", done.stderr)
         self.assertEqual(self.left(), ["step_10", "step_40"])
 
     def test_wrong_use(self):

@@ -319,7 +319,9 @@ class ThrownStoreError(TraceTest):
         (report,) = glob.glob(os.path.join(self.recording.run, "failure-*"))
         self.assertEqual(os.listdir(report), ["report.txt"])
         with open(os.path.join(report, "report.txt")) as file:
-            self.assertIn("rank 1", file.read())
+            said = file.read()
+        self.assertIn("rank 1", said)
+        self.assertNotIn("traces beside this file", said)
         text = self.tell(self.recording.run, code=WRONG_USE)
         self.assertIn("what failed is in " + os.path.join(report, "report.txt"), text)
         self.assertIn("there are traces in " + self.recording.traces, text)
