@@ -161,7 +161,7 @@ struct CheckpointManager::Implementation {
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
   // Starts a clean-up before a save that may lack space: the manager's first save, one after a failed save, or one after
   // asynchronous saves have ended. The save waits for it in `before_attempt`, which an asynchronous save calls off the trainer's
-  // thread.
+  // thread. A save in the grace period of a signal cuts it short.
   void make_room();
   void ended(const Place& place, const std::string* failure);
 
@@ -244,7 +244,10 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer = options.writer;
   place.options.writer.overwrite = false;  // should another manager have taken the name just now, one of the two is told
   place.options.writer.run_url = run.url();
-  if (cleanup) place.options.writer.before_attempt = [this] { cleanup->wait(); };
+  if (cleanup) place.options.writer.before_attempt = [this, in_grace = due.has_value()] {
+    if (in_grace) cleanup->cut_short();
+    cleanup->wait();
+  };
   last_save = options.clock->now();
   if (due) place.options.deadline = time_left();
   if (world.rank() == 0) names_taken.insert(place.name);
@@ -357,12 +360,13 @@ bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
   return calls_since_ask >= ask_distance;
 }
 
-// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so the distance at most doubles.
+// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so the distance at most doubles, and
+// stays short where a signal's grace period may run out meanwhile.
 std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
-  constexpr std::int64_t kCallsMax = 64;
+  const std::int64_t calls_max = signals ? 8 : 64;
   Duration until = options.ask_every;
   if (options.save_every > milliseconds(0)) until = std::min<Duration>(until, options.save_every - (now - last_save));
-  const auto most = static_cast<double>(std::min(kCallsMax, 2 * ask_distance));
+  const auto most = static_cast<double>(std::min(calls_max, 2 * ask_distance));
   const std::chrono::duration<double> taken = now - last_ask;
   const double calls = until / std::max(taken / static_cast<double>(calls_since_ask), std::chrono::duration<double>(1e-9));
   return static_cast<std::int64_t>(std::clamp(calls, 1.0, most));

@@ -244,7 +244,8 @@ class Meeting {
       return assembly;
     } catch (const Error& error) {
       set("verdict", encode(error));
-      await_readers(came_ - 1);
+      // Also by ranks whose card was refused or not read: the store may end with this rank.
+      await_readers(static_cast<int>(store_.add(prefix_ + "arrivals", 0)) - 1);
       throw;
     }
   }

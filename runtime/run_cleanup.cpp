@@ -1,7 +1,7 @@
 #include <cairn/runtime/run_cleanup.hpp>
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include <pthread.h>
@@ -20,6 +20,7 @@ RunCleanup::~RunCleanup() {
 void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
   std::unique_lock lock(mutex_);
   next_ = Work{std::move(busy), std::move(damaged)};
+  cut_short_ = false;
   if (runs_) return;
   runs_ = true;
   if (thread_.joinable()) thread_.join();  // it has ended, or is about to
@@ -27,10 +28,16 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged)
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { serve(); });
     pthread_setname_np(thread_.native_handle(), "cairn-cleanup");
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, or no memory for one
     lock.unlock();
     serve();
   }
+}
+
+void RunCleanup::cut_short() {
+  std::lock_guard lock(mutex_);
+  cut_short_ = true;
+  next_.reset();
 }
 
 void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
@@ -88,6 +95,7 @@ void RunCleanup::clean_up(const Work& work) noexcept {
 void RunCleanup::remove_unkept(const Work& work, std::vector<RetentionFault>& found) const {
   const Retention retention = look_at_retention(run_, policy_, work.damaged);
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
+    if (cut_short_) return;
     if (retention.kept.count(checkpoint->name) > 0) continue;
     try {
       if (run_.is_pinned(checkpoint->name)) continue;

@@ -2,6 +2,7 @@
 // a store may take long to remove files, and neither the trainer nor the other ranks should wait for that. Internal.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -30,6 +31,9 @@ class RunCleanup {
   // it writes. `damaged`: save ids of checkpoints that a load found damaged. If no thread can be started, cleans up before it
   // returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
+  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it would remove. Returns at once. For a
+  // save that has no time to wait for room; the next `start` cleans up what is left.
+  void cut_short();
   // Waits until no clean-up runs or is pending, for at most `deadline`.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
@@ -58,6 +62,7 @@ class RunCleanup {
   std::thread thread_;
   bool runs_ = false;
   std::optional<Work> next_;
+  std::atomic<bool> cut_short_{false};
   std::vector<RetentionFault> faults_;
   bool failed_ = false;
   bool ended_attempts_ = false;  // once only: two managers that repeat it would fence each other's saves for ever

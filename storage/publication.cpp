@@ -217,12 +217,16 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
   for (std::size_t begin = 0; begin < places.size();) {
     const auto first = places.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto look = std::make_shared<Look>(run, std::vector<ObjectName>(first, places.end()));
+    bool looks_apart = false;
     if (patience_) {
-      const SignalsBlocked blocked;
-      std::thread([look] { look->run(); }).detach();  // nobody waits for a thread that hangs
-    } else {
-      look->run();
+      try {
+        const SignalsBlocked blocked;
+        std::thread([look] { look->run(); }).detach();  // nobody waits for a thread that hangs
+        looks_apart = true;
+      } catch (const std::system_error&) {  // no thread can be had
+      }
     }
+    if (!looks_apart) look->run();
     std::unique_lock lock(look->mutex);
     for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
       if (look->changed.wait_for(lock, *patience_, [&] { return look->done != seen; })) continue;

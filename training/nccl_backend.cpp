@@ -1,8 +1,11 @@
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <cairn/base/log.hpp>
 #include <cairn/training/c10d_backend_over.hpp>
 
 namespace cairn::training {
@@ -26,7 +29,13 @@ class OwnNcclGroup : public c10d::ProcessGroupNCCL {
   }
   // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control that thread.
   template <class Group>
-  static void end_monitor(Group&, long) {}
+  static void end_monitor(Group& group, long) {
+    const char* const enabled = std::getenv("TORCH_NCCL_ENABLE_MONITORING");
+    if (enabled != nullptr && std::string_view(enabled) == "0") return;
+    write_log(LogLevel::kWarning, group.getRank(),
+              "this LibTorch ends the process when a collective of NCCL hangs: to get an error instead, set "
+              "TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the first group is made");
+  }
 };
 
 class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {

@@ -111,8 +111,10 @@ class ProcessGroup::Implementation {
       throw Error(ErrorCode::kUnsupported, action + ": tensors on " + device.str() +
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
+    if (Backend made = device_backend()) return made;
+    const std::lock_guard making(making_);
     // NCCL waits for ever for a rank that does not come.
-    if (!has_device_backend()) meet(action);
+    if (!device_backend()) meet(action);
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
       on_device_ =
@@ -154,9 +156,9 @@ class ProcessGroup::Implementation {
     return made;
   }
 
-  bool has_device_backend() {
+  Backend device_backend() {
     const std::lock_guard lock(mutex_);
-    return on_device_ != nullptr;
+    return on_device_;
   }
 
   // Returns when all ranks have come. Not by Gloo's own barrier: an all-reduce ends on no rank before, and its failure is not one of a call

@@ -67,7 +67,8 @@ class ProcessGroup {
   static ProcessGroup single();
   // Makes a group through a store that all ranks reach. Returns when all ranks have come. The requests per rank, polling aside,
   // do not grow with the number of ranks. The first collective on tensors in host memory makes the connections between hosts.
-  // `name` separates the keys of several groups in one store.
+  // `name` separates the keys of several groups in one store. Each group needs a name of its own, also after an earlier group has
+  // ended or failed.
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
 

@@ -18,6 +18,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+constexpr milliseconds kFarewell{2000};
+
+// How texts under the key "end" begin.
+const std::string kDiffers = "=";
+const std::string kAbsent = "-";
+
 // The longest pause between two requests to the store. Larger groups pause longer, so that the store can answer all ranks.
 milliseconds poll_max(int size) { return std::max(milliseconds(50), milliseconds(size / 20)); }
 
@@ -61,21 +67,33 @@ class StoreMeeting {
     const std::string text = "rank " + std::to_string(std::atoi(card.c_str())) + " gives the group \"" + name_ + "\" " +
                              std::to_string(its_size) + " ranks, rank " + std::to_string(rank_) + " gives it " +
                              std::to_string(size()) + ": pass the same size on all ranks (WORLD_SIZE)";
-    set("mismatch", text);
-    throw Error(ErrorCode::kMismatch, text);
+    end(kDiffers + text);
   }
 
   void await(const std::string& key) {
     for (auto pause = milliseconds(1); !has(key); pause = std::min(pause * 2, poll_max(size()))) {
-      if (has("mismatch")) throw Error(ErrorCode::kMismatch, get("mismatch"));
+      if (has("end")) end(get("end"));
       const Duration waited = steady_clock::now() - began_;
-      if (waited >= deadline_) throw std::runtime_error(name_ranks(missing()) + " did not come");
+      if (waited >= deadline_) end(kAbsent + (number_ == 1 ? name_ranks(missing()) : "some ranks") + " did not come");
       if (number_ == 1 && notices_.is_due(waited))
         write_log(LogLevel::kWarning, ranks_[static_cast<std::size_t>(rank_)],
                   "waiting for " + name_ranks(missing()) + " to join the process group \"" + name_ +
                       "\": " + in_whole_seconds(waited, deadline_));
       std::this_thread::sleep_for(pause);
     }
+  }
+
+  // Ends the meeting for all ranks that came, and throws. The store may end with this rank, so the others first get the time to
+  // read why. Only the rank that came first looks for the missing ones: it asks about every rank, and its deadline is the first.
+  [[noreturn]] void end(const std::string& why) {
+    if (!has("end")) set("end", why);
+    if (store_.add(prefix_ + "told", 1) >= store_.add(prefix_ + "arrivals", 0)) set("all told", "");
+    const auto farewell = steady_clock::now() + kFarewell;
+    for (auto pause = milliseconds(1); !has("all told") && steady_clock::now() < farewell;
+         pause = std::min(pause * 2, poll_max(size())))
+      std::this_thread::sleep_for(pause);
+    if (why.front() == kDiffers.front()) throw Error(ErrorCode::kMismatch, why.substr(1));
+    throw std::runtime_error(why.substr(1));
   }
 
   // Returns the missing ranks, as ranks of the world.

@@ -132,10 +132,13 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
     return ignore("Cancel of another call");
   // With the results of all ranks, what happens in the store is beyond recall.
   if (state_ == State::kFinishing || state_ == State::kSettling) return ignore("Cancel of a save that is being published");
-  if (failure.code == ErrorCode::kDeadline)
+  if (failure.code == ErrorCode::kDeadline) {
+    // One text for all ranks of the call: their deadlines pass together, and equal causes are told once.
+    if (awaited_at_cancel_.empty()) awaited_at_cancel_ = awaited();
     failure = make_failure(
         from, failure.phase, failure.kind, failure.code, failure.actor.c_str(),
-        failure.what + "; rank " + std::to_string(identity_.rank) + ", which coordinates, was waiting for " + awaited());
+        failure.what + "; rank " + std::to_string(identity_.rank) + ", which coordinates, was waiting for " + awaited_at_cancel_);
+  }
   if (state_ == State::kJoining) {
     FailureMap failures;
     failures.emplace(from, std::move(failure));
@@ -202,6 +205,7 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
   left_.clear();
   hurried_ = false;
   stopping_ = false;
+  awaited_at_cancel_.clear();
   local_save_plans_.clear();
   local_load_plans_.clear();
   metadata_save_ids_.clear();

@@ -184,6 +184,7 @@ class CoordinatorMachine {
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running, or is over
   bool stopping_ = false;                                          // it is over: the others were told to stop
+  std::string awaited_at_cancel_;                                  // whom the call waited for at the first Cancel by a deadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;

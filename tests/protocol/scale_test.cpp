@@ -94,6 +94,24 @@ TEST_CASE("a failure of all ranks is kept and encoded once, however many ranks a
   }
 }
 
+TEST_CASE("when all ranks cancel a call by their deadlines, they name one cause") {
+  constexpr int kRanks = 64;
+  CoordinatorSteps coordinator(kRanks);
+  coordinator.plan(1);
+  Effects effects;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    Failure failure = make_failure(rank, Phase::kWrite, FailureKind::kCancelled, ErrorCode::kDeadline, "trainer", "too late");
+    coordinator.receive(rank, Cancel{1, failure, true});
+    effects = coordinator.written(rank);  // and so the call waits for fewer ranks each time
+  }
+  const ToldRanks told(effects);
+  REQUIRE(told.endings.size() == 1);
+  const auto& groups = (*told.endings.begin())->failures;
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].members.size() == kRanks);
+  CHECK(groups[0].cause.what.find("was waiting for ranks 0") != std::string::npos);
+}
+
 TEST_CASE("memory for calls that failed on all ranks is bounded") {
   constexpr int kRanks = 1024;
   for (const Texts texts : {Texts::kEqual, Texts::kByRank}) {

@@ -224,6 +224,18 @@ TEST_CASE("manager: ranks communicate at intervals that at most double, up to 64
   CHECK(talks == std::vector<int>{1, 3, 7, 15, 31, 63, 127, 191, 255});
 }
 
+TEST_CASE("manager: ranks that wait for signals communicate at least every 8 calls, however fast the calls were") {
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1};
+  WatchedManagers watched(options);
+  std::vector<int> talks;
+  for (int step = 1; step <= 32; ++step) {
+    watched.clock.pass(std::chrono::milliseconds(1));
+    if (watched.talked(step)) talks.push_back(step);
+  }
+  CHECK(talks == std::vector<int>{1, 3, 7, 15, 23, 31});
+}
+
 TEST_CASE("manager: after save_every, ranks communicate in every call until they save") {
   CheckpointManagerOptions options;
   options.save_every = std::chrono::milliseconds(2500);

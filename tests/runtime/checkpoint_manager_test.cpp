@@ -11,6 +11,7 @@
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <cairn/base/save_id.hpp>
+#include <cairn/runtime/run_cleanup.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
@@ -412,6 +413,24 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the train
         CHECK(manager.retention_faults().empty());
       },
       1);
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: a clean-up that is cut short removes no further checkpoint; the next one does") {
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3, 4}); });
+  RunCleanup cleanup(RunDirectory(run), keeping_last(1).retention, 0);
+  control->before = [&](const std::string& operation) {
+    if (operation == "retract") cleanup.cut_short();
+  };
+  const auto clean_up = [&] {
+    cleanup.start({}, {});
+    cleanup.wait();
+    return RunDirectory(run).list().checkpoints.size();
+  };
+  CHECK(clean_up() == 3);
+  CHECK(clean_up() == 2);
+  control->before = nullptr;
+  CHECK(clean_up() == 1);
+  CHECK(cleanup.faults().empty());
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: saving and cleaning up change nothing that a link leads to") {

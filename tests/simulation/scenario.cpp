@@ -128,9 +128,9 @@ void plan_disk_troubles(Dice& dice, JobSpec& job) {
 
 }  // namespace
 
-JobSpec troubled_job(Dice& dice, std::uint64_t& last_content) {
+JobSpec troubled_job(Dice& dice, std::uint64_t& last_content, int size) {
   JobSpec job;
-  job.size = world_size(dice);
+  job.size = size != 0 ? size : world_size(dice);
   job.program = program(dice, job.size, last_content);
   job.ranks.resize(static_cast<std::size_t>(job.size));
   job.zombies = dice.chance(30);

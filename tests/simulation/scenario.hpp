@@ -5,8 +5,8 @@
 
 namespace cairn::simulation {
 
-// A job with troubles.
-JobSpec troubled_job(Dice& dice, std::uint64_t& last_content);
+// A job with troubles. `size`: how many ranks it has; 0: as the dice say.
+JobSpec troubled_job(Dice& dice, std::uint64_t& last_content, int size = 0);
 // Now and then, to such a job, one of the troubles that those hardly ever come to.
 void plan_rare_troubles(Dice& dice, JobSpec& job);
 // Now and then, callers that want their calls to end.

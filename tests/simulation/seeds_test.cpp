@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include <cairn/tests/simulation/options.hpp>
+#include <cairn/tests/simulation/scenario.hpp>
 #include <cairn/tests/simulation/world.hpp>
 
 namespace cairn::simulation {
@@ -136,6 +137,26 @@ TEST_CASE("whatever befalls the ranks of a job, what was promised holds") {
   if (seeds < kSeedsForCoverage) return;
   for (const auto& [what, count] : coverage.counts()) std::cout << "  " << count << "  " << what << "\n";
   for (const std::string branch : kRareBranches) CHECK_MESSAGE(coverage[branch] > 0, "no seed met \"", branch, "\"");
+}
+
+TEST_CASE("what was promised holds in worlds of 64 ranks, too") {
+  Coverage coverage;
+  const std::uint64_t seeds = (options().last_seed - options().first_seed) / 25 + 1;  // each costs as much as many small worlds
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    CAPTURE(seed);
+    World world(seed, coverage);
+    world.tracing = options().trace;
+    JobSpec job = troubled_job(world.dice, world.last_content, 64);
+    plan_rare_troubles(world.late_dice, job);
+    plan_cancellations(world.caller_dice, job);
+    world.run(std::move(job));
+    world.check_end(2);
+    for (const auto& violation : world.violations()) FAIL_CHECK(violation);
+  }
+  if (seeds < 50) return;
+  for (const std::string branch : {"coordinator lost in a save: joining", "coordinator lost in a save: moving", "load succeeded",
+                                   "save failed, committed no", "agreement succeeded", "settled: committed"})
+    CHECK_MESSAGE(coverage[branch] > 0, "no world of 64 ranks met \"", branch, "\"");
 }
 
 TEST_CASE("a seed replays exactly") {

@@ -1,6 +1,7 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 #include <cairn/tests/support/captured_log.hpp>
@@ -105,6 +106,27 @@ TEST_CASE("process group: making a group asks the store as often per rank of a l
   const double of_few = calls_per_rank(16), of_many = calls_per_rank(64);
   CHECK(of_few > 0);
   CHECK(of_many <= 1.2 * of_few);
+}
+
+TEST_CASE("process group: when a rank does not come, one rank looks for it, and all name it") {
+  constexpr int kRanks = 40;
+  const auto store = c10::make_intrusive<CountingStore>();
+  std::vector<int> world(kRanks);
+  std::iota(world.begin(), world.end(), 0);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != 7)
+      ranks.emplace_back([&, rank] {
+        std::string what;
+        try {
+          training::meet_in_store(*store, "group", rank, world, std::chrono::milliseconds(500));
+        } catch (const std::exception& error) {
+          what = error.what();
+        }
+        CHECK((what == "rank 7 did not come" || what == "some ranks did not come"));
+      });
+  for (auto& rank : ranks) rank.join();
+  CHECK(store->calls < 12 * kRanks);
 }
 
 TEST_CASE("process group: ranks that differ in the group's size are told both sizes, all of them") {
