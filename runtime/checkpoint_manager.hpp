@@ -83,9 +83,9 @@ struct CheckpointManagerOptions {
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set. Other calls of it send nothing.
   // Rank 0 measures the time per call and chooses the next call in which the ranks communicate: about `ask_every` later, no later
-  // than the end of `save_every`, at most twice as many calls later as the last time, and at most 64 calls later. So all ranks
-  // learn of a signal within about `ask_every`, which is part of the grace period; if calls suddenly become slower, within 64
-  // calls. 0: in every call.
+  // than the end of `save_every`, at most twice as many calls later as the last time, and at most 64 calls later, or 8 if
+  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part of the grace period; if calls
+  // suddenly become slower, within 8 calls. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
   // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of it.
   std::int64_t ask_every_steps = 0;
