@@ -12,14 +12,16 @@
 namespace cairn {
 namespace {
 
-// An actor hands its thread over after this many messages, so that a long stream to one starves no other.
+// An actor yields its thread after this many messages, so that a busy actor does not starve the
+// others.
 constexpr std::size_t kMessagesPerTurn = 64;
 
 class Configuration : public caf::actor_system_config {
  public:
   explicit Configuration(unsigned threads) {
     load<caf::io::middleman>();
-    // Workers that look for work of others by spinning would take time from the trainer.
+    // The "stealing" scheduler's workers spin while they look for work, which would take CPU time
+    // from the trainer.
     set("scheduler.policy", caf::atom("sharing"));
     set("scheduler.max-threads", static_cast<std::size_t>(threads));
     set("scheduler.max-throughput", kMessagesPerTurn);
@@ -40,7 +42,7 @@ class CafActorSystem : public ActorSystem {
 
 std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 2u, 4u);
-  const SignalsBlocked blocked;  // in the threads that it starts
+  const SignalsBlocked blocked;  // the new threads inherit the blocked signal mask
   return std::make_shared<CafActorSystem>(threads);
 }
 

@@ -1,4 +1,4 @@
-// The CAF system behind an ActorSystem. Internal: this header needs CAF.
+// Gives access to the CAF system behind an ActorSystem. Internal: this header needs CAF.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Throws kInvalidArgument for a system that ActorSystem::create did not make.
+// Throws kInvalidArgument if `system` was not made by ActorSystem::create.
 caf::actor_system& caf_system_of(ActorSystem& system);
 
 }  // namespace cairn

@@ -9,7 +9,7 @@ namespace cairn {
 
 namespace {
 
-// On the threads of writers and readers.
+// Records store operations. Runs on the threads of writers and readers.
 class StoreTap final : public StoreObserver {
  public:
   StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t attempt)
@@ -26,7 +26,7 @@ class StoreTap final : public StoreObserver {
     event.duration = operation.duration;
     event.ok = !operation.code;
     if (operation.code) event.detail = to_string(*operation.code);
-    // Texts of errors of stores name the object; of the others the place is all there is.
+    // The error text of a store names the object. For other operations the URL is all there is.
     event.text = operation.code ? operation.failure : operation.url;
     tracer_->record(event);
   }
@@ -64,7 +64,7 @@ CallContext::~CallContext() {
   }
   try {
     done_(std::move(*outcome_));
-  } catch (...) {  // a callback that throws has nobody to hear it
+  } catch (...) {  // nobody can handle an exception of the callback
   }
 }
 

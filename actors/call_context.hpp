@@ -1,4 +1,4 @@
-// What one running call of one rank points to, shared by all who may run its hooks.
+// The data of one running call on one rank, shared by everything that may run its hooks.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace cairn {
 
-// Calls `done` exactly once: when its last holder lets go of it, which is its supervisor or a hook that was still on its way to the
-// executor, under way, or waiting for its data. So nothing of a call is touched, and nothing is posted to its executor, once `done` ran.
+// Calls `done` exactly once, when the last holder releases the context. Holders are the supervisor
+// and the hooks that are queued on the executor, running, or waiting for their data. So after
+// `done`, nothing of the call is used and nothing is posted to its executor.
 class CallContext {
  public:
   using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
@@ -36,15 +37,17 @@ class CallContext {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   StorageContext storage_context(const protocol::RunHook& hook) const;
-  // Operations of its stores that take so long, or fail, are to be in the trace. Before it is shared.
+  // Records store operations of this call in the trace if they take at least `duration_min` or
+  // fail. Call it before the context is shared.
   void trace_stores(std::shared_ptr<Tracer> tracer, Duration duration_min);
 
-  // Of a load, as this rank has read it. Touched by hooks only.
+  // The metadata that this rank has read for a load. Only hooks use it.
   std::optional<Metadata> metadata;
 
-  // What `done` gets. From the supervisor only, which lets go of the call then; the first one counts.
+  // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
+  // context. The first call counts.
   void finish(Outcome outcome);
-  // What it gets if nobody calls `finish`.
+  // Sets the failure that `done` receives if nobody calls `finish`.
   void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
 
  private:
@@ -54,7 +57,7 @@ class CallContext {
   const int world_size_;
   const bool one_process_;  // all ranks live in this process
   const std::function<void(Outcome)> done_;
-  std::shared_ptr<Tracer> tracer_;  // null: no operations of stores are traced
+  std::shared_ptr<Tracer> tracer_;  // null: store operations are not traced
   Duration store_duration_min_{0};
   std::optional<Outcome> outcome_;
   Failure last_resort_;

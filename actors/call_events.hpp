@@ -1,4 +1,4 @@
-// Events of the trace that the actors of a rank record about one call.
+// Trace events that a rank's actors record about one call.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cairn {
 ObservedEvent call_event(EventKind kind, std::string_view name, const std::string& checkpointer, std::uint64_t counter,
                          bool ok = true);
 
-// How the call ended on this rank, after each entry of its failure map.
+// Records each entry of the call's failure map, then how the call ended on this rank.
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);
 
 }  // namespace cairn

@@ -1,4 +1,5 @@
-// How far one call is, on this rank and on all: hooks and the supervisor write it down, whoever wants to see it reads it. Thread-safe.
+// The progress of one call, on this rank and on all ranks. Hooks and the supervisor update it; any
+// thread may read it. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +14,32 @@ namespace cairn {
 
 class CallProgress {
  public:
-  // Of this rank; in this order, but any may be left out.
+  // What this rank is doing. Steps come in this order; any step may be skipped.
   enum class Step : std::uint8_t {
     kJoining,
     kPlanning,
-    kMoving,  // writes or reads
-    kMoved,   // without a failure; waits for the others, and for the coordinator
+    kMoving,  // writing or reading
+    kMoved,   // finished without a failure; waits for the other ranks and the coordinator
   };
 
   struct Seen {
     Step step = Step::kJoining;
     protocol::Moved own;
     std::optional<MonotonicTime> moving_since;
-    std::optional<protocol::JobProgress> job;  // as the coordinator has told last
-    MonotonicTime job_at{};                    // when it did
+    std::optional<protocol::JobProgress> job;  // as last reported by the coordinator
+    MonotonicTime job_at{};                    // when `job` was received
   };
   Seen seen() const;
 
-  // The same call is made anew.
+  // Resets everything because the same call starts again.
   void restart();
-  // From hooks: what there is to be moved, then each item that is. More than there is does not count.
+  // Called by hooks: first the totals to move, then once for each moved item. Anything beyond the
+  // totals is not counted.
   void start_moving(std::uint64_t items, std::uint64_t bytes);
   void add_item(std::uint64_t bytes);
 
-  // From the supervisor.
-  void follow(protocol::RankMachine::State state, const protocol::Effects& effects);  // a step of the machine
+  // Called by the supervisor.
+  void follow(protocol::RankMachine::State state, const protocol::Effects& effects);  // after each step of the machine
   void take(const protocol::JobProgress& job);
 
  private:

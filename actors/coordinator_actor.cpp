@@ -101,7 +101,7 @@ class Coordinator : public CoordinatorActor::base {
   const int rank_;
   const std::uint64_t life_;
   MachineTable<Machine> machines_;
-  std::map<int, protocol::PeerDown> down_;  // for machines that are made later
+  std::map<int, protocol::PeerDown> down_;  // passed to machines that are made later
   TimerQueue timers_;
 };
 

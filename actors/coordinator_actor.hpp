@@ -1,10 +1,11 @@
-// Decides for the attempts that name this rank as their coordinator.
+// Coordinates the attempts that name this rank as their coordinator.
 //
 //   owns        one CoordinatorMachine per checkpointer, with its deadlines
-//   talks to    the supervisor alone, which carries its messages to the ranks and has its hooks run
+//   talks to    the supervisor only, which sends its messages to the ranks and has its hooks run
 //   states      those of protocol/coordinator_machine.hpp
-//   deadlines   Timer::kPhase of each machine
-//   on death    the supervisor tells all ranks that the attempts coordinated here have failed, and starts another
+//   deadlines   the timers of each machine
+//   on death    the supervisor tells all ranks that the attempts coordinated here have failed, and
+//               starts a new actor
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ namespace cairn {
 using CoordinatorActor = caf::typed_actor<caf::reacts_to<Traced<CoordinatorEvent>>, caf::reacts_to<Traced<CoordinatorNews>>,
                                           caf::reacts_to<Traced<Stop>>, caf::reacts_to<WakeUp>>;
 
-// `life`: 1 for the first coordinator actor of a rank, and one more for each that replaces it.
+// `life` is 1 for a rank's first coordinator actor, and grows by one with each replacement.
 CoordinatorActor spawn_coordinator(caf::actor_system& system, std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer,
                                    const protocol::Identity& world, const RuntimeOptions& options, std::uint64_t life);
 

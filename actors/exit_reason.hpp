@@ -1,4 +1,4 @@
-// How an actor that a handler threw out of says why it died.
+// Carries the text of an exception that ended an actor in the actor's exit reason.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace cairn {
 
-// For `set_exception_handler`: the exception's text travels in the reason of the actor's end.
+// Returns the exit reason that carries the exception's text. For `set_exception_handler`.
 caf::error exit_reason_of(std::exception_ptr& exception);
-// The text in such a reason, or what CAF says about any other.
+// Returns the text in such a reason, or CAF's description of any other reason.
 std::string describe_exit(const caf::error& reason);
 
 }  // namespace cairn

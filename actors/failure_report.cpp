@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kPatience{2};
 constexpr const char* kPrefix = "failure-";
-constexpr const char* kCall = "-call-";  // of one that has no save id yet: in its counter's place
+constexpr const char* kCall = "-call-";  // replaces the counter in the name if the call has no save id
 constexpr const char* kTextName = "report.txt";
 
 struct Report {
@@ -70,7 +70,7 @@ std::string text_of(const Report& report, const std::string& directory) {
   return text;
 }
 
-// Whether this rank was the first.
+// Creates the file and returns true, or returns false if another rank was first.
 bool write_text(const std::string& path, const std::string& text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0 && errno == EEXIST) return false;
@@ -82,7 +82,7 @@ bool write_text(const std::string& path, const std::string& text) {
   return true;
 }
 
-// Whether `name_of` makes such names, and nothing else by chance.
+// Returns whether `name_of` could have made this name.
 bool is_report_name(std::string_view name) {
   constexpr std::string_view prefix = kPrefix;
   if (name.substr(0, prefix.size()) != prefix) return false;
@@ -92,13 +92,13 @@ bool is_report_name(std::string_view name) {
   return is_save_id(rest);
 }
 
-// One that a rank has left in the middle of writing it, too.
+// Also matches the unfinished trace of a rank that was interrupted.
 bool is_trace_name(const std::string& name) {
   return name.rfind("rank-", 0) == 0 &&
          (fs::path(name).extension() == ".trace" || name.find(".trace.unfinished-") != std::string::npos);
 }
 
-// Whether Cairn made the directory, and nobody has put anything else into it.
+// Returns whether Cairn made the directory and it contains no foreign files.
 bool is_report(const fs::directory_entry& entry) {
   if (!is_report_name(entry.path().filename().string()) || entry.symlink_status().type() != fs::file_type::directory) return false;
   for (const auto& file : fs::directory_iterator(entry.path())) {
@@ -108,11 +108,11 @@ bool is_report(const fs::directory_entry& entry) {
   return true;
 }
 
-// Reports in `directory` but for `latest`, the oldest first.
+// Returns the reports in `directory` except `latest`, oldest first.
 std::vector<fs::path> earlier_reports(const fs::path& directory, const fs::path& latest) {
   std::vector<std::pair<fs::file_time_type, fs::path>> found;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    std::error_code failed;  // another job may take reports away meanwhile, or nobody may look into them
+    std::error_code failed;  // another job may have removed the report, or it may be unreadable
     try {
       if (entry.path() == latest || !is_report(entry)) continue;
     } catch (const fs::filesystem_error&) {
@@ -126,7 +126,7 @@ std::vector<fs::path> earlier_reports(const fs::path& directory, const fs::path&
   return paths;
 }
 
-// File by file: what somebody puts into it meanwhile stays.
+// Removes the files one by one, so that foreign files added meanwhile are kept.
 void remove_report(const fs::path& report) {
   std::vector<fs::path> files;
   for (const auto& file : fs::directory_iterator(report)) files.push_back(file.path());
@@ -135,7 +135,7 @@ void remove_report(const fs::path& report) {
   fs::remove(report);
 }
 
-// Takes the oldest reports away, so that with `latest` there are no more than the most.
+// Removes the oldest reports, so that at most kFailureReportsMax remain, including `latest`.
 void make_room_for(const fs::path& latest) {
   const std::vector<fs::path> earlier = earlier_reports(latest.parent_path(), latest);
   for (std::size_t i = 0; i + kFailureReportsMax <= earlier.size(); ++i) remove_report(earlier[i]);
@@ -143,7 +143,7 @@ void make_room_for(const fs::path& latest) {
 
 void write(const Report& report) {
   const fs::path directory = fs::path(report.call.directory) / name_of(report);
-  if (fs::create_directory(directory)) {  // by one rank only: so only one takes others away
+  if (fs::create_directory(directory)) {  // only one rank creates the directory, so only one removes old reports
     try {
       make_room_for(directory);
     } catch (const fs::filesystem_error& error) {
@@ -167,7 +167,7 @@ void write(const Report& report) {
                   (has_traces ? "run: cairn trace " + directory.string() : "see " + text_path));
 }
 
-// Writes on a thread of its own, and waits for it for `kPatience`.
+// Writes on another thread and waits at most `kPatience` for it.
 void write_in_time(const std::shared_ptr<Report>& report) noexcept {
   const auto warn = [&](const std::string& why) {
     write_log(LogLevel::kInfo, report->header.rank,
@@ -225,10 +225,10 @@ void write_failure_report(FailedCall call, const std::string& incarnation, int r
       write_in_time(report);
       try {
         then();
-      } catch (...) {  // nobody can handle what a callback throws
+      } catch (...) {  // nobody can handle an exception of the callback
       }
     }).detach();
-  } catch (const std::exception& error) {  // no report was started
+  } catch (const std::exception& error) {  // the thread could not be started
     write_log(LogLevel::kInfo, rank, std::string("cannot write the report of a failed call: ") + error.what());
     then();
   }

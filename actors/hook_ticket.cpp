@@ -70,7 +70,7 @@ std::uint64_t HookTicket::record(bool ok, std::string_view failure) {
   event.text = failure;
   event.ok = ok;
   const std::uint64_t id = tap_.record(event);
-  tap_.set_cause(id);  // of the report
+  tap_.set_cause(id);  // for the report that follows
   return id;
 }
 

@@ -1,4 +1,5 @@
-// The promise that a hook that was asked for is heard of again, whatever happens to the actors and executors in between.
+// Guarantees that every requested hook is reported back, even if an actor or executor in between
+// dies.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +16,28 @@
 
 namespace cairn {
 
-// The plan, plans or results that a hook was given: it may change or empty them.
+// Moves the plan, plans or results out of a hook's argument, so that the hook may change them.
 template <class T>
 T take(protocol::HookValue& argument) {
   return std::move(*std::get<std::shared_ptr<T>>(argument));
 }
 
-// Posts exactly one HookReport to the supervisor: by `succeed` or `fail`, or, when the last holder drops it, a failure that says
-// so. Not thread-safe: handed from one thread to the next.
+// Posts exactly one HookReport to the supervisor: from `succeed` or `fail`, or a failure when the
+// last holder drops the ticket. Not thread-safe; it is passed from one thread to the next.
 class HookTicket {
  public:
-  // `asker`: whose tracer it takes, and what made it ask. `coordinator`: 0 when the rank's own machine asked, else which life of the
-  // coordinator actor did.
+  // `asker` supplies the tracer and the cause of the hook's trace events. `coordinator` is 0 if the
+  // rank's own machine asked for the hook, otherwise the life of the coordinator actor that did.
   HookTicket(std::shared_ptr<Inbox> supervisor, const Tap& asker, int rank, std::string checkpointer, std::uint64_t coordinator,
              const protocol::RunHook& hook, std::shared_ptr<Injector> injector = nullptr);
   ~HookTicket();
   HookTicket(const HookTicket&) = delete;
   HookTicket& operator=(const HookTicket&) = delete;
 
-  // For the trace: how much data the hook moves.
+  // Sets the amount of data that the hook moves, for the trace.
   void set_bytes(std::uint64_t bytes) { bytes_ = bytes; }
-  // The hook begins: its duration counts from here. Throws what an injector has for it, as if the hook had thrown.
+  // Marks the start of the hook, from which its duration counts. Throws injected faults as if the
+  // hook had thrown them.
   void start();
   void succeed(protocol::HookValue value);
   void fail(std::exception_ptr exception);

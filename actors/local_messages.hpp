@@ -1,4 +1,4 @@
-// The messages between the actors of one rank. They travel as Traced<T>.
+// The messages between the actors of one rank. Most are sent as Traced<T>.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +17,12 @@ namespace cairn {
 class CallContext;
 class HookTicket;
 
-// runtime -> supervisor: the trainer has called.
+// runtime -> supervisor: the trainer has started a call.
 struct StartCall {
   std::shared_ptr<CallContext> context;
 };
 
-// runtime -> supervisor: the caller wants this call to end.
+// runtime -> supervisor: the caller wants to cancel this call.
 struct CancelCall {
   std::string checkpointer;
   protocol::CancelRequested request;
@@ -35,10 +35,11 @@ struct HookRequest {
   std::shared_ptr<HookTicket> ticket;
 };
 
-// whoever ran the hook -> supervisor, which passes it to the machine that asked for it.
+// planner, storage, executor or writer thread -> supervisor: the hook has ended. The supervisor
+// passes this to the machine that asked for the hook.
 struct HookReport {
   std::string checkpointer;
-  std::uint64_t coordinator = 0;  // 0: the rank's own machine; else which life of the coordinator actor
+  std::uint64_t coordinator = 0;  // 0: the rank's own machine; otherwise the life of the coordinator actor
   std::uint64_t counter = 0;
   protocol::HookDone done;
 };
@@ -48,12 +49,12 @@ struct CoordinatorEvent {
   std::string checkpointer;
   protocol::Event event;
 };
-// For every checkpointer at once: PeerDown, PeerUp.
+// supervisor -> coordinator, for all checkpointers: PeerDown or PeerUp.
 struct CoordinatorNews {
   protocol::Event event;
 };
 
-// coordinator -> supervisor: to be sent, to be run.
+// coordinator -> supervisor: send this message; run this hook.
 struct CoordinatorSend {
   std::string checkpointer;
   protocol::Send send;
@@ -63,16 +64,17 @@ struct CoordinatorHook {
   std::uint64_t coordinator = 0;
   protocol::RunHook hook;
 };
-// coordinator -> supervisor: it was cancelled, and everything it had to say is in the mailbox before this.
+// coordinator -> supervisor: the coordinator was cancelled. Its last messages precede this one in
+// the mailbox.
 struct CoordinatorStopped {};
 
-// supervisor -> itself: a message of this checkpointer could not be turned into bytes.
+// supervisor -> itself: a message of this checkpointer could not be encoded.
 struct Unsent {
   std::string checkpointer;
   protocol::PeerDown down;
 };
 
-// Set once the supervisor has ended all calls and stopped its actors.
+// Set after the supervisor has ended all calls and stopped its actors.
 struct StopLatch {
   std::mutex mutex;
   std::condition_variable changed;
@@ -84,19 +86,19 @@ struct StopLatch {
     changed.notify_all();
   }
 };
-// runtime -> supervisor: end all calls as cancelled, then stop.
+// runtime -> supervisor: cancel all calls, then stop.
 struct Stop {
   std::shared_ptr<StopLatch> latch;
 };
-// runtime -> supervisor: stop now, whatever runs.
+// runtime -> supervisor: stop now, even if calls are running.
 struct StopNow {};
 
-// Null: the message is in no trace.
+// Returns null for messages that are not traced.
 inline const char* trace_name_of(const protocol::Message& body) {
   return protocol::is_of_progress(body) ? nullptr : protocol::name_of(body);
 }
 
-// Of a deadline that has passed.
+// Returns the trace name of an expired timer.
 inline const char* trace_name_of(protocol::Timer timer) {
   switch (timer) {
     case protocol::Timer::kAnswer:
@@ -117,7 +119,7 @@ inline const char* trace_name_of(protocol::Timer timer) {
   return "timer: progress";
 }
 
-// An actor -> itself: the next deadline of its TimerQueue.
+// An actor -> itself: the next deadline of its TimerQueue has passed.
 struct WakeUp {};
 
 inline const char* trace_name(const StartCall&) { return "StartCall"; }
@@ -152,7 +154,8 @@ inline std::uint64_t trace_attempt(const CoordinatorStopped&) { return 0; }
 inline std::uint64_t trace_attempt(const Unsent&) { return 0; }
 inline std::uint64_t trace_attempt(const Stop&) { return 0; }
 
-// Of its checkpointer, as in save ids; 0: it is of none, or of all.
+// Returns the key of the message's checkpointer, as in save ids; 0 if it belongs to none, or to
+// all.
 std::uint32_t trace_checkpointer(const StartCall& start);
 std::uint32_t trace_checkpointer(const HookRequest& request);
 inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }

@@ -1,5 +1,6 @@
-// The machines of one actor, by checkpointer. Bounded: a program may make checkpointers and forget them, so beyond `kMachinesKept` one
-// that is idle makes room. What must never happen twice outlives it: attempts go on counting where the largest counter stood.
+// The machines of one actor, by checkpointer. A program may make many checkpointers and forget
+// them, so above `kMachinesKept` machines an idle one is removed for each new one. The largest
+// attempt counter outlives the machines, so that no counter is used twice.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace cairn {
 
 inline constexpr std::size_t kMachinesKept = 256;
 
-// `Entry`: made from a protocol::Identity and the options; `counter_seen()`, and `is_idle()`: nothing is lost with it.
+// `Entry` is constructible from a protocol::Identity and RuntimeOptions. It has `counter_seen()`,
+// and `is_idle()`, which is true if the entry can be removed without loss.
 template <class Entry>
 class MachineTable {
  public:
@@ -25,7 +27,7 @@ class MachineTable {
     const auto found = entries_.find(checkpointer);
     return found == entries_.end() ? nullptr : &found->second;
   }
-  // Not for one that is there.
+  // Requires that `checkpointer` has no entry yet.
   Entry& make(const std::string& checkpointer) {
     if (entries_.size() >= kMachinesKept) {
       const auto idle = std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.is_idle(); });

@@ -1,4 +1,4 @@
-// What the loss of a link is to the state machines.
+// Converts the loss of a link to the event that state machines receive.
 #pragma once
 
 #include <cairn/actors/links/links.hpp>

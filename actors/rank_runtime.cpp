@@ -23,7 +23,8 @@
 namespace cairn {
 namespace {
 
-// Which checkpointers have a call running. Shared with the callbacks of these calls, which may outlive the runtime.
+// The checkpointers that have a running call. Shared with the callbacks of these calls, which may
+// outlive the runtime.
 struct Running {
   std::mutex mutex;
   std::set<std::string> checkpointers;
@@ -42,7 +43,8 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
   if (!is_incarnation(config.incarnation))
     refuse("the incarnation \"" + config.incarnation + "\" does not have 32 lower-case hexadecimal digits");
   if (config.world_size > 1 && links == nullptr) refuse("a world of several ranks needs links");
-  // Whoever needs these is an actor: what it throws is heard of much later, and as a failure of its own.
+  // Only actors use these options, and an actor would report a bad value late and as an unrelated
+  // failure.
   const RuntimeOptions& options = config.options;
   if (options.frame_bytes_max < kFrameBytesMin || options.frame_bytes_max > kFrameBytesLimit)
     refuse("frame_bytes_max " + std::to_string(options.frame_bytes_max) + " is not between " + std::to_string(kFrameBytesMin) +
@@ -53,7 +55,8 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
   if (options.silence.count() <= 0) refuse("silence must be more than 0 ms");
 }
 
-// What the actors add to the time of day, and to each other.
+// Limits durations that the actors add to clock times and to each other, so that the sums do not
+// overflow.
 RankConfig with_bounded_waits(RankConfig config) {
   RuntimeOptions& options = config.options;
   for (auto* const wait :
@@ -71,7 +74,8 @@ void check_call(const Call& call, int world_size, bool has_state = true, bool ha
   if (!has_state) refuse("the call has no state dict");
   if (!has_planner) refuse("the call has no planner");
   if (!has_storage) refuse("the call has no writer or reader");
-  // Where there are others, they must hear of it too: see protocol/call_register.hpp.
+  // In a larger world the other ranks must learn of the bad rank too: see
+  // protocol/call_register.hpp.
   if (world_size == 1 && call.coordinator_rank != 0)
     refuse("the coordinator, rank " + std::to_string(call.coordinator_rank) + ", is not within a world of " +
            std::to_string(world_size) + " ranks");
@@ -90,7 +94,7 @@ class Both final : public Observer {
   const std::shared_ptr<Observer> second_;
 };
 
-// Nobody's training ends because it cannot be watched.
+// A trace that cannot be written does not end the training.
 std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   if (config.trace_directory.empty()) return config.observer;
   std::shared_ptr<Observer> stream;
@@ -130,7 +134,7 @@ struct RankRuntime::Implementation {
         tap(tracer, "runtime"),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 
-  // Null once it was told to stop.
+  // Null after the supervisor was told to stop.
   SupervisorActor current_supervisor() {
     std::lock_guard lock(running->mutex);
     return supervisor;
@@ -142,7 +146,8 @@ struct RankRuntime::Implementation {
     if (context->operation() == protocol::Operation::kAgree)
       tracer->keep_out_of_ring(checkpointer_key(context->call().id.checkpointer));
     const std::uint64_t cause = record_call(*context);
-    // A supervisor that has died lets go of the context at once, and so calls `done`: not under the lock.
+    // A dead supervisor releases the context at once, which calls `done`. So the lock must not be
+    // held here.
     if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}, cause));
     return ticket;
   }
@@ -170,7 +175,7 @@ struct RankRuntime::Implementation {
     report.checkpoint_id = common.checkpoint_id;
     report.operation = protocol::to_string(CallContext::operation_of(call));
     report.id = common.id;
-    // The checkpointer is free again when `done` begins: it may start the next call.
+    // The checkpointer is free again before `done` runs, so that `done` may start the next call.
     auto leave = [shared = running, checkpointer, report = std::move(report), incarnation = config.incarnation, rank = config.rank,
                   world_size = config.world_size, recorded = tracer, done = std::move(done)](Outcome outcome) mutable {
       const bool reports = !report.directory.empty() && !was_only_cancelled(outcome.failures);
@@ -182,7 +187,7 @@ struct RankRuntime::Implementation {
         }
         if (done) done(std::move(ended));
       };
-      // This may be the thread of an actor, which must not wait.
+      // This may be an actor's thread, which must not block.
       if (reports)
         write_failure_report(std::move(report), incarnation, rank, world_size, recorded, std::move(end));
       else
@@ -240,14 +245,14 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
     self.running->stopped = true;
   }
   auto latch = std::make_shared<StopLatch>();
-  // A supervisor that has died drops the message, and so sets the latch as well.
+  // A dead supervisor drops the message, which sets the latch too.
   std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
   caf::anon_send(self.supervisor, self.tap.wrap(Stop{std::move(sent)}));
   std::unique_lock lock(latch->mutex);
   const bool in_time = latch->changed.wait_for(lock, bounded_wait(deadline), [&] { return latch->stopped; });
   lock.unlock();
   if (!in_time) caf::anon_send(self.supervisor, StopNow{});
-  SupervisorActor stopped;  // let go of without the lock: see `start`
+  SupervisorActor stopped;  // released without the lock: see `start`
   std::lock_guard lock_of_it(self.running->mutex);
   std::swap(stopped, self.supervisor);
   return in_time;

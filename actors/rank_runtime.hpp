@@ -1,11 +1,12 @@
-// One rank's actors behind a plain interface: starts a save, a load or an agreement, and reports its outcome once.
+// One rank's actors behind a plain interface. Starts saves, loads and agreements, and reports each
+// outcome once.
 //
 //   RankRuntime ── supervisor ─┬─ planner      runs planner hooks through the executor
 //                              ├─ storage      runs writer and reader hooks through the executor
 //                              ├─ coordinator  decides, on the rank that the attempt names
-//                              └─ links        frames to and from other ranks
+//                              └─ links        sends frames to other ranks and receives theirs
 //
-// No type of CAF or Protobuf appears here. Internal: users see runtime/cairn.hpp.
+// Contains no type of CAF or Protobuf. Internal: users include runtime/cairn.hpp.
 #pragma once
 
 #include <cstdint>
@@ -30,37 +31,45 @@
 
 namespace cairn {
 
-// What all ranks must agree on for one call. `ordinal` counts the calls of one checkpointer on one rank, saves and loads alike.
+// Identifies a call. `ordinal` counts the calls of one checkpointer on one rank, saves and loads
+// together.
 struct CallId {
   std::string checkpointer;
   std::uint64_t ordinal = 0;
 };
 
-// How an attempt ended: the same on every rank that is alive and can be reached.
+// How an attempt ended. The same on every rank that is alive and reachable.
 struct Outcome {
-  FailureMap failures;  // empty: it succeeded
+  FailureMap failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
-  std::string answer{};  // of an agreement that succeeded
+  std::string answer{};  // of a successful agreement
   bool ok() const { return failures.empty(); }
 };
 
-// What a call brings along. The pointers stay valid until `done` was called.
+// The inputs of a call. The pointers must stay valid until `done` is called.
 struct Call {
   CallId id;
   std::string checkpoint_id;
   int coordinator_rank = 0;
-  Digest options_digest{};                 // of every option that all ranks must share
-  std::vector<std::string> stateful_keys;  // this rank's Stateful objects by key; the hooks run in the order of the sorted union
+  Digest options_digest{};                 // over every option that must be equal on all ranks
+  // The keys of this rank's Stateful objects; hooks run in the order of the sorted union of all
+  // ranks' keys.
+  std::vector<std::string> stateful_keys;
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
-  std::optional<Duration> deadline;     // for the outcome; then the call is cancelled, by this rank for all. Not above 0: at once
+  // For the outcome. When it passes, this rank cancels the call on all ranks. 0 or less cancels at
+  // once.
+  std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
-  // Where a report is left if the call fails (failure_report.hpp), unless it was only cancelled; "": nowhere.
+  // Where the report of a failed call is written (failure_report.hpp); "": nowhere. A call that was
+  // only cancelled has no report.
   std::string report_directory;
-  // Is told how far the call is, and asked what to tell the coordinator. May be null: then this rank's part is not known.
+  // Receives the call's progress, and supplies this rank's part for the coordinator. If it is null,
+  // this rank's part is unknown.
   std::shared_ptr<CallProgress> progress;
-  // Runs once on the executor, after all ranks have joined, with the agreed order of keys: the Stateful hooks. May throw.
+  // Runs the Stateful hooks. Called once on the executor after all ranks have joined, with the
+  // agreed order of keys. May throw.
   std::function<void(const std::vector<std::string>& key_order)> begin;
 };
 
@@ -76,36 +85,39 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// A decision that one rank makes and all ranks follow, with two messages per rank. `checkpoint_id` says what is decided, and is
-// the same on all ranks. There is no `begin`, and only the coordinator runs a hook. A trace ring keeps only the failures of
-// agreements.
+// A decision that one rank makes and all ranks follow, with two messages per rank. `checkpoint_id`
+// names the decision and must be the same on all ranks. There is no `begin`, and only the
+// coordinator runs a hook. The trace ring keeps only the failures of agreements.
 struct AgreeCall : Call {
-  std::string text;  // this rank's input; above kAgreementTextMax bytes (messages/codec.hpp) the call fails on all ranks
-  // Returns the answer to all texts, by rank; at most kAgreementAnswerMax bytes. Runs on the coordinator's executor. May throw.
+  std::string text;  // this rank's input; if it exceeds kAgreementTextMax bytes (messages/codec.hpp), the call fails on all ranks
+  // Returns the answer, at most kAgreementAnswerMax bytes, from the texts of all ranks, indexed by
+  // rank. Runs on the coordinator's executor. May throw.
   std::function<std::string(const std::vector<std::string>& brought)> decide;
 };
 
 // A process's actor threads, shared by all its ranks and worlds.
 class ActorSystem {
  public:
-  // `threads`: of the scheduler; brokers have one more. 0: as many as useful here (at least 2, at most 4).
+  // `threads` is the number of scheduler threads; brokers use one more. 0 selects the number of CPU
+  // cores, but at least 2 and at most 4.
   static std::shared_ptr<ActorSystem> create(unsigned threads = 0);
   virtual ~ActorSystem() = default;
 };
 
-// Makes the actor that carries frames between ranks: see actors/links/links.hpp.
+// Makes the actor that carries messages between ranks: see actors/links/links.hpp.
 class LinksFactory;
 
 struct RankConfig {
   int rank = 0;
   int world_size = 1;
   std::string incarnation;   // 32 hexadecimal digits, the same on all ranks
-  bool one_process = false;  // all ranks live in this process: stores that are one process's will do
+  bool one_process = false;  // all ranks live in this process: in-memory stores are allowed
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
-  std::string trace_directory;         // where all events go to, in files; "": nowhere
-  bool trace_contents = false;         // with what state machines are given and decide: check_traces can go through it again
-  std::shared_ptr<Injector> injector;  // faults on purpose; null: none
+  std::string trace_directory;         // directory for files of all events; "": none
+  // Also records the events and decisions of state machines, so that check_traces can replay them.
+  bool trace_contents = false;
+  std::shared_ptr<Injector> injector;  // injected faults; null: none
 };
 
 class RankRuntime {
@@ -115,28 +127,31 @@ class RankRuntime {
   RankRuntime(const RankRuntime&) = delete;
   RankRuntime& operator=(const RankRuntime&) = delete;
 
-  // Starts an attempt; `done` is called exactly once, after the last hook has let go of what `call` points to, on the thread that let
-  // go last: an actor's, the executor's or a writer's.
-  // One attempt per checkpointer at a time; different checkpointers run side by side. Returns the call's ticket. Thread-safe.
+  // Starts an attempt and returns the call's ticket. `done` is called exactly once, after the last
+  // hook has released the objects that `call` points to. It runs on the thread that released them
+  // last: an actor's, the executor's or a writer's. One attempt per checkpointer may run at a time;
+  // attempts of different checkpointers run concurrently. Thread-safe.
   std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
   std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
   std::uint64_t agree(AgreeCall call, std::function<void(Outcome)> done);
 
-  // The caller wants that call to end: on all ranks, with a failure of this one, unless its checkpoint is being published already. Its
-  // `done` is called as ever. Returns at once; nothing happens if the call has ended. Thread-safe.
+  // Cancels a call on all ranks, with a failure of this rank, unless its checkpoint is already
+  // being published. `done` is still called. Returns at once. Does nothing if the call has ended.
+  // Thread-safe.
   void cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why);
 
-  // Ends all attempts as cancelled, stops the actors, closes the links. Returns false if something had not ended by the deadline.
+  // Cancels all attempts, stops the actors and closes the links. Returns false if something had not
+  // ended by the deadline.
   bool shutdown(std::chrono::milliseconds deadline);
 
-  // Puts a line of its own into the trace. `what`: a name, as in ObservedEvent. Thread-safe.
+  // Adds a line to the trace. `what` is a name, as in ObservedEvent. Thread-safe.
   void note(std::string_view what);
 
-  // Writes the ring to a file, as tracing/trace_writer.hpp says.
+  // Writes the ring to a file; see tracing/trace_writer.hpp.
   void write_trace(const std::string& path) const;
-  // The same under the name that such a file has, in a directory that is made if need be.
+  // Writes the ring to a file of the standard name in `directory`, which is created if necessary.
   void write_trace_in(const std::string& directory) const;
-  // Writes the trace ring as text, oldest event first.
+  // Returns the trace ring as text, oldest event first.
   std::string dump_trace() const;
 
  private:

@@ -23,7 +23,7 @@
 namespace cairn {
 namespace {
 
-// One checkpointer.
+// The state of one checkpointer.
 struct Slot {
   Slot(const protocol::Identity& identity, const RuntimeOptions& options) : machine(identity, options) {}
   bool is_idle() const { return context == nullptr; }
@@ -59,7 +59,8 @@ class Supervisor : public SupervisorActor::base {
     if (config_.world_size > 1) {
       links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
       monitor(links_);
-      // Through this link the default coordinator notices when this rank ends, even before its first call.
+      // Opens a link to the default coordinator, so that it notices when this rank ends, even
+      // before its first call.
       if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
     }
     start_planner();
@@ -160,7 +161,7 @@ class Supervisor : public SupervisorActor::base {
     return made;
   }
 
-  // What a machine cannot go on from ends its call, and only that.
+  // An exception from a machine ends its call and no other.
   void step(const std::string& checkpointer, const protocol::Event& event) {
     Slot* const found = slots_.find(checkpointer);
     if (found == nullptr) return;
@@ -225,7 +226,7 @@ class Supervisor : public SupervisorActor::base {
       protocol::Send cancel{coordinator, slot.machine.counter(), protocol::Cancel{slot.context->ticket(), std::move(failure)}};
       if (coordinator >= 0 && coordinator < config_.world_size) send(checkpointer, cancel);
     }
-    slots_.erase(checkpointer);  // `done` is called once the last hook has let go of the call
+    slots_.erase(checkpointer);  // `done` is called after the last hook has released the call
   }
 
   // --- hooks ----------------------------------------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class Supervisor : public SupervisorActor::base {
     auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
     const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
     auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
-    // A child that is gone for good drops the request, and the ticket reports that.
+    // If the child is gone for good, the request is dropped and its ticket reports the failure.
     if (for_planner) {
       if (planner_) caf::anon_send(planner_, std::move(request));
     } else {
@@ -244,7 +245,7 @@ class Supervisor : public SupervisorActor::base {
 
   void run_for_coordinator(const CoordinatorHook& message) {
     Slot* const slot = slots_.find(message.checkpointer);
-    // A rank learns the counter of an agreement only with its outcome.
+    // A rank learns the counter of an agreement only from its outcome.
     const bool is_of_call = slot && (message.hook.hook == protocol::Hook::kDecide || slot->machine.counter() == message.hook.counter);
     const bool runs = is_of_call && slot->context &&
                       slot->machine.state() != protocol::RankMachine::State::kEnding;
@@ -267,7 +268,7 @@ class Supervisor : public SupervisorActor::base {
 
   // --- messages -------------------------------------------------------------------------------------------------------------
 
-  // Messages of a rank to itself pass here too, so that a place means the same on every rank.
+  // Messages of a rank to itself pass here too, so that a fault site means the same on every rank.
   void meet_faults(FaultSite site, const protocol::Message& message) {
     if (!config_.injector) return;
     for (const auto& rule : config_.injector->pass(site, protocol::name_of(message), config_.rank))
@@ -293,7 +294,8 @@ class Supervisor : public SupervisorActor::base {
       auto own = std::make_shared<const std::string>(std::move(encoded.own));
       caf::anon_send(links_, LinkSend{message.to, std::move(own), std::move(encoded.shared)});
     } catch (const Error& error) {
-      // For this call it is as if the other rank could not be reached. Later, so that no machine is stepped within a step.
+      // For this call the other rank counts as unreachable. Posted as a message, so that no machine
+      // is stepped within a step.
       protocol::PeerDown down;
       down.rank = message.to;
       down.reachable = true;
@@ -312,7 +314,7 @@ class Supervisor : public SupervisorActor::base {
     const bool of_every_call =
         std::holds_alternative<protocol::CoordinatorDown>(body) || std::holds_alternative<protocol::Unreadable>(body);
     if (of_every_call) return step_all(protocol::Received{from, counter, body});
-    // Also a rank that has made no call answers how it stands to it.
+    // A rank that has made no call must answer AskStanding too.
     if (std::holds_alternative<protocol::AskStanding>(body)) slot_of(checkpointer);
     step(checkpointer, protocol::Received{from, counter, body});
     stop_if_idle();
@@ -380,7 +382,8 @@ class Supervisor : public SupervisorActor::base {
     }
     const protocol::Attempt& attempt = envelope.attempt;
     const auto* const join = std::get_if<protocol::Join>(&envelope.body);
-    if (join != nullptr && join->operation == protocol::Operation::kAgree)  // this rank may not have called yet
+    // This rank may not have called yet.
+    if (join != nullptr && join->operation == protocol::Operation::kAgree)
       tap_.tracer()->keep_out_of_ring(checkpointer_key(attempt.checkpointer));
     ObservedEvent event;
     if (const char* const name = trace_name_of(envelope.body))
@@ -432,7 +435,7 @@ class Supervisor : public SupervisorActor::base {
     } else if (coordinator_ && message.source == coordinator_.address()) {
       coordinator_ = CoordinatorActor();
       if (may_restart(coordinator_restarts_)) start_coordinator();
-      if (stopping_) coordinator_stopped_ = true;  // otherwise the one in its place says so
+      if (stopping_) coordinator_stopped_ = true;  // otherwise its replacement reports this
       for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");
     }
     stop_if_idle();
@@ -451,7 +454,7 @@ class Supervisor : public SupervisorActor::base {
                                   "the coordinator actor of rank " + std::to_string(config_.rank) + " died");
     protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure)}};
     if (rank == config_.rank)
-      inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // later: no machine is stepped within a step
+      inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // posted: no machine is stepped within a step
     else
       send(checkpointer, message);
   }
@@ -461,7 +464,7 @@ class Supervisor : public SupervisorActor::base {
   void stop(const std::shared_ptr<StopLatch>& latch) {
     latch_ = latch;
     stopping_ = true;
-    // Calls that this rank coordinates end by its coordinator's outcome, as they do on all other ranks.
+    // Calls that this rank coordinates end by the coordinator's outcome, as on all other ranks.
     if (coordinator_)
       caf::anon_send(coordinator_, tap_.wrap(Stop{}));
     else

@@ -1,4 +1,4 @@
-// One rank: its children, its links, and its side of every call.
+// One rank: its child actors, its links, and its side of every call.
 //
 //                    runtime
 //                       | StartCall, CancelCall, Stop
@@ -8,14 +8,16 @@
 //        LinkMessage v        | CoordinatorSend, CoordinatorHook
 //                  coordinator
 //
-//   owns        one RankMachine per checkpointer, with its deadlines; planner, storage, coordinator and links actors
-//   talks to    those, other ranks through links; messages of this rank to itself take no links and are not encoded. LinkDrop
-//               comes from hooks that an injector has chosen
-//   states      running -> stopping (all calls are cancelled, waiting for their last hooks) -> stopped
-//   deadlines   Timer::kAnswer and Timer::kCall of each machine
-//   on death    of a child: the running attempts get a failure, and it is replaced, at most `child_restarts_max` times.
-//               Of the links: as if all other ranks were lost. Its own: the children go along, running calls end as internal
-//               failures
+//   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
+//               coordinator and links actors
+//   talks to    those actors, and other ranks through the links. Messages of this rank to itself
+//               bypass the links and are not encoded. Hooks with an injected fault send LinkDrop
+//   states      running -> stopping (all calls cancelled, waiting for their last hooks) -> stopped
+//   deadlines   the timers of each machine
+//   on death    of a child: the running attempts get a failure, and the child is replaced, at most
+//               `child_restarts_max` times
+//               of the links: as if all other ranks were lost
+//               its own: the children end too, and running calls end as internal failures
 #pragma once
 
 #include <memory>
@@ -32,7 +34,7 @@
 
 namespace cairn {
 
-// The children of a supervisor at this moment: for inspection.
+// The current children of a supervisor, for inspection.
 struct Children {
   PlannerActor planner;
   StorageActor storage;
@@ -48,7 +50,7 @@ using SupervisorActor =
                      caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
                      caf::replies_to<GetChildren>::with<Children>>;
 
-// `links` may be null in a world of one.
+// `links` may be null in a world of one rank.
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
                                  std::shared_ptr<Tracer> tracer);
 

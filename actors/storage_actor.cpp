@@ -14,7 +14,7 @@ namespace {
 using protocol::Hook;
 using protocol::HookValue;
 
-// An empty id is the writer's own business: user-defined ones may need none.
+// An empty id is not validated: user-defined writers may need none.
 template <class Storage>
 void reset(Storage& storage, const std::string& checkpoint_id) {
   if (!checkpoint_id.empty() && !storage.validate_checkpoint_id(checkpoint_id))
@@ -24,7 +24,8 @@ void reset(Storage& storage, const std::string& checkpoint_id) {
   storage.reset(checkpoint_id);
 }
 
-// The ticket is fulfilled when the data has moved. The plan lives until then, and so does the call with its planner.
+// Fulfils the ticket when the data has moved. The plan and the call, with its planner, stay alive
+// until then.
 template <class Result, class Plan, class Convert>
 void report_when_ready(const Future<Result>& future, const HookRequest& request, std::shared_ptr<Plan> plan, Convert convert) {
   if (!future.valid())
@@ -55,7 +56,7 @@ void move_data(HookRequest& request) {
   }
 }
 
-// Does nothing without an outcome: others may still publish what this rank has written.
+// Without an outcome, does nothing: other ranks may still publish the files of this rank.
 void discard_if_told(StorageWriter& writer, const protocol::RunHook& hook) noexcept {
   const auto* const committed = std::get_if<Committed>(&hook.argument);
   if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer.discard(hook.is_coordinator);

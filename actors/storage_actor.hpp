@@ -1,11 +1,13 @@
 // Runs the writer's and the reader's hooks.
 //
 //   owns        nothing
-//   talks to    the supervisor, which asks; the executor of each call, which runs the hooks; the writer's own threads report
-//               the end of an asynchronous `write_data` or `read_data` through the hook's ticket
-//   states      none: hooks are in the executor's hands, one after the other
-//   deadlines   none: whoever asked has one
-//   on death    what it had not passed on yet is reported as failed by its ticket; the supervisor starts another
+//   talks to    the supervisor, which requests hooks; each call's executor, which runs them. The
+//               writer's own threads report the end of an asynchronous `write_data` or `read_data`
+//               through the hook's ticket
+//   states      none: the executor runs hooks one after the other
+//   deadlines   none: the machine that requests a hook has one
+//   on death    the tickets of hooks not yet passed on report failures; the supervisor starts a
+//               new actor
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The deadlines of one actor, of which CAF's clock knows only the next: a deadline that is stopped costs nothing later.
+// The deadlines of one actor. CAF's clock knows only the earliest one, so a stopped timer leaves no
+// message behind.
 #pragma once
 
 #include <map>
@@ -18,13 +19,13 @@ namespace cairn {
 class TimerQueue {
  public:
   using Time = caf::actor_clock::time_point;
-  using Key = std::pair<std::string, protocol::Timer>;  // checkpointer and name
+  using Key = std::pair<std::string, protocol::Timer>;  // checkpointer and timer name
 
-  // Replaces the timer of the same key.
+  // Replaces a timer with the same key.
   void start(Key key, Time when) { deadlines_.insert_or_assign(std::move(key), when); }
   void stop(const Key& key) { deadlines_.erase(key); }
 
-  // Takes out what is due.
+  // Removes and returns the timers that are due.
   std::vector<Key> take_due(Time now) {
     std::vector<Key> due;
     for (auto it = deadlines_.begin(); it != deadlines_.end();) {
@@ -38,7 +39,8 @@ class TimerQueue {
     return due;
   }
 
-  // Sees to it that `self` gets a WakeUp no later than its next deadline. Call it after every change; `woken` on a WakeUp itself.
+  // Schedules a WakeUp for `self` no later than its next deadline. Call it after every change; pass
+  // `woken` when handling a WakeUp.
   template <class Self>
   void arm(Self* self, bool woken = false) {
     if (woken) armed_.reset();

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<ObservedEvent> && std::is_trivially_destructible_v<ObservedEvent>);
 
-constexpr std::size_t kTextShare = 8;  // one part of so many is for texts
+constexpr std::size_t kTextShare = 8;  // this fraction of the ring holds texts
 
 void append_line(std::string& text, const ObservedEvent& event) {
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(event.time.time_since_epoch()).count();
@@ -89,7 +89,7 @@ void Tracer::keep(const ObservedEvent& event) noexcept {
 
 void Tracer::keep_text(std::string_view text, Kept& kept) noexcept {
   if (text.empty() || text.size() > text_capacity_) return;
-  // Not around the end, so that it can be read in one piece.
+  // A text does not wrap around the end of the ring, so that it is contiguous.
   const std::size_t left = text_capacity_ - texts_written_ % text_capacity_;
   if (text.size() > left) texts_written_ += left;
   kept.text_at = texts_written_;

@@ -1,5 +1,5 @@
-// The one wrapper around every message between the actors of a rank: it takes the id of the event of sending along, and records
-// both ends. Messages are plain records; inside a process nothing is serialised.
+// Wraps every message between the actors of a rank. Carries the id of the send event, and records
+// both sending and handling. Messages are plain structs and are not serialised within a process.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,12 @@ namespace cairn {
 template <class T>
 struct Traced {
   T value;
-  std::uint64_t id = 0;     // of the event of sending
+  std::uint64_t id = 0;     // of the send event
   MonotonicTime sent_at{};  // set with `id`
 };
 
-// An address of an actor that may be held anywhere, by hooks that outlive the actor too: once closed, posting does nothing.
+// The address of an actor. Hooks that outlive the actor may hold it: after `close`, `post` does
+// nothing.
 class Inbox {
  public:
   explicit Inbox(caf::actor target) : target_(std::move(target)) {}
@@ -49,13 +50,14 @@ class Inbox {
   caf::actor target_;
 };
 
-// One actor's end of the trace: what it sends and handles is recorded under its name.
+// Records the messages that one actor sends and handles, under the actor's name.
 class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, std::string_view actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` has `trace_name`, `trace_attempt` and `trace_checkpointer` of `const T&`, found by its namespace. One without a
-  // name (null) is not recorded. `cause`: 0 for that of this tap.
+  // A message type `T` has functions `trace_name`, `trace_attempt` and `trace_checkpointer` that
+  // take `const T&` and are found by argument-dependent lookup. A message whose name is null is not
+  // recorded. `cause` 0 means the tap's current cause.
   template <class T>
   Traced<T> wrap(T value, std::uint64_t cause = 0) {
     if (trace_name(value) == nullptr) return Traced<T>{std::move(value)};
@@ -66,7 +68,7 @@ class Tap {
     return Traced<T>{std::move(value), id, now};
   }
 
-  // Runs `handler`; what is sent meanwhile has this message as its cause.
+  // Runs `handler`. Messages sent by `handler` have this message as their cause.
   template <class T, class Handler>
   void handle(const Traced<T>& message, Handler handler) {
     if (trace_name(message.value) == nullptr) return handler();
@@ -75,7 +77,8 @@ class Tap {
     handling.event.ok = true;
   }
 
-  // The same for a message of another rank, recorded as it arrives. `event` says which; its cause is an id in that rank's trace.
+  // As above, for a message of another rank, recorded when it arrives. `event` describes the
+  // message; its cause is an id in that rank's trace.
   template <class Handler>
   void handle_from(const ObservedEvent& event, Handler handler) {
     if (event.name.data() == nullptr) return handler();
@@ -84,7 +87,7 @@ class Tap {
     cause_ = 0;
   }
 
-  // Fills in the actor, and the cause unless it has one.
+  // Fills in the actor and, if the event has no cause, the current cause.
   std::uint64_t record(ObservedEvent event) {
     event.actor = actor_;
     if (event.cause == 0) event.cause = cause_;
@@ -104,11 +107,11 @@ class Tap {
 
   const std::shared_ptr<Tracer>& tracer() const { return tracer_; }
   std::uint64_t cause() const { return cause_; }
-  // What is recorded and sent from now on is because of that event.
+  // Sets the cause of the events recorded and messages sent from now on.
   void set_cause(std::uint64_t cause) { cause_ = cause; }
 
  private:
-  // Records the handled message when the handler has ended, by an exception too.
+  // Records the message when its handler ends, also by an exception.
   struct Handling {
     Tap& tap;
     ObservedEvent event;

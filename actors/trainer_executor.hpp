@@ -1,4 +1,5 @@
-// The seam between actors, which never block, and hooks of planners, writers, readers and Stateful objects, which may do anything.
+// The interface between actors, which never block, and the hooks of planners, writers, readers and
+// Stateful objects, which may block.
 #pragma once
 
 #include <functional>
@@ -8,8 +9,8 @@ namespace cairn {
 class TrainerExecutor {
  public:
   virtual ~TrainerExecutor() = default;
-  // Runs `task` later, after all tasks posted before it, on one thread: the trainer's own while it is blocked in `save` or `load`.
-  // Never runs it inside `post`. Thread-safe. Tasks do not throw.
+  // Runs `task` later, after all tasks posted before it, on one thread: the trainer's own while it
+  // is blocked in `save` or `load`. Never runs it inside `post`. Tasks do not throw. Thread-safe.
   virtual void post(std::function<void()> task) = 0;
 };
 
