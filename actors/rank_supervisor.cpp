@@ -124,7 +124,7 @@ class Supervisor : public SupervisorActor::base {
   }
 
  private:
-  // --- calls ----------------------------------------------------------------------------------------------------------------
+  // --- calls -------------------------------------------------------------------------------------
 
   Failure own_failure(FailureKind kind, ErrorCode code, const std::string& what, Phase phase = Phase::kJoin) const {
     return protocol::make_failure(config_.rank, phase, kind, code, "supervisor", what);
@@ -229,7 +229,7 @@ class Supervisor : public SupervisorActor::base {
     slots_.erase(checkpointer);  // `done` is called after the last hook has released the call
   }
 
-  // --- hooks ----------------------------------------------------------------------------------------------------------------
+  // --- hooks -------------------------------------------------------------------------------------
 
   void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
     auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
@@ -266,7 +266,7 @@ class Supervisor : public SupervisorActor::base {
     stop_if_idle();
   }
 
-  // --- messages -------------------------------------------------------------------------------------------------------------
+  // --- messages ----------------------------------------------------------------------------------
 
   // Messages of a rank to itself pass here too, so that a fault site means the same on every rank.
   void meet_faults(FaultSite site, const protocol::Message& message) {
@@ -331,7 +331,7 @@ class Supervisor : public SupervisorActor::base {
     if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorEvent{checkpointer, std::move(event)}));
   }
 
-  // --- other ranks ----------------------------------------------------------------------------------------------------------
+  // --- other ranks -------------------------------------------------------------------------------
 
   void on_link_up(const LinkUp& up) {
     tap_.record(EventKind::kHandled, "LinkUp", 0, true, up.rank);
@@ -394,7 +394,7 @@ class Supervisor : public SupervisorActor::base {
     tap_.handle_from(event, [&] { deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body); });
   }
 
-  // --- children -------------------------------------------------------------------------------------------------------------
+  // --- children ----------------------------------------------------------------------------------
 
   void start_planner() {
     planner_ = system().spawn(planner_actor, tap_.tracer());
@@ -459,7 +459,7 @@ class Supervisor : public SupervisorActor::base {
       send(checkpointer, message);
   }
 
-  // --- the end --------------------------------------------------------------------------------------------------------------
+  // --- the end -----------------------------------------------------------------------------------
 
   void stop(const std::shared_ptr<StopLatch>& latch) {
     latch_ = latch;

@@ -168,7 +168,7 @@ Moved from_proto(const v1::Moved& message) {
   return {message.items(), message.items_done(), message.bytes(), message.bytes_done()};
 }
 
-// --- bodies to Protobuf -----------------------------------------------------------------------------------------------------
+// --- bodies to Protobuf --------------------------------------------------------------------------
 
 struct Encoder {
   v1::Envelope& envelope;
@@ -289,7 +289,7 @@ struct Encoder {
   }
 };
 
-// --- bodies from Protobuf ---------------------------------------------------------------------------------------------------
+// --- bodies from Protobuf ------------------------------------------------------------------------
 
 Join join_of(const v1::Join& message) {
   Join record;

@@ -19,7 +19,7 @@ namespace cairn::columns {
 // PyTorch's own bound.
 inline constexpr std::size_t kDimsMax = 64;
 
-// --- errors ---------------------------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------
 
 // `what`: what is coded, "save plan".
 [[noreturn]] void fail_encode(const char* what, const std::string& reason);  // kInvalidArgument
@@ -35,12 +35,12 @@ inline void check_decode(bool valid, const char* what, const char* reason) {
 // So that the entries of a column can be counted in an int, as Protobuf does.
 inline constexpr std::size_t kItemsMax = 1u << 26;
 
-// --- whole messages -------------------------------------------------------------------------------------------------------
+// --- whole messages ------------------------------------------------------------------------------
 
 Bytes serialize(const google::protobuf::MessageLite& message, const char* what);
 void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* what);
 
-// --- names and paths ------------------------------------------------------------------------------------------------------
+// --- names and paths -----------------------------------------------------------------------------
 
 void add_name(std::string_view name, v1::Names& message);
 void names_to_proto(const NameTable& names, v1::Names& message);
@@ -89,7 +89,7 @@ void paths_from_proto(const v1::Paths& message, std::size_t names, const char* w
   decoder.finish();
 }
 
-// --- tensor properties ----------------------------------------------------------------------------------------------------
+// --- tensor properties ---------------------------------------------------------------------------
 
 using PropertyMessages = google::protobuf::RepeatedPtrField<v1::TensorProperties>;
 
@@ -108,7 +108,7 @@ class PropertyEncoder {
 
 std::vector<TensorProperties> properties_from_proto(const PropertyMessages& messages, const char* what);
 
-// --- extents --------------------------------------------------------------------------------------------------------------
+// --- extents -------------------------------------------------------------------------------------
 
 // Takes lists of entries off a column.
 class ExtentsReader {

@@ -28,7 +28,7 @@ bool are_plausible(const std::vector<std::string>& transforms) {
   return transforms.size() <= kTransformsMax && std::all_of(transforms.begin(), transforms.end(), is_short);
 }
 
-// --- encoding -------------------------------------------------------------------------------------------------------------
+// --- encoding ------------------------------------------------------------------------------------
 
 class LocationEncoder {
  public:
@@ -152,7 +152,7 @@ void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
   for (const std::string& save_id : commit.retired) message.add_retired(save_id);
 }
 
-// --- decoding -------------------------------------------------------------------------------------------------------------
+// --- decoding ------------------------------------------------------------------------------------
 
 class LocationDecoder {
  public:

@@ -24,7 +24,7 @@ std::array<const Extents*, 5> lists_of(const ReadItem& item) {
 
 }  // namespace
 
-// --- save plans -----------------------------------------------------------------------------------------------------------
+// --- save plans ----------------------------------------------------------------------------------
 
 void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   check_encode(plan.items.size() <= columns::kItemsMax, kSavePlan, "it has too many items");
@@ -133,7 +133,7 @@ SavePlan decode_save_plan(ByteSpan bytes) {
   return from_proto(message);
 }
 
-// --- load plans -----------------------------------------------------------------------------------------------------------
+// --- load plans ----------------------------------------------------------------------------------
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
   check_encode(plan.items.size() <= columns::kItemsMax, kLoadPlan, "it has too many items");
@@ -216,7 +216,7 @@ LoadPlan decode_load_plan(ByteSpan bytes) {
   return from_proto(message);
 }
 
-// --- write results --------------------------------------------------------------------------------------------------------
+// --- write results -------------------------------------------------------------------------------
 
 void to_proto(const WriteResults& results, v1::WriteResults& message) {
   for (const FileResult& file : results.files) {

@@ -42,8 +42,9 @@ void CallRegister::leave(Last& last) {
   last.call = nullptr;
 }
 
-// `from` is the first rank that named another coordinator than the others, or a coordinator that is not a rank. The failures name
-// all ranks whose coordinator is not a rank, or is not that of the lowest rank.
+// `from` is the first rank that named a different coordinator than the others, or a coordinator
+// that is not a rank. The failures name every rank whose coordinator is not a rank, or differs from
+// that of the lowest rank.
 CallRegister::Disagreement CallRegister::disagree(Calls::value_type& call, int from, const Join& join) {
   Disagreement found;
   for (int rank = 0; rank < world_size_; ++rank) {

@@ -1,8 +1,10 @@
-// Checks that all ranks name the same coordinator for a call. Ranks that disagree would wait for each other at different ranks.
-// So every Join also goes to the registrar, which finds the disagreement when the first differing rank calls.
+// Checks that all ranks name the same coordinator for a call. Ranks that disagree would wait at
+// different coordinators until the join deadline. So every rank also sends its Join to the
+// registrar, which detects the disagreement when the first differing rank calls.
 //
-// Two calls are the same if their operation, checkpoint id and ordinal are equal. A Join takes constant time; only a disagreement
-// looks at all ranks, once. Memory is bounded: one call per rank, and the last disagreements, for ranks that call later.
+// Two calls are the same if their operation, checkpoint id and ordinal are equal. Handling a Join
+// takes constant time; only a disagreement scans all ranks, once. Memory is bounded: one call per
+// rank, plus the last disagreements for ranks that call later.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@
 
 namespace cairn::protocol {
 
-// The rank that compares.
+// The rank that compares the Joins of all calls.
 inline constexpr int kRegistrar = 0;
 
 class CallRegister {
@@ -28,9 +30,10 @@ class CallRegister {
 
   struct Disagreement {
     std::shared_ptr<const Ending> ending;
-    std::map<int, std::uint64_t> tickets;  // who has to hear of it now
+    std::map<int, std::uint64_t> tickets;  // the ranks to notify now, with their tickets
   };
-  // Takes down that `from` has called. A disagreement is found once, and again for each rank that makes the same call later.
+  // Records that `from` has called. Returns a disagreement when it is found, and again for each
+  // rank that makes the same call later.
   std::optional<Disagreement> add(int from, const Join& join);
 
  private:
@@ -49,8 +52,8 @@ class CallRegister {
     }
   };
   struct Call {
-    int coordinator_rank = 0;               // the one that all of its callers named
-    int callers = 0;                        // the number of ranks whose last call it is
+    int coordinator_rank = 0;               // named by all callers so far
+    int callers = 0;                        // the number of ranks whose last call this is
     std::shared_ptr<const Ending> ending;   // of a disagreement; null: none so far
   };
   using Calls = std::unordered_map<Key, Call, KeyHash>;
@@ -66,17 +69,18 @@ class CallRegister {
   const unsigned kept_max_;
   Calls calls_;
   std::vector<Last> last_;      // by rank
-  std::deque<Key> disagreed_;   // the oldest first
+  std::deque<Key> disagreed_;   // oldest first
 };
 
-// Of a Join, or of whatever else names a call.
+// Compares anything that has the fields of a Join that identify a call.
 template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
-// Returns `save of "step_1"`, for texts. Cuts a long id in the middle, so that the text after it stays within kFailureTextMax.
+// Returns `save of "step_1"`, for messages. Cuts a long id in the middle, so that the text after it
+// stays within kFailureTextMax.
 std::string describe_call(Operation operation, const std::string& checkpoint_id);
-// "save of "step_1" (its call 3)", for texts.
+// Returns `save of "step_1" (its call 3)`, for messages.
 std::string describe_call(const Join& join);
 
 }  // namespace cairn::protocol

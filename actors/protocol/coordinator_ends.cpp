@@ -1,4 +1,4 @@
-// How attempts end: deadlines, losses, cancellation, outcomes.
+// The end of attempts: deadlines, lost ranks, cancellation, outcomes.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -55,7 +55,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
     return end(std::move(failures), Committed::kNo);
   }
   if (settled_) return end(std::move(failures), *settled_);
-  // A hook of this rank's own: user code that cannot be interrupted.
+  // A hook of this rank is running. It is user code and cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
   failures.emplace(identity_.rank, silent(identity_.rank, std::string(name_of(hook_, operation())) + " had not ended within " +
                                                               in_seconds(waited)));
@@ -72,8 +72,8 @@ void CoordinatorMachine::on(const PeerDown& down) {
       if (gone_.count(down.rank) == 0) fail(down.rank, failure());
       return;
     }
-    if (down.code != ErrorCode::kCorrupt) return;  // what could not be sent was of a call that has ended
-    // What could not be read may have been its Join.
+    if (down.code != ErrorCode::kCorrupt) return;  // a message that could not be sent belonged to an ended call
+    // The unreadable message may have been the rank's Join.
     if (state_ == State::kIdle) {
       down_.insert_or_assign(down.rank, down);
       return;
@@ -86,7 +86,8 @@ void CoordinatorMachine::on(const PeerDown& down) {
   suspects_.erase(down.rank);
   next_joins_.erase(down.rank);
   if (state_ == State::kJoining) {
-    // If it has ended the link, it may have done so in an earlier call, and be back. Found silent, or lost once more, it is lost.
+    // A rank that closed the link may have done so in an earlier call, and may come back. A rank
+    // that was silent, could not be connected to, or is lost a second time, is lost.
     if (down.kind == FailureKind::kLost && !down.unopened && probed_.count(down.rank) == 0) {
       suspects_.insert(down.rank);
       all_probed_ = false;
@@ -98,7 +99,7 @@ void CoordinatorMachine::on(const PeerDown& down) {
   if (!is_attempt()) return;
   const auto asked = asked_.find(down.rank);
   if (asked != asked_.end()) {
-    if (asked->second == 1) return ask_for_end(down.rank);  // the link may have been broken long ago, when this rank was away
+    if (asked->second == 1) return ask_for_end(down.rank);  // the link may have broken long ago, while this rank was away
     asked_.erase(asked);
     return end_settling_if_complete();
   }
@@ -121,7 +122,8 @@ void CoordinatorMachine::on(const Cancelled& cancelled) {
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
 }
 
-// The caller of one rank wants the call to end. The rank stays, and hears the outcome as all others do.
+// Handles a Cancel from a rank's caller. That rank stays in the call and gets the same outcome as
+// the others.
 void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   Failure failure = message.failure;
   failure.rank = from;
@@ -130,10 +132,11 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   const auto member = joins_.find(from);
   if (member == joins_.end() || member->second.ticket != message.ticket || gone_.count(from) != 0)
     return ignore("Cancel of another call");
-  // With the results of all ranks, what happens in the store is beyond recall.
+  // All results are in, so publication may have begun and cannot be undone.
   if (state_ == State::kFinishing || state_ == State::kSettling) return ignore("Cancel of a save that is being published");
   if (failure.code == ErrorCode::kDeadline) {
-    // One text for all ranks of the call: their deadlines pass together, and equal causes are told once.
+    // Uses one text for all ranks of the call: their deadlines expire together, and ranks with
+    // equal causes form one group in the failure map.
     if (awaited_at_cancel_.empty()) awaited_at_cancel_ = awaited();
     failure = make_failure(
         from, failure.phase, failure.kind, failure.code, failure.actor.c_str(),
@@ -151,7 +154,8 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   end_phase_if_complete();
 }
 
-// Of a call that waits for another one to end. Those that have joined it are told now, those that join it later then.
+// Ends a call that waits for the running one to end. Ranks that have joined it are told now; ranks
+// that join it later are told then.
 void CoordinatorMachine::end_next_call(int from, Failure failure) {
   const Join call = next_joins_.at(from);
   FailureMap failures;
@@ -178,9 +182,9 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
       own == failures.end() ? nullptr : own->second.exception);
 }
 
-// `own_exception`: the exception of this rank's own failure; may be null.
+// `own_exception` is the exception of this rank's own failure; may be null.
 void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {
-  // What could not be sent or read has failed this call, and no other.
+  // Failures to send or read a message have failed this call, and must not fail the next.
   refused_.clear();
   for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
   const auto tell = [&](int rank, const Join& join) {
@@ -188,7 +192,8 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
     if (left_.count(rank) != 0 || down_.count(rank) != 0) return;
     send(rank, Outcome{join.ticket, ending, rank == identity_.rank ? own_exception : nullptr});
   };
-  // The own rank's last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on their way.
+  // The own rank is told last: its call may return and its trainer exit, so the other outcomes must
+  // be on their way.
   for (const auto& [rank, join] : joins_)
     if (rank != identity_.rank) tell(rank, join);
   const auto own = joins_.find(identity_.rank);
@@ -220,7 +225,8 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
   restart_joins();
 }
 
-// For those who still speak of this attempt, and for those who have not joined this call yet.
+// Keeps the outcome for ranks that still send messages of this attempt, and for ranks that have not
+// joined this call yet.
 void CoordinatorMachine::remember(const std::shared_ptr<const Ending>& ending) {
   Ended ended{counter_, {}, ending};
   for (const auto& [rank, join] : joins_) ended.tickets.emplace(rank, join.ticket);

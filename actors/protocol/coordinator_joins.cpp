@@ -1,4 +1,4 @@
-// How ranks come to take part in an attempt.
+// How ranks join an attempt.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,8 @@ void CoordinatorMachine::on(const Received& received) {
     if (standing->inquiry >= kProbesFrom) return take_probe_answer(from, received.counter, *standing);
     return append(succession_.receive(from, received.counter, *standing));
   }
-  // Join, Cancel and Withdraw name the call by its ticket; all others belong to the attempt.
+  // Join, Cancel and Withdraw name the call by its ticket. All other messages belong to the
+  // attempt.
   const bool names_call = std::holds_alternative<Join>(received.body) || std::holds_alternative<Cancel>(received.body) ||
                           std::holds_alternative<Withdraw>(received.body);
   if (!names_call) {
@@ -30,7 +31,8 @@ void CoordinatorMachine::on(const Received& received) {
   std::visit([&](const auto& message) { receive(from, message); }, received.body);
 }
 
-// A rank has lost touch with this one, and found it again. In a running attempt it counts as lost, but it is to hear the outcome.
+// Answers a rank that lost its connection to this one and reconnected. In a running attempt the
+// rank counts as lost, but it still gets the outcome.
 void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const Standing& standing) {
   const auto is_known = [&](const std::map<int, Join>& joins) {
     const auto join = joins.find(from);
@@ -44,7 +46,8 @@ void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const St
   }
 }
 
-// To a rank that still speaks of an attempt that has ended, named by its counter or, if that is 0, by the rank's ticket.
+// Sends the outcome to a rank that still refers to an ended attempt, by its counter or, if
+// `counter` is 0, by the rank's ticket.
 bool CoordinatorMachine::send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket) {
   for (const auto& ended : ended_) {
     const auto member = ended.tickets.find(from);
@@ -62,7 +65,7 @@ void CoordinatorMachine::receive(int from, const Join& join) {
     send_outcome_again(from, 0, join.ticket);
     return ignore("Join of a call that has ended");
   }
-  if (join.coordinator_rank != identity_.rank) return;  // it came for the register
+  if (join.coordinator_rank != identity_.rank) return;  // it was sent for the register only
   refused_.erase(from);
   if (answer_missed(from, join)) return;
   if (!is_attempt()) {
@@ -82,14 +85,15 @@ void CoordinatorMachine::receive(int from, const Join& join) {
   const auto member = joins_.find(from);
   if (member != joins_.end() && member->second.ticket >= join.ticket) return ignore("second Join of one call");
   next_joins_.insert_or_assign(from, join);
-  // It has left this attempt, without a word.
+  // The rank has left this attempt without notice.
   left_.insert(from);
   if (!gone_.insert(from).second) return;
   fail(from, failure_of(from, FailureKind::kInternal, ErrorCode::kInternal, "coordinator",
                         "rank " + std::to_string(from) + " started another call before this one had ended"));
 }
 
-// The registrar hears of the calls that others coordinate too. It tells the ranks itself when they name different coordinators.
+// The registrar also gets the Joins of calls that other ranks coordinate. It tells the ranks itself
+// when they name different coordinators.
 bool CoordinatorMachine::find_disagreement(int from, const Join& join) {
   if (identity_.rank != kRegistrar) return false;
   const auto found = register_.add(from, join);
@@ -116,7 +120,7 @@ bool CoordinatorMachine::answer_missed(int from, const Join& join) {
   return false;
 }
 
-// While the ranks join: as if this one had not.
+// Undoes the Join of a rank while the ranks join.
 void CoordinatorMachine::forget_join(int rank) {
   joins_.erase(rank);
   if (!joins_.empty()) return;
@@ -138,7 +142,7 @@ void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
   const auto member = joins_.find(from);
   if (member == joins_.end() || member->second.ticket != withdraw.ticket) return ignore("Withdraw of another call");
   if (!is_attempt()) return forget_join(from);
-  // The attempt has begun meanwhile, with a rank that is not there any more.
+  // The attempt has begun meanwhile, with a rank that has left.
   left_.insert(from);
   if (!gone_.insert(from).second) return;
   fail(from, failure_of(from, FailureKind::kInternal, ErrorCode::kInternal, "coordinator",
@@ -147,7 +151,7 @@ void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
 
 void CoordinatorMachine::join_if_complete() {
   if (joins_.count(identity_.rank) == 0) return;
-  std::size_t lost = down_.size();  // a rank that has joined is not among them
+  std::size_t lost = down_.size();  // never contains a rank that has joined
   for (const auto& [rank, failure] : refused_) lost += down_.count(rank) == 0 ? 1 : 0;
   if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
   stop_joining();
@@ -158,7 +162,8 @@ void CoordinatorMachine::join_if_complete() {
     end(std::move(failures), Committed::kNo);
 }
 
-// A rank that was lost may be back, and about to join this call. What it is sent makes the links try, and it answers.
+// Probes ranks that were lost but may be back and about to join. Sending a message makes the links
+// connect, and a live rank answers.
 bool CoordinatorMachine::probe_lost_ranks() {
   if (suspects_.empty()) return false;
   if (std::exchange(all_probed_, true)) return true;
@@ -172,26 +177,28 @@ bool CoordinatorMachine::probe_lost_ranks() {
   return true;
 }
 
-// Of this call. The answer comes to `take_probe_answer`.
+// Asks about this call. `take_probe_answer` handles the answer.
 void CoordinatorMachine::ask_standing(int rank) {
   const Join& own = own_join();
   send(rank, AskStanding{kProbesFrom + own.ordinal, identity_.rank, own.ordinal, own.operation, own.checkpoint_id});
 }
 
-// A coordinator that was given up: who had to do with the call may have ended it without it.
+// If the others gave up on this coordinator, they may have ended the call without it. This handles
+// their answer.
 void CoordinatorMachine::take_probe_answer(int from, std::uint64_t counter, const Standing& standing) {
   const bool waits = state_ == State::kJoining || state_ == State::kSettling;
   if (!waits || joins_.count(identity_.rank) == 0 || standing.inquiry != kProbesFrom + own_join().ordinal) return;
   const bool knows_nothing = standing.kind == StandingKind::kAbsent || standing.kind == StandingKind::kAttached;
   if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
   if (standing.kind != StandingKind::kEnded) return;
-  // Ranks may count their calls differently. An ended attempt with a counter cannot belong to this call, which has not begun.
+  // Ranks may count their calls differently. An ended attempt with a counter cannot belong to this
+  // call, which has not begun.
   if (state_ == State::kJoining && counter != 0) return ignore("outcome of another call");
   if (state_ == State::kJoining) put_off_other_calls();
   end(standing.ending);
 }
 
-// While the ranks join: some of them may be at the next call already.
+// While the ranks join, some of them may already be at the next call.
 void CoordinatorMachine::put_off_other_calls() {
   const Join own = own_join();
   for (auto join = joins_.begin(); join != joins_.end();) {
@@ -204,7 +211,8 @@ void CoordinatorMachine::put_off_other_calls() {
   }
 }
 
-// Ranks that are not there, and ranks whose call differs from the coordinator's own.
+// Returns the failures of missing ranks, and of ranks whose call differs from the coordinator's
+// own.
 FailureMap CoordinatorMachine::judge_joins() const {
   FailureMap failures(refused_);
   for (const auto& [rank, down] : down_) {
@@ -253,7 +261,7 @@ void CoordinatorMachine::begin() {
   for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
 }
 
-// All texts have come with the Joins: no rank has work left that could fail.
+// All texts have come with the Joins, so no other rank has work left that could fail.
 void CoordinatorMachine::decide() {
   become(State::kDeciding);
   start_timer(options_.phase_deadline);

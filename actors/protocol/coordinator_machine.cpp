@@ -43,7 +43,7 @@ Effects CoordinatorMachine::step(const Event& event) {
   return std::exchange(effects_, {});
 }
 
-// --- local plans ------------------------------------------------------------------------------------------------------------
+// --- local plans ---------------------------------------------------------------------------------
 
 void CoordinatorMachine::receive(int from, const LocalSavePlan& message) {
   if (state_ != State::kLocalPlans || answered_.count(from) != 0 || operation() != Operation::kSave)
@@ -75,7 +75,7 @@ void CoordinatorMachine::receive(int from, const LocalLoadPlan& message) {
   answered(from);
 }
 
-// --- moving data ------------------------------------------------------------------------------------------------------------
+// --- moving data ---------------------------------------------------------------------------------
 
 void CoordinatorMachine::receive(int from, const NeedGlobalPlan& message) {
   if (state_ != State::kMoving || answered_.count(from) != 0 || operation() != Operation::kSave ||
@@ -125,7 +125,8 @@ void CoordinatorMachine::receive(int from, const Cancel& message) {
   const auto member = joins_.find(from);
   if (member == joins_.end() || member->second.ticket != message.ticket) {
     if (has_ended || is_attempt() || member != joins_.end()) return ignore("Cancel of another call");
-    // Its Join never came: it could not be sent. The others would wait in vain, as they would for one that leaves.
+    // Its Join could not be sent, so it never came. Without it the other ranks would wait in vain,
+    // as for a rank that has left.
     if (state_ == State::kJoining) return end(std::move(failures), Committed::kNo);
     refused_.insert_or_assign(from, std::move(failure));
     return;
@@ -136,7 +137,7 @@ void CoordinatorMachine::receive(int from, const Cancel& message) {
   end(std::move(failures), Committed::kNo);
 }
 
-// --- phases -----------------------------------------------------------------------------------------------------------------
+// --- phases --------------------------------------------------------------------------------------
 
 void CoordinatorMachine::answered(int from) {
   answered_.insert(from);
@@ -155,13 +156,13 @@ void CoordinatorMachine::fail(int rank, Failure failure) {
   hurry();
 }
 
-// The attempt has failed: the others may end their phase, but not take all the time they have for it.
+// Shortens the time for the other ranks to end their phase after a failure.
 void CoordinatorMachine::hurry() {
   if (!collects() || failures_.empty() || std::exchange(hurried_, true)) return;
   start_timer(options_.phase_grace);
 }
 
-// Those that do not know yet that it has failed.
+// Tells the ranks that are still in the phase.
 void CoordinatorMachine::tell_to_stop() {
   hurried_ = stopping_ = true;
   start_timer(options_.cancel_grace);
@@ -231,7 +232,7 @@ void CoordinatorMachine::on(const HookDone& done) {
 
   try {
     take_global_plan(std::get<HookValue>(done.result));
-  } catch (const Error& error) {  // plans that contradict themselves
+  } catch (const Error& error) {  // inconsistent plans
     if (error.code() == ErrorCode::kInternal) throw;
     FailureMap failures;
     failures.emplace(identity_.rank,
@@ -303,15 +304,16 @@ void CoordinatorMachine::send_global_plan(int rank) {
 
 void CoordinatorMachine::finish() {
   become(State::kFinishing);
-  // Nobody asks for a plan any more, and publication needs the memory. The plan cache keeps the local plans.
+  // No rank asks for a plan any more, and publication needs the memory. The plan cache keeps the
+  // local plans.
   local_save_plans_.clear();
   global_save_plans_.clear();
   start_timer(options_.phase_deadline);
   run(Hook::kFinish, Phase::kFinish, FinishArguments{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }
 
-// Whether the checkpoint exists. `fenced`: it may be that other ranks have taken this one for lost, and end the attempt, or have
-// ended it: then their outcome is this one's too.
+// Finds out whether the checkpoint exists. `fenced` means that other ranks may have taken this one
+// for lost, and may be ending the attempt or have ended it. Then their outcome is adopted.
 void CoordinatorMachine::settle(bool fenced) {
   become(State::kSettling);
   start_timer(options_.cancel_grace);
@@ -329,7 +331,7 @@ void CoordinatorMachine::end_settling_if_complete() {
   if (state_ == State::kSettling && settled_ && asked_.empty()) end(std::exchange(failures_, {}), *settled_);
 }
 
-// --- small ones -------------------------------------------------------------------------------------------------------------
+// --- helpers -------------------------------------------------------------------------------------
 
 const Join& CoordinatorMachine::own_join() const {
   const auto own = joins_.find(identity_.rank);

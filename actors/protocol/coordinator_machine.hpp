@@ -1,29 +1,37 @@
-// The coordinator's side of the saves, loads and agreements of one checkpointer that this rank coordinates, one after the other.
+// The coordinator's side of the saves, loads and agreements that this rank coordinates for one
+// checkpointer, one call at a time.
 //
-//   idle --first Join--> joining --all joined, agreed--> local plans --all in--> global plan --made--> moving --all in--+
-//                           |                                |                       |                    |            | save
-//                           |                                |                       |                    |            v
-//                           |                                |                       |                    |        finishing --> settling
-//                           |                                |                       |                    |            |   failed   |
-//                           +---- deadline, mismatch --------+---- some failure -----+--------------------+------------+------------+
-//                                                                     |
-//                                                       Outcome to every rank --> idle
+//   idle --first Join--> joining --all joined, agreed--> local plans --all in--> global plan
+//                                                                                     |
+//      +---------------------------------- made --------------------------------------+
+//      v
+//    moving --all in; save--> finishing --hook failed--> settling
+//      |                          |                              |
+//      +-- all in; load           +-- published                  +-- existence known
+//      v                          v                              v
+//      Outcome to every rank --> idle
 //
-// Agreement:  joining --all joined, agreed--> deciding --the answer, or some failure--> Outcome to every rank. The texts of the
-//             ranks come with their Joins.
-// A phase that has begun runs to its end on all ranks: its failures are in the map together. After the first one the others have
-// `phase_grace` for that, then they are told to stop, and those that have not after `cancel_grace` are listed as busy. A rank that is
-// lost, silent or has cancelled counts as having answered. A rank that has delivered its results has done its part: losing it after
-// that fails nothing. When the caller of one rank cancels the call, the others are told to stop without that grace; once publication
-// has begun it is too late.
-// Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe: ranks that have not joined a
-//             second after this rank are asked once whether they are alive, so that the links report those that have ended. While
-//             it waits for ranks, Timer::kWaiting triggers warnings.
-// Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor; a new machine starts idle.
-// Progress:   what a rank says of how far it is changes nothing but what the ranks are told of it.
-// It also ends the calls whose coordinator this rank succeeds, beside its own: see succession.hpp.
-// Duplicates, late messages and messages of other attempts are ignored, with a Note; who still speaks of an attempt that has ended is
-// sent its Outcome again.
+// A failure in any state, a missed deadline or a mismatch of the calls also leads to the Outcome.
+// Agreement:  joining --all joined, agreed--> deciding --answer or failure--> Outcome to every
+//             rank. The ranks' texts come with their Joins.
+// Failures:   a phase that has begun runs to its end on all ranks, so that all of its failures are
+//             in the map. After the first failure the other ranks have `phase_grace` to end the
+//             phase. Then they are told to stop. Ranks that have not stopped after `cancel_grace`
+//             are reported as busy. A rank that is lost, is silent or has cancelled counts as
+//             having answered. Losing a rank after it has delivered its results is not a failure.
+//             When a rank's caller cancels the call, the others are told to stop without
+//             `phase_grace`; once publication has begun, it is too late to cancel.
+// Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe:
+//             ranks that have not joined a second after this rank are asked once whether they are
+//             alive, so that the links report those that have ended. While the machine waits for
+//             ranks, Timer::kWaiting triggers warnings.
+// Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
+//             machine starts idle.
+// Progress:   the ranks' progress reports affect nothing but the progress that ranks are told.
+// Succession: the machine also ends calls of other coordinators that this rank succeeds, in
+//             parallel with its own calls: see succession.hpp.
+// Duplicates, late messages and messages of other attempts are ignored, with a Note. A rank that
+// sends a message of an ended attempt gets its Outcome again.
 #pragma once
 
 #include <cstdint>
@@ -57,24 +65,25 @@ class CoordinatorMachine {
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle && succession_.is_idle(); }
   std::uint64_t counter() const { return counter_; }            // of the running attempt, 0 if there is none
-  std::uint64_t counter_seen() const { return counter_seen_; }  // the largest that this machine knows of
+  std::uint64_t counter_seen() const { return counter_seen_; }  // the largest counter that this machine knows of
 
  private:
-  // What is kept of one rank between attempts.
+  // State kept about one rank between attempts.
   struct Kept {
     PlanCache local_plans;
-    DigestSet global_plans;          // that the rank was sent
+    DigestSet global_plans;          // plans that were sent to the rank
     std::uint64_t ended_ticket = 0;  // calls up to this one have ended
   };
   struct Ended {
-    std::uint64_t counter = 0;             // 0: it failed while the ranks joined
-    std::map<int, std::uint64_t> tickets;  // of the members
+    std::uint64_t counter = 0;             // 0: the call failed while the ranks joined
+    std::map<int, std::uint64_t> tickets;  // of the members, by rank
     std::shared_ptr<const Ending> ending;
   };
 
-  // A call that failed before all ranks had joined it. Who joins it later hears the same.
+  // A call that failed before all ranks had joined it. A rank that joins it later gets the same
+  // outcome.
   struct Missed {
-    Join join;  // of one of those who were there
+    Join join;  // of a rank that had joined
     std::set<std::uint64_t> ordinals;
     std::set<int> absent;
     std::shared_ptr<const Ending> ending;
@@ -164,7 +173,8 @@ class CoordinatorMachine {
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
-  bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }  // all wait for a hook of this rank
+  // All ranks wait for a hook of this rank.
+  bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
 
@@ -172,19 +182,19 @@ class CoordinatorMachine {
   const RuntimeOptions options_;
   Effects effects_;
 
-  // Of the running attempt.
+  // State of the running attempt.
   State state_ = State::kIdle;
   std::uint64_t counter_ = 0;
   std::map<int, Join> joins_;
   FailureMap failures_;
   std::set<int> answered_;                                         // in the running phase
   std::set<int> gone_;                                             // members that no longer take part
-  std::set<int> left_;                                             // those of them that ended the call by themselves
+  std::set<int> left_;                                             // members that ended the call on their own
   WaitNotices notices_;                                            // about the wait for ranks
   Duration wait_limit_{0};
-  bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running, or is over
-  bool stopping_ = false;                                          // it is over: the others were told to stop
-  std::string awaited_at_cancel_;                                  // whom the call waited for at the first Cancel by a deadline
+  bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
+  bool stopping_ = false;                                          // `phase_grace` is over: the others were told to stop
+  std::string awaited_at_cancel_;                                  // the ranks awaited at the first Cancel by a deadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
@@ -194,24 +204,24 @@ class CoordinatorMachine {
   std::vector<WriteResults> results_;
   std::vector<Progress> progress_;    // by rank, the latest
   ProgressSums sums_;
-  std::map<int, int> asked_;          // ranks that may know how the attempt has ended, and how often they were asked
-  std::optional<Committed> settled_;  // what the own writer says of the checkpoint
+  std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
+  std::optional<Committed> settled_;  // this rank's writer's answer on whether the checkpoint exists
   Hook hook_ = Hook::kFinish;
   std::uint64_t outstanding_ = 0;
 
-  // Across attempts.
+  // State across attempts.
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
-  std::map<int, Join> next_joins_;  // that arrived while an attempt was running
-  std::map<int, Failure> refused_;  // ranks that cannot make the call that the others make
+  std::map<int, Join> next_joins_;  // joins that arrived during an attempt
+  std::map<int, Failure> refused_;  // ranks that cannot make the call of the others
   std::map<int, PeerDown> down_;    // ranks without a connection
-  std::set<int> suspects_;          // of these, those of whom it is not certain: they may be back
+  std::set<int> suspects_;          // ranks in `down_` that may have come back
   bool all_probed_ = false;         // each suspect is in `probed_`
-  std::set<int> probed_;            // that were sent something while the ranks join, to see whether they are
+  std::set<int> probed_;            // ranks that were asked, during joining, whether they are alive
   std::map<int, Kept> kept_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
-  CallRegister register_;  // of the registrar only
+  CallRegister register_;  // used on the registrar only
   Succession succession_;
 };
 

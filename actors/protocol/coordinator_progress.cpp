@@ -1,4 +1,4 @@
-// How far the ranks are, for people to see.
+// The progress of the ranks, for display only.
 #include <limits>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
@@ -7,7 +7,8 @@
 namespace cairn::protocol {
 namespace {
 
-// Of the part of a rank that has not ended its phase. Who does not know its part yet has nothing done.
+// Returns the fraction done by a rank that has not ended its phase; 0 if the rank does not know its
+// total yet.
 double part_done(const Moved& moved) {
   if (moved.bytes != 0) return static_cast<double>(moved.bytes_done) / static_cast<double>(moved.bytes);
   return moved.items == 0 ? 0 : static_cast<double>(moved.items_done) / static_cast<double>(moved.items);
@@ -48,7 +49,7 @@ void ProgressSums::set(int rank, const Moved& moved, bool has_ended) {
 
 Moved ProgressSums::sum() const { return {items_.shown(), items_done_.shown(), bytes_.shown(), bytes_done_.shown()}; }
 
-// Numbers come in order over a link; what is repeated or late is not answered.
+// Progress numbers arrive in order over a link. Repeated and late ones are not answered.
 void CoordinatorMachine::receive(int from, const Progress& progress) {
   Progress& latest = progress_[static_cast<std::size_t>(from)];
   if (progress.number <= latest.number) return ignore("Progress that is out of date");
@@ -62,7 +63,7 @@ void CoordinatorMachine::receive(int from, const Progress& progress) {
 // Call it after every change of a rank's progress, or of whether the rank has ended the phase.
 void CoordinatorMachine::count_progress(int rank) {
   Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
-  // A rank that has ended its part may have reported less before that.
+  // A rank that has ended its part may have last reported less.
   const bool has_ended = collects() && answered_.count(rank) != 0;
   const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
   if (data_moved || (state_ == State::kMoving && has_ended && failures_.count(rank) == 0)) {

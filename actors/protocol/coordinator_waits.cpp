@@ -1,4 +1,4 @@
-// What the coordinator does while it waits for ranks: it asks silent ranks whether they are alive, and logs warnings.
+// What the coordinator does while it waits for ranks: probes absent ranks and logs warnings.
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
@@ -7,7 +7,7 @@
 namespace cairn::protocol {
 namespace {
 
-// Ranks rarely call at the same moment. Ranks that are later than this are asked.
+// Ranks rarely call at the same moment. Ranks that have not joined after this long are probed.
 constexpr Duration kAskAfter = std::chrono::seconds(1);
 
 }  // namespace
@@ -25,7 +25,7 @@ void CoordinatorMachine::warn_of_waiting() {
   const Duration waited = notices_.next();
   notices_.is_due(waited);
   effects_.emplace_back(StartTimer{Timer::kWaiting, notices_.next() - waited});
-  // Do not warn of a phase that no rank has ended: it is just long.
+  // Do not warn of a phase that no rank has ended: the phase is just long.
   const std::vector<int> missing = missing_ranks();
   if (missing.empty() || (collects() && missing.size() == joins_.size())) return;
   effects_.emplace_back(Warn{"waiting for " + name_ranks(missing) + " to " +
@@ -43,14 +43,15 @@ std::vector<int> CoordinatorMachine::missing_ranks() const {
   return missing;
 }
 
-// Returns the same as a text.
+// Returns a text that names them.
 std::string CoordinatorMachine::awaited() const {
   if (decides()) return std::string("its own ") + name_of(hook_, operation());
   return name_ranks(missing_ranks()) +
          (state_ == State::kJoining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
 }
 
-// Links are made at the first message. Without a link nothing reports the end of a rank, so absent ranks are sent a message.
+// Links are opened by the first message. Without a link nothing reports that a rank has ended, so
+// absent ranks are sent a message.
 void CoordinatorMachine::ask_later() {
   if (joins_.size() < static_cast<std::size_t>(identity_.world_size)) effects_.emplace_back(StartTimer{Timer::kProbe, kAskAfter});
 }

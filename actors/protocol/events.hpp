@@ -1,5 +1,6 @@
-// What the state machines take and give: `effects step(event)`. Plain records without clock, I/O, threads or actors. Whoever drives
-// a machine performs its effects in order and feeds back what happens.
+// The inputs and outputs of the state machines: `effects step(event)`. All are plain structs
+// without clock, I/O, threads or actors. The driver of a machine performs its effects in order and
+// feeds the results back as events.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,10 @@
 
 namespace cairn::protocol {
 
-// --- hooks ----------------------------------------------------------------------------------------------------------------
+// --- hooks ---------------------------------------------------------------------------------------
 
-// The user's code that one attempt runs on one rank, one after the other. docs/protocol.md has the order.
+// The user code that an attempt runs on one rank, one hook at a time. docs/protocol.md has the
+// order.
 enum class Hook : std::uint8_t {
   kReset = 1,
   kBegin,
@@ -35,16 +37,18 @@ enum class Hook : std::uint8_t {
   kMoveData,
   kFinish,
   kAskCommitted,
-  kAbandon,  // after a failure: stops writing; with the outcome, also removes what was written
-  kRelease,  // last: all earlier hooks have ended; with the outcome of a failed save, also removes what was written
+  kAbandon,  // after a failure: stops writing; if the outcome is known, also removes this rank's files
+  kRelease,  // last, after all other hooks; if the outcome of a failed save is known, also removes this rank's files
   kDecide,   // the only hook of an agreement
 };
-// DCP's word for it: "set_up_planner". Loads have some of their own: "set_up_storage_reader", "read_data".
+// Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
+// "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Who runs it and reports its failure: "planner" or "storage".
+// Returns the actor that runs the hook and reports its failure: "planner" or "storage".
 const char* actor_of(Hook hook) noexcept;
 
-// The texts of an agreement. kDecide gets one text per rank, by rank, and returns one text, the answer.
+// The texts of an agreement. kDecide takes one text per rank, in rank order, and returns one text,
+// the answer.
 struct AgreementTexts {
   std::vector<std::string> texts;
 };
@@ -54,7 +58,8 @@ struct FinishArguments {
   std::shared_ptr<std::vector<WriteResults>> results;  // by rank
 };
 
-// What a hook takes and returns. Plans are handed on: after a step only the receiver holds them, and it may change or empty them.
+// The argument or result of a hook. Plans are moved: after a step only the receiver holds them, and
+// may change or empty them.
 using HookValue = std::variant<std::monostate,                          //
                                std::vector<std::string>,                // to kBegin: the order of keys
                                std::string,                             // from kReadMetadata: the save id it names
@@ -68,15 +73,15 @@ using HookValue = std::variant<std::monostate,                          //
                                Committed,        // from kAskCommitted; to kAbandon and kRelease: the outcome
                                AgreementTexts>;
 
-// --- effects --------------------------------------------------------------------------------------------------------------
+// --- effects -------------------------------------------------------------------------------------
 
 struct Send {
   int to = 0;
-  std::uint64_t counter = 0;  // of the attempt; 0 before it has one
+  std::uint64_t counter = 0;  // of the attempt; 0 before it has begun
   Message body;
 };
 
-// Ends in exactly one HookDone with the same sequence number.
+// Runs a hook. Exactly one HookDone with the same sequence number follows.
 struct RunHook {
   Hook hook = Hook::kReset;
   Operation operation = Operation::kSave;
@@ -89,18 +94,18 @@ struct RunHook {
 };
 
 enum class Timer : std::uint8_t {
-  kAnswer = 1,  // rank: the coordinator's next message, or its successor's
-  kPhase,       // coordinator: the ranks' answers
-  kProbe,       // coordinator: a sign of life of ranks that have not joined, or were lost before the call
-  kSuccession,  // coordinator's machine of the rank that succeeds another: the ranks' answers, and the store's
-  kCall,        // rank: the deadline that its caller has set
-  kProgress,    // rank: it is time to say how far it is; no deadline
-  kWaiting,     // coordinator: it is time to log the missing ranks; no deadline
+  kAnswer = 1,  // rank: next message of the coordinator or its successor
+  kPhase,       // coordinator: answers of the ranks
+  kProbe,       // coordinator: answers of ranks that have not joined, or were lost before the call
+  kSuccession,  // coordinator machine of a successor: answers of the ranks, then of the store
+  kCall,        // rank: the deadline set by its caller
+  kProgress,    // rank: report progress; not a deadline
+  kWaiting,     // coordinator: log the missing ranks; not a deadline
 };
-// Whether it is the coordinator's machine that started it; otherwise the rank's.
+// Returns whether the coordinator's machine uses the timer. Otherwise the rank's machine does.
 bool is_of_coordinator(Timer timer) noexcept;
 
-// Replaces the timer of the same name.
+// Replaces a timer with the same name.
 struct StartTimer {
   Timer timer = Timer::kAnswer;
   Duration after{0};
@@ -109,20 +114,20 @@ struct StopTimer {
   Timer timer = Timer::kAnswer;
 };
 
-// The rank's call has ended, and no hook runs any more.
+// The rank's call has ended, and no hook is running.
 struct Finished {
   FailureMap failures;
   Committed committed = Committed::kNo;
   std::string save_id;
-  std::string answer{};  // of an agreement that succeeded
+  std::string answer{};  // of a successful agreement
 };
 
-// How far all ranks are, for whoever wants to see it. Only while the call runs.
+// The progress of all ranks, for display. Only while the call runs.
 struct ProgressTold {
   JobProgress job;
 };
 
-// For traces: a change of state, or a message that was ignored. Texts live for ever.
+// For traces: a state change, or why a message was ignored. Texts live forever.
 struct Note {
   const char* what = "";
   bool ok = true;
@@ -133,15 +138,16 @@ struct Warn {
   std::string what;
 };
 
-// A failure that nobody threw. Its text is cut as it will be when it travels, so that all ranks hold the same map.
+// Makes a failure without an exception. Cuts its text as encoding would, so that all ranks hold the
+// same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
 using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, ProgressTold, Note, Warn>;
 using Effects = std::vector<Effect>;
 
-// --- events ---------------------------------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
-// The trainer has called.
+// The trainer has started a call.
 struct CallStarted {
   std::uint64_t ticket = 0;
   std::uint64_t ordinal = 0;
@@ -150,13 +156,13 @@ struct CallStarted {
   int coordinator_rank = 0;
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
-  std::optional<Duration> deadline;  // for the outcome, as the caller has set it; negative: passed already
-  std::string text{};                // of an agreement: this rank's input
+  std::optional<Duration> deadline;  // for the outcome, set by the caller; negative: already passed
+  std::string text{};                // this rank's input to an agreement
 };
-// The caller wants the running call to end, on all ranks.
+// The caller cancels the running call on all ranks.
 struct CancelRequested {
   std::uint64_t ticket = 0;
-  std::string why;  // in the caller's words; may be empty
+  std::string why;  // the caller's reason; may be empty
 };
 // A message of this world and this checkpointer.
 struct Received {
@@ -171,25 +177,26 @@ struct HookDone {
 struct TimerFired {
   Timer timer = Timer::kAnswer;
 };
-// In place of TimerFired, of Timer::kProgress: how much of its own part the rank has moved.
+// Sent instead of TimerFired for Timer::kProgress: how much of its own part the rank has moved.
 struct ProgressDue {
   Moved moved{};
 };
-// No message of this rank arrives any more before its next PeerUp, or one could not be read or sent.
+// No message of `rank` arrives before its next PeerUp; or, if `reachable`, one message to or from
+// it could not be sent or read.
 struct PeerDown {
   int rank = 0;
-  bool reachable = false;  // the connection itself still works: the rank is to hear how the attempt ended
+  bool reachable = false;  // the connection still works: the rank must be told how the attempt ended
   bool unopened = false;   // no connection could be made: an immediate retry would be useless
   FailureKind kind = FailureKind::kLost;
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;
 };
-// The failure that it is for the attempts that run, in the words in which all ranks hear it.
+// Returns the failure that this is for a running attempt, with the text that all ranks get.
 Failure failure_of(const PeerDown& down, Phase phase);
 struct PeerUp {
   int rank = 0;
 };
-// One of the actors that run this rank's hooks has died and was replaced.
+// A planner or storage actor of this rank has died.
 struct ActorDied {
   std::string actor;
   std::string why;
@@ -202,16 +209,16 @@ struct Cancelled {
 using Event =
     std::variant<CallStarted, CancelRequested, Received, HookDone, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied, Cancelled>;
 
-// "1.5 s", for texts.
+// Formats a duration for texts, such as "1.5 s".
 std::string in_seconds(Duration duration);
 
-// Who a machine is.
+// Identifies a machine.
 struct Identity {
   int rank = 0;
   int world_size = 1;
   std::string incarnation;
   std::string checkpointer;
-  std::uint64_t counter_floor = 0;  // attempts up to this one may have been made by a machine before this one
+  std::uint64_t counter_floor = 0;  // attempts up to this counter may have been made by an earlier machine
 };
 
 }  // namespace cairn::protocol

@@ -8,7 +8,7 @@
 namespace cairn::protocol {
 namespace {
 
-// PyTorch's own bound.
+// PyTorch's limit.
 constexpr std::size_t kDimsMax = 64;
 
 [[noreturn]] void refuse(const char* hook, std::size_t item, const char* what) {

@@ -1,12 +1,14 @@
-// Whether a plan makes sense by itself: names that are there, dimensions that agree. User-defined planners and writers make plans,
-// and what they got wrong is to be their failure, not one of whoever works with the plan later.
+// Checks that a plan is consistent: names that exist, dimensions that agree. User-defined planners
+// and writers make plans. Their mistakes must be reported as their own failures, not as failures of
+// code that uses the plan later.
 #pragma once
 
 #include <cairn/planning/plan.hpp>
 
 namespace cairn::protocol {
 
-// Throws kInvalidArgument, saying which item is wrong in what. `hook`: who returned the plan.
+// Throws kInvalidArgument that names the bad item and the reason. `hook` is the hook that returned
+// the plan.
 void check_plan(const SavePlan& plan, const char* hook);
 void check_plan(const LoadPlan& plan, const char* hook);
 

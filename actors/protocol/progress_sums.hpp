@@ -1,4 +1,5 @@
-// The summed progress of all ranks of an attempt, updated with each report, so that an answer to one rank does not cost O(ranks).
+// The total progress of all ranks of an attempt. Updated incrementally, so that an answer to one
+// rank does not cost O(ranks).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ class ProgressSums {
   Moved sum() const;
   int ranks_done() const { return static_cast<int>(parts_.size() - behind_.size()); }
   const Moved& of(int rank) const { return parts_[static_cast<std::size_t>(rank)].moved; }
-  // Returns the rank with the smallest part done among those that have not ended the phase; on a tie the lowest; -1 if there is
-  // none.
+  // Returns the rank with the smallest fraction done among those that have not ended the phase; on
+  // a tie the lowest rank; -1 if there is none.
   int slowest_rank() const { return behind_.empty() ? -1 : behind_.begin()->second; }
 
  private:
@@ -30,7 +31,7 @@ class ProgressSums {
     Moved moved;
     bool has_ended = false;
   };
-  // A sum of 64-bit numbers of up to 2^64 ranks.
+  // A 128-bit sum of 64-bit numbers.
   struct Sum {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
@@ -41,7 +42,7 @@ class ProgressSums {
   };
 
   std::vector<Part> parts_;                // by rank
-  std::set<std::pair<double, int>> behind_;  // part done and rank of those that have not ended the phase
+  std::set<std::pair<double, int>> behind_;  // fraction done and rank, of the ranks that have not ended the phase
   Sum items_;
   Sum items_done_;
   Sum bytes_;

@@ -1,4 +1,4 @@
-// A call that its own caller ends, by a word or by a deadline.
+// A call that its own caller cancels, explicitly or by a deadline.
 #include <algorithm>
 
 #include <cairn/actors/protocol/rank_machine.hpp>
@@ -25,15 +25,16 @@ void RankMachine::pass_deadline() {
                                         self + " waited for " + awaited);
 }
 
-// The rank stops what can be stopped, and reports as after a failure of its own. The coordinator hears of it at once, since hooks of
-// other ranks may be long, and tells all ranks the same outcome: a success, if the cancellation came too late.
+// Stops what can be stopped, and reports as after a failure of this rank. The coordinator is told
+// at once, since hooks of other ranks may run long. It sends all ranks the same outcome, which is a
+// success if the cancellation came too late.
 void RankMachine::cancel_call(ErrorCode code, const std::string& why) {
   if (!runs()) return ignore("cancellation of a call that has ended");
   if (own_failure_ || stopping_) return ignore("cancellation of a call that has failed");
   Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, code, "trainer", why);
   if (!has_coordinator()) return end_alone(std::move(failure), Committed::kNo);
   if (!lost_) send(Cancel{call_.ticket, failure, true});
-  if (state_ == State::kReported) return;  // its part is done: only the coordinator knows whether the others' are
+  if (state_ == State::kReported) return;  // its part is done: only the coordinator knows about the other ranks
   own_failure_ = failure;
   stop_writing();
   if (state_ == State::kPlanned)

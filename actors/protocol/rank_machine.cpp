@@ -10,7 +10,8 @@
 namespace cairn::protocol {
 namespace {
 
-// Returns whether both failures are the same event on one rank. Their texts may have been cut at different lengths.
+// Returns whether both failures are the same event on one rank. Their texts may have been cut to
+// different lengths.
 bool is_same_event(const Failure& a, const Failure& b) {
   return a.rank == b.rank && a.phase == b.phase && a.kind == b.kind && a.code == b.code && a.actor == b.actor &&
          a.trace_position == b.trace_position;
@@ -47,7 +48,7 @@ Effects RankMachine::step(const Event& event) {
   return std::exchange(effects_, {});
 }
 
-// --- the call and its messages ----------------------------------------------------------------------------------------------
+// --- the call and its messages -------------------------------------------------------------------
 
 void RankMachine::on(const CallStarted& call) {
   check_invariant(state_ == State::kIdle, "a call started while another call of the same checkpointer was running");
@@ -93,7 +94,7 @@ void RankMachine::join() {
   if (call_.coordinator_rank != kRegistrar) effects_.emplace_back(Send{kRegistrar, 0, join});
   if (!has_coordinator()) return;
   send(std::move(join));
-  if (own_failure_) send(Cancel{call_.ticket, *own_failure_, true});  // cancelled before the Join got there
+  if (own_failure_) send(Cancel{call_.ticket, *own_failure_, true});  // cancelled before the Join was delivered
 }
 
 void RankMachine::on(const Received& received) {
@@ -103,12 +104,13 @@ void RankMachine::on(const Received& received) {
   if (const auto* other = std::get_if<FollowOther>(&received.body)) return receive(received.from, *other);
   if (!is_heard(received)) return ignore("message of a rank that this call does not listen to");
   if (received.from != call_.coordinator_rank && !lost_) {
-    withdraw();  // the registrar has found that the ranks do not agree on the coordinator
+    withdraw();  // the registrar has found that the ranks disagree on the coordinator
     return end(std::get<Outcome>(received.body));
   }
-  if (lost_ && std::holds_alternative<CoordinatorDown>(received.body)) return turn_to_next();  // its actor died there too
-  if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();          // it has heard the second Join
-  // Begin and Outcome name the call by its ticket, CoordinatorDown and Unreadable concern every call; all others belong to the attempt.
+  if (lost_ && std::holds_alternative<CoordinatorDown>(received.body)) return turn_to_next();  // its actor died as well
+  if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();          // it got the second Join
+  // Begin and Outcome name the call by its ticket. CoordinatorDown and Unreadable concern every
+  // call. All other messages belong to the attempt.
   const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
                           std::holds_alternative<CoordinatorDown>(received.body) ||
                           std::holds_alternative<Unreadable>(received.body);
@@ -174,12 +176,14 @@ void RankMachine::receive(const GlobalLoadPlan& message) {
 void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 
 void RankMachine::receive(const CoordinatorDown& down) {
-  // Nothing has begun: another actor has taken its place, or will say the same.
+  // The call has not begun. A new coordinator actor has replaced the dead one, or will be reported
+  // dead too.
   if (state_ == State::kJoining && ++turns_ <= kTurnsMax) return join();
   lose_coordinator(down.failure);
 }
 
-// Which call the message was of is not known there, so that of an attempt is reported by the coordinator, in the attempt's outcome.
+// The sender cannot tell which call the message belonged to. If it belonged to an attempt, the
+// coordinator reports it in the attempt's outcome.
 void RankMachine::receive(const Unreadable& unreadable) {
   if (state_ != State::kJoining) return ignore("a message of an attempt was unreadable: its outcome follows");
   withdraw();
@@ -192,7 +196,7 @@ void RankMachine::withdraw() {
   if (has_coordinator()) send(Withdraw{call_.ticket});
 }
 
-// Hooks that run go on to their end; of those, only a writer's I/O can be stopped.
+// Running hooks run to their end; only a writer's I/O can be stopped.
 void RankMachine::receive(const StopPhase&) {
   if (state_ != State::kPreparing && state_ != State::kPlanned && state_ != State::kMoving) return ignore("StopPhase out of turn");
   if (outcome_ || std::exchange(stopping_, true)) return ignore("second StopPhase");
@@ -209,7 +213,7 @@ void RankMachine::stop_writing() {
   effects_.emplace_back(hook_effect(Hook::kAbandon, stop_outstanding_));
 }
 
-// --- hooks ------------------------------------------------------------------------------------------------------------------
+// --- hooks ---------------------------------------------------------------------------------------
 
 void RankMachine::on(const HookDone& done) {
   const bool is_stop = stop_outstanding_ != 0 && done.sequence == stop_outstanding_;
@@ -217,13 +221,14 @@ void RankMachine::on(const HookDone& done) {
   (is_stop ? stop_outstanding_ : outstanding_) = 0;
   if (state_ == State::kEnding) return finish();
   const auto* failure = is_stop ? nullptr : std::get_if<Failure>(&done.result);
-  // What failed because it was told to stop has not failed.
+  // A hook that failed because it was told to stop has not failed.
   const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
   if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
   if (has_hook_running()) return;
   if (outcome_) return let_go();
 
-  // Stateful hooks may hold collectives: they run on every rank or on none, so a failed reset does not keep them from running.
+  // Stateful hooks may contain collectives, so they must run on every rank or on none. A failed
+  // reset does not prevent them.
   if (hook_ == Hook::kReset) return run(Hook::kBegin, key_order_);
   if (own_failure_) return report(*own_failure_);
   if (stopping_) return report_stopped();
@@ -268,7 +273,7 @@ RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
   effect.sequence = sequence;
   effect.counter = counter_;
   effect.save_id = save_id_;
-  // The successor of a lost coordinator closes the attempt instead of it.
+  // The successor of a lost coordinator closes the attempt in its place.
   const bool is_end = hook == Hook::kAbandon || hook == Hook::kRelease;
   effect.is_coordinator = identity_.rank == (is_end && leader_ != -1 ? leader_ : call_.coordinator_rank);
   return effect;
@@ -278,16 +283,16 @@ void RankMachine::send_local_plan(HookValue value) {
   Message message;
   try {
     message = local_plan_message(std::move(value));
-  } catch (...) {  // a plan that contradicts itself
+  } catch (...) {  // an inconsistent plan
     own_failure_ = capture_failure(identity_.rank, phase(), actor_of(hook_), std::current_exception());
     return report(*own_failure_);
   }
   become(State::kPlanned);
-  // The slowest rank's local phase, then the coordinator's planning.
+  // Covers the slowest rank's local phase, then the coordinator's planning.
   report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
 }
 
-// What a coordinator that is lost would have heard, its successor asks for.
+// If the coordinator is lost, its successor asks for the report instead.
 void RankMachine::report_end_of_phase(Message message, Duration deadline) {
   report_ = std::move(message);
   if (lost_) {
@@ -300,7 +305,7 @@ void RankMachine::report_end_of_phase(Message message, Duration deadline) {
 
 void RankMachine::send_report() {
   send(*report_);
-  // For good: what fails here after that does not take the results back.
+  // Stays set: a later failure on this rank does not take the results back.
   if (std::holds_alternative<Written>(*report_)) delivered_ = true;
 }
 
@@ -324,7 +329,7 @@ void RankMachine::send_results(HookValue value) {
   become(State::kReported);
   Message message = ReadDone{};
   if (call_.operation == Operation::kSave) message = Written{std::get<std::shared_ptr<WriteResults>>(std::move(value))};
-  // The slowest rank's data, then the coordinator's finish.
+  // Covers the slowest rank's data, then the coordinator's finish.
   report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
 }
 
@@ -338,13 +343,13 @@ void RankMachine::report_stopped() {
   report_end_of_phase(PhaseStopped{}, options_.phase_deadline);
 }
 
-// Where a rank has failed, the coordinator waits for the others as long again as the graces say.
+// Adds the graces: after a failure the coordinator waits that much longer for the other ranks.
 void RankMachine::wait_for_coordinator(Duration deadline) {
   effects_.emplace_back(
       StartTimer{Timer::kAnswer, deadline + options_.phase_grace + options_.cancel_grace + options_.outcome_grace});
 }
 
-// --- ends -------------------------------------------------------------------------------------------------------------------
+// --- ends ----------------------------------------------------------------------------------------
 
 void RankMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kCall) return pass_deadline();
@@ -371,7 +376,8 @@ void RankMachine::tell_coordinator_of_leaving(std::string why) {
               failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kDeadline, "supervisor", std::move(why))});
 }
 
-// Nobody coordinates this call; the registrar would have told so all ranks, had it answered.
+// The call names a coordinator that is not a rank. Used when the registrar, which would have told
+// all ranks, cannot be reached.
 Failure RankMachine::no_coordinator() const {
   return failure_of(identity_.rank, FailureKind::kRaised, ErrorCode::kInvalidArgument, "supervisor",
                     "rank " + std::to_string(identity_.rank) + " called " + describe_call() + " with coordinator_rank " +
@@ -380,28 +386,28 @@ Failure RankMachine::no_coordinator() const {
 }
 
 void RankMachine::on(const ActorDied& died) {
-  // Before Begin and after the outcome none of them has anything to do with the attempt.
+  // Before Begin and after the outcome these actors do no work for the attempt.
   if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kEnding || outcome_ || own_failure_) return;
   Failure failure = failure_of(identity_.rank, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
                                "the " + died.actor + " actor of rank " + std::to_string(identity_.rank) + " died: " + died.why);
   own_failure_ = failure;
-  if (!has_hook_running()) report(std::move(failure));  // otherwise when the hook that runs has ended
+  if (!has_hook_running()) report(std::move(failure));  // otherwise reported when the running hook has ended
 }
 
 void RankMachine::on(const Cancelled& cancelled) {
   if (state_ == State::kIdle || state_ == State::kEnding || outcome_) return;
   Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why);
   if (has_coordinator()) send(Cancel{call_.ticket, failure});
-  // Nobody publishes without this rank's results.
+  // Without this rank's results nobody can publish.
   end_alone(std::move(failure), delivered_ ? committed_unheard() : Committed::kNo);
 }
 
-// "save of "step_100" by checkpointer "main"", for texts.
+// Returns `save of "step_100" by checkpointer "main"`, for texts.
 std::string RankMachine::describe_call() const {
   return protocol::describe_call(call_.operation, call_.checkpoint_id) + " by checkpointer \"" + identity_.checkpointer + "\"";
 }
 
-// This rank cannot hear what the others decide.
+// Ends the call on this rank alone, because it cannot learn what the others decide.
 void RankMachine::end_alone(Failure failure, Committed committed) {
   FailureMap failures;
   failures.emplace(failure.rank, std::move(failure));
@@ -413,7 +419,7 @@ Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, cons
   return make_failure(rank, phase(), kind, code, actor, what);
 }
 
-// Whether the checkpoint exists, as far as a rank can tell that has not heard the coordinator's outcome.
+// Returns what a rank knows about the checkpoint if it has not received the coordinator's outcome.
 Committed RankMachine::committed_unheard() const {
   return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
 }
@@ -442,7 +448,7 @@ void RankMachine::finish() {
   finished.committed = outcome_->ending->committed;
   finished.save_id = outcome_->ending->save_id;
   finished.answer = outcome_->ending->answer;
-  // An exception object cannot be sent: on its own rank it is put back.
+  // Exceptions are not encoded, so this rank puts its own back into the map.
   const auto own = finished.failures.find(identity_.rank);
   if (own != finished.failures.end()) {
     own->second.exception = outcome_->exception;
@@ -457,7 +463,7 @@ void RankMachine::finish() {
   effects_.emplace_back(std::move(finished));
 }
 
-// --- small ones -------------------------------------------------------------------------------------------------------------
+// --- helpers -------------------------------------------------------------------------------------
 
 Phase RankMachine::phase() const {
   switch (state_) {

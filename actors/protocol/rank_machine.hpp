@@ -1,23 +1,27 @@
-// One rank's side of the saves, loads and agreements of one checkpointer, one after the other.
+// One rank's side of the saves, loads and agreements of one checkpointer, one call at a time.
 //
-//   idle --call--> joining --Begin--> preparing --own plan sent--> planned --global plan--> moving --results sent--> reported
-//                     |                   | failed                    |                       | failed                  |
-//                     |                   +---------> reported <------+-----------------------+                         |
-//                     +----------- Outcome, or an end of its own (cancelled, nobody can be reached) ---------------------+
-//                                                                  |
-//                                                 ending (the last hook lets go) --> idle
+//   idle --call--> joining --Begin--> preparing --plan sent--> planned --global plan--> moving
+//   preparing, planned, moving --failed or stopped--> reported <--results sent-- moving
+//   all but idle --Outcome, or ended alone (shutdown, no rank reachable)--> ending
+//   ending --the last hook has ended--> idle
 //
-// Agreement:  joining, until the Outcome; this rank runs no hook.
-// Waits:      joining, planned and reported for the coordinator, each under Timer::kAnswer; preparing, moving and ending for own hooks.
-// Hooks:      one at a time, but for an asynchronous write that is told to stop: `abandon` runs beside it. An outcome that arrives
-//             while one runs takes effect when it has ended.
-// Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank tells the coordinator how far it is, and is told how
-//             far all are: rank_progress.cpp. Nothing else depends on that.
-// Cancelled:  by its caller, or at the deadline that this has set, the rank stops, tells the coordinator, and waits for the outcome as
-//             in any failed call: rank_cancel.cpp.
-// Peer death: the coordinator judges the others'. When it is lost itself, the rank goes on with its phase, and turns to the coordinator
-//             once more and then to its successors (succession.hpp): the first that asks how it stands to the call is followed, and
-//             only its outcome counts. Nothing is delivered to a coordinator that was lost.
+// A call that succeeded, or that ran no hook, skips ending.
+// Agreement:  stays in joining until the Outcome; this rank runs no hook.
+// Waits:      joining, planned and reported wait for the coordinator, each under Timer::kAnswer.
+//             preparing, moving and ending wait for this rank's own hooks.
+// Hooks:      run one at a time, with one exception: `abandon` runs beside an asynchronous write
+//             that it stops. An outcome that arrives while a hook runs takes effect when the hook
+//             ends.
+// Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
+//             progress to the coordinator and gets that of all ranks (rank_progress.cpp). Nothing
+//             else depends on it.
+// Cancelled:  by its caller or the caller's deadline, the rank stops, tells the coordinator, and
+//             waits for the outcome as in any failed call (rank_cancel.cpp).
+// Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
+//             continues its phase and turns to the coordinator once more, then to its successors
+//             (succession.hpp). It follows the first successor that sends AskStanding, and accepts
+//             the outcome of that successor only. It delivers nothing to a coordinator that was
+//             lost.
 // Duplicates, late messages and messages of other attempts are ignored, with a Note.
 #pragma once
 
@@ -35,7 +39,8 @@
 
 namespace cairn::protocol {
 
-// A call that was sent from one rank to the next so often ends alone: links break faster than the ranks agree.
+// After this many hand-overs from rank to rank a call ends alone: links break faster than the ranks
+// can agree.
 inline constexpr int kTurnsMax = 16;  // within one round
 inline constexpr int kRoundsMax = 3;
 
@@ -45,14 +50,15 @@ class RankMachine {
 
   RankMachine(Identity identity, const RuntimeOptions& options);
 
-  // Throws InternalError when an invariant is broken, for example a call that starts while another is running.
+  // Throws InternalError when an invariant is broken, for example if a call starts while another is
+  // running.
   Effects step(const Event& event);
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle; }
   std::uint64_t counter() const { return counter_; }               // of the running attempt, 0 before Begin
-  std::uint64_t counter_seen() const { return counter_seen_; }     // the largest that this machine knows of
-  int coordinator_rank() const { return call_.coordinator_rank; }  // as the caller gave it: may be no rank at all
+  std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
+  int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; may not be a valid rank
 
  private:
   struct Ended {
@@ -140,7 +146,7 @@ class RankMachine {
   Phase phase() const;
   Committed committed_unheard() const;
   bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
-  // A call runs, and has no outcome yet.
+  // Returns whether a call is running and has no outcome yet.
   bool runs() const { return state_ != State::kIdle && state_ != State::kEnding && !outcome_; }
   bool waits() const { return state_ == State::kJoining || state_ == State::kPlanned || state_ == State::kReported; }
 
@@ -148,46 +154,46 @@ class RankMachine {
   const RuntimeOptions options_;
   Effects effects_;
 
-  // Of the running call.
+  // State of the running call.
   State state_ = State::kIdle;
   CallStarted call_;
   std::uint64_t counter_ = 0;
   std::string save_id_;
   std::vector<std::string> key_order_;
   Hook hook_ = Hook::kReset;
-  std::uint64_t outstanding_ = 0;       // sequence number of the hook that runs, 0 if none
+  std::uint64_t outstanding_ = 0;       // sequence number of the running hook, 0 if none
   std::uint64_t stop_outstanding_ = 0;  // of the hook that stops the writer beside it
-  bool stopping_ = false;               // told to: no further hook of the phase is begun
-  bool abandoned_ = false;              // the writer has let go of what it wrote
-  bool began_ = false;                  // some hook has run: there is something to let go of
+  bool stopping_ = false;               // told to stop: no further hook of the phase starts
+  bool abandoned_ = false;              // the writer has released what it wrote
+  bool began_ = false;                  // some hook has run, so there is something to release
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
-  std::optional<Message> report_;     // what was said, or is to be said, at the end of the last phase
-  std::uint64_t progress_told_ = 0;   // how often, in this attempt
-  std::uint64_t progress_heard_ = 0;  // the largest number of an answer
-  bool delivered_ = false;            // the coordinator was sent the results
+  std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
+  std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
+  std::uint64_t progress_heard_ = 0;  // the largest number of an answer to them
+  bool delivered_ = false;            // the results were sent to the coordinator
   std::string metadata_save_id_;
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};
 
-  // When the coordinator is lost.
-  std::optional<Failure> lost_;          // how
-  int candidate_ = -1;                   // was asked to succeed it, and has not answered
-  int leader_ = -1;                      // does
-  std::set<int> tried_;                  // were asked
-  int turns_ = 0;                        // how often another rank was turned to, in this round
-  int rounds_ = 0;                       // of trying them all
-  std::map<int, std::uint64_t> askers_;  // ranks that are to hear what changes here, with the number of their question
+  // State after the loss of the coordinator.
+  std::optional<Failure> lost_;          // how it was lost
+  int candidate_ = -1;                   // the rank asked to succeed it that has not answered yet
+  int leader_ = -1;                      // the successor that this rank follows
+  std::set<int> tried_;                  // ranks already asked
+  int turns_ = 0;                        // how often this rank turned to another rank, in this round
+  int rounds_ = 0;                       // rounds through all ranks
+  std::map<int, std::uint64_t> askers_;  // ranks to tell of changes here, with their inquiry numbers
 
-  // Successors that have asked about a call that has not begun, before this rank made it.
+  // Successors that asked about a call before this rank made it, and before it had begun.
   std::map<int, AskStanding> early_askers_;
 
-  // Across calls.
+  // State across calls.
   std::set<int> down_;  // ranks without a connection
   std::deque<Ended> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
-  std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator has said it keeps
+  std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator said it keeps
   PlanCache global_plans_;
 };
 

@@ -1,4 +1,4 @@
-// A rank whose coordinator is lost: whom it turns to, and what it tells those who ask.
+// A rank whose coordinator is lost: the ranks it turns to, and its answers to ranks that ask.
 #include <utility>
 
 #include <cairn/actors/protocol/call_register.hpp>
@@ -7,9 +7,10 @@
 
 namespace cairn::protocol {
 
-// --- whom to listen to --------------------------------------------------------------------------------------------------------
+// --- accepted senders ----------------------------------------------------------------------------
 
-// The coordinator; when it is lost, who succeeds it; and the registrar, of a call that has not begun.
+// Accepts messages of the coordinator; after its loss, of its successor; and the registrar's
+// outcome of a call that has not begun.
 bool RankMachine::is_heard(const Received& received) const {
   const auto* outcome = std::get_if<Outcome>(&received.body);
   if (!lost_) {
@@ -17,7 +18,7 @@ bool RankMachine::is_heard(const Received& received) const {
     return received.from == kRegistrar && outcome && state_ == State::kJoining && outcome->ticket == call_.ticket;
   }
   if (leader_ != -1) return received.from == leader_;
-  // Nothing is promised to anybody: an outcome that is known already counts, the coordinator's own or that of any successor.
+  // This rank has promised nothing to any successor yet. So an outcome counts whoever sends it.
   if (outcome) return true;
   return received.from == candidate_ &&
          (std::holds_alternative<CoordinatorDown>(received.body) || std::holds_alternative<Begin>(received.body));
@@ -42,10 +43,11 @@ void RankMachine::on(const PeerDown& down) {
   lose_coordinator(failure_of(down.rank, down.kind, down.code, "link", what), !down.unopened);
 }
 
-// A message to the coordinator could not be sent, or one of it could not be read: a failure of this rank, that all are to hear of.
+// A message to the coordinator could not be sent, or a message of the coordinator could not be
+// read. This is a failure of this rank that all ranks must learn.
 void RankMachine::fail_to_talk(const PeerDown& down) {
   const FailureKind kind = down.code == ErrorCode::kCorrupt ? FailureKind::kLost : FailureKind::kRaised;
-  // Without the checkpoint id, which may be what is too long.
+  // Leaves out the checkpoint id, which may be the part that is too long.
   Failure failure = failure_of(identity_.rank, kind, down.code, "link",
                                "rank " + std::to_string(identity_.rank) + " and its coordinator, rank " +
                                    std::to_string(down.rank) + ", cannot talk: " + down.why);
@@ -57,7 +59,7 @@ void RankMachine::fail_to_talk(const PeerDown& down) {
   if (!has_hook_running()) report(std::move(failure));
 }
 
-// --- whom to turn to --------------------------------------------------------------------------------------------------------
+// --- choosing a successor ------------------------------------------------------------------------
 
 void RankMachine::lose_coordinator(Failure failure, bool may_be_back) {
   lost_ = std::move(failure);
@@ -69,8 +71,9 @@ void RankMachine::lose_coordinator(Failure failure, bool may_be_back) {
   turn_to_next();
 }
 
-// A rank that has asked succeeds the coordinator already. Otherwise the coordinator itself, if only the connection to it broke, then the
-// next ranks in order, and, when these do not answer, this one. Then all of it again, a few times.
+// First choice is a rank that has asked: it already succeeds the coordinator. Second is the
+// coordinator itself, if only the connection broke. Then come the next ranks in order, and finally
+// this rank. All of this repeats a few times.
 void RankMachine::turn_to_next() {
   const int coordinator = call_.coordinator_rank;
   const int world_size = identity_.world_size;
@@ -90,7 +93,7 @@ void RankMachine::turn_to_next() {
     if (down_.count(rank) == 0 && tried_.count(rank) == 0) return appeal_to(rank);
   }
   if (tried_.count(identity_.rank) == 0) return appeal_to(identity_.rank);
-  // Everybody names somebody else: what they know of each other is about to change.
+  // Every rank names another one, so their knowledge is out of date: wait for it to change.
   if (++rounds_ > kRoundsMax) return end_alone(*lost_, committed_unheard());
   tried_.clear();
   turns_ = 0;
@@ -106,17 +109,18 @@ void RankMachine::appeal_to(int rank) {
   effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
 }
 
-// From now on only this rank's outcome counts.
+// From now on only the outcome of `rank` counts.
 void RankMachine::follow(int rank) {
   leader_ = rank;
   candidate_ = -1;
   for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
-  // It asks again and again while it waits, so this covers what comes after: the graces, and the store.
+  // A successor repeats its question while it waits, so the timer covers only the later steps: the
+  // graces and the store.
   effects_.emplace_back(
       StartTimer{Timer::kAnswer, 4 * options_.silence + options_.phase_grace + 2 * options_.cancel_grace + options_.outcome_grace});
 }
 
-// The coordinator is there: it holds this rank for lost, but will tell it the outcome.
+// The coordinator is alive. It counts this rank as lost, but will send it the outcome.
 void RankMachine::return_to_coordinator() {
   lost_.reset();
   candidate_ = -1;
@@ -126,10 +130,11 @@ void RankMachine::return_to_coordinator() {
   wait_for_coordinator(options_.join_deadline + 2 * options_.phase_deadline);
 }
 
-// --- what a successor says --------------------------------------------------------------------------------------------------
+// --- messages of a successor ---------------------------------------------------------------------
 
-// Whether the running call is the one that is asked about. One rank may have gone on to the next call while another waits for the
-// outcome of the last, so where a counter is missing the call itself tells.
+// Returns whether the question is about the running call. One rank may already be in the next call
+// while another waits for the outcome of the last. So if a counter is missing, the calls themselves
+// are compared.
 bool RankMachine::is_in(std::uint64_t counter, const AskStanding& ask) const {
   if (call_.coordinator_rank != ask.coordinator_rank) return false;
   if (counter_ != 0 && counter != 0) return counter_ == counter;
@@ -143,13 +148,14 @@ void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& as
   }
   const Ended* ended = find_ended(counter, ask);
   if (runs() && is_in(counter, ask) && !(ended && counter_ == 0 && counter != 0)) {
-    // A coordinator that asks whether the rank is there has heard enough.
+    // A coordinator that only asks whether the rank is alive needs no further messages.
     if (!lost_ && from == call_.coordinator_rank) {
       effects_.emplace_back(Send{from, counter_, standing(StandingKind::kAttached, ask.inquiry)});
       return;
     }
     askers_.insert_or_assign(from, ask.inquiry);
-    // One that has been fenced waits for what this rank learns; it ends nothing any more.
+    // The coordinator was fenced and asks for the outcome that this rank gets. It does not end the
+    // call any more.
     if (lost_ && counter_ != 0 && ask.inquiry >= kProbesFrom) {
       effects_.emplace_back(Send{from, counter_, standing(StandingKind::kOrphaned, ask.inquiry)});
       return;
@@ -181,7 +187,7 @@ void RankMachine::receive(int from, const FollowOther& other) {
   turn_to_next();
 }
 
-// --- what this rank says ----------------------------------------------------------------------------------------------------
+// --- answers of this rank ------------------------------------------------------------------------
 
 Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
   Standing standing;
@@ -206,7 +212,7 @@ void RankMachine::tell_standing(int asker) {
   effects_.emplace_back(Send{asker, counter_, standing(kind, askers_.at(asker))});
 }
 
-// Who has heard that this rank is absent is not to end the call without it.
+// A successor that was told that this rank is absent must not end the call without it.
 void RankMachine::tell_early_askers() {
   for (auto asker = early_askers_.begin(); asker != early_askers_.end();) {
     const auto [rank, ask] = *asker;
@@ -220,7 +226,8 @@ void RankMachine::tell_early_askers() {
   }
 }
 
-// Those who wait for what this rank learns. An outcome that it gave itself says nothing about the others.
+// Tells the ranks that wait for news of this rank. An outcome that this rank set on its own says
+// nothing about the others.
 void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending, bool alone) {
   for (const auto& [asker, inquiry] : askers_) {
     Standing answer = standing(alone ? StandingKind::kAbsent : StandingKind::kEnded, inquiry);

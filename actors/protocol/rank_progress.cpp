@@ -1,4 +1,4 @@
-// A rank that says how far it is, now and then, and is told how far all are.
+// A rank reports its progress now and then, and gets the progress of all ranks.
 #include <algorithm>
 
 #include <cairn/actors/protocol/rank_machine.hpp>
@@ -6,7 +6,7 @@
 namespace cairn::protocol {
 namespace {
 
-// Of the coordinator's time: it takes five hundred messages a second, however many ranks there are.
+// Limits the coordinator's load to 500 messages per second, for any number of ranks.
 constexpr auto kIntervalPerRank = std::chrono::milliseconds(2);
 
 }  // namespace
@@ -17,7 +17,7 @@ void RankMachine::time_progress() {
   effects_.emplace_back(StartTimer{Timer::kProgress, interval});
 }
 
-// A rank without a coordinator tells nobody: who succeeds it only ends the call.
+// A rank without a coordinator reports to nobody: a successor only ends the call.
 void RankMachine::on(const ProgressDue& due) {
   if (!runs() || state_ == State::kJoining) return ignore("timer that was stopped");
   if (!lost_) send(Progress{++progress_told_, due.moved});

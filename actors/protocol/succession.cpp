@@ -9,14 +9,17 @@
 namespace cairn::protocol {
 namespace {
 
-// Numbers of hooks apart from those of the coordinator's machine, which runs hooks through the same hands.
+// Separates these hook numbers from those of the coordinator machine, whose hooks use the same
+// path.
 constexpr std::uint64_t kHooksFrom = std::uint64_t{1} << 63;
-// After so many broken links a rank counts as gone.
+// After this many broken links a rank counts as gone.
 constexpr int kLossesMax = 4;
-// After so many rounds of waiting for the followers of an earlier successor, this one yields even if it cannot reach that itself.
+// After this many rounds of waiting for the followers of an earlier successor, this one yields even
+// if it cannot reach that successor.
 constexpr int kYieldRoundsMax = 3;
 
-// The coordinator's own rank, whose coordinator actor has died, comes last: as it turns to all others first.
+// The coordinator's own rank, whose coordinator actor has died, comes last. For its own calls it
+// turns to all other ranks first.
 int distance(int rank, int coordinator, int world_size) {
   return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
 }
@@ -38,7 +41,7 @@ bool succeeds_before(int rank, int other, int coordinator, int world_size) {
   return distance(rank, coordinator, world_size) < distance(other, coordinator, world_size);
 }
 
-// --- what comes -------------------------------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 Effects Succession::receive(int from, std::uint64_t counter, const Standing& standing) {
   effects_.clear();
@@ -49,21 +52,21 @@ Effects Succession::receive(int from, std::uint64_t counter, const Standing& sta
   return std::exchange(effects_, {});
 }
 
-// As RankMachine::is_in.
+// Like RankMachine::is_in.
 bool Succession::is_of_this_call(std::uint64_t counter, const Standing& standing) const {
   if (standing.coordinator_rank != coordinator_) return false;
   if (counter != 0 && counter_ != 0) return counter == counter_;
   return is_same_call(call_, standing);
 }
 
-// An orphan wants this rank to succeed its coordinator.
+// An orphan asks this rank to succeed its coordinator.
 void Succession::take_appeal(int from, std::uint64_t counter, const Standing& standing) {
   if (const Ended* ended = find_ended(counter, standing)) return answer(from, *ended, standing.ticket);
   if (stage_ == Stage::kIdle) return start(counter, standing);
   if (!is_of_this_call(counter, standing)) {
     appeals_.insert_or_assign(from, Appeal{counter, standing});
   } else if (members_[from].state != Member::State::kAsked && stage_ != Stage::kAskingStore) {
-    ask(from);  // it has lost the answer, or this rank its
+    ask(from);  // one of the two ranks has lost the other's message
   }
 }
 
@@ -72,7 +75,7 @@ void Succession::take_answer(int from, std::uint64_t counter, const Standing& st
     const Ended* ended = find_ended(counter, standing);
     if (ended && from == ended->coordinator && counter == 0 && standing.kind == StandingKind::kAttached)
       return tell_coordinator(*ended, standing);
-    // It follows this rank, which is done with that call.
+    // The sender follows this rank, which has finished that call.
     if (standing.kind != StandingKind::kOrphaned) return note("answer to a question of another succession", false);
     if (ended) return answer(from, *ended, standing.ticket);
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
@@ -83,7 +86,7 @@ void Succession::take_answer(int from, std::uint64_t counter, const Standing& st
     member.was_heard = true;
     member.standing = standing;
   });
-  if (stage_ == Stage::kAskingStore) return;  // it is told with the others
+  if (stage_ == Stage::kAskingStore) return;  // told with the others when the outcome is known
   if (counter_ == 0 && standing.kind != StandingKind::kAbsent) counter_ = counter;
   evaluate();
 }
@@ -95,7 +98,8 @@ Effects Succession::on(const PeerDown& down) {
   if (!asks || down.reachable || down.rank == identity_.rank) return {};
   Member& member = members_[down.rank];
   if (!member.down) member.down = down;
-  // A broken link is not a dead rank: it may be there again at once, and have turned to somebody else meanwhile.
+  // A broken link does not prove that the rank is dead. It may reconnect at once, and may have
+  // turned to another successor meanwhile.
   if (++member.losses < kLossesMax)
     ask(down.rank);
   else
@@ -124,7 +128,8 @@ Effects Succession::on(const TimerFired&) {
   }
   if (stage_ == Stage::kGathering) ++rounds_;
   evaluate();
-  // Still waiting for what others learn: the followers are to know that this rank is there, and all may have lost a message.
+  // Still waiting for what others learn. Asking again tells the followers that this rank is alive,
+  // and replaces lost messages.
   if (stage_ == Stage::kGathering) {
     told_of_orphans_ = false;
     for (auto& [rank, member] : members_)
@@ -152,7 +157,7 @@ Effects Succession::on(const Cancelled&) {
   return std::exchange(effects_, {});
 }
 
-// --- gathering --------------------------------------------------------------------------------------------------------------
+// --- gathering -----------------------------------------------------------------------------------
 
 void Succession::start(std::uint64_t counter, const Standing& standing) {
   coordinator_ = standing.coordinator_rank;
@@ -168,7 +173,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   stage_ = Stage::kGathering;
   note("succession: gathering");
   for (int rank = 0; rank < identity_.world_size; ++rank) ask(rank);
-  change(coordinator_, [](Member&) {});  // makes it a member, whatever rank was named
+  change(coordinator_, [](Member&) {});  // makes the coordinator a member, whatever rank was named
   start_timer(answer_deadline());
 }
 
@@ -216,7 +221,8 @@ void Succession::evaluate() {
       if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
         return conclude(member.standing.ending);
   }
-  // The coordinator is there, and has not called yet: nothing has begun. Its followers are to join it again.
+  // The coordinator is alive and has not called yet, so the call has not begun. Its followers must
+  // join it again.
   const Member& coordinator = members_[coordinator_];
   if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
     return hand_over(coordinator_);
@@ -232,11 +238,11 @@ void Succession::evaluate() {
   start_timer(options_.phase_grace);
 }
 
-// If both waited for the other's followers, neither would ever end.
+// Two successors that wait for each other's followers would never finish, so the later one yields.
 bool Succession::find_earlier_successor() {
   for (const auto& [leader, followers] : tally_.promised) {
     if (leader == identity_.rank || !succeeds_before(leader, identity_.rank, coordinator_, identity_.world_size)) continue;
-    // Whoever follows one that is gone will learn it.
+    // If that successor is gone, its followers will notice.
     const auto member = members_.find(leader);
     const bool was_heard = member != members_.end() && member->second.state == Member::State::kHeard;
     if (!was_heard && rounds_ < kYieldRoundsMax) continue;
@@ -246,8 +252,9 @@ bool Succession::find_earlier_successor() {
   return false;
 }
 
-// All who follow have watched the coordinator for as long as a rank may be silent. To ask it as well brings nothing new, unless it has
-// answered before; should its first answer come before the outcome, that counts like any other.
+// All followers have watched the coordinator for a full `silence`, so asking it again is useless,
+// unless it has answered before. If its first answer comes before the outcome, the answer counts
+// like any other.
 bool Succession::is_silent_to_followers() const { return tally_.followers != 0 && tally_.saw_it_go == 0; }
 
 void Succession::hand_over(int leader) {
@@ -256,7 +263,7 @@ void Succession::hand_over(int leader) {
   go_idle();
 }
 
-// --- the outcome ------------------------------------------------------------------------------------------------------------
+// --- the outcome ---------------------------------------------------------------------------------
 
 void Succession::decide() {
   failures_ = judge();
@@ -308,7 +315,7 @@ FailureMap Succession::judge() const {
   return failures;
 }
 
-// As this rank saw it, or else the first of those that did.
+// Returns the failure as seen by this rank, or else by the lowest rank that saw it.
 Failure Succession::coordinators_failure() const {
   const auto seen_by = [this](int rank) -> const Failure* {
     const auto found = members_.find(rank);
@@ -328,8 +335,8 @@ void Succession::conclude(Committed committed) {
                        counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)));
 }
 
-// Final. To all who follow, the own rank last: when its call returns, and its trainer perhaps leaves, the others' outcomes are on
-// their way.
+// Sends the final outcome to all followers. The own rank is told last: its call may return and its
+// trainer exit, so the other outcomes must be on their way.
 void Succession::conclude(const std::shared_ptr<const Ending>& ending) {
   Ended ended{coordinator_, counter_, call_.operation, call_.checkpoint_id, {call_.ordinal}, ending};
   const auto tell = [&](int rank) {
@@ -357,7 +364,7 @@ void Succession::go_idle() {
   for (const auto& [from, appeal] : std::exchange(appeals_, {})) take_appeal(from, appeal.counter, appeal.standing);
 }
 
-// An attempt is known by its counter. A rank that never heard of one knows the call only.
+// An attempt is known by its counter. A rank that never got a counter knows only the call.
 const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Standing& standing) const {
   for (const auto& ended : ended_) {
     if (ended.coordinator != standing.coordinator_rank) continue;
@@ -368,12 +375,14 @@ const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Sta
   return nullptr;
 }
 
-// It was away while the call that its ranks had begun to join was ended, and waits for them.
+// Tells a coordinator that was away while its call was ended, and that still waits for ranks to
+// join.
 void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
   effects_.emplace_back(Send{ended.coordinator, ended.counter, ending_of(its, ended.coordinator, ended.ending)});
 }
 
-// Tells a coordinator of the ranks that cannot reach it. It waits for them to join, and ends the call at the first such message.
+// Tells the coordinator about ranks that cannot reach it. It waits for them to join, and ends the
+// call at the first such message.
 void Succession::tell_of_orphans() {
   const Member& coordinator = members_[coordinator_];
   if (told_of_orphans_ || tally_.followers == 0 || counter_ != 0 || coordinator.state != Member::State::kHeard ||

@@ -1,24 +1,34 @@
-// Ends one call whose coordinator was lost, on the rank that succeeds it: the next live one after it, in the order of ranks.
+// Ends one call whose coordinator was lost. Runs on the successor: the next live rank after the
+// coordinator, in rank order.
 //
-//   idle --an orphan asks--> gathering --all have answered--+--> grace --> stopping --+--> asking the store --> outcome to all --> idle
-//                                |                          |   somebody is busy      |    if a record may have been published
-//                                |                          +-------------------------+
-//                                +--- somebody has the outcome: that one, word for word --> idle
-//                                +--- somebody follows an earlier successor, which is there: yield to it --> idle
+//   idle --an orphan asks--> gathering --all have answered--> decision
+//                                |             |                  ^
+//                                |             +--> grace --> stopping (if a rank is busy)
+//                                |
+//                                +-- a rank has the outcome: adopt it word for word --> idle
+//                                +-- a rank follows an earlier, live successor: yield --> idle
 //
-// Every rank is asked how it stands to the call. An orphan that answers follows this successor from then on: it delivers nothing to the
-// old coordinator and takes no outcome from it. A rank that hears the coordinator, or follows another successor, is waited for: what it
-// learns, it says. So of ranks that can talk, none ends with another outcome than the rest, however links are broken between them.
+//   decision --a record may have been published--> asking the store --> outcome to all --> idle
+//   decision --otherwise--> outcome to all --> idle
 //
-// If the coordinator is alive and the call has not begun, it waits for orphans that will never join. The successor tells it of
-// them, with the reason, and the coordinator ends the call.
+// Every rank is asked for its standing in the call. An orphan that answers follows this successor
+// from then on: it delivers nothing to the old coordinator and accepts no outcome from it. The
+// successor waits for ranks that hear the coordinator or follow another successor, and these report
+// what they learn. So ranks that can communicate all end with the same outcome, whichever links are
+// broken.
 //
-// What the store is asked: a checkpoint can be published only with the results of every rank. If one orphan has not delivered, it
-// never was and never will be. Otherwise the writer's `committed` fences the attempt and says whether it was published; of the
-// coordinator's publication and the fence, one wins.
-// Waits:      twice `silence` for answers, though not for that of a coordinator whom all followers have found silent; then the graces
-//             of a failed phase, then `cancel_grace` for the store: Timer::kSuccession.
-// Own death:  the followers lose this rank, and turn to the next.
+// If the coordinator is alive and the call has not begun, it waits for orphans that can never join.
+// The successor tells the coordinator about them, with the reason, and the coordinator ends the
+// call.
+//
+// A checkpoint can be published only with the results of every rank. If one orphan has not
+// delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
+// `committed` fences the attempt and reports whether it was published. Either the coordinator's
+// publication or the fence wins, never both.
+// Waits:      under Timer::kSuccession: twice `silence` for answers, but not for a coordinator that
+//             all followers found silent; then the graces of a failed phase; then `cancel_grace`
+//             for the store.
+// Own death:  the followers lose this rank and turn to the next.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +43,12 @@
 
 namespace cairn::protocol {
 
-// Inquiries from here on are not a successor's, but a coordinator's about its call of that ordinal, while ranks join it.
+// Inquiry numbers from here on are not a successor's. They belong to a coordinator that asks about
+// its own call, while ranks join it or while it settles the outcome. The ordinal of the call is
+// added.
 inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
-// Of two ranks, which comes first to succeed `coordinator`.
+// Returns whether `rank` comes before `other` in the order of successors of `coordinator`.
 bool succeeds_before(int rank, int other, int coordinator, int world_size);
 
 class Succession {
@@ -59,8 +71,8 @@ class Succession {
     enum class State : std::uint8_t { kAsked, kHeard, kGone };
     State state = State::kAsked;
     bool was_heard = false;
-    int losses = 0;     // links to it that broke since it was first asked
-    Standing standing;  // the latest, once it was heard
+    int losses = 0;     // broken links to it since it was first asked
+    Standing standing;  // the latest, if the rank was heard
     std::optional<PeerDown> down;
   };
   struct Appeal {
@@ -76,15 +88,16 @@ class Succession {
     std::shared_ptr<const Ending> ending;
   };
 
-  // The number of members of each kind that `evaluate` needs, so that an answer does not cost O(ranks).
+  // The number of members of each kind. `evaluate` uses them, so that an answer does not cost
+  // O(ranks).
   struct Tally {
-    int asked = 0;      // that have not answered yet
-    int ended = 0;      // that have the outcome
-    int waiting = 0;    // that hear the coordinator, or follow another successor
+    int asked = 0;      // have not answered yet
+    int ended = 0;      // have the outcome
+    int waiting = 0;    // hear the coordinator or follow another successor
     int followers = 0;
     int busy = 0;       // followers with a running hook
-    int saw_it_go = 0;  // followers that have not found the coordinator silent
-    std::map<int, int> promised;  // by the successor that they follow
+    int saw_it_go = 0;  // followers that did not find the coordinator silent
+    std::map<int, int> promised;  // number of members by the successor that they follow
   };
 
   template <class Change>
@@ -122,23 +135,23 @@ class Succession {
   const RuntimeOptions options_;
   Effects effects_;
 
-  // Of the call that is being ended.
+  // State of the call that is being ended.
   Stage stage_ = Stage::kIdle;
   int coordinator_ = 0;
-  std::uint64_t counter_ = 0;  // 0 as long as no rank has named it: then no rank has heard that it had begun
-  Standing call_;              // for ordinal, operation and checkpoint id
+  std::uint64_t counter_ = 0;  // 0 until a rank names it: no rank is known to have begun the call
+  Standing call_;              // supplies ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
   bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
   std::uint64_t outstanding_ = 0;  // of the hook that asks the store
-  int rounds_ = 0;                 // of asking those again who are waited for
+  int rounds_ = 0;                 // rounds of repeated questions
   bool proven_unpublished_ = false;
   FailureMap failures_;
 
-  // Across calls.
+  // State across calls.
   std::uint64_t inquiry_ = 0;
   std::uint64_t hooks_run_ = 0;
-  std::map<int, Appeal> appeals_;  // of other calls, which come later
+  std::map<int, Appeal> appeals_;  // about other calls, to be handled later
   std::deque<Ended> ended_;
 };
 

@@ -17,7 +17,7 @@ using protocol::HookValue;
   throw Error(ErrorCode::kCorrupt, "a recorded event of a state machine cannot be read: " + why);
 }
 
-// --- messages, in the form in which they travel -----------------------------------------------------------------------------
+// --- messages, in the form in which they travel --------------------------------------------------
 
 void put(v1::Envelope& message, int sender, std::uint64_t counter, const protocol::Message& body) {
   protocol::Envelope envelope;
@@ -37,7 +37,7 @@ T take_body(const v1::Envelope& message) {
   return std::move(*wanted);
 }
 
-// --- what hooks give ----------------------------------------------------------------------------------------------------------
+// --- what hooks give -----------------------------------------------------------------------------
 
 void put_plan(v1::HookDone& message, const SavePlan& plan) {
   protocol::LocalSavePlan body;
@@ -170,7 +170,7 @@ std::variant<HookValue, Failure> take_value(const v1::HookDone& message, PlanDig
   }
 }
 
-// --- events -------------------------------------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 struct PutEvent {
   v1::MachineEvent& message;
