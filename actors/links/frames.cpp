@@ -31,7 +31,7 @@ FrameReader::Status FrameReader::next(ByteSpan& frame) {
       return Status::kFrame;
     }
   }
-  // Only a part of a frame is left: it moves to the front. A large buffer is not kept for small frames.
+  // Only part of a frame is left, so move it to the front. Release a large buffer when it is empty.
   buffer_.erase(0, std::exchange(read_, 0));
   if (buffer_.empty() && buffer_.capacity() > kHelloBytesMax) std::string().swap(buffer_);
   return Status::kIncomplete;

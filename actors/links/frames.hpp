@@ -1,4 +1,5 @@
-// The bytes of one direction of one link: a stream of frames, and messages cut into sections. Pure: no sockets, no actors.
+// One direction of a link as bytes: a stream of frames, and messages cut into sections. Pure: no
+// sockets, no actors.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +16,17 @@ class LinkSection;
 
 namespace cairn {
 
-// The length in front of a frame.
+// The size of the length field before each frame.
 inline constexpr std::size_t kFramePrefixBytes = 4;
-// The longest frame before the other side has said who it is.
+// The maximum frame length until the other side has identified itself.
 inline constexpr std::size_t kHelloBytesMax = 64u << 10;
-// What a section's frame holds besides the section's bytes, at most.
+// The maximum overhead of a section's frame, in addition to the section's bytes.
 inline constexpr std::size_t kSectionOverheadBytes = 64;
 
-// The frame with its length in front.
+// Returns the frame, preceded by its length.
 std::string encode_frame(const v1::LinkFrame& frame);
 
-// Cuts a stream of bytes into frames. Never holds more than one frame and what was appended at once.
+// Cuts a byte stream into frames. Holds at most one frame and the bytes appended last.
 class FrameReader {
  public:
   enum class Status { kFrame, kIncomplete, kTooLong };
@@ -33,29 +34,32 @@ class FrameReader {
   explicit FrameReader(std::size_t frame_bytes_max) : frame_bytes_max_(frame_bytes_max) {}
   void set_frame_bytes_max(std::size_t bytes) { frame_bytes_max_ = bytes; }
 
-  // New bytes are appended here.
+  // Append new bytes here.
   std::string& buffer() { return buffer_; }
-  // kFrame: `frame` is the next one, without its length, valid until the next call of this object. A length beyond the limit is
-  // kTooLong at once, before anything is kept for it; the stream is of no use then.
+  // On kFrame sets `frame` to the next frame, without its length; it is valid until the next call
+  // on this object. Returns kTooLong as soon as a length exceeds the limit, before memory is
+  // allocated for the frame; the stream is then unusable.
   Status next(ByteSpan& frame);
 
  private:
   std::size_t frame_bytes_max_;
   std::string buffer_;
-  std::size_t read_ = 0;  // what of the buffer was handed out already
+  std::size_t read_ = 0;  // bytes of `buffer_` already returned
 };
 
-// Messages that wait to be sent, cut into sections one frame at a time, so that no second copy of a large message is ever made.
+// Queues messages to send and cuts them into sections, one frame at a time, so that a large message
+// is never copied as a whole.
 class MessageSplitter {
  public:
   using Part = std::shared_ptr<const std::string>;
 
-  // One message: `bytes`, then `shared`, which may be null.
+  // Adds one message: `bytes`, then `shared`, which may be null.
   void push(Part bytes, Part shared = nullptr);
   bool empty() const { return queue_.empty(); }
-  // Of all waiting messages, less what was cut off already.
+  // Returns the size of all queued messages, without the parts already cut off.
   std::size_t bytes() const { return bytes_; }
-  // The next section as a frame of at most `frame_bytes_max` bytes. Not when empty.
+  // Returns the next section as a frame of at most `frame_bytes_max` bytes. The queue must not be
+  // empty.
   std::string next_frame(std::size_t frame_bytes_max);
 
  private:
@@ -66,24 +70,25 @@ class MessageSplitter {
   };
 
   std::deque<Message> queue_;
-  std::size_t offset_ = 0;  // into the first one
+  std::size_t offset_ = 0;  // into the first message
   std::size_t bytes_ = 0;
-  std::uint64_t sent_ = 0;  // messages, for their numbers
+  std::uint64_t sent_ = 0;  // messages sent so far, which gives their numbers
 };
 
-// Sections back to messages.
+// Reassembles messages from sections.
 class MessageAssembler {
  public:
   explicit MessageAssembler(std::size_t message_bytes_max) : message_bytes_max_(message_bytes_max) {}
 
-  // Takes the bytes out of `section`. True: `message` is complete. Throws kCorrupt if it does not continue what came before, or
-  // belongs to a message that is too long. Memory grows with what has arrived, not with what was announced.
+  // Moves the bytes out of `section`. Returns true when `message` is complete. Throws kCorrupt if
+  // the section does not continue the previous one, or its message is too long. Memory grows with
+  // the bytes received, not with the announced length.
   bool add(v1::LinkSection& section, std::string& message);
 
  private:
   std::size_t message_bytes_max_;
-  std::uint64_t message_ = 1;  // the number of the one being assembled
-  std::uint64_t total_ = 0;    // its length, as its first section announced it
+  std::uint64_t message_ = 1;  // the number of the message being assembled
+  std::uint64_t total_ = 0;    // its length, as announced by its first section
   std::string bytes_;
 };
 

@@ -46,7 +46,7 @@ std::optional<v1::LinkRefusal> find_fault(const v1::LinkHello& hello, const Link
                                                        ", here it is " + std::to_string(kLinkProtocolVersion) +
                                                        ": all ranks must run the same Cairn");
   }
-  // The incarnation itself is not told to who does not know it.
+  // A peer that does not know the incarnation must not learn it from the refusal.
   if (hello.incarnation() != self.incarnation) {
     return fault(v1::LINK_REFUSAL_REASON_INCARNATION, "another incarnation of the world, or another world");
   }

@@ -1,4 +1,5 @@
-// Who may be linked to whom: the first frame in each direction of a connection. Pure.
+// The handshake: decides, from the first frame in each direction, whether a connection is accepted.
+// Pure.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,12 @@ namespace cairn {
 
 inline constexpr std::uint32_t kLinkMagic = 0x4341524e;
 inline constexpr std::uint32_t kLinkProtocolVersion = 1;
-// Nobody needs smaller frames than this; a peer that asks for them is none.
+// No rank needs smaller frames than this. A peer that asks for them is not a rank.
 inline constexpr std::size_t kFrameBytesMin = 4096;
-// The most that a rank may be told to accept.
+// The largest frame_bytes_max that a rank may be configured with.
 inline constexpr std::size_t kFrameBytesLimit = std::size_t{1} << 30;
 
-// What a rank says of itself, and expects of others.
+// A rank's own identity, which also tells what it expects of others.
 struct LinkIdentity {
   std::string incarnation;
   int rank = 0;
@@ -29,11 +30,11 @@ v1::LinkFrame make_hello(const LinkIdentity& self, v1::LinkPurpose purpose, std:
 v1::LinkFrame make_refusal(v1::LinkRefusalReason reason, const std::string& why);
 v1::LinkFrame make_goodbye(const std::string& why);
 
-// Whether these are words of Cairn's at all: magic, purpose, limits.
+// Returns whether the frame is a hello of Cairn: checks magic number, purpose and limits.
 bool is_hello(const v1::LinkFrame& frame);
-// Why a hello cannot be accepted from anyone, whatever the state of the links; none if it can.
+// Returns why a hello must be refused whatever the state of the links; none if it may be accepted.
 std::optional<v1::LinkRefusal> find_fault(const v1::LinkHello& hello, const LinkIdentity& self);
-// Whether the same opening may succeed a little later.
+// Returns whether the opener may succeed if it retries later.
 bool may_be_tried_again(v1::LinkRefusalReason reason);
 
 }  // namespace cairn

@@ -1,22 +1,30 @@
-// Links: how messages travel between ranks. The one part that a simulated world replaces.
+// Links carry messages between ranks. A simulated world replaces only this part.
 //
-// A links actor serves one rank. Whoever spawned it (the rank's supervisor) is its owner and speaks to it in these messages; above
-// it, everybody sees whole messages, never frames, sections or sockets. Bytes are encoded envelopes (messages/codec.hpp); the links
-// actor does not look into them.
+// A links actor serves one rank. Its owner, the rank's supervisor, spawned it and exchanges these
+// messages with it. The owner sees whole messages, never frames, sections or sockets. Bytes are
+// encoded envelopes (messages/codec.hpp), which the links actor does not interpret.
 //
-//   owner -> links   LinkSend{rank, bytes}     connects first if need be; order is kept per peer
-//   owner -> links   LinkOpen{rank}            connects if need be, so that the end of that rank is noticed without a message
-//   owner -> links   LinkDrop{rank}            ends the link with this peer, if there is one, as a network that fails would; for tests
-//   owner -> links   LinkClose{}               closes everything and ends the actor
-//   links -> owner   LinkUp{rank}              a peer's hello was accepted, or ours was
-//   links -> owner   LinkMessage{rank, bytes}  exactly once each, in order, while the link is up
-//   links -> owner   LinkDown{rank, cause, why}  after it nothing of that peer arrives before the next LinkUp
-//   links -> owner   LinkRefused{what}         somebody was turned away at the door; of many at once only the first few are told
+//   owner -> links   LinkSend{rank, bytes}       connects if necessary; keeps the order per peer
+//   owner -> links   LinkOpen{rank}              connects if necessary, so that the end of that
+//   rank
+//                                                is noticed even if no message is sent to it
+//   owner -> links   LinkDrop{rank}              closes the link, as a network failure would; for
+//                                                tests
+//   owner -> links   LinkClose{}                 closes everything and ends the actor
+//   links -> owner   LinkUp{rank}                the link is up: one side has accepted the other's
+//                                                hello
+//   links -> owner   LinkMessage{rank, bytes}    exactly once each, in order, while the link is up
+//   links -> owner   LinkDown{rank, cause, why}  no message of this peer follows before the next
+//                                                LinkUp
+//   links -> owner   LinkRefused{what}           a connection was refused; in a burst only the
+//   first
+//                                                few are reported
 //
-// Let go of a message's bytes once it is handled: they count against unread_bytes_max until the last owner drops them, and a peer with
-// more than that outstanding is not read from meanwhile.
+// Release a message's bytes once it is handled. Over TCP they count against unread_bytes_max until
+// the last owner drops them, and the links actor stops reading from a peer above that limit.
+// In-memory links count them against the sender's unsent_bytes_max instead.
 //
-// A message to a peer that cannot be reached ends in LinkDown, never in silence.
+// If a peer cannot be reached, messages to it end in LinkDown; they are never dropped silently.
 #pragma once
 
 #include <memory>
@@ -35,7 +43,7 @@ using SharedBytes = std::shared_ptr<const std::string>;
 struct LinkSend {
   int rank = 0;
   SharedBytes bytes;
-  SharedBytes shared = nullptr;  // follows `bytes` in the same message; null: none. The part that many ranks get
+  SharedBytes shared = nullptr;  // follows `bytes` in the same message; may be null. The part that many ranks get
 };
 // Returns the message in one piece.
 inline SharedBytes whole(const LinkSend& message) {
@@ -63,17 +71,17 @@ struct LinkDown {
   std::string why;
 };
 struct LinkRefused {
-  const char* what = "";  // lives for ever
+  const char* what = "";  // lives forever
 };
 
 class LinksFactory {
  public:
   virtual ~LinksFactory() = default;
-  // Spawns the links actor of `rank`; it ends with its owner.
+  // Spawns the links actor of `rank`. The actor ends when its owner does.
   virtual caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) = 0;
 };
 
-// In-memory queues between the ranks of one process. One factory serves one world.
+// Makes in-memory queues between the ranks of one process. One factory serves one world.
 std::shared_ptr<LinksFactory> make_memory_links(int world_size);
 
 }  // namespace cairn

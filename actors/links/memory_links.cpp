@@ -1,16 +1,18 @@
 // Links between the ranks of one process: no sockets, only mailboxes.
 //
-//   owns        the sessions with its peers, and what waits for peers that have not come yet
-//   talks to    its owner; the same actor of other ranks, which it finds in a hub that the ranks of one world share
+//   owns        the sessions with its peers, and messages for peers that have not come yet
+//   talks to    its owner; the links actors of other ranks, which it finds in a hub that the ranks
+//               of one world share
 //   deadlines   connect_deadline for a peer that has not come yet
 //   on death    of a peer: LinkDown; of the owner: it ends
 //
-// A session is one direction of one link. Its number travels with every message, so that whatever was under way when a link went
-// down is recognised and dropped. The opener says hello; the other side answers with a hello of its own:
+// A session is one direction of one link. Every message carries its session number, so that
+// messages still in flight when a link went down are recognised and dropped. The opener says hello,
+// and the other side answers with its own hello:
 //
 //   apart --- send, or a hello arrives ---> up --- bye, peer ended, overflow ---> apart
 //
-// References between the actors are weak in all directions, so that no cycle outlives its users.
+// The actors refer to each other weakly, so that no reference cycle keeps them alive.
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -30,7 +32,7 @@
 namespace cairn {
 namespace {
 
-// Bytes that were sent to a peer and that nobody there has let go of yet.
+// Bytes sent to a peer and not yet released there.
 using Gauge = std::shared_ptr<std::atomic<std::size_t>>;
 
 struct Hello {
@@ -74,7 +76,7 @@ class Hub {
 
   int world_size() const { return static_cast<int>(places_.size()); }
 
-  // Returns who was waiting for this rank.
+  // Returns the actors that were waiting for this rank.
   std::vector<caf::weak_actor_ptr> enter(int rank, const caf::strong_actor_ptr& actor) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
@@ -92,10 +94,10 @@ class Hub {
   }
 
   struct Found {
-    caf::strong_actor_ptr actor;  // null: not there
-    bool came = false;            // it was there once
+    caf::strong_actor_ptr actor;  // null: not present
+    bool came = false;            // it was present at some time
   };
-  // A waiter is told with PeerCame once the rank comes; only for ranks that have never been there.
+  // If the rank has never come, `waiter` gets PeerCame when it does.
   Found find(int rank, const caf::strong_actor_ptr& waiter) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
@@ -132,7 +134,8 @@ class MemoryLinks : public caf::event_based_actor {
 
  protected:
   caf::behavior make_behavior() override {
-    // It may have ended already. Only a strong reference may be monitored: CAF follows a weak one to an actor that is gone.
+    // The owner may have ended already. CAF may monitor only a strong reference: it would follow a
+    // weak one to a dead actor.
     auto owner = owner_.lock();
     if (owner == nullptr) {
       quit();
@@ -160,12 +163,12 @@ class MemoryLinks : public caf::event_based_actor {
 
  private:
   struct Peer {
-    caf::weak_actor_ptr actor;        // whom we monitor; null: apart
-    std::uint64_t out = 0;            // session of what we send; 0: apart
-    std::uint64_t in = 0;             // session of what we accept; 0: none yet
+    caf::weak_actor_ptr actor;        // the monitored peer; null: apart
+    std::uint64_t out = 0;            // session of sent messages; 0: apart
+    std::uint64_t in = 0;             // session of accepted messages; 0: none yet
     Gauge unsent;                     // of session `out`
     std::uint64_t wait = 0;           // number of the current wait for a peer that has not come; 0: none
-    std::deque<SharedBytes> waiting;  // what was sent meanwhile
+    std::deque<SharedBytes> waiting;  // messages sent during that wait
     std::size_t waiting_bytes = 0;
   };
 
@@ -238,7 +241,7 @@ class MemoryLinks : public caf::event_based_actor {
     tell(owner_, LinkUp{rank});
   }
 
-  // The peer's share of the gauge lasts until the last holder lets go of the bytes, its owner included.
+  // The bytes count as unsent until the last holder, including the peer's owner, releases them.
   void transmit(int rank, const SharedBytes& bytes) {
     auto& to = peer(rank);
     if (to.unsent->load() + bytes->size() > options_.unsent_bytes_max && to.unsent->load() != 0) {

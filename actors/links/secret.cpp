@@ -48,7 +48,7 @@ Secret::Secret(ByteSpan bytes) {
 }
 
 Secret Secret::from_file(const std::string& path) {
-  // Not blocking: a pipe in its place must not hold us up.
+  // Non-blocking, so that a pipe at this path cannot block the open.
   const Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) throw system_error("read the job's secret from", path, errno);
   struct stat status {};
@@ -60,7 +60,7 @@ Secret Secret::from_file(const std::string& path) {
     refuse_file(
         ErrorCode::kPermission, path,
         "others than its owner may use it, so it is no secret; chmod 600 it, and change the secret if others may have read it");
-  SecretBytes bytes(kBytesMax + 2);  // a byte beyond the limit, and a line's end
+  SecretBytes bytes(kBytesMax + 2);  // one byte beyond the limit, and a line end
   std::size_t size = 0;
   while (size < bytes.size()) {
     const auto count = ::read(file.get(), bytes.data() + size, bytes.size() - size);

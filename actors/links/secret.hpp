@@ -1,5 +1,5 @@
-// The secret of a job: what its ranks know and nobody else does. It is never printed, logged or traced, keys for a purpose are
-// derived from it, and its memory is wiped when it is let go of.
+// The secret of a job, known to its ranks only. It is never printed, logged or traced. Keys are
+// derived from it per purpose. Its memory is wiped when it is released.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace cairn {
 
-// Overwrites memory, whatever a compiler thinks of stores that nobody reads.
+// Overwrites memory in a way that the compiler does not optimize away.
 void wipe(void* bytes, std::size_t size) noexcept;
 
-// Wipes what it frees, the former memory of a container that grew included.
+// Wipes memory before freeing it, including the old memory of a container that grew.
 template <class T>
 struct WipingAllocator {
   using value_type = T;
@@ -35,22 +35,26 @@ using SecretBytes = std::vector<unsigned char, WipingAllocator<unsigned char>>;
 
 class Secret {
  public:
-  // Fewer bytes than these could be guessed, more are a mistake.
+  // Shorter secrets could be guessed; longer ones are surely a mistake.
   static constexpr std::size_t kBytesMin = 16;
   static constexpr std::size_t kBytesMax = 4096;
 
   Secret() = default;  // none
-  // `bytes`: random ones, in any spelling. Throws kInvalidArgument beyond the limits.
+  // `bytes` are random, in any encoding. Throws kInvalidArgument if their number is beyond the
+  // limits.
   explicit Secret(ByteSpan bytes);
-  // The content of a file, less white space at its end. Throws kPermission for a file that anybody but its owner may read or write,
-  // or that belongs to another user than this one and root; kInvalidArgument beyond the limits; kNotFound, kUnavailable.
+  // Reads the secret from a file, without white space at the end. Throws kPermission if anyone but
+  // the owner may access the file, or if it belongs to a user other than this one or root;
+  // kInvalidArgument beyond the limits or for anything but a regular file; kNotFound or
+  // kUnavailable if the file cannot be read.
   static Secret from_file(const std::string& path);
 
   bool empty() const { return bytes_.empty(); }
-  // 32 bytes for one purpose within one context, by HKDF with SHA-256: neither the secret nor the bytes for another purpose or
-  // context can be found from them. Not of an empty secret.
+  // Derives 32 bytes for one purpose in one context, by HKDF with SHA-256. They reveal neither the
+  // secret nor the bytes for other purposes or contexts. The secret must not be empty.
   SecretBytes derive(std::string_view purpose, ByteSpan context) const;
-  // Proves that whoever wrote `text` knows the secret: HMAC-SHA256, as 64 hexadecimal digits. Of an empty secret: "none".
+  // Returns a proof that the author of `text` knows the secret: HMAC-SHA256 as 64 hexadecimal
+  // digits; "none" if the secret is empty.
   std::string sign(std::string_view purpose, ByteSpan text) const;
 
  private:

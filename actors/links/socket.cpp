@@ -19,7 +19,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "address '" + address + "': " + why + "; expected host:port or [IPv6 address]:port");
 }
 
-// Null if the lookup failed: `status` says why.
+// Returns null if the lookup failed; `status` says why.
 using Found = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 Found get_addresses(const std::string& host, int port, int flags, int& status) {
   addrinfo hints{};
@@ -32,7 +32,8 @@ Found get_addresses(const std::string& host, int port, int flags, int& status) {
 }
 
 Endpoint choose(const addrinfo* found) {
-  // Both families may be offered; IPv4 first, as ranks publish one address and all must find the same.
+  // A name may have addresses of both families. IPv4 is preferred: ranks publish one address, and
+  // all ranks must choose the same.
   const addrinfo* chosen = found;
   for (const addrinfo* next = found; next != nullptr; next = next->ai_next) {
     if (next->ai_family == AF_INET) {
@@ -132,7 +133,7 @@ bool is_loopback(const Endpoint& endpoint) {
   return false;
 }
 
-// Of several sockets with SO_REUSEADDR that are bound to one port, one may listen.
+// Several sockets with SO_REUSEADDR may be bound to one port if only one of them listens.
 Socket reserve_port(const std::string& host, int port) {
   if (port < 0 || port > 65535)
     throw Error(ErrorCode::kInvalidArgument, "listening on port " + std::to_string(port) + ": not a port");

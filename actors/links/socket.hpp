@@ -1,4 +1,4 @@
-// TCP sockets without waiting: what links need of the operating system.
+// Non-blocking TCP sockets: what links need from the operating system.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Owns a descriptor. -1: none.
+// Owns a file descriptor. -1: none.
 class Socket {
  public:
   explicit Socket(int descriptor = -1) noexcept : descriptor_(descriptor) {}
@@ -29,48 +29,51 @@ class Socket {
   int descriptor_;
 };
 
-// A numeric address with its port.
+// A numeric address and port.
 struct Endpoint {
   sockaddr_storage storage{};
   socklen_t length = 0;
 };
 
-// Reads "host:port" and "[IPv6 address]:port". Looks names up, and so may block: never called on an actor's thread. Throws
-// kInvalidArgument for a malformed address, kUnavailable for a name that is not known.
+// Resolves "host:port" or "[IPv6 address]:port". May block on a name lookup, so it is never called
+// on an actor's thread. Throws kInvalidArgument for a malformed address, kUnavailable for an
+// unknown name.
 Endpoint resolve_endpoint(const std::string& address);
-// Returns the same for a numeric address, without blocking; nothing for a host name. Throws kInvalidArgument for a malformed
-// address.
+// Converts a numeric address without blocking. Returns nothing for a host name. Throws
+// kInvalidArgument for a malformed address.
 std::optional<Endpoint> numeric_endpoint(const std::string& address);
-// "127.0.0.1:4000", "[::1]:4000".
+// Formats an endpoint, such as "127.0.0.1:4000" or "[::1]:4000".
 std::string to_string(const Endpoint& endpoint);
-// Whether only processes of this machine can reach it. Not a wildcard address.
+// Returns whether only processes on this machine can reach the address. False for a wildcard
+// address.
 bool is_loopback(const Endpoint& endpoint);
-// Takes "host:port" or "[IPv6 address]:port" apart. Throws kInvalidArgument.
+// Splits "host:port" or "[IPv6 address]:port". Throws kInvalidArgument.
 struct HostPort {
   std::string host;  // without brackets
   int port = 0;
 };
 HostPort split_address(const std::string& address);
-// "host:port", with brackets around an IPv6 address.
+// Returns "host:port", with brackets around an IPv6 address.
 std::string join_address(const std::string& host, int port);
 
-// Listens at `host`, a name or address of this machine, on `port`; 0 asks the system for one. Throws kInvalidArgument,
-// kUnavailable.
+// Listens at `host`, a name or address of this machine, on `port`; 0 lets the system choose. Throws
+// kInvalidArgument, kUnavailable.
 Socket listen_on(const std::string& host, int port);
-// Keeps a port, as above, for one listener after the other: nobody connects to it, and while it is there the system gives the port to
-// nobody else, be there a listener or not. To be made before the first of them. Throws as above.
+// Binds a port without listening, to reserve it for one listener after another. Nobody can connect
+// to this socket. While it exists the system assigns the port to nobody else, with or without a
+// listener. Create it before the first listener. Throws as listen_on does.
 Socket reserve_port(const std::string& host, int port);
-// Where a socket is bound.
+// Returns the address that a socket is bound to.
 Endpoint local_endpoint(const Socket& socket);
 
 enum class ConnectState { kPending, kConnected, kFailed };
 struct ConnectProgress {
   ConnectState state = ConnectState::kFailed;
-  int error_number = 0;  // when it failed
+  int error_number = 0;  // if it failed
 };
-// Begins to connect and returns at once. `socket` is valid unless the result is kFailed.
+// Starts to connect and returns at once. `socket` is valid unless the result is kFailed.
 ConnectProgress start_connect(const Endpoint& to, Socket& socket);
-// How far a connect that was pending has come.
+// Returns the state of a pending connect.
 ConnectProgress check_connect(const Socket& socket);
 
 }  // namespace cairn

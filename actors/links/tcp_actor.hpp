@@ -1,4 +1,4 @@
-// The actor behind TCP links; internal to this folder. Its description is in tcp_links.cpp.
+// The actor behind TCP links; internal to this folder. tcp_links.cpp describes it.
 #pragma once
 
 #include <atomic>
@@ -31,28 +31,30 @@ namespace cairn::tcp {
 
 using std::chrono::milliseconds;
 
-// Encoded ahead of the socket, per connection; one frame more may come on top.
+// The maximum number of bytes encoded ahead of the socket, per connection; exceeded by at most one
+// frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
 inline constexpr std::size_t kReadBytes = 64u << 10;
-// Between two attempts of one opening.
+// The limits of the delay between two attempts of one opening.
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
-// Of all that is turned away between two ticks, so much is told to the owner: strangers shall not fill its mailbox.
+// The maximum number of refusals reported to the owner between two ticks, so that strangers cannot
+// fill its mailbox.
 inline constexpr int kRefusalsTold = 16;
-// The most threads that resolve host names for one rank at a time.
+// The maximum number of threads that resolve host names for one rank at a time.
 inline constexpr int kLookupsMax = 8;
-// The interval between two checks of a pending connect or lookup.
+// The limits of the interval between two checks of a pending connect or lookup.
 inline constexpr milliseconds kLookMin{1};
 inline constexpr milliseconds kLookMax{50};
 
-// Goes on with an opening: its next attempt, or a look at the one that is pending.
+// Continues an opening: starts its next attempt, or checks the pending one.
 struct OpeningStep {
   std::uint64_t opening = 0;
 };
 struct Tick {};
-// A socket that was given up is closed by now.
+// A discarded socket has been closed.
 struct SocketClosed {};
-// The owner has let go of enough of what a peer sent.
+// The owner has released enough of the bytes that a peer sent.
 struct ResumeReading {
   int rank = 0;
   std::uint64_t link = 0;
@@ -67,7 +69,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::ResumeReading)
 
 namespace cairn::tcp {
 
-// What a broker is told when it is spawned.
+// What a broker gets when it is spawned.
 struct Setup {
   Socket listener;
   std::vector<std::string> addresses;
@@ -81,7 +83,8 @@ struct Setup {
   caf::weak_actor_ptr owner;
 };
 
-// Bytes of one link that its owner has not let go of. Shared with the messages themselves, which may be released on any thread.
+// Bytes of one link that its owner has not released. Shared with the messages, which may be
+// released on any thread.
 struct Unread {
   std::atomic<std::size_t> bytes{0};
   std::atomic<bool> halted{false};
@@ -91,31 +94,31 @@ struct Unread {
   std::uint64_t link = 0;
 };
 
-// `bytes` of them were let go of; reading goes on if it was halted and enough is gone.
+// Subtracts released bytes. If reading was halted and few enough bytes are left, resumes it.
 void release(Unread& unread, std::size_t bytes);
-// Shares `text`, and counts it as unread until the last owner lets go of it.
+// Wraps `text`, which counts as unread until its last owner releases it.
 SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread);
 
 enum class Stage {
-  kAccepted,     // by us; its hello has not come
-  kOpened,       // by us; our hello is on its way, the answer has not come
+  kAccepted,     // by this rank; no hello received yet
+  kOpened,       // by this rank; no answer to its hello yet
   kEstablished,  // the data or heartbeat connection of a link
-  kLeaving,      // says its last words; what comes is ignored
+  kLeaving,      // sends its last frame; ignores what it receives
 };
 
 struct Connection {
-  std::uint64_t id = 0;  // handles are descriptors, which are used again
+  std::uint64_t id = 0;  // handles are descriptors, which the system reuses
   caf::io::connection_handle handle;
   Stage stage = Stage::kAccepted;
   v1::LinkPurpose purpose = v1::LINK_PURPOSE_UNSPECIFIED;
   int rank = -1;              // the peer's, once known
-  std::uint64_t opening = 0;  // that it belongs to, of kOpened
-  MonotonicTime deadline;     // of all stages but kEstablished
+  std::uint64_t opening = 0;  // that it belongs to; for kOpened
+  MonotonicTime deadline;     // for all stages but kEstablished
   std::unique_ptr<Transform> transform;
   FrameReader reader{kHelloBytesMax};
-  std::size_t unsent = 0;   // bytes that the socket has not taken
-  bool introduced = false;  // our hello was sent
-  bool ended = false;       // closed on our side: ignore whatever still refers to it
+  std::size_t unsent = 0;   // bytes not yet taken by the socket
+  bool introduced = false;  // this rank's hello was sent
+  bool ended = false;       // closed by this rank: ignore events that still refer to it
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -126,7 +129,7 @@ struct Lookup {
   std::optional<Error> trouble;
 };
 
-// One try after the other to get a connection, until its deadline.
+// Repeated attempts to connect, until a deadline.
 struct Opening {
   int rank = 0;
   v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA;
@@ -134,16 +137,16 @@ struct Opening {
   MonotonicTime deadline;
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
-  bool asked = true;         // the owner waits for it; else it is tried once, and its end is nobody's affair
+  bool asked = true;         // the owner waits for it; otherwise it is tried once and its failure is not reported
   std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
-  Socket socket;                   // of a connect that is pending
-  ConnectionPtr connection;        // of a handshake under way
+  Socket socket;                   // of a pending connect
+  ConnectionPtr connection;        // during the handshake
 };
 
 struct Peer {
   bool up = false;
   std::uint64_t link = 0;
-  std::size_t frame_bytes_max = 0;  // what it accepts
+  std::size_t frame_bytes_max = 0;  // the peer's limit
   ConnectionPtr data;
   ConnectionPtr beats;
   std::uint64_t data_opening = 0;  // 0: none
@@ -151,8 +154,8 @@ struct Peer {
   MessageSplitter outgoing;
   std::optional<MessageAssembler> incoming;
   std::shared_ptr<Unread> unread;
-  MonotonicTime heard;      // anything, on either connection
-  MonotonicTime last_beat;  // sent
+  MonotonicTime heard;      // last time anything arrived, on either connection
+  MonotonicTime last_beat;  // last time one was sent
 };
 
 class TcpLinks;
@@ -171,7 +174,7 @@ class TcpLinks {
   const RuntimeOptions& options() const { return setup_->options; }
   bool all_came() const { return setup_->arrival && setup_->arrival->complete.load(); }
   bool gathering() const { return setup_->arrival && !all_came() && now() < setup_->arrival->deadline; }
-  // Whether it is known to have listened as a rank of this world.
+  // Returns whether the rank is known to have listened in this world.
   bool has_listened(int of) const { return linked_[static_cast<std::size_t>(of)] || all_came(); }
   Peer& peer(int of) { return peers_[static_cast<std::size_t>(of)]; }
   static MonotonicTime now() { return system_clock().now(); }
@@ -183,8 +186,8 @@ class TcpLinks {
     if (auto owner = setup_->owner.lock()) self_->send(caf::actor_cast<caf::actor>(owner), std::forward<Message>(message));
   }
 
-  // Without a sender: CAF does not empty the mailbox of a broker that has ended, and a message in it that names the broker as its
-  // sender would keep it for ever.
+  // Sends without a sender. CAF does not empty the mailbox of a broker that has ended, so a message
+  // in it that names the broker as its sender would keep the broker alive forever.
   template <class Message>
   void tell_self(Message message) {
     caf::anon_send(caf::actor_cast<caf::actor>(self_), message);
@@ -194,7 +197,7 @@ class TcpLinks {
     caf::delayed_anon_send(caf::actor_cast<caf::actor>(self_), delay, message);
   }
 
-  // Messages
+  // Messages of the owner
   void on_send(const LinkSend& message);
   void on_open(int to);
   void on_drop(const LinkDrop& message);
@@ -226,7 +229,7 @@ class TcpLinks {
   template <class Handle>
   void close_later(Handle handle);
 
-  // What comes from sockets
+  // Events of sockets
   void on_accepted(caf::io::connection_handle handle);
   void on_bytes(const caf::io::new_data_msg& message);
   void on_transferred(const caf::io::data_transferred_msg& message);
@@ -253,18 +256,18 @@ class TcpLinks {
   Broker* const self_;
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
-  std::vector<bool> asked_back_;  // by rank: since something was last sent to it
-  std::vector<bool> linked_;      // ranks that have been linked
+  std::vector<bool> asked_back_;  // by rank: since the last LinkSend to it
+  std::vector<bool> linked_;      // ranks that were ever linked
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
-  std::map<std::uint64_t, ConnectionPtr> strangers_;  // without a hello, or about to be closed; by age
+  std::map<std::uint64_t, ConnectionPtr> strangers_;  // unauthenticated or closing connections, oldest first
   std::map<std::uint64_t, Opening> openings_;
   std::shared_ptr<std::atomic<int>> lookups_ = std::make_shared<std::atomic<int>>(0);  // running now
   caf::io::accept_handle door_;
   bool door_halted_ = false;
-  std::size_t closing_sockets_ = 0;  // given up, not closed yet
+  std::size_t closing_sockets_ = 0;  // discarded, not closed yet
   std::size_t strangers_max_ = 0;
   int refusals_told_ = 0;          // since the last tick
-  std::uint64_t numbers_ = 0;      // of openings and connections
+  std::uint64_t numbers_ = 0;      // last number given to an opening or connection
   std::unique_ptr<Random> random_ = system_random();
   milliseconds beat_interval_{0};
   milliseconds tick_interval_{0};

@@ -1,4 +1,4 @@
-// What the TCP links actor does with its sockets: bytes in and out, and their ends.
+// Sockets of the TCP links actor: reading, writing and closing.
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <algorithm>
@@ -43,15 +43,15 @@ void TcpLinks::write(Connection& connection, const std::string& frame) {
   self_->flush(connection.handle);
 }
 
-// Says hello on a connection of ours as soon as its transform is ready.
+// Sends the hello on a connection that this rank opened, as soon as the transform is ready.
 void TcpLinks::introduce(Connection& connection) {
   if (connection.stage != Stage::kOpened || connection.introduced || !connection.transform->ready()) return;
   connection.introduced = true;
   write(connection, encode_frame(make_hello(setup_->identity, connection.purpose, openings_.at(connection.opening).link)));
 }
 
-// Sends `last_words` after all that was encoded before, then closes: first our direction, so that the words are not lost to a
-// reset.
+// Sends `last_words` after everything already encoded, then closes. The sending direction is closed
+// first, so that a reset does not discard the last words.
 void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_words) {
   if (connection->ended || connection->stage == Stage::kLeaving) return;
   if (!connection->transform->ready()) {
@@ -62,7 +62,7 @@ void TcpLinks::leave(const ConnectionPtr& connection, const v1::LinkFrame& last_
   linger(*connection);
 }
 
-// Nothing more will be said or heard, but what was said is still to be taken.
+// Ends the connection for both directions, but lets the peer receive what was already sent.
 void TcpLinks::linger(Connection& connection) {
   connection.stage = Stage::kLeaving;
   if (const auto found = connections_.find(connection.handle); found != connections_.end()) enter(found->second);
@@ -72,8 +72,8 @@ void TcpLinks::linger(Connection& connection) {
 
 void TcpLinks::half_close(Connection& connection) { ::shutdown(static_cast<int>(connection.handle.id()), SHUT_WR); }
 
-// Gives the connection up. Unsent bytes are dropped: with them the descriptor would stay open for as long as the peer does not
-// read.
+// Closes the connection and drops unsent bytes. With unsent bytes CAF would keep the descriptor
+// open for as long as the peer does not read.
 void TcpLinks::discard(const ConnectionPtr& connection) {
   if (connection->ended) return;
   ::shutdown(static_cast<int>(connection->handle.id()), SHUT_RDWR);
@@ -87,8 +87,9 @@ void TcpLinks::forget(Connection& connection) {
   connections_.erase(connection.handle);
 }
 
-// CAF merges what happens to a socket within one round of the network thread: one that is activated and closed in the same round is
-// never taken out of the loop, and its descriptor stays open for ever. So sockets are closed in the next round.
+// CAF merges the changes to a socket within one round of the network thread. A socket that is
+// activated and closed in the same round never leaves the loop, and its descriptor stays open
+// forever. So sockets are closed in the next round.
 template <class Handle>
 void TcpLinks::close_later(Handle handle) {
   ++closing_sockets_;
@@ -100,7 +101,7 @@ void TcpLinks::close_later(Handle handle) {
 
 void TcpLinks::close_door() { close_later(door_); }
 
-// Strangers may hold only so many connections: the oldest one goes when there are too many. Who has something to say has said it.
+// Limits the number of unauthenticated connections: above the limit the oldest is closed.
 void TcpLinks::enter(const ConnectionPtr& connection) {
   strangers_.emplace(connection->id, connection);
   if (strangers_.size() <= strangers_max_) return;
@@ -108,7 +109,8 @@ void TcpLinks::enter(const ConnectionPtr& connection) {
   discard(ConnectionPtr(strangers_.begin()->second));
 }
 
-// Without a free descriptor the system cannot accept, and would say so in an endless loop: the door stays shut meanwhile.
+// Without a free descriptor accept fails in an endless loop, so accepting is suspended until a
+// descriptor is free.
 void TcpLinks::watch_door() {
   if (closing_) return;
   const Socket probe(::fcntl(static_cast<int>(door_.id()), F_DUPFD_CLOEXEC, 0));
@@ -157,7 +159,8 @@ void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {
   }
 }
 
-// The transform makes nothing of what came. It may have had a last word for the other side, which is to learn why.
+// Handles bytes that the transform rejected. The transform may have written an alert that tells the
+// other side why.
 void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
   const bool forbidden = fault.code() == ErrorCode::kPermission;
   if (connection->stage == Stage::kEstablished) return misbehaved(connection, fault.what());
@@ -239,7 +242,7 @@ void TcpLinks::on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& fra
   tell_owner(LinkMessage{from, counted(std::move(message), sender.unread)});
   if (unread.bytes.load() <= options().unread_bytes_max || unread.halted.exchange(true)) return;
   self_->halt(connection->handle);
-  // The owner may have let go of everything before it could see that reading is halted.
+  // The owner may have released everything before it could see that reading is halted.
   release(unread, 0);
 }
 
@@ -272,7 +275,8 @@ void TcpLinks::on_closed(caf::io::connection_handle handle) {
   const auto found = connections_.find(handle);
   if (found == connections_.end()) return;
   const auto connection = found->second;
-  // The descriptor is still open here: a write that is pending must fail, or it would hold the descriptor.
+  // The descriptor is still open here. A pending write must fail, or it would keep the descriptor
+  // open.
   ::shutdown(static_cast<int>(handle.id()), SHUT_RDWR);
   const auto stage = connection->stage;
   forget(*connection);

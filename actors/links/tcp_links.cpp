@@ -1,23 +1,28 @@
 // Links over TCP: one broker per rank, on the network thread, with all of that rank's connections.
 //
-//   owns        the listening socket, its connections, and per peer what waits to be sent
+//   owns        the listening socket, its connections, and each peer's queue of messages to send
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
-//   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one connection; silence;
-//               drain_deadline for last words: a refusal, a goodbye, at the end also what was still waiting
+//   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one
+//               connection; silence; drain_deadline for last frames: a refusal, a goodbye, and,
+//               when the actor ends, messages that still wait
 //   on death    of a peer: LinkDown; of the owner: as LinkClose
 //
-// A link is a data connection and a heartbeat connection, both opened by the same side. It is up from the exchange of hellos on the
-// data connection until either ends:
+// A link is a data connection and a heartbeat connection, both opened by the same side. It is up
+// from the exchange of hellos on the data connection until either connection ends:
 //
-//   apart --- send ------------------> opening --- hello accepted by the peer ---> up --- closed, silent, ... ---> apart
-//     └───── hello of the peer accepted ────┴──────────────────────────────────────^
+//   apart --- send --------> opening --- hello accepted by the peer ---> up
+//     |                         |                                        ^ |
+//     +-- peer's hello accepted +----------------------------------------+ |
+//   apart <--- closed, silent, ... ----------------------------------------+
 //
-// If two ranks open at once, the connection of the lower rank goes first: it refuses the other's, which it would else have
-// accepted, once its own hello is on its way; the higher rank drops its own attempt when the lower one's hello comes. Nothing is
-// sent before hellos were exchanged, so that nothing is lost or reordered by this.
+// If two ranks open at once, the connection of the lower rank wins. The lower rank refuses the
+// other connection if its own hello is already sent; otherwise it accepts the other. The higher
+// rank drops its own attempt when the lower rank's hello arrives. Messages are sent only after
+// hellos were exchanged, so this loses and reorders nothing.
 //
-// Messages of one link travel whole, one after the other, in sections, of which only a few are encoded ahead: a large message
-// delays neither other links nor, having a connection of their own, the beats.
+// The messages of one link are sent whole, one after another, in sections. Only a few sections are
+// encoded ahead. So a large message delays neither other links nor the heartbeats, which have a
+// connection of their own.
 #include <cairn/actors/links/tcp_links.hpp>
 
 #include <algorithm>
@@ -83,7 +88,8 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   door_ = self_->add_doorman(setup_->listener.release());
   self_->set_down_handler([this](caf::down_msg&) { begin_close("its owner ended"); });
   self_->set_exit_handler([this](caf::exit_msg&) { begin_close("it was told to exit"); });
-  // It may have ended already. Only a strong reference may be monitored: CAF follows a weak one to an actor that is gone.
+  // The owner may have ended already. CAF may monitor only a strong reference: it would follow a
+  // weak one to a dead actor.
   if (auto owner = setup_->owner.lock()) {
     self_->monitor(caf::actor_cast<caf::actor>(owner));
   } else {
@@ -132,7 +138,7 @@ void TcpLinks::on_send(const LinkSend& message) {
     return;
   }
   auto& target = peer(to);
-  // One message may be larger than the bound, a queue may not.
+  // A single message may exceed the limit, a queue must not.
   if (!target.outgoing.empty() && target.outgoing.bytes() + size > options().unsent_bytes_max) {
     go_down(to, LinkDownCause::kOverflow,
             "more than unsent_bytes_max " + std::to_string(options().unsent_bytes_max) + " bytes wait for " + describe(to));
@@ -172,7 +178,7 @@ void TcpLinks::on_drop(const LinkDrop& message) {
   }
 }
 
-// Encodes as much as the socket may take soon.
+// Encodes as much as the socket can take soon.
 void TcpLinks::pump(int to) {
   auto& target = peer(to);
   if (!target.up || target.data->stage != Stage::kEstablished) return;
@@ -215,7 +221,8 @@ void TcpLinks::take_beats(const ConnectionPtr& connection) {
   other.heard = now();
 }
 
-// Ends whatever there is between us and `of`: openings, connections, what waits to be sent.
+// Ends everything between this rank and `of`: openings, connections, and messages waiting to be
+// sent.
 void TcpLinks::go_down(int of, LinkDownCause cause, const std::string& why, bool say_goodbye) {
   Peer old;
   std::swap(old, peer(of));
@@ -236,7 +243,8 @@ void TcpLinks::go_down(int of, LinkDownCause cause, const std::string& why, bool
 void TcpLinks::on_resume(const ResumeReading& resume) {
   auto& sender = peer(resume.rank);
   if (!sender.up || sender.link != resume.link) return;
-  // Not now, as in `forget`. By then it may have been halted again, or be gone.
+  // Posted for the reason given at `close_later`. By then reading may be halted again, or the
+  // connection closed.
   self_->backend().post([self = caf::strong_actor_ptr(self_->ctrl()), broker = self_,
                          connection = std::weak_ptr<Connection>(sender.data), unread = sender.unread] {
     const auto still = connection.lock();
@@ -246,7 +254,8 @@ void TcpLinks::on_resume(const ResumeReading& resume) {
 
 void TcpLinks::on_tick() {
   const auto time = now();
-  // If this thread itself stood still, what the peers sent meanwhile is still unread: nobody is judged by it.
+  // If this thread itself was stalled, data that peers sent in the meantime is still unread. So no
+  // peer is found late or silent in this tick.
   const bool stalled = time - last_tick_ > tick_interval_ + options().silence / 2;
   last_tick_ = time;
   refusals_told_ = 0;
@@ -269,11 +278,12 @@ void TcpLinks::on_tick() {
     auto& other = peer(of);
     if (!other.up) continue;
     if (stalled) other.heard = time;
-    // Until its heartbeat connection is made, a peer may have nothing to send.
+    // Until the heartbeat connection is up, the peer may have nothing to send.
     if (time - other.heard > (other.beats ? options().silence : std::max(options().silence, options().connect_deadline))) {
       const std::string why = "nothing was heard of " + describe(of) + " for " +
                               std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
-      // Should it ever read on, it is to know, whichever connection it reads first.
+      // Both connections get the goodbye: if the peer ever reads again, it may read either one
+      // first.
       if (other.beats) leave(std::exchange(other.beats, nullptr), make_goodbye(why));
       go_down(of, LinkDownCause::kSilent, why, true);
     } else if (other.beats && other.beats->unsent == 0 && time - other.last_beat >= beat_interval_ - tick_interval_ / 2) {
@@ -290,7 +300,7 @@ void TcpLinks::on_tick() {
   if (!closing_ || !connections_.empty()) tell_self_later(tick_interval_, Tick{});
 }
 
-// Lets every link say what still waits, and goodbye; then ends.
+// Lets every link send its waiting messages and a goodbye, then ends.
 void TcpLinks::begin_close(const std::string& why) {
   if (std::exchange(closing_, true)) return;
   closing_why_ = why;
@@ -308,7 +318,7 @@ void TcpLinks::begin_close(const std::string& why) {
 
 void TcpLinks::quit_when_done() {
   if (!closing_) return;
-  // The heartbeat connection goes last, so that the goodbye is what the peer hears first.
+  // The heartbeat connection closes last, so that the peer sees the goodbye first.
   for (auto& other : peers_) {
     if (other.up && other.data->ended && other.beats) discard(other.beats);
   }
@@ -377,7 +387,7 @@ void check_loopback(const Endpoint& endpoint) {
 }
 
 void provide_descriptors(int rank, int world_size, int ranks_here) {
-  constexpr std::size_t kOfCallsMin = 16;  // the least that a save or load opens
+  constexpr std::size_t kOfCallsMin = 16;  // the minimum that a save or load opens
   constexpr std::size_t kOfRank = 32;      // actors, connections and files of a rank that does not coordinate
   constexpr std::size_t kSpare = 256;
   if (world_size == 1) return;
@@ -387,7 +397,7 @@ void provide_descriptors(int rank, int world_size, int ranks_here) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw system_error("ask for", "the limit of descriptors", errno);
   const std::size_t open = tcp::descriptors_open();
-  // A link is a data and a heartbeat connection.
+  // A link is a data connection and a heartbeat connection.
   const std::size_t needed = open + 2 * others + kOfCallsMin;
   if (limit.rlim_max < needed)
     throw Error(ErrorCode::kPrecondition,
@@ -395,8 +405,8 @@ void provide_descriptors(int rank, int world_size, int ranks_here) {
                     std::to_string(open) + " are open): rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
                     " needs " + std::to_string(needed) + ", two for each other rank; raise it to " + std::to_string(2 * needed) +
                     " or more");
-  // Three for each rank, as a connection may be about to replace another; twice that for the trainer and other ranks of this
-  // process.
+  // Three per rank, as a connection may be about to replace another. Twice that, for the trainer
+  // and for other ranks of this process.
   const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;

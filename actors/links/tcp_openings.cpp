@@ -1,4 +1,4 @@
-// How the TCP links actor gets connections: attempts, retries, handshakes of both sides.
+// How the TCP links actor gets connections: attempts, retries, and both sides of the handshake.
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::uint64_t TcpLinks::begin_opening(int to, v1::LinkPurpose purpose, std::uint
   opening.purpose = purpose;
   opening.link = link;
   opening.deadline = now() + options().connect_deadline;
-  // Later, as a message: whoever begins an opening need not expect it to have failed already.
+  // Posted as a message, so that the opening cannot fail before its caller has recorded it.
   tell_self(OpeningStep{number});
   return number;
 }
@@ -66,7 +66,7 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
   }
 }
 
-// Returns nothing while the host name is being resolved. Throws the lookup's error.
+// Returns nothing while the host name is being resolved. Throws the error of the lookup.
 std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
   const std::string& address = setup_->addresses[static_cast<std::size_t>(opening.rank)];
   if (!opening.lookup) {
@@ -84,13 +84,13 @@ std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
       --*running;
       lookup->done = true;
     };
-    const SignalsBlocked blocked;  // in the new thread
+    const SignalsBlocked blocked;  // inherited by the new thread
     try {
       ++*lookups_;
-      std::thread(body).detach();  // a lookup cannot be cancelled: the thread owns what it needs
+      std::thread(body).detach();  // a lookup cannot be cancelled, so the thread owns all it needs
     } catch (const std::system_error&) {
       --*lookups_;
-      return std::nullopt;  // try again later: no thread could be started
+      return std::nullopt;  // no thread could be started: try again later
     }
     opening.lookup = lookup;
   }
@@ -109,7 +109,7 @@ void TcpLinks::hand_shake(std::uint64_t number) {
   introduce(*opening.connection);
 }
 
-// The current attempt has failed; another one follows unless the time is over.
+// The current attempt has failed. Starts another one unless the deadline has passed.
 void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
   auto& opening = openings_.at(number);
   if (opening.connection) discard(std::exchange(opening.connection, nullptr));
@@ -128,7 +128,7 @@ void TcpLinks::try_again(std::uint64_t number, const std::string& trouble) {
   opening.backoff = std::min(opening.backoff * 2, kBackoffMax);
 }
 
-// Another attempt would fail in the same way, unless the rank has not come to this world yet.
+// Another attempt would fail in the same way, unless the rank has not arrived in this world yet.
 void TcpLinks::give_up(std::uint64_t number, LinkDownCause cause, const std::string& why, bool say_goodbye) {
   if (gathering()) {
     try_again(number, why);
@@ -145,8 +145,9 @@ void TcpLinks::cancel_opening(std::uint64_t number) {
   if (connection) discard(connection);
 }
 
-// Somebody who does not know the secret says to be this rank. If it is the rank itself, with another secret, our owner must hear
-// of it, or it would wait for that rank in vain; if it is a stranger, nothing must come of it. So the rank is asked at its own address.
+// A peer that does not know the secret claims to be rank `of`. If it is that rank with another
+// secret, the owner must learn it, or it would wait for the rank in vain. If it is a stranger, the
+// claim must have no effect. So this rank connects to rank `of` at its own address to find out.
 void TcpLinks::ask_back(int of) {
   if (closing_ || of < 0 || of >= world_size() || of == rank()) return;
   auto& other = peer(of);
@@ -156,7 +157,7 @@ void TcpLinks::ask_back(int of) {
   openings_.at(other.data_opening).asked = false;
 }
 
-// Somebody wants to be linked.
+// Handles the hello of an opener.
 void TcpLinks::on_hello(const ConnectionPtr& connection, const v1::LinkHello& hello) {
   if (const auto fault = find_fault(hello, setup_->identity)) {
     refuse(connection, fault->reason(), fault->why());
@@ -195,7 +196,7 @@ void TcpLinks::on_hello(const ConnectionPtr& connection, const v1::LinkHello& he
   come_up(connection, hello);
 }
 
-// The answer to our hello.
+// Handles the answer to this rank's hello.
 void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& frame) {
   const int from = connection->rank;
   if (frame.has_refusal()) {
@@ -246,7 +247,7 @@ void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason rea
       turned_away(counters.duplicate, "refused: a rank that is connected already");
       break;
     case v1::LINK_REFUSAL_REASON_CROSSED:
-      ++counters.crossed;  // part of every other opening: nobody is turned away for good
+      ++counters.crossed;  // happens whenever two ranks open at once; not a real refusal
       break;
     case v1::LINK_REFUSAL_REASON_NO_LINK:
       turned_away(counters.no_link, "refused: a heartbeat without its link");

@@ -17,7 +17,7 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kRecordBytes = 16384;
-// Types of records.
+// TLS record types.
 constexpr char kAlert = 21;
 constexpr char kHandshake = 22;
 
@@ -32,7 +32,8 @@ using Session = std::unique_ptr<SSL_SESSION, Deleter>;
 // The key and its two contexts, shared by all connections of a rank.
 class TlsKey {
  public:
-  // `name` tells jobs and incarnations apart; with the rank behind it, it is the identity that an opener shows.
+  // `name` identifies the job and incarnation. With the rank appended it is the identity that an
+  // opener presents.
   TlsKey(SecretBytes key, const std::string& name, int rank, std::uint64_t bytes)
       : bytes_per_key(bytes),
         key_(std::move(key)),
@@ -40,7 +41,7 @@ class TlsKey {
         identity_(name_ + std::to_string(rank)),
         opener_(make_context(TLS_client_method())),
         acceptor_(make_context(TLS_server_method())) {
-    // There is no certificate that it would trust: a server that comes with one fails.
+    // The opener trusts no certificate, so a server that presents one fails.
     SSL_CTX_set_verify(opener_.get(), SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(opener_.get(), &TlsKey::use);
     SSL_CTX_set_psk_find_session_callback(acceptor_.get(), &TlsKey::find);
@@ -58,7 +59,7 @@ class TlsKey {
     SSL_CTX* const it = context.get();
     check_invariant(it != nullptr && SSL_CTX_set_min_proto_version(it, TLS1_3_VERSION) == 1 &&
                         SSL_CTX_set_max_proto_version(it, TLS1_3_VERSION) == 1 &&
-                        // The key is bound to SHA-256, and so to the ciphers that hash with it.
+                        // The key is bound to SHA-256, and so to the ciphers that use SHA-256.
                         SSL_CTX_set_ciphersuites(it, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") == 1 &&
                         SSL_CTX_set1_groups_list(it, "X25519:P-256") == 1 && SSL_CTX_set_num_tickets(it, 0) == 1,
                     "OpenSSL offers TLS 1.3 with pre-shared keys");
@@ -88,8 +89,8 @@ class TlsKey {
     *session = self.make_session(connection).release();
     return *session != nullptr ? 1 : 0;
   }
-  // Who names another job or incarnation gets no session: without a certificate, the handshake then fails. The rank is noted, for
-  // whoever wants to ask that rank itself.
+  // An opener that names another job or incarnation gets no session. Without a certificate its
+  // handshake then fails. The claimed rank is kept for TcpLinks::ask_back.
   static int find(SSL* connection, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
     const TlsKey& self = of(connection);
     const std::string_view shown(reinterpret_cast<const char*>(identity), size);
@@ -108,7 +109,8 @@ class TlsKey {
   const Context acceptor_;
 };
 
-// What OpenSSL has to say of its last failure. Whoever speaks TLS 1.3 and still fails does not know the key; the rest is garbage.
+// Converts OpenSSL's last error. A peer that speaks TLS 1.3 but fails does not know the key;
+// anything else is garbage.
 Error handshake_fault() {
   const unsigned long code = ERR_peek_error();
   const int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
@@ -141,7 +143,7 @@ class TlsTransform : public Transform {
       : key_(std::move(key)), tls_(SSL_new(key_->context(side))), received_(BIO_new(BIO_s_mem())), sent_(BIO_new(BIO_s_mem())) {
     const bool complete = tls_ && received_ != nullptr && sent_ != nullptr;
     if (tls_ && complete) {
-      SSL_set_bio(tls_.get(), received_, sent_);  // which owns them from now on
+      SSL_set_bio(tls_.get(), received_, sent_);  // takes ownership of both
     } else {
       BIO_free(received_);
       BIO_free(sent_);
@@ -175,7 +177,7 @@ class TlsTransform : public Transform {
     }
     const bool goes_on = SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
     take_sent(wire);
-    // Ranks say goodbye in a frame: TLS's own is not used.
+    // Ranks say goodbye in a frame and do not use TLS's close_notify.
     if (!goes_on) {
       const char* const text = ERR_reason_error_string(ERR_peek_error());
       const std::string why = text == nullptr ? "the stream was ended" : text;
@@ -210,10 +212,10 @@ class TlsTransform : public Transform {
     take_sent(wire);
     if (goes_on) return;
     if (status != 1) {
-      if (wire.size() == before) say_tls_failure(wire);  // OpenSSL has no words for who does not speak TLS
+      if (wire.size() == before) say_tls_failure(wire);  // OpenSSL sends no alert to a peer that does not speak TLS
       throw handshake_fault();
     }
-    // Done, but not by the key: somebody found another way in.
+    // The handshake succeeded, but without the key.
     if (SSL_session_reused(tls_.get()) != 1 || SSL_version(tls_.get()) != TLS1_3_VERSION)
       throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
     ready_ = true;
@@ -240,7 +242,7 @@ class TlsTransform : public Transform {
 }  // namespace
 
 TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank, std::uint64_t bytes_per_key) {
-  // What is said in the clear tells neither the secret nor the incarnation.
+  // The identity sent in clear text reveals neither the secret nor the incarnation.
   const auto key =
       std::make_shared<const TlsKey>(secret.derive("cairn link v1 key", incarnation),
                                      "cairn-link-v1 " + secret.sign("cairn link v1 identity", incarnation), rank, bytes_per_key);

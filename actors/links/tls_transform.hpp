@@ -1,8 +1,9 @@
-// TLS 1.3 between ranks, with a key that is derived from the job's secret instead of certificates.
+// TLS 1.3 between ranks, with a pre-shared key instead of certificates.
 //
-// Both sides prove that they know the key, or the handshake fails. It is derived from the secret and the incarnation, so that neither
-// another job's key nor one of an earlier life fits. Every handshake adds a Diffie-Hellman exchange of its own: who learns the secret
-// later cannot read what was recorded before.
+// The handshake fails unless both sides prove that they know the key. The key is derived from the
+// job's secret and the incarnation, so keys of other jobs and of earlier incarnations do not fit.
+// Every handshake adds a Diffie-Hellman exchange of its own (forward secrecy): a secret that leaks
+// later does not decrypt recorded traffic.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,21 @@
 
 namespace cairn {
 
-// What one direction of a connection carries before it changes its keys: far below what AES-GCM allows.
+// The number of bytes that one direction of a connection sends before it changes its key. Far below
+// the limit of AES-GCM.
 inline constexpr std::uint64_t kTlsBytesPerKey = std::uint64_t{16} << 30;
 
-// For the links of `rank`. `secret` is needed for the call only, and not empty. Connections may outlive the factory. Throws
-// InternalError if OpenSSL lacks what is needed.
+// Makes transforms for the links of `rank`. `secret` must not be empty and is borrowed for the
+// call. Connections may outlive the factory. Throws InternalError if OpenSSL lacks a required
+// feature.
 TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank,
                                std::uint64_t bytes_per_key = kTlsBytesPerKey);
 
-// Whether a stream that begins with these bytes, at least one, is TLS: no frame of a first message begins so.
+// Returns whether a stream that begins with these bytes, at least one, is TLS. The first frame of
+// an unencrypted link never begins so.
 bool looks_like_tls(ByteSpan first_bytes);
-// Tells the other side, in TLS's words, that the handshake has failed, so that it need not try again.
+// Writes a TLS alert that tells the other side that the handshake has failed, so that it does not
+// retry.
 void say_tls_failure(Transform::Wire& wire);
 
 }  // namespace cairn

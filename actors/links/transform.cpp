@@ -23,7 +23,7 @@ class PlainTransform : public Transform {
   void send(ByteSpan frame, Wire& wire) override { wire.insert(wire.end(), frame.data(), frame.data() + frame.size()); }
 
  private:
-  bool begun_ = false;  // something has come
+  bool begun_ = false;  // bytes have arrived
 };
 
 }  // namespace

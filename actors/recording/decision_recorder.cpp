@@ -9,15 +9,15 @@
 
 namespace cairn {
 
-// One step at a time.
+// The step that is being recorded.
 struct DecisionRecorder::Contents {
   std::uint64_t machine = 0;
   std::uint64_t steps = 0;
   v1::Decision decision;
-  recording::PlanDigests digests;  // none: what is recorded is what was
+  recording::PlanDigests digests;  // stays empty: a recording machine sees the original digests
   std::string bytes;
 
-  // For the event that is about to be recorded.
+  // Returns the content of the event about to be recorded.
   std::string_view encoded() {
     if (!decision.SerializeToString(&bytes) || bytes.size() > kTraceContentBytesMax) {
       decision.set_left_out("it has more than " + std::to_string(kTraceContentBytesMax) + " bytes");
@@ -83,7 +83,7 @@ void DecisionRecorder::before(const protocol::Event& event, const char* state, s
   decision.Clear();
   decision.set_machine(contents_->machine);
   decision.set_step(++contents_->steps);
-  // What a machine is given it may hand on, to hooks that change it: so before the step.
+  // Encoded before the step, because the machine may pass plans to hooks, which change them.
   try {
     recording::to_proto(event, *decision.mutable_event());
   } catch (const Error& error) {

@@ -1,4 +1,4 @@
-// What state machines decide, for people to compare.
+// Describes the decisions of state machines as text, for people to compare.
 #include <cstring>
 
 #include <cairn/actors/recording/event_codec.hpp>
@@ -8,7 +8,7 @@
 namespace cairn::recording {
 namespace {
 
-// Enough to tell two apart, and to be read.
+// Long enough to tell two digests apart, short enough to read.
 std::string short_digest(const std::string& bytes) { return to_hex(sha256(bytes)).substr(0, 16); }
 
 std::string digest_of_body(const protocol::Message& body, const PlanDigests& digests) {
@@ -30,7 +30,7 @@ std::string failures_in_words(const std::vector<protocol::FailureGroup>& failure
   return text;
 }
 
-// What people want to see of a message, in front of the digest.
+// Returns the parts of a message that people want to see, to be put before the digest.
 std::string gist(const protocol::Message& body) {
   if (const auto* outcome = std::get_if<protocol::Outcome>(&body))
     return "committed " + std::string(to_string(outcome->ending->committed)) + ", " +
@@ -47,7 +47,8 @@ std::string digest_of_argument(const protocol::HookValue& value) {
   if (std::holds_alternative<std::monostate>(value)) return "nothing";
   v1::MachineEvent message;
   to_proto(protocol::HookDone{0, value}, message);
-  // A plan's own digest stands for what was left out of it, and is not there when the hook is given one without it.
+  // The digest covers user data that was left out. A replayed plan has neither that data nor the
+  // digest, so the digest must not count.
   for (auto& plan : *message.mutable_hook_done()->mutable_values())
     if (plan.has_local_save_plan()) plan.mutable_local_save_plan()->clear_digest();
   return short_digest(message.SerializeAsString());
@@ -141,7 +142,7 @@ std::vector<std::string> in_words(const protocol::Effects& effects, const PlanDi
   for (const auto& effect : effects) {
     try {
       words.push_back(std::visit(InWords{digests}, effect));
-    } catch (const Error& error) {  // beyond the bounds of what travels
+    } catch (const Error& error) {  // exceeds a limit of the codec
       words.push_back(std::string("something that cannot be told: ") + error.what());
     }
   }

@@ -17,7 +17,7 @@ using protocol::HookValue;
   throw Error(ErrorCode::kCorrupt, "a recorded event of a state machine cannot be read: " + why);
 }
 
-// --- messages, in the form in which they travel --------------------------------------------------
+// --- messages, in their wire form ----------------------------------------------------------------
 
 void put(v1::Envelope& message, int sender, std::uint64_t counter, const protocol::Message& body) {
   protocol::Envelope envelope;
@@ -37,7 +37,7 @@ T take_body(const v1::Envelope& message) {
   return std::move(*wanted);
 }
 
-// --- what hooks give -----------------------------------------------------------------------------
+// --- results of hooks ----------------------------------------------------------------------------
 
 void put_plan(v1::HookDone& message, const SavePlan& plan) {
   protocol::LocalSavePlan body;
@@ -86,7 +86,7 @@ struct PutValue {
     message.set_kind(v1::HOOK_VALUE_KIND_WRITE_RESULTS);
     put(*message.add_values(), 0, 0, protocol::Written{results});
   }
-  // Only hooks are given these: of them what the ranks have written.
+  // Machines only pass these to hooks. Records the write results of all ranks.
   void operator()(const protocol::FinishArguments& arguments) const {
     message.set_kind(v1::HOOK_VALUE_KIND_WRITE_RESULTS);
     for (const auto& results : *arguments.results)

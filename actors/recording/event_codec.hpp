@@ -1,4 +1,5 @@
-// What state machines are given, to Protobuf and back (messages/decision.proto), and what they decide, in words. Internal.
+// Encodes the events of state machines as Protobuf (messages/decision.proto) and back, and
+// describes their effects as text. Internal.
 #pragma once
 
 #include <string>
@@ -11,23 +12,25 @@
 
 namespace cairn::recording {
 
-// "Join", "HookDone", "timer: the ranks' answers". Lives for ever.
+// Returns the name of an event: "Join", "HookDone", "timer: the ranks' answers". Lives forever.
 const char* name_of(const protocol::Event& event) noexcept;
-// The other rank that it is about, -1: none.
+// Returns the other rank that the event is about; -1: none.
 int peer_of(const protocol::Event& event) noexcept;
-// Comes again and again, and decides nothing.
+// Returns whether the event only concerns progress. Such events are frequent and decide nothing.
 bool is_of_progress(const protocol::Event& event) noexcept;
 
-// Throws Error where something in it is beyond the bounds of the codec (messages/codec.hpp).
+// Throws Error if the event exceeds a limit of the codec (messages/codec.hpp).
 void to_proto(const protocol::Event& event, v1::MachineEvent& message);
-// Throws kCorrupt. Of plans whose user data was left out, adds the digests to `digests`, and names all plans as a machine does that has
-// computed theirs again.
+// Throws kCorrupt. Where user data was left out of plans, adds their digests to `digests`. Digests
+// in the event are replaced by those that a machine computes in the replay.
 protocol::Event from_proto(const v1::MachineEvent& message, PlanDigests& digests);
 
-// Each effect in words, with a digest of what it holds: equal for equal effects. Never throws but for want of memory.
+// Describes each effect, with a digest of its contents. Equal effects give equal texts. Throws only
+// if memory runs out.
 std::vector<std::string> in_words(const protocol::Effects& effects, const PlanDigests& digests);
 
-// Of an event and the effects it had, without allocating anything: who, what kind, to whom; of texts and plans nothing.
+// Returns a digest of an event and its effects, without allocating. It covers kinds and ranks, but
+// not texts and plans.
 std::uint64_t digest_of(const protocol::Event& event, const protocol::Effects& effects) noexcept;
 
 }  // namespace cairn::recording

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kLeftOut = "left out of a recording; SHA-256 ";
 
-// In place of what is shared, a copy if something has to go.
+// Replaces a shared value by a copy without user data, if it has any.
 template <class T>
 void replace(std::shared_ptr<const T>& shared) {
   if (!shared) return;
@@ -38,7 +38,7 @@ struct LeaveOut {
 
 }  // namespace
 
-// Skips data that was left out already.
+// Skips data that was already left out.
 bool leave_out_user_data(std::string& text) {
   const bool is_left_out = text.size() == kLeftOut.size() + 64 && std::string_view(text).substr(0, kLeftOut.size()) == kLeftOut;
   if (text.empty() || is_left_out) return false;

@@ -1,8 +1,10 @@
-// Leaves user data out of recordings, and keeps the digests of plans consistent without it. Internal.
+// Leaves user data out of recordings, and keeps the digests of plans consistent without it.
+// Internal.
 //
-// User-defined planners and writers put bytes of their own into plans and results, and the texts of agreements hold user
-// metadata. State machines pass these on and never read them. A recording holds their SHA-256 instead. So a machine computes a
-// different digest for such a plan when the recording is replayed: the replay keeps both digests.
+// User-defined planners and writers put their own bytes into plans and results, and the texts of
+// agreements contain user metadata. State machines pass this data on and never read it. A recording
+// contains its SHA-256 instead. So when the recording is replayed, a machine computes a different
+// digest for such a plan. The replay keeps both digests.
 #pragma once
 
 #include <map>
@@ -12,23 +14,23 @@
 
 namespace cairn::recording {
 
-// Whether something was left out.
+// Replace user data by its SHA-256. Return whether anything was replaced.
 bool leave_out_user_data(SavePlan& plan);
 bool leave_out_user_data(LoadPlan& plan);
 bool leave_out_user_data(WriteResults& results);
 bool leave_out_user_data(protocol::Ending& ending);
 bool leave_out_user_data(std::string& text);
-// The message without it; what it shares with others is copied where something has to go.
+// Returns the message without user data. Shared parts are copied if something in them is replaced.
 protocol::Message without_user_data(const protocol::Message& message);
 
 class PlanDigests {
  public:
-  // Of one plan: as it was, and without its user data.
+  // Adds both digests of one plan: with its user data, and without.
   void add(const Digest& recorded, const Digest& replayed);
-  // Of a message that a machine is given: the digest of a plan that the machine itself has sent, and so computed. All others it takes as
-  // they come.
+  // Replaces digests in a message that a machine receives. Only digests of plans that the machine
+  // itself has sent, and so computed, are replaced.
   void to_replayed(protocol::Message& message) const;
-  // Of a message that it sends.
+  // Replaces digests in a message that a machine sends.
   void to_recorded(protocol::Message& message) const;
 
  private:

@@ -1,7 +1,9 @@
-// A state machine whose every decision goes into the trace: its state before, the event, its state after, and a digest; where the tracer
-// keeps contents, the event itself and what was decided too, so that `check_traces` can have another machine decide again.
+// A state machine whose decisions are recorded in the trace: the state before, the event, the state
+// after, and a digest. If the tracer keeps contents, the event itself and the effects are recorded
+// too, so that `check_traces` can replay them on another machine.
 //
-// What only tells how far a call is decides nothing, and comes again and again: it is recorded with contents only.
+// Events that only concern progress are frequent and decide nothing. They are recorded only if
+// contents are kept.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +21,19 @@ namespace cairn {
 
 enum class MachineKind : std::uint8_t { kRank = 1, kCoordinator };
 
-// What is recorded of one machine. Not thread-safe.
+// Records the decisions of one machine. Not thread-safe.
 class DecisionRecorder {
  public:
   DecisionRecorder(MachineKind kind, protocol::Identity identity, const RuntimeOptions& options);
-  ~DecisionRecorder();  // says that the machine is gone
+  ~DecisionRecorder();  // records that the machine is gone
   DecisionRecorder(const DecisionRecorder&) = delete;
   DecisionRecorder& operator=(const DecisionRecorder&) = delete;
 
-  // From now on; before the machine's first step. `tap`: lives longer.
+  // Starts recording; called before the machine's first step. `tap` must outlive this object.
   void begin(Tap& tap, const char* state);
   bool wants(const protocol::Event& event) const;
-  // Around a step, in this order. `state` and `counter`: of the machine at that moment.
+  // Called around each step, in this order; `broke` replaces `after` if the step threw. `state` and
+  // `counter` are the machine's at that moment.
   void before(const protocol::Event& event, const char* state, std::uint64_t counter);
   void after(const protocol::Event& event, const protocol::Effects& effects, const char* state, std::uint64_t counter);
   void broke(const protocol::Event& event, const char* why, const char* state, std::uint64_t counter);
@@ -46,10 +49,10 @@ class DecisionRecorder {
   Tap* tap_ = nullptr;  // null: nothing is recorded
   const char* before_ = "";
   std::uint64_t counter_before_ = 0;
-  std::unique_ptr<Contents> contents_;  // null: they are not kept
+  std::unique_ptr<Contents> contents_;  // null: contents are not kept
 };
 
-// `Machine`: protocol::RankMachine or protocol::CoordinatorMachine.
+// `Machine` is protocol::RankMachine or protocol::CoordinatorMachine.
 template <class Machine>
 class Recorded {
  public:
