@@ -33,7 +33,8 @@ const std::string& name_of(const std::string& name) {
   return name;
 }
 
-// What every rank would refuse is not sent: the error comes up where the name was given.
+// Throws for a name that every receiver would reject, so that the error appears where the name was
+// given.
 const std::string& sendable(const std::string& name) {
   if (name.size() > kNameBytesMax)
     columns::fail_encode("message", "a name that begins with '" + name.substr(0, 40) + "' has " + std::to_string(name.size()) +
@@ -325,7 +326,7 @@ SameSavePlan same_save_plan_of(const v1::SameSavePlan& message) {
   return record;
 }
 
-// A rank, or -1 for none.
+// Returns a rank, or -1 for none.
 int rank_or_none_of(std::int32_t rank) {
   check(rank >= -1 && rank < static_cast<std::int32_t>(kRanksMax), "a rank is out of bounds");
   return rank;
@@ -460,7 +461,7 @@ EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   const auto* const ending = ending_in(envelope.body);
   if (ending == nullptr) return encoded;
   if (ending_ != *ending) {
-    // Protobuf reads concatenated messages as one.
+    // Protobuf parses concatenated messages as one.
     v1::Envelope rest;
     to_proto(**ending, *rest.mutable_ending());
     bytes_ = std::make_shared<const std::string>(columns::serialize(rest, kWhat));

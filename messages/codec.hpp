@@ -1,4 +1,5 @@
-// Envelopes to bytes and back. Pure; thread-safe. The wire form is Protobuf, described in the .proto files of this folder.
+// Encodes envelopes and decodes them. Pure and thread-safe. The wire format is Protobuf, described
+// in the .proto files of this folder.
 #pragma once
 
 #include <memory>
@@ -9,23 +10,24 @@
 
 namespace cairn::protocol {
 
-// Bounds of what `decode` accepts, whoever sent it, and of what `encode` sends.
+// Limits enforced by both `encode` and `decode`.
 inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
 inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a failure map
-inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // bytes that one rank brings to an agreement
-inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // bytes of its answer
+inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes
+inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // the answer of an agreement, in bytes
 
-// Encodes an envelope. Throws kInvalidArgument for a name or text beyond its bound or an inconsistent plan, kUnsupported above 2
-// GiB.
+// Encodes an envelope. Throws kInvalidArgument for a name or text beyond its limit or an
+// inconsistent plan, kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
 
-// An envelope as bytes: `own`, then `shared`.
+// An encoded envelope: the bytes of `own`, then those of `shared`.
 struct EncodedEnvelope {
   std::string own;
   std::shared_ptr<const std::string> shared;  // the message's Ending; null if it has none
 };
 
-// Encodes envelopes as `encode` does, but encodes an Ending that goes to many ranks only once. Not thread-safe.
+// Encodes envelopes like `encode`, but encodes an Ending that goes to many ranks only once. Not
+// thread-safe.
 class EnvelopeEncoder {
  public:
   EncodedEnvelope encode(const Envelope& envelope);
@@ -35,8 +37,9 @@ class EnvelopeEncoder {
   std::shared_ptr<const std::string> bytes_;
 };
 
-// Throws kCorrupt, saying which field is wrong, unless `bytes` is an envelope whose every field is within its bounds. What it
-// returns can be used without further checks, except that ranks are not compared with the size of a world.
+// Decodes an envelope. Throws kCorrupt that names the bad field, unless every field is within its
+// limits. The result needs no further checks, except that ranks are not compared with the size of a
+// world.
 Envelope decode(ByteSpan bytes);
 
 }  // namespace cairn::protocol

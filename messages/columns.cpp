@@ -49,7 +49,7 @@ void names_to_proto(const NameTable& names, v1::Names& message) {
 
 NameTable names_from_proto(const v1::Names& message, const char* what) {
   NameTable names;
-  // Distinct names take at least a byte each, but for one.
+  // Every distinct name takes at least one byte, except that one name may be empty.
   check_decode(static_cast<std::size_t>(message.lengths_size()) <= message.text().size() + 1, what,
                "it has more names than the text of all names has room for");
   names.reserve(static_cast<std::size_t>(message.lengths_size()));

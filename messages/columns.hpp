@@ -1,4 +1,4 @@
-// The columns that plans and metadata share, to Protobuf and back. Internal to messages.
+// Converts the columns that plans and metadata share to Protobuf and back. Internal to messages.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace cairn::columns {
 
-// PyTorch's own bound.
+// PyTorch's limit.
 inline constexpr std::size_t kDimsMax = 64;
 
 // --- errors --------------------------------------------------------------------------------------
 
-// `what`: what is coded, "save plan".
+// `what` names the thing being encoded or decoded, such as "save plan".
 [[noreturn]] void fail_encode(const char* what, const std::string& reason);  // kInvalidArgument
 [[noreturn]] void fail_decode(const char* what, const std::string& reason);  // kCorrupt
 
@@ -32,7 +32,7 @@ inline void check_decode(bool valid, const char* what, const char* reason) {
   if (!valid) fail_decode(what, reason);
 }
 
-// So that the entries of a column can be counted in an int, as Protobuf does.
+// The maximum number of entries in a column. Protobuf counts them in an int.
 inline constexpr std::size_t kItemsMax = 1u << 26;
 
 // --- whole messages ------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ void add_name(std::string_view name, v1::Names& message);
 void names_to_proto(const NameTable& names, v1::Names& message);
 NameTable names_from_proto(const v1::Names& message, const char* what);
 
-// Collects paths. `name` is the text of the name with id `id`, which no other path has.
+// Encodes paths. `name` is the text of name `id`. No two paths may have the same id.
 class PathEncoder {
  public:
   PathEncoder(v1::Paths& message, const char* what) : message_(message), what_(what) {}
@@ -55,15 +55,15 @@ class PathEncoder {
  private:
   v1::Paths& message_;
   const char* what_;
-  std::vector<bool> seen_;  // by id
+  std::vector<bool> seen_;  // by name id
 };
 
-// Takes the paths off a message, one after the other.
+// Decodes the paths of a message, one after another.
 class PathDecoder {
  public:
   PathDecoder(const v1::Paths& message, const char* what);
   std::size_t size() const { return static_cast<std::size_t>(message_.names_size()); }
-  // The id of the next path's name; checked to be below `names` and not to appear twice.
+  // Returns the id of the next path's name. Checks that it is below `names` and not a duplicate.
   std::uint32_t next_name(std::size_t names);
   Path take(std::string_view name);
   void finish() const;
@@ -71,7 +71,7 @@ class PathDecoder {
  private:
   const v1::Paths& message_;
   const char* what_;
-  std::vector<bool> seen_;  // names, by id
+  std::vector<bool> seen_;  // by name id
   int next_path_ = 0;
   int next_step_ = 0;
   int next_renamed_ = 0;
@@ -93,7 +93,7 @@ void paths_from_proto(const v1::Paths& message, std::size_t names, const char* w
 
 using PropertyMessages = google::protobuf::RepeatedPtrField<v1::TensorProperties>;
 
-// Keeps the distinct properties in a message and gives each its index.
+// Stores each distinct set of properties once in a message, and returns its index.
 class PropertyEncoder {
  public:
   PropertyEncoder(PropertyMessages& messages, const char* what) : messages_(messages), what_(what) {}
@@ -142,9 +142,9 @@ inline void add_extents(const Extents& extents, google::protobuf::RepeatedField<
   for (const std::int64_t value : extents) *target++ = value;
 }
 
-// Elements times `element_bytes` can be counted in 63 bits.
+// Returns whether the number of elements times `element_bytes` fits in 63 bits.
 bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept;
-// Every offset plus its size can.
+// Returns whether every offset plus its size does.
 bool is_countable(const Extents& offsets, const Extents& sizes) noexcept;
 
 }  // namespace cairn::columns

@@ -1,14 +1,15 @@
-// The messages of a save, a load or an agreement, as plain records: what the state machines exchange, and what the codec turns into bytes.
+// The messages of a save, a load or an agreement, as plain structs. State machines exchange them,
+// and the codec encodes them.
 //
-//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan, Written | ReadDone, PhaseFailed,
-//                         PhaseStopped, Cancel, Withdraw, Progress
-//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan, StopPhase, Outcome,
-//                         CoordinatorDown, Unreadable, JobProgress
+//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan,
+//                         Written | ReadDone, PhaseFailed, PhaseStopped, Cancel, Withdraw, Progress
+//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan,
+//                         StopPhase, Outcome, CoordinatorDown, Unreadable, JobProgress
 //   when the coordinator is lost:
 //   rank -> successor:    Standing
 //   successor -> rank:    AskStanding, FollowOther, StopPhase, Outcome
 //
-// Large parts are shared and never changed once they are in a message, so that copying one is cheap.
+// Large parts are shared and immutable, so that copying a message is cheap.
 #pragma once
 
 #include <cstdint>
@@ -26,33 +27,37 @@
 
 namespace cairn::protocol {
 
-// In an agreement each rank sends a text with its Join. The coordinator's Outcome has the answer. There are no other messages.
+// kAgree: each rank sends a text with its Join, and the Outcome contains the coordinator's answer.
+// An agreement that succeeds needs no other messages.
 enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
 const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
 
-// One save, load or agreement of one checkpointer. The counter is given by the coordinator in Begin; before that it is 0.
+// Identifies one save, load or agreement of one checkpointer. The coordinator assigns the counter
+// in Begin; before that it is 0.
 struct Attempt {
   std::string incarnation;
   std::string checkpointer;
   std::uint64_t counter = 0;
 };
 
-// A call is named by its ticket: a number that its rank never gives twice in the life of its runtime, and that only grows.
+// Starts a call on one rank. The ticket identifies the call. A rank's tickets only grow and are
+// never reused during the life of its runtime.
 struct Join {
   std::uint64_t ticket = 0;
-  std::uint64_t ordinal = 0;  // of this call among the rank's calls of this checkpointer: for texts; ranks may differ
+  // The number of this call among the rank's calls of this checkpointer; ranks may differ.
+  std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
-  std::uint64_t counter_seen = 0;  // the largest attempt counter that this rank knows of
-  std::uint32_t world_size = 1;    // as this rank has it
-  int coordinator_rank = 0;        // as this rank's caller gave it: may be no rank at all
-  std::string text{};              // of an agreement: this rank's input
+  std::uint64_t counter_seen = 0;  // the largest attempt counter known to this rank
+  std::uint32_t world_size = 1;    // as configured on this rank
+  int coordinator_rank = 0;        // as given by this rank's caller; may not be a valid rank
+  std::string text{};              // this rank's input to an agreement
 };
 
 struct Begin {
-  std::uint64_t ticket = 0;  // of the receiver's call
+  std::uint64_t ticket = 0;  // from the receiver's Join
   std::vector<std::string> key_order;
 };
 
@@ -61,8 +66,8 @@ struct LocalSavePlan {
   Digest digest{};
 };
 
-// Stands for a local plan that the coordinator still has. The columns hold what a digest leaves out: one entry per bytes object of
-// the plan, in its order.
+// Stands for a local plan that the coordinator still has. The columns hold the content that a
+// digest does not cover: one entry per bytes object, in the order of the plan.
 struct SameSavePlan {
   Digest digest{};
   std::vector<std::uint64_t> content_hashes;
@@ -76,7 +81,7 @@ struct NeedLocalPlan {
 struct GlobalSavePlan {
   std::shared_ptr<const SavePlan> plan;
   Digest digest{};
-  bool local_plan_kept = false;  // the coordinator will recognise the local plan by its digest
+  bool local_plan_kept = false;  // the coordinator keeps the local plan and will accept its digest
 };
 
 struct UseCachedPlan {
@@ -94,7 +99,7 @@ struct Written {
 
 struct LocalLoadPlan {
   std::shared_ptr<const LoadPlan> plan;
-  std::string metadata_save_id;  // of the metadata that this rank has read; "" when it names none
+  std::string metadata_save_id;  // from the metadata that this rank has read; "" if it has none
 };
 
 struct GlobalLoadPlan {
@@ -107,35 +112,38 @@ struct PhaseFailed {
   Failure failure;
 };
 
-// After a failure: the receiver is to end its part of the phase as soon as it can.
+// After a failure: the receiver must end its part of the phase as soon as it can.
 struct StopPhase {};
 
-// It has. What it did is of no use any more, and it has no failure of its own to report.
+// The sender has stopped. Its results are not needed any more, and it has no failure of its own to
+// report.
 struct PhaseStopped {};
 
-// How a call has ended: the same for all of its ranks. Made once, and shared by all messages and records of it.
+// How a call has ended. The same for all of its ranks; made once and shared by all messages and
+// records of it.
 struct Ending {
-  std::vector<FailureGroup> failures;  // empty: it succeeded
+  std::vector<FailureGroup> failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
-  std::string answer{};  // of an agreement that succeeded
+  std::string answer{};  // of a successful agreement
 };
 std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id, std::string answer = {});
 
 struct Outcome {
-  std::uint64_t ticket = 0;                  // of the receiver's call
+  std::uint64_t ticket = 0;                  // from the receiver's Join
   std::shared_ptr<const Ending> ending;      // never null
-  std::exception_ptr exception = nullptr;    // thrown by the receiver: not encoded, so only from a rank to itself
+  std::exception_ptr exception = nullptr;    // the receiver's own; not encoded, so set only in messages from a rank to itself
 };
 
-// The sender has ended the call by itself; or, where it awaits the outcome, it is to end on all ranks, unless publication has begun.
+// The sender has ended the call on its own. If `awaits_outcome` is set, it asks instead to end the
+// call on all ranks, unless publication has begun.
 struct Cancel {
   std::uint64_t ticket = 0;
   Failure failure;
   bool awaits_outcome = false;
 };
 
-// The call has ended without the receiver: its Join is to be forgotten.
+// The call has ended without the receiver, which must forget its Join.
 struct Withdraw {
   std::uint64_t ticket = 0;
 };
@@ -144,39 +152,41 @@ struct CoordinatorDown {
   Failure failure;
 };
 
-// A message of the receiver's could not be read. `failure` is the receiver's own, in the words in which all ranks hear it.
+// A message from the receiver could not be read. `failure` is the receiver's own, with the text
+// that all ranks get.
 struct Unreadable {
   Failure failure;
 };
 
-// How a rank stands to a call whose coordinator is being succeeded.
+// A rank's relation to a call whose coordinator is lost.
 enum class StandingKind : std::uint8_t {
   kAbsent = 1,  // has no such call running, and no outcome of it
   kEnded,       // has its outcome
-  kAttached,    // hears the coordinator; says more when that changes
-  kPromised,    // follows another successor; says more when that changes
-  kOrphaned,    // has lost the coordinator, will deliver nothing to it, and follows the receiver
+  kAttached,    // still follows the coordinator; reports changes
+  kPromised,    // follows another successor; reports changes
+  kOrphaned,    // has lost the coordinator, delivers nothing to it any more, and follows the receiver
 };
 
-// The call is named by the envelope's counter, or where the sender never heard one (0), by what its Join said.
+// The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
+// its Join do.
 struct Standing {
-  std::uint64_t inquiry = 0;  // the AskStanding that it answers; 0: nobody has asked, the sender wants the receiver to succeed
+  std::uint64_t inquiry = 0;  // from the AskStanding that this answers; 0: unasked, the sender wants the receiver to succeed
   StandingKind kind = StandingKind::kAbsent;
   int coordinator_rank = 0;
-  std::uint64_t ticket = 0;  // of the sender's call, if it has one
+  std::uint64_t ticket = 0;  // of the sender's call, if any
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
-  bool busy = false;                     // a hook of its phase is running
-  bool delivered = false;                // all that the coordinator wanted of it was sent
-  int leader = -1;                       // of kPromised
-  std::optional<Failure> lost;           // of kOrphaned: the coordinator's, as the sender saw it
+  bool busy = false;                     // a hook of the sender's phase is running
+  bool delivered = false;                // the sender has sent its results to the coordinator
+  int leader = -1;                       // of kPromised: the successor that the sender follows
+  std::optional<Failure> lost;           // of kOrphaned: the loss of the coordinator, as the sender saw it
   std::optional<Failure> failure;        // the sender's own
-  std::shared_ptr<const Ending> ending;  // of kEnded, else null
+  std::shared_ptr<const Ending> ending;  // of kEnded, otherwise null
 };
 
 struct AskStanding {
-  std::uint64_t inquiry = 0;  // 0: from the coordinator itself, which is there
+  std::uint64_t inquiry = 0;  // 0: from the coordinator itself, which is alive
   int coordinator_rank = 0;
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
@@ -185,10 +195,11 @@ struct AskStanding {
 
 // The sender does not succeed the coordinator after all.
 struct FollowOther {
-  int leader = -1;  // who does; -1: not known
+  int leader = -1;  // the rank that does; -1: unknown
 };
 
-// What one rank has to write or read, or all of them together, and how much of it is done.
+// How much there is to write or read, for one rank or for all ranks together, and how much of it is
+// done.
 struct Moved {
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;  // at most `items`
@@ -200,19 +211,22 @@ struct Moved {
   }
 };
 
-// How far the sender is, for people to see; it wants to hear how far all are. Neither this nor the answer decides anything.
+// Reports the sender's progress and asks for that of all ranks. For display only: neither this nor
+// the answer affects a decision.
 struct Progress {
-  std::uint64_t number = 0;  // 1, 2, … within the attempt: the largest one counts
+  std::uint64_t number = 0;  // 1, 2, … within the attempt; the largest one counts
   Moved moved{};
 };
 
 struct JobProgress {
-  std::uint64_t number = 0;         // of the Progress that it answers
-  Phase phase = Phase::kLocalPlan;  // that the coordinator is in
-  int ranks_done = 0;               // that have ended it
-  Moved moved{};                    // of all ranks that have said how far they are
-  int slowest_rank = -1;            // of those that have not ended the phase, the one with the smallest part done; -1: none
-  Moved slowest{};                  // of that rank
+  std::uint64_t number = 0;         // from the Progress that this answers
+  Phase phase = Phase::kLocalPlan;  // the coordinator's phase
+  int ranks_done = 0;               // the number of ranks that have ended the phase
+  Moved moved{};                    // sum over all ranks that have reported progress
+  // The rank with the smallest fraction done among those that have not ended the phase; -1: none.
+  // The coordinator's own rank while all ranks wait for its hook.
+  int slowest_rank = -1;
+  Moved slowest{};                  // progress of that rank
 };
 
 using Message =
@@ -220,20 +234,21 @@ using Message =
                  LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
                  Withdraw, Unreadable, Standing, AskStanding, FollowOther, Progress, JobProgress>;
 
-// The message's type, for traces and texts: "Join".
+// Returns the type of a message, such as "Join", for traces and texts.
 const char* name_of(const Message& message) noexcept;
-// Whether the receiver is the coordinator; otherwise it is the rank's own machine.
+// Returns whether the receiver is the coordinator. Otherwise it is the rank's own machine.
 bool is_for_coordinator(const Message& message) noexcept;
 
-// Whether it is for people to see only, and comes again and again: traces leave these out, since they would push out all else.
+// Returns whether a message only reports progress. Traces omit these messages, because they are so
+// frequent that they would displace everything else.
 bool is_of_progress(const Message& message) noexcept;
 
-// One message on its way between ranks.
+// One message between ranks.
 struct Envelope {
   Attempt attempt;
   int sender = 0;
-  std::uint64_t id = 0;     // of the event of sending in the sender's trace
-  std::uint64_t cause = 0;  // of the event that led to it, there too
+  std::uint64_t id = 0;     // of the send event, in the sender's trace
+  std::uint64_t cause = 0;  // of the event that caused it, in the same trace
   Message body;
 };
 

@@ -18,7 +18,8 @@ struct SameCause {
   }
 };
 
-// Returns the length to which texts are cut so that all of them fit into `budget`. Short texts leave their share to long ones.
+// Returns the length to which texts must be cut so that all of them fit into `budget`. Short texts
+// leave their unused share to longer ones.
 std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budget) {
   std::sort(lengths.begin(), lengths.end());
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -29,7 +30,7 @@ std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budge
   return kFailureTextMax;
 }
 
-// Cuts a text between two characters.
+// Cuts a text at a character boundary.
 std::string shortened(const std::string& text, std::size_t length) {
   static constexpr const char* kCut = " [...]";
   if (text.size() <= length) return text;

@@ -1,5 +1,5 @@
-// The failures of many ranks, with each cause stored once: a thousand ranks often fail for one reason, with one text. Failures
-// are kept and sent in this form.
+// Groups the failures of many ranks, so that each cause is stored once. A thousand ranks often fail
+// for one reason, with one text. Failures are kept and sent in this form.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,23 @@
 
 namespace cairn::protocol {
 
-// Ranks whose failures differ only in rank and trace position.
+// The ranks whose failures differ only in rank and trace position.
 struct FailureGroup {
   struct Member {
     int rank = 0;
     std::uint64_t trace_position = 0;
   };
   Failure cause;                // without rank, trace position and exception
-  std::vector<Member> members;  // by rank
+  std::vector<Member> members;  // by rank, ascending
 };
 
-// Bounds of what `grouped` returns. If texts exceed them, the longest are cut, all to the same length.
-inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // of all causes together; each keeps at least kCutTextLeast
-inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // of all ranks, each with its own copy; of their types as well
+// Limits on the result of `grouped`. If texts exceed them, the longest are cut, all to the same
+// length.
+inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together; each keeps at least kCutTextLeast
+inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes over all ranks, each with a copy; the same for types
 inline constexpr std::size_t kCutTextLeast = 64;
 
-// Groups `failures`, in the order of each group's lowest rank. Drops the exceptions.
+// Groups `failures`. Groups are in the order of their lowest ranks. Drops the exceptions.
 std::vector<FailureGroup> grouped(const FailureMap& failures);
 
 // Returns one failure for each member.

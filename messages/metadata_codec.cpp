@@ -18,9 +18,9 @@ using columns::check_decode;
 using columns::check_encode;
 
 constexpr char kWhat[] = "metadata section";
-// Bounds of what a few bytes may unfold into.
-constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor: a whole one has one
-constexpr std::size_t kTransformsMax = 16;      // of one location
+// Limits on what a few encoded bytes can expand to.
+constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor; a whole one has one chunk
+constexpr std::size_t kTransformsMax = 16;      // per location
 constexpr std::size_t kTransformNameMax = 256;  // bytes
 
 bool are_plausible(const std::vector<std::string>& transforms) {
@@ -249,7 +249,8 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
       columns::fail_decode(kWhat, "'" + fqn + "' of size " + to_string(tensor.size) + " is too large to count its bytes");
     const std::uint32_t chunks = message.chunk_counts(tensors);
     ++tensors;
-    // A count is believed only as far as the columns can bear it out; 0-dim chunks have no entries there.
+    // A chunk count is accepted only if the columns have as many entries. 0-dim chunks have no
+    // entries, so they have a fixed limit.
     const std::size_t most = dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (2 * dims) : kScalarChunksMax;
     check_decode(chunks <= most, kWhat, "a tensor has more chunks than there are");
     tensor.chunks.reserve(chunks);

@@ -1,9 +1,10 @@
-// Metadata to the bytes of the commit record's own section and back. Pure; thread-safe. Everything in cairn::Metadata survives.
+// Encodes and decodes Cairn's section of the commit record. Preserves everything in
+// cairn::Metadata. Pure and thread-safe.
 //
-// Decoding checks everything: what it returns can be used without further checks; whether chunks tile their tensors is for
-// `check_coverage`. Bytes that are not what they should be give kCorrupt naming what is wrong; fields of later versions are
-// skipped. Encoding throws kInvalidArgument on metadata that contradicts itself, so that what it gives can be decoded again, and
-// kUnsupported above 2 GiB, which Protobuf cannot carry.
+// Decoding checks everything, so the result needs no further checks, except that `check_coverage`
+// checks whether chunks tile their tensors. Throws kCorrupt that names the fault; skips fields of
+// later versions. Encoding throws kInvalidArgument for inconsistent metadata, so that whatever it
+// returns can be decoded, and kUnsupported above 2 GiB, which Protobuf cannot encode.
 #pragma once
 
 #include <cairn/base/bytes.hpp>

@@ -1,8 +1,8 @@
-// Plans and write results to bytes and back. Pure; thread-safe.
+// Encodes and decodes plans and write results. Pure and thread-safe.
 //
-// Decoding checks everything: what it returns can be used without further checks. Bytes that are not what they should be give
-// kCorrupt naming what is wrong; fields of later versions are skipped. Encoding throws kInvalidArgument on a plan that contradicts
-// itself, as a user-defined planner might make, and kUnsupported above 2 GiB, which Protobuf cannot carry.
+// Decoding checks everything, so the result needs no further checks. Throws kCorrupt that names the
+// fault; skips fields of later versions. Encoding throws kInvalidArgument for an inconsistent plan,
+// as a user-defined planner might make, and kUnsupported above 2 GiB, which Protobuf cannot encode.
 #pragma once
 
 #include <cairn/base/bytes.hpp>

@@ -1,5 +1,5 @@
-// Plans and write results as Protobuf messages, to be embedded in others. Same checks and errors as plan_codec.hpp. `to_proto`
-// wants an empty message.
+// Converts plans and write results to Protobuf messages that other messages embed. Same checks and
+// errors as plan_codec.hpp. `to_proto` requires an empty message.
 #pragma once
 
 #include <plan.pb.h>

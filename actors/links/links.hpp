@@ -5,9 +5,8 @@
 // encoded envelopes (messages/codec.hpp), which the links actor does not interpret.
 //
 //   owner -> links   LinkSend{rank, bytes}       connects if necessary; keeps the order per peer
-//   owner -> links   LinkOpen{rank}              connects if necessary, so that the end of that
-//   rank
-//                                                is noticed even if no message is sent to it
+//   owner -> links   LinkOpen{rank}              connects if necessary, so that the rank's end is
+//                                                noticed even if no message is sent to it
 //   owner -> links   LinkDrop{rank}              closes the link, as a network failure would; for
 //                                                tests
 //   owner -> links   LinkClose{}                 closes everything and ends the actor
@@ -17,8 +16,7 @@
 //   links -> owner   LinkDown{rank, cause, why}  no message of this peer follows before the next
 //                                                LinkUp
 //   links -> owner   LinkRefused{what}           a connection was refused; in a burst only the
-//   first
-//                                                few are reported
+//                                                first few are reported
 //
 // Release a message's bytes once it is handled. Over TCP they count against unread_bytes_max until
 // the last owner drops them, and the links actor stops reading from a peer above that limit.
