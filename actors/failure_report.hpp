@@ -1,8 +1,7 @@
 // Writes the report of a failed call: the failure map as text, and the last events of some ranks.
 //
-//   <directory>/failure-<save id>/report.txt                     written once, by the first rank to
-//   come <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  one per rank of
-//   `reporting_ranks`
+//   <directory>/failure-<save id>/report.txt                     written by the first rank to come
+//   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  one for each reporting rank
 //
 // `cairn trace` reads these directories. All ranks have the same failure map, so one report.txt is
 // enough. If the call failed before it had a save id, the directory is named

@@ -9,32 +9,34 @@ namespace cairn {
 
 // Durations are between 0 and one year; `silence` must be above 0.
 struct RuntimeOptions {
-  // From the first rank's call until all ranks have made the same call.
+  // Time limit from the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
-  // For one phase, from its start on the coordinator until every rank has answered.
+  // Time limit for one phase, from its start on the coordinator until every rank has answered. Also
+  // for each hook that runs on the coordinator while all ranks wait.
   std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
-  // Added to the phase deadline while a rank waits for the outcome after its last message to the
-  // coordinator.
+  // Extra time that a rank waits for the coordinator's next message, or for the outcome, beyond the
+  // deadlines that the coordinator itself keeps.
   std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
   // How long the other ranks may continue a phase after its first failure before they are told to
   // stop. Their own failures in that time are in the failure map too.
   std::chrono::milliseconds phase_grace{std::chrono::seconds(1)};
-  // How long ranks that were told to stop may take before they are reported as busy.
+  // How long ranks that were told to stop may take before they are reported as busy. After a
+  // failed save also the time limit for finding out whether the checkpoint exists.
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
-  // For a connection between two ranks, from the first attempt.
+  // Time limit for connecting to a rank, from the first attempt and including retries.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
-  // From the opening of a connection until each side has identified the other and, with a secret,
-  // has proven that it knows the job's secret.
+  // Time limit from the opening of a connection until each side has identified the other and, with
+  // a secret, has proven that it knows the job's secret.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
-  // For sending the last data of a connection that is being closed, until the peer has received it.
+  // Time limit for the peer to receive the last data of a connection before it is closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
   // Heartbeat timeout: a link that receives nothing for this long is down. Heartbeats are sent four
   // times as often.
   std::chrono::milliseconds silence{std::chrono::seconds(5)};
   // How often a rank reports its progress to the coordinator, and receives the progress of all
-  // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least 2
-  // ms per rank. 0 turns progress reports off: calls work the same, but nobody can tell which rank
-  // is the slowest.
+  // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least
+  // 2 ms per rank. 0 turns progress reports off: calls work the same, but nobody can tell which
+  // rank is the slowest.
   std::chrono::milliseconds progress_interval{200};
 
   // How many ranks, in order after a lost coordinator, a rank asks to end the call before it does
@@ -53,7 +55,7 @@ struct RuntimeOptions {
   std::size_t strangers_max = 256;
   unsigned outcomes_kept = 16;              // outcomes kept per checkpointer
   unsigned child_restarts_max = 8;          // per supervised child, over the life of a world
-  std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: nothing is recorded, and failure reports contain no events
+  std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: no events are kept, and failure reports contain none
   // Store operations that take at least this long are recorded in traces. Failed ones always are. 0
   // records all of them.
   std::chrono::milliseconds trace_store_operations{100};

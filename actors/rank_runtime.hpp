@@ -58,8 +58,8 @@ struct Call {
   std::vector<std::string> stateful_keys;
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
-  // For the outcome. When it passes, this rank cancels the call on all ranks. 0 or less cancels at
-  // once.
+  // Deadline for the outcome. When it passes, this rank cancels the call on all ranks. 0 or less
+  // cancels at once.
   std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
   // Where the report of a failed call is written (failure_report.hpp); "": nowhere. A call that was

@@ -69,7 +69,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::tcp::ResumeReading)
 
 namespace cairn::tcp {
 
-// What a broker gets when it is spawned.
+// The arguments of a broker.
 struct Setup {
   Socket listener;
   std::vector<std::string> addresses;

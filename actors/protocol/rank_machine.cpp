@@ -176,8 +176,8 @@ void RankMachine::receive(const GlobalLoadPlan& message) {
 void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 
 void RankMachine::receive(const CoordinatorDown& down) {
-  // The call has not begun. A new coordinator actor has replaced the dead one, or will be reported
-  // dead too.
+  // The call has not begun, so join again: a new coordinator actor may have replaced the dead one.
+  // If none has, the answer is CoordinatorDown again.
   if (state_ == State::kJoining && ++turns_ <= kTurnsMax) return join();
   lose_coordinator(down.failure);
 }

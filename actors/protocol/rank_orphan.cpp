@@ -18,7 +18,7 @@ bool RankMachine::is_heard(const Received& received) const {
     return received.from == kRegistrar && outcome && state_ == State::kJoining && outcome->ticket == call_.ticket;
   }
   if (leader_ != -1) return received.from == leader_;
-  // This rank has promised nothing to any successor yet. So an outcome counts whoever sends it.
+  // This rank has promised nothing to any successor yet. So it accepts an outcome from any rank.
   if (outcome) return true;
   return received.from == candidate_ &&
          (std::holds_alternative<CoordinatorDown>(received.body) || std::holds_alternative<Begin>(received.body));

@@ -13,7 +13,7 @@
 //
 // Every rank is asked for its standing in the call. An orphan that answers follows this successor
 // from then on: it delivers nothing to the old coordinator and accepts no outcome from it. The
-// successor waits for ranks that hear the coordinator or follow another successor, and these report
+// successor waits for ranks that follow the coordinator or another successor, and these report
 // what they learn. So ranks that can communicate all end with the same outcome, whichever links are
 // broken.
 //
@@ -93,7 +93,7 @@ class Succession {
   struct Tally {
     int asked = 0;      // have not answered yet
     int ended = 0;      // have the outcome
-    int waiting = 0;    // hear the coordinator or follow another successor
+    int waiting = 0;    // follow the coordinator or another successor
     int followers = 0;
     int busy = 0;       // followers with a running hook
     int saw_it_go = 0;  // followers that did not find the coordinator silent
