@@ -1,4 +1,4 @@
-// The check of planners and writers for tensors with missing or overlapping parts.
+// The check for missing or overlapping parts that planners and writers share.
 #pragma once
 
 #include <string>
