@@ -11,8 +11,8 @@
 //  5  it is renamed to ".metadata"
 //  6  the directory is synced
 //  7  all ranks are told the outcome
-//  8  leftovers of dead attempts and files of replaced generations
-//     are removed, at the earliest by the next publication           remove_leftovers
+//  8  leftovers of dead attempts are removed; the files of the
+//     generation just replaced stay until a later publication        remove_leftovers
 //
 // A crash at any point leaves either the old or the new checkpoint, complete.
 //
