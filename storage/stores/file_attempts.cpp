@@ -1,6 +1,6 @@
 // The commit protocol of a file store. It decides which attempt may publish.
 //
-// begin      1  make .attempt-<id>                              fails if it exists
+// begin      1  make .attempt-<id>                           fails if it exists
 //            2  give up if .fenced-<id> exists
 //            3  sync the root
 //
@@ -8,12 +8,12 @@
 //            2  write the record into it
 //            3  sync the file
 //            4  sync .attempt-<id>
-//            5  rename .attempt-<id>/commit to .metadata         <- the checkpoint exists from here on
+//            5  rename .attempt-<id>/commit to .metadata      <- the checkpoint exists from here on
 //            6  sync the root
 //            7  remove .attempt-<id>
 //
-// fence      1  rename .attempt-<id> to .fenced-<id>             or make .fenced-<id> if it is gone
-//            2  unlink .fenced-<id>/commit                       <- from here on it cannot publish
+// fence      1  rename .attempt-<id> to .fenced-<id>          or make .fenced-<id> if none is open
+//            2  unlink .fenced-<id>/commit                    <- from here on it cannot publish
 //            3  replace .fenced-<id> with a new directory
 //            4  sync both directories
 //
