@@ -24,7 +24,7 @@ constexpr std::size_t kFaultsPerTensorMax = 1024;
 // Gaps between interlocking chunks are searched on the grid of their edges, up to this many cells.
 constexpr std::size_t kGridCellsMax = 1u << 22;
 constexpr std::size_t kGridVisitsMax = 1u << 25;
-// Error texts list no more faults than this.
+// Limit on the faults listed in an error text.
 constexpr std::size_t kFaultsListedMax = 20;
 
 class CoverageCheck {

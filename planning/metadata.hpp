@@ -65,7 +65,8 @@ using PathElement = std::variant<std::string, std::int64_t>;
 using Path = std::vector<PathElement>;
 std::string to_string(const Path& path);  // joined with '.', as in DCP's flattened names
 
-// What Cairn's commit record adds to PyTorch's metadata. Absent in checkpoints that PyTorch wrote.
+// Information that Cairn's commit record adds to PyTorch's metadata. Absent in checkpoints that
+// PyTorch wrote.
 struct CommitInfo {
   // 1 + the largest sequence in the run at the time of publication. The latest checkpoint of a run
   // has the largest.

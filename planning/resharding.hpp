@@ -15,7 +15,7 @@ namespace cairn {
 class ChunkIndex {
  public:
   explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows `chunks`
-  // Indices of the chunks that intersect `box`, ascending.
+  // Returns the indices of the chunks that intersect `box`, ascending.
   std::vector<std::uint32_t> find(const Box& box) const;
 
  private:

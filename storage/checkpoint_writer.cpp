@@ -20,8 +20,8 @@
 namespace cairn {
 namespace {
 
-// How long a save waits for an answer about a directory beside the checkpoint. Such a directory may
-// be unrelated to Cairn.
+// Limit on the wait for an answer about a directory beside the checkpoint. Such a directory may be
+// unrelated to Cairn.
 constexpr std::chrono::milliseconds kSiblingPatience = std::chrono::seconds(5);
 // DCP's version of the metadata format that the record follows.
 constexpr const char* kMetadataVersion = "1.0.0";

@@ -79,7 +79,8 @@ bool succeeds(Act act) {
 
 std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws the store's errors.
+// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws
+// the store's errors.
 std::uint64_t sequence_in(Store& run, const ObjectName& name) {
   try {
     const auto head = read_commit_head(run, name);
@@ -238,7 +239,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     }
     largest = std::max(largest, look->largest);
     for (const auto& [place, why] : look->troubled) pass_over(*run, place, why, rank);
-    begin += look->done + 1;
+    begin += look->done + 1;  // also skips the place that did not answer
   }
   return largest;
 }

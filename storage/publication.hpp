@@ -97,8 +97,8 @@ class CommitSequence {
  public:
   explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
   // Returns 1 + the largest commit sequence among the checkpoints at `run` and one level below it;
-  // 1 if there is none. Ignores damaged checkpoints. If `run` must not be listed, ignores the
-  // checkpoints below it, since no process can then look for the latest one.
+  // 1 if there is none. Ignores damaged checkpoints. If this process has no permission to list
+  // `run`, ignores the checkpoints below it, since no load can look up the latest of them either.
   //
   // Throws the store's errors for the run itself and for places with Cairn's names (step_<step>). A
   // run can be any directory, so other places may be unrelated to it. If such a place fails, or

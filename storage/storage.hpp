@@ -65,8 +65,8 @@ class StorageWriter {
   // writing. Must not throw. May be called while the future of `write_data` is pending, but not
   // before `write_data` has returned. This happens when another rank fails or the call is
   // cancelled. The future must still become ready soon, with results or an exception. kCancelled
-  // means that the rank was told to stop and does not count as its failure. No other method is
-  // called until the future is ready.
+  // means that the rank was told to stop and does not count as its failure. No other hook is called
+  // until the future is ready.
   virtual void abandon() noexcept {}
   // Called on every rank after `abandon`, at most once, when the checkpoint does not exist and
   // never will: removes the files that this rank wrote. `ends_attempt` is true on one rank, the
@@ -90,11 +90,11 @@ class StorageReader {
  public:
   virtual ~StorageReader() = default;
 
-  // Called first on every rank.
+  // Called first on every rank: begins a new attempt.
   virtual void reset(const std::string& checkpoint_id) = 0;
-  // Called on every rank.
+  // Called on every rank: reads the metadata of the checkpoint.
   virtual Metadata read_metadata() = 0;
-  // Called on every rank with the metadata that `read_metadata` returned on that rank.
+  // Called on every rank, with the metadata that `read_metadata` returned on that rank.
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
   // Called on every rank: may change the rank's own plan.
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;

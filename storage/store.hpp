@@ -2,10 +2,10 @@
 //
 // A Store is rooted at one place: a checkpoint, or a run that holds checkpoints. Object names are
 // relative and use '/' between parts; no part is empty, "." or "..". An object is immutable once
-// its writer has synced it. Only `publish`, `fence` and the removal methods change what a name
-// refers to. Every method is thread-safe and may block; actors never call one on their own thread.
-// Methods throw cairn::Error with the codes named below. The text says what was being done to which
-// object.
+// its writer has synced or closed it. Only `publish`, `fence` and the removal methods change what a
+// name refers to. Every method is thread-safe and may block; actors never call one on their own
+// thread. Methods throw cairn::Error with the codes named below. The text says what was being done
+// to which object.
 #pragma once
 
 #include <cstdint>
@@ -74,8 +74,8 @@ class Store {
   virtual void create_root() = 0;
 
   // Creates a new object. Creates the parents of the name, but not the root. Throws kAlreadyExists
-  // if the name is taken, kNotFound if the store needs a root and has none, kNoSpace if
-  // `expected_bytes` cannot be reserved. After an error nothing was created.
+  // if the name is taken, kNotFound if the store needs a root and has none. Throws kNoSpace if
+  // `expected_bytes` cannot be reserved; then no object was created.
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
 
   // Fills every range completely; ranges may be in any order. Throws kNotFound; kCorrupt if the
@@ -149,9 +149,9 @@ void check_object_name(const ObjectName& name);
 void check_object_prefix(const ObjectName& prefix);
 void check_attempt_id(const std::string& save_id);
 
-// --- URL schemes -----------------------------------------------------------------------------------------------------------
+// --- URL schemes ---------------------------------------------------------------------------------
 //
-// How a text is parsed, in this order:
+// Texts are parsed by the first rule that matches:
 //   1  "<scheme>://..."       a URL, even if the scheme is unknown
 //   2  "<scheme>:..."         a URL if the scheme is known ("file:run"); otherwise a path, since
 //                             file names may contain a colon

@@ -1,4 +1,4 @@
-// How jobs of the engines end. Internal to this folder.
+// The end of an engine's job: its result and its release. Internal to this folder.
 #pragma once
 
 #include <condition_variable>

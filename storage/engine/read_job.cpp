@@ -53,8 +53,9 @@ void ReadJob::run_task(int stage, std::size_t index) {
       }
     }
   } catch (...) {
-    // Record the failure before waking threads that wait for an item that this thread was
-    // resolving.
+    // Other threads may wait for an item that this thread was resolving: records the failure, then
+    // wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not use this
+    // lock.
     fail(std::current_exception());
     { std::lock_guard lock(mutex_); }
     changed_.notify_all();

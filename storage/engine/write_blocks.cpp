@@ -1,4 +1,4 @@
-// How WriteJob builds the bytes of its blocks.
+// Builds the bytes of WriteJob's blocks.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -130,6 +130,7 @@ void WriteJob::fill_and_complete(Block& block) {
       ++block.unsealed;
     }
     if (block.unsealed > 0) return;  // the thread that seals the last item queues this block
+    // Queued, not written now: `next_task` takes queued blocks only when no other task can run.
     if (request_.copy_first) return completable_.push_back(&block);
   }
   complete(block);

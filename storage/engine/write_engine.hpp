@@ -1,7 +1,7 @@
 // Writes the files of one rank. Tensors are copied into staging blocks, checksummed while they are
 // in the CPU cache, and written. Several blocks and several files are in progress at once.
 //
-//   item of the plan ─ resolve ─> tensor ─ copy ─> staging block ─ checksum ─> ObjectWriter::write_at
+//   plan item ─ resolve ─> tensor ─ copy ─> staging block ─ checksum ─> ObjectWriter::write_at
 //
 // Blocks are assigned in the order of the files and of the plan. Blocks of a file are filled in
 // parallel. A block that contains the end of an archive is parked, without holding a thread, until

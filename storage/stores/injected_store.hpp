@@ -15,7 +15,7 @@ namespace cairn {
 // counts as "exists").
 //   throw         the operation fails with InjectedFault and does nothing
 //   disk-full     the operation fails with kNoSpace and does nothing
-//   short-write   the first half of the bytes is written, then the operation fails with kUnavailable
+//   short-write   the first half of the bytes is written, then the call fails with kUnavailable
 //   read-flip     one bit of the bytes read is flipped, silently
 std::shared_ptr<Store> inject_faults(std::shared_ptr<Store> store, std::shared_ptr<Injector> injector);
 

@@ -1,4 +1,4 @@
-// Which scheme is opened by which factory.
+// Maps URL schemes to the factories that open them.
 #include <algorithm>
 #include <map>
 #include <mutex>
