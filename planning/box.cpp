@@ -7,7 +7,8 @@
 namespace cairn {
 namespace {
 
-// Where a run of elements ends. Boxes given by hand may hold anything: too large means "at the very end", not undefined behaviour.
+// Returns offset + size. Boxes from users may hold any numbers: an overflow gives the largest value
+// instead of undefined behaviour.
 std::int64_t end_of(std::int64_t offset, std::int64_t size) {
   std::int64_t end = 0;
   return __builtin_add_overflow(offset, size, &end) ? std::numeric_limits<std::int64_t>::max() : end;

@@ -1,4 +1,4 @@
-// Boxes: axis-aligned parts of a tensor's global shape.
+// Boxes: axis-aligned parts of a tensor, in its global index space.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-// A short list of sizes or offsets, one per dimension, in elements. Up to `kInlineDims` dimensions need no allocation: plans of
-// large worlds hold millions of these.
+// A short list of sizes or offsets in elements, one per dimension. Up to `kInlineDims` dimensions
+// need no allocation, because plans of large worlds hold millions of lists.
 class Extents {
  public:
   static constexpr std::size_t kInlineDims = 4;  // see copy()
@@ -41,7 +41,7 @@ class Extents {
   }
   Extents(Extents&& other) noexcept : inline_{} {
     take_inline(other);
-    other.size_ = 0;  // what it had on the heap is ours now
+    other.size_ = 0;  // the heap array now belongs to this list
   }
   Extents& operator=(const Extents& other) {
     if (is_inline() && other.is_inline()) {
@@ -88,12 +88,14 @@ class Extents {
 
  private:
   bool is_inline() const noexcept { return size_ <= kInlineDims; }
-  // Sets the size of an empty list; its values are indeterminate above kInlineDims.
+  // Sets the size of an empty list. With more than kInlineDims dimensions, the values are
+  // indeterminate.
   void reserve(std::size_t count) {
     if (count > kInlineDims) heap_ = new std::int64_t[count];
     size_ = static_cast<std::uint32_t>(count);
   }
-  // For two or three numbers a loop beats the call of memcpy that a compiler would make of it.
+  // For the usual two or three numbers, branches are faster than the memcpy call that a compiler
+  // generates.
   static void copy(const std::int64_t* values, std::size_t count, std::int64_t* target) noexcept {
     if (count > kInlineDims) {
       std::memcpy(target, values, count * sizeof(std::int64_t));
@@ -104,7 +106,7 @@ class Extents {
     if (count > 2) target[2] = values[2];
     if (count > 3) target[3] = values[3];
   }
-  // Copies size and inline values or, being as long as those, the heap pointer.
+  // Copies the size and all bytes of the union: the inline values, or the heap pointer.
   void take_inline(const Extents& other) noexcept {
     size_ = other.size_;
     std::memcpy(inline_, other.inline_, sizeof(inline_));
@@ -117,17 +119,19 @@ class Extents {
   };
 };
 
-// The product of the sizes; 1 for a 0-dim tensor. Throws kInvalidArgument on a negative size or overflow of int64.
+// Returns the product of the sizes; 1 for a 0-dim tensor. Throws kInvalidArgument for a negative
+// size or an overflow of int64.
 std::int64_t volume(const Extents& sizes);
 std::string to_string(const Extents& extents);  // "[2, 3]"
 
-// Where a chunk lies within its tensor. `offsets` and `sizes` have one entry per dimension of the tensor.
+// The position of a chunk within its tensor. `offsets` and `sizes` have one entry per dimension of
+// the tensor.
 struct Box {
   Extents offsets;
   Extents sizes;
 
   static Box whole(const Extents& size) { return {Extents::filled(size.size(), 0), size}; }
-  bool empty() const noexcept {  // some size is 0
+  bool empty() const noexcept {  // whether some size is 0
     return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
   }
 
@@ -140,14 +144,15 @@ struct Box {
 
 std::string to_string(const Box& box);  // "[0:2, 4:8]"
 
-// The common part of two boxes, if it is not empty. Two 0-dim boxes intersect in the 0-dim box. Throws kInvalidArgument if the
-// boxes have different numbers of dimensions.
+// Returns the common part of two boxes; nothing if it is empty. Two 0-dim boxes intersect in the
+// 0-dim box. Throws kInvalidArgument if the boxes differ in their number of dimensions.
 std::optional<Box> intersect(const Box& a, const Box& b);
-// Whether `intersect` would find something; boxes of different dimensions never meet.
+// Returns whether `intersect` would return a box; false if the boxes differ in their number of
+// dimensions.
 bool overlaps(const Box& a, const Box& b) noexcept;
-// Whether `inner` lies within `outer`.
+// Returns whether `inner` lies within `outer`.
 bool contains(const Box& outer, const Box& inner) noexcept;
-// Whether `box` lies within a tensor of this size and has as many dimensions.
+// Returns whether `box` lies within a tensor of size `size` and has as many dimensions.
 bool fits(const Box& box, const Extents& size) noexcept;
 
 }  // namespace cairn

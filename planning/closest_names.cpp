@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kComparedNamesMax = 20'000;
 constexpr std::size_t kComparedLengthMax = 256;
 
-// The number of letters to insert, delete or exchange to make one text the other.
+// Returns the number of letters to insert, delete or replace to turn one text into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

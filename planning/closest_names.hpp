@@ -1,4 +1,4 @@
-// What somebody who mistyped a key may have meant. Internal; pure.
+// Suggests names for a mistyped key. Internal; pure functions.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace cairn {
 
-// The stored names, and what lies above them ("model" of "model.weight"), that are closest to `name`: the fewest letters to insert,
-// delete or exchange, the closest first, at most `count`. Of very large checkpoints and very long names only a part is looked at.
+// Returns at most `count` names that are closest to `name` by edit distance, closest first.
+// Candidates are stored names and their prefixes ("model" of "model.weight"). For very large
+// checkpoints and very long names only a part is compared.
 std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, std::size_t count = 5);
-// "the closest are "a", "b"", or that there are none: for error texts.
+// Returns text for an error: `the closest are "a", "b"`, or that the checkpoint is empty.
 std::string closest_names_text(const std::string& name, const Metadata& metadata);
 
 }  // namespace cairn

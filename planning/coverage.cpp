@@ -1,9 +1,10 @@
-// Whether chunks tile a tensor.
+// Checks whether chunks tile a tensor.
 //
-// A region is cut wherever no chunk crosses, dimension by dimension, until each part holds one chunk: what a part lacks is a gap,
-// with its exact bounds. Layouts of trainers (splits along some dimensions, meshes) come apart completely, in O(n log n). Chunks
-// that stay entangled, because they overlap or lie like the blades of a pinwheel, are swept along one dimension and compared with
-// those that the sweep has open.
+// A region is cut wherever no chunk crosses the cut, one dimension at a time, until each part holds
+// at most one chunk. The uncovered rest of a part is a gap with exact bounds. The usual layouts
+// (splits along some dimensions, device meshes) separate completely, in O(n log n). Other chunks
+// overlap, or interlock like the blades of a pinwheel. A sweep along one dimension compares each of
+// those with the chunks that the sweep line crosses.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -18,12 +19,12 @@
 namespace cairn {
 namespace {
 
-// No report grows without bound: a tensor saved a thousand times over has half a million overlapping pairs.
+// Bounds the report: a tensor saved a thousand times has half a million overlapping pairs.
 constexpr std::size_t kFaultsPerTensorMax = 1024;
-// Gaps between entangled chunks are found on the grid of their edges, up to this many cells.
+// Gaps between interlocking chunks are searched on the grid of their edges, up to this many cells.
 constexpr std::size_t kGridCellsMax = 1u << 22;
 constexpr std::size_t kGridVisitsMax = 1u << 25;
-// Error texts list no more faults than this.
+// Limit on the faults listed in an error text.
 constexpr std::size_t kFaultsListedMax = 20;
 
 class CoverageCheck {
@@ -38,7 +39,7 @@ class CoverageCheck {
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (!fits(chunks_[i], size_)) {
         add({CoverageFault::Kind::kOutside, fqn_, chunks_[i], {}});
-        // The part that lies inside still covers its place: one fault should not be told as two.
+        // The inside part still covers its place, so that one fault is not reported as two.
         if (const std::optional<Box> inside = clip(chunks_[i], whole)) {
           clipped_.push_back({i, *inside});
           order_.push_back(static_cast<std::uint32_t>(chunks_.size() + clipped_.size() - 1));
@@ -61,7 +62,7 @@ class CoverageCheck {
   }
 
  private:
-  // A part of the tensor that the chunks order_[begin, end) lie in.
+  // A region of the tensor, and the chunks order_[begin, end) within it.
   struct Task {
     Box region;
     std::size_t begin;
@@ -97,7 +98,7 @@ class CoverageCheck {
     if (task.end - task.begin > 1) untangle(task);
   }
 
-  // Cuts the region along `dim` at every place that no chunk crosses. False if there is none.
+  // Cuts the region along `dim` wherever no chunk crosses. Returns false if no cut is possible.
   bool cut(const Task& task, std::size_t dim) {
     const auto offset = [&](std::uint32_t index) { return chunk(index).offsets[dim]; };
     const auto first = order_.begin() + static_cast<std::ptrdiff_t>(task.begin);
@@ -113,7 +114,7 @@ class CoverageCheck {
       box.sizes[dim] = end - begin;
       return box;
     };
-    std::int64_t done = region_begin;  // everything before is dealt with
+    std::int64_t done = region_begin;  // everything before it has been handled
     bool any_cut = false;
     for (std::size_t begin = task.begin; begin < task.end;) {
       const std::int64_t start = offset(order_[begin]);
@@ -132,14 +133,14 @@ class CoverageCheck {
     return any_cut;
   }
 
-  // Whether the chunk has the region's bounds in all dimensions but `except`.
+  // Returns whether the chunk has the region's bounds in all dimensions but `except`.
   static bool fills(const Box& box, const Box& region, std::size_t except) {
     for (std::size_t dim = 0; dim < region.sizes.size(); ++dim)
       if (dim != except && (box.offsets[dim] != region.offsets[dim] || box.sizes[dim] != region.sizes[dim])) return false;
     return true;
   }
 
-  // Several chunks that no straight cut separates.
+  // Checks several chunks that no straight cut separates.
   void untangle(const Task& task) {
     const std::size_t overlaps_before = faults_.size();
     find_overlaps(task);
@@ -151,11 +152,12 @@ class CoverageCheck {
     find_gap(task);
   }
 
-  // A sweep along the dimension with the most distinct starts; `open` are the chunks that the sweep line crosses.
+  // Sweeps along the dimension with the most distinct starts. `open` holds the chunks that the
+  // sweep line crosses.
   void find_overlaps(const Task& task) {
     std::vector<std::uint32_t> order(order_.begin() + static_cast<std::ptrdiff_t>(task.begin),
                                      order_.begin() + static_cast<std::ptrdiff_t>(task.end));
-    if (size_.empty()) {  // 0-dim: all lie on the one element
+    if (size_.empty()) {  // 0-dim: all chunks are the single element
       for (std::size_t i = 1; i < order.size(); ++i)
         add({CoverageFault::Kind::kOverlap, fqn_, as_given(order[0]), as_given(order[i])});
       return;
@@ -198,7 +200,7 @@ class CoverageCheck {
     }
   }
 
-  // The bounding box of what the entangled chunks leave out, on the grid that their edges draw.
+  // Adds the bounding box of what interlocking chunks leave uncovered, on the grid of their edges.
   void find_gap(const Task& task) {
     const std::size_t dims = size_.size();
     std::vector<std::vector<std::int64_t>> edges(dims);
@@ -271,8 +273,9 @@ class CoverageCheck {
     add_gap(std::move(gap));
   }
 
-  // Too many edges for a grid: whether something is missing shows in the sum, where is only known to be in the region. Where
-  // overlaps hide it, they are reported anyway.
+  // Used if there are too many edges for a grid. The sum of volumes shows whether something is
+  // missing, but not where in the region. Overlaps can hide a gap from the sum; they are reported
+  // anyway.
   void find_gap_by_volume(const Task& task) {
     std::int64_t missing = volume(task.region.sizes);
     for (std::size_t i = task.begin; i < task.end && missing > 0; ++i) missing -= volume(chunk(order_[i]).sizes);
@@ -301,8 +304,8 @@ class CoverageCheck {
   const std::string& fqn_;
   const Extents& size_;
   const std::vector<Box>& chunks_;
-  std::vector<std::pair<std::size_t, Box>> clipped_;  // chunks that reach outside: index, part inside
-  std::vector<std::uint32_t> order_;                  // indices of chunks; from chunks_.size() on, of clipped_
+  std::vector<std::pair<std::size_t, Box>> clipped_;  // chunks that reach outside: index, inside part
+  std::vector<std::uint32_t> order_;                  // chunk indices; from chunks_.size() on, indices into clipped_
   std::vector<Task> tasks_;
   std::vector<CoverageFault> faults_;
 };
@@ -322,12 +325,12 @@ std::string to_string(const CoverageFault& fault) {
 }
 
 std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks) {
-  // The common case first: one chunk, the whole tensor.
+  // Fast path for the common case: one chunk that is the whole tensor.
   if (chunks.size() == 1 && chunks[0].sizes == size && chunks[0].offsets.size() == size.size() &&
       std::all_of(chunks[0].offsets.begin(), chunks[0].offsets.end(), [](std::int64_t offset) { return offset == 0; }) &&
       std::all_of(size.begin(), size.end(), [](std::int64_t extent) { return extent >= 0; }))
     return {};
-  volume(size);  // throws if the tensor itself is impossible
+  volume(size);  // throws if the size is impossible
   return CoverageCheck(fqn, size, chunks).run();
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kKeysShownMax = 20;
 constexpr std::size_t kVariantsShownMax = 8;
 
-// What one or more ranks hold under a key.
+// The item that one or more ranks hold under a key.
 struct Variant {
   const WriteItem* item;
   std::vector<int> ranks;
@@ -29,7 +29,7 @@ std::string text_of(const WriteItem& item) {
   return "a " + std::string(to_string(item.properties.dtype)) + " tensor of size " + to_string(item.size);
 }
 
-// Text keys in quotes, list indices without: "list.0" may mean either.
+// Quotes text keys but not list indices, because "list.0" may mean either.
 std::string quoted(const Path& path) {
   std::string text;
   for (const PathElement& element : path) {

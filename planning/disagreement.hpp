@@ -1,4 +1,5 @@
-// What ranks say differently of one key, as one error that names keys and ranks. Internal to planning.
+// Collects keys on which ranks disagree and reports them in one error that names keys and ranks.
+// Internal to planning.
 #pragma once
 
 #include <string>
@@ -15,13 +16,14 @@ struct RankItem {
 
 class Disagreements {
  public:
-  // The items of one key, by rank: not all of them agree.
+  // Adds a key whose items differ between ranks. `items` is ordered by rank.
   void add_values(const std::string& fqn, const std::vector<RankItem>& items);
-  // Marked per rank, yet several ranks use the name.
+  // Adds a key that is marked per rank although several ranks use its name.
   void add_shared_per_rank(const std::string& fqn, const std::vector<RankItem>& items);
+  // Adds a key that two ranks nest under different paths.
   void add_paths(const std::string& fqn, int rank, const Path& path, int other_rank, const Path& other_path);
 
-  // Throws kMismatch naming every key, up to a bound.
+  // Throws kMismatch if anything was added. Lists the first keys and counts the rest.
   void throw_if_any() const;
 
  private:

@@ -1,4 +1,4 @@
-// Element types, by PyTorch's names, without LibTorch.
+// Element types under PyTorch's names. Does not depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ enum class DType : std::uint8_t {
   kInt8, kUInt8, kInt16, kInt32, kInt64,
   kBool,
   kComplex32, kComplex64, kComplex128,
-  // Read from and written for newer PyTorch; LibTorch 1.13 cannot hold them.
+  // Supported in checkpoints of newer PyTorch versions; LibTorch 1.13 cannot hold them.
   kUInt16, kUInt32, kUInt64,
   kFloat8E4M3Fn, kFloat8E5M2, kFloat8E4M3FnUz, kFloat8E5M2FnUz,
 };
 
-std::size_t element_size(DType dtype) noexcept;        // bytes; 0 if it is none of the above
+std::size_t element_size(DType dtype) noexcept;        // bytes; 0 if `dtype` is not a valid value
 const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 

@@ -1,5 +1,6 @@
-// From local plans to global ones, in five steps: number the names of all ranks; join what ranks say of each name and find the
-// chunks that several hold; give each of those a writer; list the chunks as metadata; cut every local plan down to what its rank
+// Turns local plans into global ones in five steps: number the names of all ranks; join the items
+// of each name and find the chunks that several ranks hold; choose a writer for each of those
+// chunks; list the chunks in the metadata; cut every local plan down to the items that its rank
 // writes.
 #include <cairn/planning/global_plan.hpp>
 
@@ -16,14 +17,14 @@ namespace {
 
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
-// What becomes of a local item: dropped, kept, or kept with the part `value - kFirstPart` of a split chunk.
+// The fate of a local item: drop, keep, or keep with part `value - kFirstPart` of a split chunk.
 constexpr std::uint32_t kDrop = 0;
 constexpr std::uint32_t kKeep = 1;
 constexpr std::uint32_t kKeepBytes = 2;
 constexpr std::uint32_t kFirstPart = 3;
 
-// The items of a large world do not fit into a cache. Each is therefore looked at while its name is joined, all ranks' items of a
-// name together, and everything that is known of it then is noted down; later steps work on the notes.
+// The items of a large world do not fit into the CPU cache. Each item is therefore visited once,
+// when all ranks' items of its name are joined. Later steps work on the notes taken then.
 class GlobalPlanner {
  public:
   GlobalPlanner(std::vector<SavePlan> plans, const GlobalPlanOptions& options)
@@ -50,10 +51,11 @@ class GlobalPlanner {
     const WriteItem* item;
     ItemId id;
   };
-  // A chunk or bytes object that several ranks hold: holder_ranks_[begin, end) and holder_items_ alike.
+  // A chunk or bytes object that several ranks hold: [begin, end) of holder_ranks_ and
+  // holder_items_.
   struct Shared {
     NameId name;
-    std::uint32_t position;  // among the tensor's chunks
+    std::uint32_t position;  // index among the tensor's chunks
     std::uint32_t begin;
     std::uint32_t end;
     std::uint64_t bytes;
@@ -62,7 +64,7 @@ class GlobalPlanner {
     const Placed* placed = nullptr;
   };
 
-  // --- step 1 -------------------------------------------------------------------------------------------------------------
+  // --- step 1 ------------------------------------------------------------------------------------
 
   void number_names() {
     std::size_t items = 0;
@@ -111,7 +113,7 @@ class GlobalPlanner {
     }
   }
 
-  // --- step 2 -------------------------------------------------------------------------------------------------------------
+  // --- step 2 ------------------------------------------------------------------------------------
 
   void join_names() {
     metadata_.state_dict_metadata.reserve(names_.size());
@@ -128,8 +130,8 @@ class GlobalPlanner {
     }
   }
 
-  // The items of a name lie in as many places as there are ranks: fetching them ahead makes planning as fast for many ranks as for
-  // few.
+  // The items of a name are in as many places in memory as there are ranks. Prefetching them makes
+  // planning as fast for many ranks as for few.
   void gather(NameId name) {
     constexpr std::size_t kAhead = 16;
     const std::size_t end = group_base_[name + 1];
@@ -145,7 +147,7 @@ class GlobalPlanner {
 
   const WriteItem& item_of(ItemId id) const { return plans_[id.rank].items[id.index]; }
 
-  // Plans may come from user-defined planners.
+  // Plans may come from user-defined planners, so their items are checked.
   void validate(const Held& held, NameId name) const {
     const WriteItem& item = *held.item;
     if (item.type == WriteItemType::kByteIO) return;
@@ -180,7 +182,7 @@ class GlobalPlanner {
       shared_per_rank = shared_per_rank || ((first.per_rank || item.per_rank) && held_[i].id.rank != held_[0].id.rank);
     }
     if (disagree && lowest_wins) {
-      // Only whole values give way to the lowest rank's: a part of a tensor cannot.
+      // Only whole values give way to the lowest rank's value. Parts of a tensor cannot.
       const auto gives_way = [&](const Held& held) {
         return !same_kind(first, *held.item) && held.item->type != WriteItemType::kShard && first.type != WriteItemType::kShard;
       };
@@ -197,7 +199,7 @@ class GlobalPlanner {
     }
   }
 
-  // Finds the distinct chunks of the tensor whose items are held_, and who holds each.
+  // Finds the distinct chunks of the tensor whose items are in held_, and their holders.
   void join_tensor(NameId name) {
     const WriteItem& first = *held_.front().item;
     TensorStorageMetadata tensor;
@@ -207,7 +209,8 @@ class GlobalPlanner {
       const auto is_empty = [](const Held& held) { return held.item->chunk.empty(); };
       held_.erase(std::remove_if(held_.begin(), held_.end(), is_empty), held_.end());
     } else {
-      // PyTorch wants one chunk to load a tensor without elements; every other one would be as empty.
+      // PyTorch needs one chunk to load a tensor without elements. Any other chunk would be empty
+      // too.
       const Box whole = Box::whole(first.size);
       const bool any_whole = std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return held.item->chunk == whole; });
       const Box chosen = any_whole ? whole : first.chunk;
@@ -228,11 +231,13 @@ class GlobalPlanner {
     metadata_.state_dict_metadata.emplace_back(names_[name], std::move(tensor));
   }
 
-  // held_[begin, end), by rank, hold the same chunk or bytes object, which must be written once.
+  // Plans one write of the chunk or bytes object that all of held_[begin, end), ordered by rank,
+  // hold.
   void add_once(NameId name, std::size_t position, std::size_t begin, std::size_t end) {
     const WriteItem& item = *held_[begin].item;
     const bool is_bytes = item.type == WriteItemType::kByteIO;
-    // The sizes of bytes objects change from save to save; a plan must not depend on what its digest leaves out.
+    // Counts bytes objects as 0: their sizes change between saves, and the plan must not depend on
+    // anything that its digest leaves out.
     const std::uint64_t bytes = is_bytes ? 0 : item.payload_bytes();
     if (held_[begin].id.rank == held_[end - 1].id.rank) {
       fate_of(held_[begin].id) = is_bytes ? kKeepBytes : kKeep;
@@ -256,7 +261,8 @@ class GlobalPlanner {
     shared_.push_back(shared);
   }
 
-  // Takes the paths out of the plans: the metadata gets them, and each is looked at and freed in one go while it is in the cache.
+  // Moves the paths from the plans to the metadata. Each path is compared and freed while it is in
+  // the CPU cache.
   void join_paths() {
     std::vector<Path> paths(names_.size());
     std::vector<std::uint32_t> whose(names_.size(), kNone);
@@ -285,7 +291,7 @@ class GlobalPlanner {
       if (whose[name] != kNone) metadata_.planner_data.emplace_back(names_[name], std::move(paths[name]));
   }
 
-  // --- step 3 -------------------------------------------------------------------------------------------------------------
+  // --- step 3 ------------------------------------------------------------------------------------
 
   std::uint32_t& fate_of(ItemId id) { return fate_[item_base_[id.rank] + id.index]; }
 
@@ -308,9 +314,9 @@ class GlobalPlanner {
     }
   }
 
-  // --- step 4 -------------------------------------------------------------------------------------------------------------
+  // --- step 4 ------------------------------------------------------------------------------------
 
-  // The metadata lists chunks as they are written: puts the parts of split chunks in their place.
+  // The metadata lists chunks as they are written: replaces each split chunk by its parts.
   void list_parts() {
     for (std::size_t begin = 0; begin < shared_.size();) {
       std::size_t end = begin;
@@ -335,7 +341,7 @@ class GlobalPlanner {
     }
   }
 
-  // --- step 5 -------------------------------------------------------------------------------------------------------------
+  // --- step 5 ------------------------------------------------------------------------------------
 
   void cut_plan(SavePlan& plan, const std::uint32_t* fate) {
     std::vector<WriteItem> bytes_objects;
@@ -364,12 +370,12 @@ class GlobalPlanner {
   std::vector<SavePlan> plans_;
   const GlobalPlanOptions& options_;
   NameTable names_;                                          // of all ranks, in the order of first use
-  std::vector<std::vector<std::uint32_t>> global_of_local_;  // by rank, by its name id
-  std::vector<std::size_t> item_base_;                       // by rank: where its items begin in fate_
+  std::vector<std::vector<std::uint32_t>> global_of_local_;  // by rank, then by its local name id
+  std::vector<std::size_t> item_base_;                       // by rank: start of its items in fate_
   std::vector<std::uint32_t> fate_;
-  std::vector<ItemId> grouped_;          // all items: by name, then rank, then order in the plan
+  std::vector<ItemId> grouped_;          // all items, by name, then rank, then order in the plan
   std::vector<std::size_t> group_base_;  // by name
-  std::vector<Held> held_;               // scratch: items of the name at hand
+  std::vector<Held> held_;               // scratch: items of the current name
   std::vector<Shared> shared_;           // by name, then by box
   std::vector<std::uint32_t> holder_ranks_;
   std::vector<std::uint32_t> holder_items_;

@@ -1,5 +1,5 @@
-// From the plans of all ranks to what each rank writes, and to the checkpoint's metadata. Pure: the same input gives the same
-// plans, byte for byte.
+// Joins the local plans of all ranks: decides what each rank writes and builds the checkpoint's
+// metadata. Deterministic: the same input gives the same plans, byte for byte.
 #pragma once
 
 #include <cstdint>
@@ -12,50 +12,62 @@
 namespace cairn {
 
 enum class Dedup : std::uint8_t {
-  kBalanced = 1,  // each replicated chunk goes to the holder with the fewest bytes; large ones are split by rows over their holders
-  kLowestRank,    // each replicated chunk goes to its lowest holder (DCP's dedup_save_to_lowest_rank)
+  // Each replicated chunk goes to the holder with the fewest bytes. Large ones are split by rows
+  // over their holders.
+  kBalanced = 1,
+  // Each replicated chunk goes to its lowest holder (DCP's dedup_save_to_lowest_rank).
+  kLowestRank,
 };
 
 enum class RankValues : std::uint8_t {
-  kMustAgree = 1,    // values that differ between ranks under one key are an error that names key and ranks
-  // As DCP: silently the lowest rank's. That rank then writes every plain tensor and bytes object whole, since what looks alike to the
-  // plan may differ in value. Parts of sharded tensors must still agree on size and dtype.
+  // If values under one key differ between ranks, planning fails and names the key and the ranks.
+  kMustAgree = 1,
+  // The lowest rank's value wins silently, as in DCP. That rank then writes every plain tensor and
+  // bytes object whole, because tensors that look equal in the plan may differ in value. Parts of a
+  // sharded tensor must still agree on its size and dtype.
   kLowestRankWins,
 };
 
 struct GlobalPlanOptions {
   Dedup dedup = Dedup::kBalanced;
   RankValues rank_values = RankValues::kMustAgree;
-  // Replicated chunks of at least this size are split by rows (or along the longest dimension, where there are too few rows) over
-  // their holders, into parts of at least about a quarter of this size. 0: never.
+  // Replicated chunks of at least this size are split over their holders, into parts of at least
+  // about a quarter of this size. The split is by rows, or along the longest dimension if there are
+  // too few rows. 0: never.
   std::uint64_t split_above_bytes = 16u << 20;
 };
 
 struct GlobalSavePlan {
-  // By rank; items are subsets or sub-boxes of the local plan's, in its order, bytes objects last. Without mappings: the metadata has
-  // them. Names that lost all their items are gone.
+  // By rank. Items are subsets or sub-boxes of the local plan's items, in the same order, except
+  // that bytes objects come last. Has no mappings, which are in the metadata. Drops names without
+  // items.
   std::vector<SavePlan> plans;
-  // state_dict_metadata, in the order in which ranks first name things, and planner_data; no storage. A tensor's chunks are exactly
-  // those that will be written, by box. Empty chunks vanish, but a tensor without elements keeps one.
+  // Has state_dict_metadata, in the order in which ranks first name the entries, and planner_data,
+  // but no storage. A tensor's chunks are exactly those that will be written, sorted by box. Empty
+  // chunks are dropped, but a tensor without elements keeps one.
   Metadata metadata;
 };
 
-// Joins the local plans (index = rank). O(items log items). Throws kMismatch, naming key and ranks, when ranks disagree on a tensor's
-// size or dtype, on tensor versus bytes, on a value, or on how a name nests; kInvalidArgument on a plan that contradicts itself. Whether
-// the chunks tile their tensors is judged by `check_coverage`. Sizes of bytes objects do not influence the result.
+// Joins the local plans; `local_plans[r]` is rank r's. O(items log items). Throws kMismatch, naming
+// keys and ranks, if ranks disagree on a tensor's size or dtype, on tensor or bytes object, on a
+// value, or on the path of a name. Throws kInvalidArgument for an inconsistent plan. Does not check
+// whether chunks tile their tensors; see `check_coverage`. The result does not depend on the sizes
+// of bytes objects.
 GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {});
 
-// What is wrong with the chunks of a tensor: every fault, not the first.
+// One fault in how chunks cover a tensor.
 struct CoverageFault {
   enum class Kind : std::uint8_t { kGap = 1, kOverlap, kOutside } kind = Kind::kGap;
   std::string fqn;
-  Box first;   // overlap: one chunk; outside: the chunk; gap: the bounding box of what is missing, when known
+  // Overlap: one chunk. Outside: the chunk. Gap: a bounding box of the missing part.
+  Box first;
   Box second;  // overlap: the other chunk
 };
 std::string to_string(const CoverageFault& fault);
 
-// Whether the chunks tile a tensor of this size exactly. O(n log n) for chunks that straight cuts separate, as those of meshes. Empty
-// chunks count for nothing. Of one tensor at most about a thousand faults are listed. Throws kInvalidArgument on an impossible `size`.
+// Checks whether the chunks tile a tensor of `size` exactly, and returns all faults, up to about a
+// thousand per tensor. Ignores empty chunks. O(n log n) for chunks that straight cuts can separate,
+// as in device meshes. Throws kInvalidArgument if `size` is impossible.
 std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks);
 std::vector<CoverageFault> check_coverage(const Metadata& metadata);
 

@@ -1,4 +1,5 @@
-// What a checkpoint holds: the in-memory form of `.metadata`, whoever wrote it. After DCP's `Metadata`.
+// The contents of a checkpoint: the in-memory form of `.metadata`, whether Cairn or PyTorch wrote
+// it. Modelled on DCP's `Metadata`.
 #pragma once
 
 #include <cstdint>
@@ -30,28 +31,29 @@ struct TensorProperties {
   }
 };
 
-// Where the bytes of one chunk or bytes object are. `file` indexes Metadata::files.
-// `offset`..`offset+length` is what PyTorch reads: a whole torch.save archive, or the bytes of a bytes object.
+// The location of one chunk or bytes object. `file` is an index into Metadata::files. PyTorch reads
+// [offset, offset + length): a whole torch.save archive, or the bytes of a bytes object.
 struct StorageInfo {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;          // bytes from the start of the file
   std::uint64_t length = 0;          // bytes
-  std::uint64_t payload_offset = 0;  // bytes from the start of the file to the raw elements; 0: only parsing the archive tells
-  std::vector<std::string> transforms;  // DCP's transform_descriptors ("zstd"); empty: stored as it is
+  // Bytes from the start of the file to the raw elements. 0: unknown until the archive is parsed.
+  std::uint64_t payload_offset = 0;
+  std::vector<std::string> transforms;  // DCP's transform_descriptors ("zstd"); empty: none
 };
 
 struct FileInfo {
-  std::string name;                       // object name relative to the checkpoint
-  std::optional<std::uint64_t> length;    // bytes; absent when PyTorch wrote it
-  std::optional<std::uint32_t> crc32;     // over all bytes of the file
-  std::optional<std::uint32_t> trailer_length;  // bytes of the trailer at its end
+  std::string name;                       // object name, relative to the checkpoint
+  std::optional<std::uint64_t> length;    // bytes; absent if PyTorch wrote the file
+  std::optional<std::uint32_t> crc32;     // of all bytes of the file
+  std::optional<std::uint32_t> trailer_length;  // bytes of the trailer at the end of the file
 };
 
 struct TensorStorageMetadata {
   TensorProperties properties;
   Extents size;
   std::vector<Box> chunks;
-  std::vector<StorageInfo> storage;  // one per chunk, or empty when a user-defined writer recorded nothing
+  std::vector<StorageInfo> storage;  // one per chunk; empty if a user-defined writer recorded none
 };
 
 struct BytesStorageMetadata {
@@ -61,44 +63,48 @@ struct BytesStorageMetadata {
 // One step of the path to a value in a nested state dict: a key of a dict, or an index of a list.
 using PathElement = std::variant<std::string, std::int64_t>;
 using Path = std::vector<PathElement>;
-std::string to_string(const Path& path);  // joined with '.', as DCP flattens
+std::string to_string(const Path& path);  // joined with '.', as in DCP's flattened names
 
-// What Cairn's own commit record says beyond PyTorch's metadata. Absent in checkpoints that PyTorch wrote.
+// Information that Cairn's commit record adds to PyTorch's metadata. Absent in checkpoints that
+// PyTorch wrote.
 struct CommitInfo {
-  std::uint64_t sequence = 0;         // 1 + the largest seen in the run when it was published: "latest" means this
+  // 1 + the largest sequence in the run at the time of publication. The latest checkpoint of a run
+  // has the largest.
+  std::uint64_t sequence = 0;
   std::optional<std::int64_t> step;   // the trainer's iteration
-  int world_size = 0;                 // that saved it
+  int world_size = 0;                 // number of ranks of the save
   std::string plan_digest;            // lower-case hexadecimal SHA-256
-  std::string writer_version;         // of Cairn
+  std::string writer_version;         // Cairn's version
   std::map<std::string, std::string> user_metadata;
-  // Save ids of the generations that this one replaced at its place and whose data files stay for now, newest first.
+  // Save ids of generations that were replaced at this place and whose data files are kept for now,
+  // newest first.
   std::vector<std::string> retired;
 };
 
 struct Metadata {
   using Entry = std::variant<TensorStorageMetadata, BytesStorageMetadata>;
 
-  // In the order of saving. `fqn`: the flattened name.
+  // In the order of saving. The key is the flattened name (FQN).
   std::vector<std::pair<std::string, Entry>> state_dict_metadata;
   std::vector<FileInfo> files;
-  // How flattened names nest, for those that were flattened; DCP's planner_data. Same order as state_dict_metadata.
+  // The path of each flattened name; DCP's planner_data. Same order as state_dict_metadata.
   std::vector<std::pair<std::string, Path>> planner_data;
   std::string checkpoint_id;  // DCP's StorageMeta
-  std::string save_id;        // "" when PyTorch recorded none
-  std::string version;        // DCP's Metadata.version, "" if absent
+  std::string save_id;        // "" if PyTorch recorded none
+  std::string version;        // DCP's Metadata.version; "" if absent
   std::optional<CommitInfo> commit;
-  // Whatever a user-defined planner or writer wants to keep; carried, never interpreted.
+  // Data of a user-defined planner or writer. Carried, never interpreted.
   std::string user_planner_data;
   std::string user_storage_data;
 
-  // nullptr if there is none. O(1) after the first call; call `reindex` after changing names in state_dict_metadata. Thread-safe as
-  // long as nobody changes the metadata.
+  // Returns the entry of `fqn`, or nullptr. O(1) after the first call. Call `reindex` after
+  // changing names in state_dict_metadata. Thread-safe as long as the metadata is not changed.
   const Entry* find(const std::string& fqn) const;
   Entry* find(const std::string& fqn);
   void reindex();
 
  private:
-  // Built on first use by whichever thread needs it, hence exchanged atomically.
+  // Built on first use by any thread, and therefore exchanged atomically.
   class NameIndex {
    public:
     using Map = std::unordered_map<std::string, std::size_t>;

@@ -70,7 +70,7 @@ void NameTable::rename(NameId id, std::string name) {
   if (names_[id] == name) return;
   if (find(name))
     throw Error(ErrorCode::kAlreadyExists, "cannot rename '" + names_[id] + "' to '" + name + "': the plan has that name already");
-  // Free the old slot and move up what it kept from its place.
+  // Backward-shift deletion: frees the old slot and moves up entries that probed past it.
   const std::size_t mask = slots_.size() - 1;
   std::size_t hole = slot_of(names_[id], hash_of(names_[id]));
   for (std::size_t next = (hole + 1) & mask; slots_[next].id_plus_1 != 0; next = (next + 1) & mask) {

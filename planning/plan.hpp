@@ -1,7 +1,8 @@
-// Plans: what one rank writes or reads in one attempt. Plain records; names are ids into the plan's own table.
+// Plans: what one rank writes or reads in one attempt. Plans are plain structs; they refer to names
+// by ids into their own name table.
 //
-// After DCP's SavePlan, WriteItem, LoadPlan, ReadItem. Sizes and offsets are in elements, one entry per dimension, unless a name
-// ends in _bytes.
+// Modelled on DCP's SavePlan, WriteItem, LoadPlan and ReadItem. Sizes and offsets are in elements,
+// one per dimension, unless a name ends in _bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,33 +20,35 @@ namespace cairn {
 
 using NameId = std::uint32_t;
 
-// The flattened names (FQNs) of one plan; ids count from 0 in the order of first use.
+// The flattened names (FQNs) of one plan. Ids count from 0 in the order of first use.
 class NameTable {
  public:
+  // Returns the id of `name`, which is added if it is new.
   NameId intern(std::string_view name);
   std::optional<NameId> find(std::string_view name) const;
   const std::string& operator[](NameId id) const { return names_[id]; }  // `id` < size()
   std::size_t size() const { return names_.size(); }
   const std::vector<std::string>& all() const { return names_; }
-  // Throws kAlreadyExists if another id has `name`, kInvalidArgument if there is no `id`.
+  // Throws kAlreadyExists if another id has `name`, kInvalidArgument if `id` does not exist.
   void rename(NameId id, std::string name);
   void reserve(std::size_t names);
 
  private:
-  // An open hash table of ids: a plan has thousands of names and a coordinator a plan per rank, so a node per name would cost more
-  // than all the rest of planning.
+  // An open-addressing hash table of ids. A plan has thousands of names, and a coordinator has a
+  // plan per rank: a heap node per name would cost more than the rest of planning.
   struct Slot {
     std::uint32_t hash = 0;
     std::uint32_t id_plus_1 = 0;  // 0: free
   };
-  std::size_t slot_of(std::string_view name, std::uint32_t hash) const;  // where it is or would be
+  std::size_t slot_of(std::string_view name, std::uint32_t hash) const;  // returns the slot of `name`, or the free slot for it
   void grow(std::size_t slots);
 
   std::vector<std::string> names_;
-  std::vector<Slot> slots_;  // a power of two, at most half of them used
+  std::vector<Slot> slots_;  // size is a power of two; at most half are used
 };
 
-// DCP's MetadataIndex: a value, or one chunk of a tensor, found by where it begins.
+// DCP's MetadataIndex: identifies a bytes object by name, or a chunk of a tensor by name and
+// offset.
 struct MetadataIndex {
   std::string fqn;
   std::optional<Extents> offset;
@@ -53,7 +56,7 @@ struct MetadataIndex {
 
 enum class WriteItemType : std::uint8_t {
   kByteIO = 1,  // a bytes object
-  kTensor,      // a plain tensor, whole
+  kTensor,      // a whole plain tensor
   kShard,       // a part of a global tensor
 };
 
@@ -63,22 +66,24 @@ struct WriteItem {
   // Tensors and shards only:
   TensorProperties properties;
   Extents size;  // of the global tensor
-  Box chunk;     // what this item holds, within `size`
-  // Bytes objects only: identity of the value, to compare ranks by. Stays out of the plan digest, as does the length.
+  Box chunk;     // what this item holds of the global tensor
+  // Bytes objects only: identify the value when ranks are compared. Hash and length are not part of
+  // the plan digest.
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
-  // Bytes objects and tensors: ranks may differ under this key on purpose (see state's per_rank).
+  // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
+  // state/).
   bool per_rank = false;
 
-  std::uint64_t payload_bytes() const;  // elements times element size; content_bytes for bytes objects
+  std::uint64_t payload_bytes() const;  // number of elements times element size; content_bytes for bytes objects
 };
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // order of the plan = order in the file
-  // How flattened names nest (id, path); DCP's planner_data.
+  std::vector<WriteItem> items;  // in the order of the file; bytes objects follow the tensors there
+  // The path of each flattened name; DCP's planner_data.
   std::vector<std::pair<NameId, Path>> mappings;
-  // Free for user-defined planners and writers; carried through the protocol, never interpreted.
+  // For user-defined planners and writers. Carried through the protocol, never interpreted.
   std::string planner_data;
   std::string storage_data;
 };
@@ -89,11 +94,11 @@ struct ReadItem {
   LoadItemType type = LoadItemType::kTensor;
   NameId dest_name = 0;           // in the state dict being loaded
   NameId storage_name = 0;        // in the checkpoint; the same unless a planner renames
-  Extents dest_chunk_offset;      // begins the local chunk that is filled, within the global tensor
-  Extents dest_offsets;           // within that local chunk
-  Extents storage_chunk_offset;   // begins the stored chunk, within the global tensor
-  Extents storage_offsets;        // within that stored chunk
-  Extents lengths;                // of the part to copy
+  Extents dest_chunk_offset;      // start of the local chunk, within the global tensor
+  Extents dest_offsets;           // start of the copied part, within the local chunk
+  Extents storage_chunk_offset;   // start of the stored chunk, within the global tensor
+  Extents storage_offsets;        // start of the copied part, within the stored chunk
+  Extents lengths;                // sizes of the copied part
   std::uint32_t storage_chunk = 0;  // index of the stored chunk in its TensorStorageMetadata
 };
 
@@ -104,29 +109,32 @@ struct LoadPlan {
   std::string storage_data;
 };
 
-// Identity of a plan: names, types, shapes, dtypes, boxes and user data in a canonical encoding. Not the content of bytes objects.
+// Returns a digest of a plan: names, types, shapes, dtypes, boxes and user data in a canonical
+// encoding. Leaves out the content of bytes objects.
 Digest plan_digest(const SavePlan& plan);
 Digest plan_digest(const LoadPlan& plan);
 
-// --- what a writer reports ------------------------------------------------------------------------------------------------
+// --- results that a writer reports ---------------------------------------------------------------
 
 // One file that a rank wrote.
 struct FileResult {
   std::string name;                     // object name relative to the checkpoint
   std::uint64_t length_bytes = 0;
-  std::uint32_t crc32 = 0;              // over all bytes
+  std::uint32_t crc32 = 0;              // of all bytes of the file
   std::uint32_t trailer_length_bytes = 0;
-  std::vector<std::uint64_t> bytes_item_lengths;  // of the bytes objects in it, in the order of the plan: tensors' lengths follow from the plan
+  // Lengths of the bytes objects, in the order of the plan. Lengths of tensors follow from the
+  // plan.
+  std::vector<std::uint64_t> bytes_item_lengths;
 };
 
-// One item, where a user-defined writer reports items (DCP's WriteResult).
+// One item, if a user-defined writer reports items (DCP's WriteResult).
 struct WriteResult {
   MetadataIndex index;
   std::uint64_t size_bytes = 0;
   std::string relative_path;
   std::uint64_t offset_bytes = 0;
   std::uint64_t length_bytes = 0;
-  std::string user_data;  // typed envelope for whatever the writer wants in Metadata::user_storage_data
+  std::string user_data;  // carried to Metadata::user_storage_data in a typed envelope
 };
 
 struct WriteResults {

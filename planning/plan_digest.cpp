@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Numbers names by their first use, so that the digest depends on what a plan says and not on how its table came about.
+// Numbers names by first use, so that the digest does not depend on how the name table was built.
 class NameEncoder {
  public:
   NameEncoder(const NameTable& names, DigestBuilder& digest) : names_(names), digest_(digest), numbers_(names.size(), kUnseen) {}

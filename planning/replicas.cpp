@@ -32,7 +32,8 @@ class Assigner {
     result_.placements.push_back({holder, {}});
   }
 
-  // Rows are along dim 0, the only cut whose parts are contiguous; a tensor with too few rows is cut along its longest dimension.
+  // Prefers rows (dim 0), because only parts along dim 0 are contiguous. A tensor with too few rows
+  // is split along its longest dimension.
   static std::size_t dim_to_split(const Extents& sizes, std::uint64_t parts) {
     if (static_cast<std::uint64_t>(sizes[0]) >= parts) return 0;
     return static_cast<std::size_t>(std::max_element(sizes.begin(), sizes.end()) - sizes.begin());
@@ -41,7 +42,7 @@ class Assigner {
   bool place_parts(const Replica& replica) {
     const Box& chunk = *replica.chunk;
     if (chunk.sizes.empty()) return false;
-    // Parts far smaller than what is worth splitting would cost more in metadata than they save.
+    // Parts much smaller than the split threshold would cost more in metadata than they save.
     const std::uint64_t part_min_bytes = std::max<std::uint64_t>(1, options_.split_above_bytes / 4);
     std::uint64_t parts = std::min<std::uint64_t>(replica.count, std::max<std::uint64_t>(2, replica.bytes / part_min_bytes));
     const std::size_t dim = dim_to_split(chunk.sizes, parts);
@@ -49,7 +50,7 @@ class Assigner {
     parts = std::min(parts, rows);
     if (parts < 2) return false;
 
-    // The holders with the fewest bytes take part, as long as levelling leaves each of them enough to do.
+    // The holders with the fewest bytes take part, as long as each of them gets enough to write.
     holders_.resize(replica.count);
     for (std::uint32_t i = 0; i < replica.count; ++i) holders_[i] = i;
     const auto fewer = [&](std::uint32_t a, std::uint32_t b) {
@@ -59,7 +60,7 @@ class Assigner {
     };
     std::partial_sort(holders_.begin(), holders_.begin() + static_cast<std::ptrdiff_t>(parts), holders_.end(), fewer);
     const auto load_of = [&](std::uint64_t i) { return load_[replica.ranks[holders_[i]]]; };
-    Wide total = replica.bytes;  // loads of those that take part, and the replica
+    Wide total = replica.bytes;  // bytes of the participating holders plus the replica
     for (std::uint64_t i = 0; i < parts; ++i) total += load_of(i);
     while (parts >= 2) {
       const Wide needed = static_cast<Wide>(load_of(parts - 1)) + part_min_bytes / 2;
@@ -69,7 +70,8 @@ class Assigner {
     if (parts < 2) return false;
     const auto level = static_cast<std::uint64_t>(total / parts);
 
-    // Rows by rank, so that higher ranks hold later rows. Each boundary is rounded from the exact sum: errors do not add up.
+    // Rows in order of rank: higher ranks hold later rows. Each boundary is rounded from the exact
+    // sum, so that rounding errors do not accumulate.
     std::sort(holders_.begin(), holders_.begin() + static_cast<std::ptrdiff_t>(parts));
     Wide given_bytes = 0;
     std::uint64_t first_row = 0;

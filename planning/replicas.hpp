@@ -1,4 +1,4 @@
-// Who writes what several ranks hold. Internal to planning.
+// Chooses which rank writes data that several ranks hold. Internal to planning.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 
 namespace cairn {
 
-// What an item costs beside its payload (archive, padding, table entry): keeps thousands of scalars from piling up on one rank.
+// Cost of an item besides its payload (archive, padding, table entry). Keeps thousands of scalars
+// from piling up on one rank.
 inline constexpr std::uint64_t kItemOverheadBytes = 1024;
 
-// One chunk or value that several ranks hold.
+// One chunk or bytes object that several ranks hold.
 struct Replica {
-  std::uint32_t id = 0;  // the caller's; also the order in which equally large ones are placed
+  std::uint32_t id = 0;  // the caller's id; orders replicas of equal size
   std::uint64_t bytes = 0;
-  const Box* chunk = nullptr;            // nullptr: cannot be split
-  const std::uint32_t* ranks = nullptr;  // who holds it, ascending
+  const Box* chunk = nullptr;            // nullptr: must not be split
+  const std::uint32_t* ranks = nullptr;  // holders, ascending
   std::uint32_t count = 0;
-  bool lowest_only = false;  // the lowest holder writes it, whatever the balance says
+  bool lowest_only = false;  // the lowest holder writes it, regardless of balance
 };
 
-// One holder's part.
+// The part that one holder writes.
 struct HolderShare {
   std::uint32_t holder = 0;  // index into Replica::ranks
   Box part;                  // meaningful if the replica was split
 };
 
-// Where one replica went: placements[begin, end), by rank.
+// The placement of one replica: placements[begin, end), ordered by rank.
 struct Placed {
   std::uint32_t id = 0;
   std::uint32_t begin = 0;
@@ -41,9 +42,10 @@ struct Assignment {
   std::vector<HolderShare> placements;
 };
 
-// Places every replica. `load_bytes[rank]` is what the rank writes anyway, and what it writes in all afterwards. Largest first,
-// each to the holder with the fewest bytes; of a large one every holder that is not ahead already takes as many rows as bring them
-// level.
+// Places every replica, largest first. Each goes to the holder with the fewest bytes. A large one
+// is split: every holder that is not already ahead takes as many rows as bring the holders level.
+// On entry `load_bytes[rank]` is the number of bytes that the rank writes anyway; on return, its
+// total.
 Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes, const GlobalPlanOptions& options);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// The check of planners and writers for tensors with missing or overlapping parts.
+// The check for missing or overlapping parts that planners and writers share.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace cairn {
 
-// Throws kMismatch, listing the faults, unless the chunks of each tensor tile it exactly. The error text begins with `what`.
+// Throws kMismatch, listing the faults, unless the chunks of each tensor tile it exactly. The error
+// text begins with `what`.
 void require_coverage(const Metadata& metadata, const std::string& what);
 
 }  // namespace cairn

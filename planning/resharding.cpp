@@ -53,7 +53,8 @@ std::vector<std::uint32_t> ChunkIndex::find(const Box& box) const {
   auto end = order_.end();
   if (!reach_.empty()) {
     if (box.offsets.size() <= static_cast<std::size_t>(dim_)) return found;
-    // Before the first chunk whose reach passes the box's start nothing can meet it; nor from the first that starts at its end.
+    // Chunks before the first one that reaches past the box's start cannot intersect it, nor can
+    // chunks that start at or after its end.
     const auto dim = static_cast<std::size_t>(dim_);
     const std::int64_t box_begin = box.offsets[dim];
     const std::int64_t box_end = box_begin + box.sizes[dim];

@@ -1,4 +1,5 @@
-// Which parts of which stored chunks fill a wanted box: loading from any layout into any layout.
+// Finds the parts of stored chunks that fill a wanted box, so that any layout can be loaded into
+// any other.
 #pragma once
 
 #include <string>
@@ -9,11 +10,12 @@
 
 namespace cairn {
 
-// Finds stored chunks that meet a box faster than by trying all: chunks are sorted along the dimension that splits them most.
+// Finds stored chunks that intersect a box without trying them all. Chunks are sorted along the
+// dimension with the most distinct offsets.
 class ChunkIndex {
  public:
   explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows `chunks`
-  // Indices of the chunks that intersect `box`, ascending.
+  // Returns the indices of the chunks that intersect `box`, ascending.
   std::vector<std::uint32_t> find(const Box& box) const;
 
  private:
@@ -23,7 +25,9 @@ class ChunkIndex {
   std::vector<std::int64_t> reach_;  // running maximum of the chunks' ends, in `order_`
 };
 
-// Appends to `plan` the items that fill `wanted` (one local chunk of tensor `dest`) from the stored chunks of `stored`.
+// Appends to `plan` the items that fill `wanted` (one local chunk of the tensor `dest_name`) from
+// the chunks of `stored`. `index` is the index of those chunks. Throws kMismatch if `wanted`
+// differs from the stored tensor in its number of dimensions.
 void append_reads(const TensorStorageMetadata& stored, const ChunkIndex& index, NameId dest_name, NameId storage_name,
                   const Box& wanted, LoadPlan& plan);
 

@@ -19,7 +19,7 @@ struct CheckpointReader::Implementation {
   const CheckpointReaderOptions options;
   ReadEngine engine;
 
-  // Of the attempt:
+  // State of the current attempt:
   std::string checkpoint_id;
   StorageContext context;
   std::shared_ptr<Store> store;

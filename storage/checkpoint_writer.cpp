@@ -20,9 +20,10 @@
 namespace cairn {
 namespace {
 
-// How long a save waits for a directory beside the checkpoint that may have nothing to do with Cairn.
+// Limit on the wait for an answer about a directory beside the checkpoint. Such a directory may be
+// unrelated to Cairn.
 constexpr std::chrono::milliseconds kSiblingPatience = std::chrono::seconds(5);
-// DCP's version of the metadata that the record follows.
+// DCP's version of the metadata format that the record follows.
 constexpr const char* kMetadataVersion = "1.0.0";
 
 Error already_exists(const std::string& url) {
@@ -30,14 +31,14 @@ Error already_exists(const std::string& url) {
                "Checkpoint already exists at " + url + ", and overwrite is off: save to another place, or turn overwrite on");
 }
 
-// The commit record holds these as Python texts. Said before anything is written.
+// The commit record stores these as Python strings. Checked before anything is written.
 void require_readable_by_python(const char* what, const std::string& text) {
   if (is_python_utf8(text)) return;
   throw Error(ErrorCode::kInvalidArgument,
               std::string(what) + " \"" + printable(text) + "\" is not UTF-8: PyTorch could not read it back; choose another");
 }
 
-// A plan's identity without what this writer itself adds to it.
+// Returns the digest of a plan without `storage_data`, which this writer itself adds.
 std::string digest_without_storage_data(const SavePlan& plan) {
   if (plan.storage_data.empty()) return to_hex(plan_digest(plan));
   SavePlan bare = plan;
@@ -59,22 +60,23 @@ struct CheckpointWriter::Implementation {
   WriteEngine engine;
   CommitSequence sequence{options.threads > 0 ? std::optional(kSiblingPatience) : std::nullopt};
 
-  // Of the attempt:
+  // State of the current attempt:
   std::string checkpoint_id;
   StorageContext context;
   std::shared_ptr<Store> store;
-  std::shared_ptr<Store> run;  // the coordinator's
+  std::shared_ptr<Store> run;  // on the coordinator only
   bool attempt_begun = false;
-  bool settled = false;  // the attempt has ended, and the checkpoint does not exist
+  bool settled = false;  // the attempt has ended and the checkpoint does not exist
   bool published = false;
-  std::vector<ObjectName> written;    // this rank's files, from when they are begun
-  std::vector<PlannedFiles> planned;  // the coordinator's, by rank
+  std::vector<ObjectName> written;    // this rank's files, listed before they are created
+  std::vector<PlannedFiles> planned;  // on the coordinator only; by rank
   std::string plans_digest;
 
-  // The last generation that this object published, by where: saves the next one from reading the old record.
+  // The last generation that this object published, and where. Lets the next save skip reading the
+  // old record.
   std::string last_url;
   std::string last_run;
-  std::optional<Metadata> last;  // save id, files and commit only
+  std::optional<Metadata> last;  // only save id, files and commit
 
   void forget_attempt() {
     context = {};
@@ -135,11 +137,12 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
                     " processes: other processes do not see this store. Use a directory or a shared store");
   }
   self.store = observe_operations(std::move(self.store), context.store_observer);
-  // The other ranks write nothing before the coordinator has answered their plans, which it does after this.
+  // The code below runs before the coordinator answers any plan. No other rank writes before that
+  // answer.
   if (!context.is_coordinator) return;
   if (self.options.before_attempt) self.options.before_attempt();
   self.store->create_root();
-  // Opened now, so that a run that cannot be is known before anything is written.
+  // Opened now, so that a bad run URL is reported before anything is written.
   self.run =
       observe_operations(open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url), context.store_observer);
   if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
@@ -163,7 +166,8 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   for (SavePlan& plan : plans) {
     self.planned.push_back(keep_plan(plan, self.options.single_file_per_rank));
     plan.storage_data.clear();
-    // Tells the rank what the coordinator knows: if its planner changes the plan after this, it reports item by item.
+    // Tells the rank which plan the coordinator knows. A rank whose planner changes the plan after
+    // this reports item by item.
     plan.storage_data = to_hex(plan_digest(plan));
     digests += plan.storage_data;
   }
@@ -194,7 +198,7 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
 
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
-  // The plan stays valid until `future` is ready, that is, until this has described its items.
+  // `plan` stays valid until `future` is ready, so it is still valid in this callback.
   self.engine.write(std::move(request)).on_ready([promise, as_planned, &plan, layouts = std::move(layouts)](const auto& files) {
     WriteResults results;
     try {
@@ -242,7 +246,7 @@ Replaced CheckpointWriter::Implementation::find_replaced() {
       const auto head = read_commit_head(*store);
       if (head && head->save_id == last->save_id) return {last};
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt) throw;  // the whole record tells
+      if (error.code() != ErrorCode::kCorrupt) throw;  // reading the whole record decides
     }
   }
   return generation_to_replace(*store);
@@ -266,13 +270,13 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   self.record(metadata, results);
   std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
   if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
-  // Last, so that what another job has published here meanwhile is what this save replaces.
+  // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
   metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced.generation));
   metadata.commit->retired = retired_generations(replaced.generation, self.options.retired_keep);
   self.publish(metadata);
 
-  // The checkpoint exists: what goes wrong from here on is left to the next save.
+  // The checkpoint exists now. The next save cleans up what fails from here on.
   try {
     if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation);
     Metadata last;
@@ -298,7 +302,8 @@ Committed CheckpointWriter::committed(const std::string& save_id) {
   }
 }
 
-// Returns whether the checkpoint exists. Ends the attempt if it is open, so that the answer stays true.
+// Returns whether the checkpoint exists. Fences the attempt if it may be open, so that the answer
+// is final.
 bool CheckpointWriter::Implementation::finds_published() const {
   if (!attempt_begun) {
     const std::vector<std::string> open = store->open_attempts();
@@ -315,22 +320,24 @@ void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
 void CheckpointWriter::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
   if (!self.store || self.published) return;
-  // If the coordinator began no attempt, no rank has written. A successor does not know whether it did.
+  // If the coordinator began no attempt, no rank has written. A successor does not know whether the
+  // coordinator began one.
   if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written.empty()) return;
   try {
     const std::string& save_id = self.context.save_id;
-    // Files may be removed only when nobody can publish them any more: the outcome says so, or this rank finds out.
+    // Files may be removed only when the attempt can never be published. Either the outcome says
+    // so, or this rank settles it now.
     if (ends_attempt && !self.settled) {
       if (self.finds_published()) return;
       self.settled = true;
     }
-    // The store has the last word: never remove the data of a checkpoint that is published.
+    // Checks the store once more: the data of a published checkpoint must never be removed.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
     for (const ObjectName& name : self.written) self.store->remove(name);
     self.written.clear();
     if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {
-    // The next save that succeeds removes what is left.
+    // The next successful save removes what is left.
   }
 }
 

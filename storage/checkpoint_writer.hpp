@@ -1,4 +1,4 @@
-// Cairn's own writer and reader: the format of storage/FORMAT.md in any Store.
+// Cairn's own writer and reader. They use the format of storage/FORMAT.md in any Store.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,31 @@ namespace cairn {
 
 struct CheckpointWriterOptions {
   bool single_file_per_rank = true;               // false: one file per item
-  bool sync_files = true;                         // false: faster, and a power loss may lose the checkpoint
+  bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
   bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
-  unsigned threads = 2;                           // that copy, checksum and write
+  unsigned threads = 2;                           // for copying, checksums and writing; 0: the calling thread
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
-  std::uint64_t block_bytes = 4u << 20;           // one unit of copying, checksumming and writing
-  bool direct_io = true;                          // where store and file system can
-  // Copies as much as staging memory holds before anything is written: for saves whose caller waits for the copies.
+  std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
+  bool direct_io = true;                          // if the store and its file system support it
+  // Fills the staging memory before writing anything, for saves whose caller waits only for the
+  // copies.
   bool copy_first = false;
-  std::string run_url;  // whose checkpoints count for the commit sequence; "": the parent of the checkpoint
-  // How many generations that were replaced at a place keep their data files, for loads that still read them; 1 at least. The
-  // files of older ones go with the next save there.
+  // The run that numbers this checkpoint (its commit sequence). "": the parent of the checkpoint.
+  std::string run_url;
+  // Number of replaced generations whose data files are kept for loads that still read them; at
+  // least 1. The next save to the same place removes the files of older generations.
   std::uint32_t retired_keep = 1;
-  bool low_priority = false;  // runs its threads at the lowest CPU and I/O priority
-  // Called on the coordinator, on the thread of a save's hooks, before anything is created at the place. The save fails if it
-  // throws.
+  bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
+  // Called on the coordinator, on the thread that runs the save's hooks, before anything is created
+  // in the store. If it throws, the save fails.
   std::function<void()> before_attempt;
 };
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
-  bool verify = true;         // check what is read against the block checksums
-  bool verify_first = false;  // check everything that will be read before any destination is changed
+  bool verify = true;         // checks the bytes read against the block checksums
+  bool verify_first = false;  // checks all needed bytes before any destination is changed
 };
 
 class CheckpointWriter : public StorageWriter {
@@ -79,18 +81,20 @@ class CheckpointReader : public StorageReader {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Reads `.metadata` of a checkpoint, Cairn's or PyTorch's. kNotFound (with what to do) if there is none, kCorrupt, kUnsupported.
+// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound with advice if
+// there is none; kCorrupt, kUnsupported.
 Metadata read_metadata(Store& store);
 
-// One thing that is wrong with a checkpoint.
+// One fault found in a checkpoint.
 struct VerifyFault {
   std::string object;        // file name relative to the checkpoint
-  std::uint64_t offset = 0;  // bytes, of the first block that is wrong
-  std::string fqn;           // the tensor or value there, "" if none
+  std::uint64_t offset = 0;  // bytes; of the first damaged block
+  std::string fqn;           // the tensor or value at that offset; "" if none
   std::string what;
 };
 
-// Reads every byte of every file and of the commit record: all faults, not the first. `progress` gets bytes done and in all.
+// Reads every byte of all data files and of the commit record, and returns all faults found. Calls
+// `progress` with the bytes done and the total. Throws kNotFound if there is no checkpoint.
 std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads = 2,
                                            const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 

@@ -19,12 +19,14 @@ namespace {
 
 constexpr std::string_view kFilePrefix = "__";
 constexpr std::string_view kFileSuffix = ".distcp";
-// A record is read again when it was replaced meanwhile; so many publications in a row are no coincidence.
+// A record that is replaced while it is read is read again. So many replacements in a row are no
+// coincidence.
 constexpr int kReadTriesMax = 8;
-// A sequence that no run reaches by counting is damage: to go on from it would leave no room above.
+// No run counts up to a larger sequence, so a larger one is damage. Continuing from it would leave
+// no room above.
 constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max() / 2;
 
-// Takes a number as std::to_string writes it, and the '_' after it, off the front.
+// Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
 bool take_number(std::string_view& text) {
   const std::size_t length = std::min(text.find('_'), text.size());
   if (length == 0 || length > 10 || length == text.size()) return false;
@@ -45,7 +47,7 @@ std::string read_whole(Store& store, const ObjectName& name) {
   return content;
 }
 
-// The names and save ids that clean-up must not touch.
+// The names and save ids whose files clean-up must not remove.
 class Kept {
  public:
   void add(const Metadata& metadata) {
@@ -64,7 +66,7 @@ class Kept {
   std::set<std::string> names_;
 };
 
-// Whether `act` succeeded; what the store refuses is left for another time.
+// Returns whether `act` succeeded. Work that the store refuses is left for a later clean-up.
 template <class Act>
 bool succeeds(Act act) {
   try {
@@ -77,7 +79,8 @@ bool succeeds(Act act) {
 
 std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws the store's errors.
+// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws
+// the store's errors.
 std::uint64_t sequence_in(Store& run, const ObjectName& name) {
   try {
     const auto head = read_commit_head(run, name);
@@ -88,7 +91,8 @@ std::uint64_t sequence_in(Store& run, const ObjectName& name) {
   }
 }
 
-// Reads places one after the other, on a thread of its own if need be. Whoever waits for it may give up.
+// Reads the commit sequences of places one by one, possibly on its own thread, so that the caller
+// can stop waiting. Shared with that thread, which may outlive the call.
 struct Look {
   Look(std::shared_ptr<Store> of, std::vector<ObjectName> at) : store(std::move(of)), places(std::move(at)) {}
 
@@ -118,10 +122,10 @@ struct Look {
   std::vector<std::pair<ObjectName, std::string>> troubled;
 };
 
-// Adds what ".metadata" names now, unless that is `current`.
+// Adds the generation that ".metadata" names now, unless that is `current`.
 void keep_published(Store& store, const Metadata& current, Kept& kept) {
   std::optional<CommitHead> head;
-  succeeds([&] { head = read_commit_head(store); });  // otherwise the whole record tells, or its error
+  succeeds([&] { head = read_commit_head(store); });  // on failure, the whole record is read below
   if (head && head->save_id == current.save_id) return;
   if (const auto published = published_metadata(store)) kept.add_with_retired(*published);
 }
@@ -151,14 +155,14 @@ std::optional<Metadata> published_metadata(Store& store) {
     try {
       record = read_whole(store, kCommitRecordName);
     } catch (const Error& error) {
-      // Replaced by a shorter one, or removed, between asking for its size and reading it.
+      // The record was replaced by a shorter one, or removed, after its size was read.
       if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
       continue;
     }
     try {
       return decode_commit_record(record, what);
     } catch (const Error&) {
-      // The same bytes a second time: that is what is there, not the parts of two.
+      // The same bytes twice are the real content, not parts of two records.
       if (last || (tries > 1 && record == before)) throw;
     }
     before = std::move(record);
@@ -221,9 +225,9 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     if (patience_) {
       try {
         const SignalsBlocked blocked;
-        std::thread([look] { look->run(); }).detach();  // nobody waits for a thread that hangs
+        std::thread([look] { look->run(); }).detach();  // not joined: it may hang
         looks_apart = true;
-      } catch (const std::system_error&) {  // no thread can be had
+      } catch (const std::system_error&) {  // no thread available: read on this one
       }
     }
     if (!looks_apart) look->run();
@@ -235,7 +239,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     }
     largest = std::max(largest, look->largest);
     for (const auto& [place, why] : look->troubled) pass_over(*run, place, why, rank);
-    begin += look->done + 1;
+    begin += look->done + 1;  // also skips the place that did not answer
   }
   return largest;
 }
@@ -247,7 +251,7 @@ std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced) {
 
 std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep) {
   std::vector<std::string> retired;
-  // What PyTorch made is not Cairn's to remove, so it need not be kept.
+  // PyTorch's files are never removed by Cairn, so they need not be listed.
   if (!replaced || !replaced->commit) return retired;
   retired.push_back(replaced->save_id);
   for (const std::string& id : replaced->commit->retired)
@@ -262,17 +266,17 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
   kept.add_with_retired(current);
   if (replaced) kept.add(*replaced);
 
-  // The order of these four is what makes removing safe: see the header.
+  // Clean-up is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> files = store.list(std::string(kFilePrefix));
   for (const std::string& id : store.open_attempts()) {
-    // An attempt whose id Cairn did not make is not Cairn's to end.
+    // Cairn did not make such an id, so it must not end that attempt.
     if (!is_save_id(id)) continue;
     if (!succeeds([&] { store.fence(id); })) kept.add_id(id);
   }
   keep_published(store, current, kept);
 
   std::vector<ObjectName> removed;
-  std::set<std::string> stuck;  // saves of which a file could not be removed: they stay fenced
+  std::set<std::string> stuck;  // saves with a file that could not be removed; their attempts stay fenced
   for (const ObjectInfo& file : files) {
     const auto id = save_id_of_file(file.name);
     if (!id || kept.has_file(file.name, *id)) continue;

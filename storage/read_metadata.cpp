@@ -12,19 +12,19 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Of a run with more checkpoints than this, some are not thought of in an error's text.
+// In larger runs, the advice in the error text does not look at every place.
 constexpr std::size_t kPlacesLookedAtMax = 1000;
 
 bool has_checkpoint(Store& store, const ObjectName& place) {
   try {
     return store.exists(place + "/" + kCommitRecordName);
   } catch (const Error&) {
-    return false;  // a place that may not be looked into
+    return false;  // no permission to look into this place
   }
 }
 
-// What a place without a commit record is most likely to be, and what to do. Never looks deeper than one level: the path may be a
-// mistake, with a whole disk below it.
+// Returns what a place without a commit record is most likely to be, and what to do. Looks only one
+// level deep, because a mistaken path may have a whole disk below it.
 std::string why_none(Store& store, const std::vector<std::string>& open_attempts) {
   if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
@@ -48,7 +48,8 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
 
 Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
-  // A network file system's client may cache for a minute that there is no record. Opening the directory ends that.
+  // A network file system's client may cache the absence of a record for a minute. Opening the
+  // directory refreshes the cache.
   const std::vector<std::string> open_attempts = store.open_attempts();
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
   throw Error(ErrorCode::kNotFound,

@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// Error texts list no more names than this.
+// Limit on the names listed in an error text.
 constexpr std::size_t kNamesListedMax = 20;
 
 [[noreturn]] void mismatch(int rank, const std::string& what) {
@@ -177,7 +177,8 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
       record_bytes(rank, item.index.fqn, info);
       continue;
     }
-    // The report says where the chunk begins; which of the chunks that begin there (one may be empty) its length tells.
+    // The report gives the chunk's start. If several chunks begin there (one may be empty), the
+    // length decides.
     Entry& entry = find(rank, item.index.fqn, false);
     const auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
     if (entry.order.size() != tensor.chunks.size()) sort_chunks(entry);

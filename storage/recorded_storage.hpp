@@ -1,8 +1,9 @@
-// From what the ranks wrote to what the commit record says of it: each file once, and for each chunk and bytes object where it is.
+// Turns the write results of all ranks into the commit record's file list and the location of each
+// chunk and bytes object.
 //
-// Offsets of tensors do not travel: the coordinator keeps how it laid out each rank's plan, and the ranks report, per file, its
-// length, its checksum and the lengths of the bytes objects in it. Only a rank whose planner changed the plan at the last moment
-// reports every item.
+// Tensor offsets are not sent: the coordinator remembers the layout of each rank's plan. For each
+// file, a rank reports its length, its checksum and the lengths of its bytes objects. A rank
+// reports every item only if its planner changed the plan after the coordinator saw it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace cairn {
 
-// What the coordinator keeps of one rank's plan.
+// The part of one rank's plan that the coordinator keeps.
 struct PlannedFiles {
   struct Item {
     NameId name = 0;
@@ -25,32 +26,37 @@ struct PlannedFiles {
     Box chunk;
   };
   std::vector<std::string> names;  // by NameId
-  std::vector<Item> items;         // as in the plan
+  std::vector<Item> items;         // in the order of the plan
   std::vector<FileLayout> files;
 };
 
+// Extracts from `plan` the names, items and file layouts that `add_planned` needs.
 PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank);
 
-// What a rank reports of each item it wrote, for plans that the coordinator does not know. `results`: one per layout.
+// Describes each item that a rank wrote, for plans that the coordinator does not know. `results`
+// has one entry per layout.
 std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<FileLayout>& layouts,
                                         const std::vector<FileResult>& results);
 
-// Fills `files` and all storage of a metadata. Not thread-safe; the metadata must not change in between.
+// Fills in `files` and all storage locations of `metadata`. Not thread-safe. `metadata` is borrowed
+// and must not be changed by others until `finish` returns.
 class StorageRecorder {
  public:
   explicit StorageRecorder(Metadata& metadata);
 
-  // What rank `rank` wrote. Throws kMismatch if it is not what was planned.
+  // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
+  // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
+  // not fit the plan or the metadata.
   void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::string& save_id);
   void add_reported(int rank, const WriteResults& results);
-  // Throws kMismatch, listing them, if chunks or bytes objects were written by nobody.
+  // Throws kMismatch, listing the names, if no rank wrote some chunk or bytes object.
   void finish();
 
  private:
   struct Entry {
     Metadata::Entry* metadata = nullptr;
-    std::vector<std::uint32_t> order;  // of the chunks, by box; made when first needed
-    std::vector<bool> recorded;        // by chunk
+    std::vector<std::uint32_t> order;  // chunk indices sorted by box; built when first needed
+    std::vector<bool> recorded;        // by chunk index
   };
 
   std::uint32_t add_file(const FileResult& file);
@@ -60,7 +66,7 @@ class StorageRecorder {
   void sort_chunks(Entry& entry);
 
   Metadata& metadata_;
-  std::vector<Entry> entries_;  // as in the metadata
+  std::vector<Entry> entries_;  // in the order of the metadata
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 

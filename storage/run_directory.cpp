@@ -17,7 +17,7 @@ constexpr const char* kStepPrefix = "step_";
 constexpr const char* kPinName = ".pinned";
 constexpr std::size_t kNumberDigitsMax = 19;
 
-// Takes a number as std::to_string writes it off the front.
+// Removes a number, as std::to_string writes it, from the front of `text`.
 bool take_digits(std::string& text) {
   const std::size_t length = std::min(text.find_first_not_of("0123456789"), text.size());
   if (length == 0 || length > kNumberDigitsMax || (length > 1 && text.front() == '0')) return false;
@@ -27,7 +27,7 @@ bool take_digits(std::string& text) {
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// The last two steps of taking a checkpoint away: what nothing refers to any more.
+// Steps 4 and 5 of a removal: nothing refers to these files any more.
 void remove_data(Store& place, const std::vector<ObjectInfo>& files) {
   for (const ObjectInfo& file : files)
     if (save_id_of_file(file.name)) place.remove(file.name);
@@ -74,7 +74,8 @@ RunDirectory::Listing RunDirectory::list() const {
       listing.others.push_back(name);
     }
   }
-  // Saves that publish at the same moment may have one sequence: then anything will do that is the same for all who look.
+  // Saves that publish at the same moment may have the same sequence. The save id then gives an
+  // order that is the same for every process.
   std::sort(listing.checkpoints.begin(), listing.checkpoints.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
     return std::tie(a.head.sequence, a.head.save_id) > std::tie(b.head.sequence, b.head.save_id);
   });
@@ -85,7 +86,8 @@ bool RunDirectory::has_record(const ObjectName& name) const { return run_->is_ta
 
 std::string RunDirectory::why_occupied(const ObjectName& name) const {
   const bool is_taken =
-      run_->is_taken(name);  // throws where it is the run that cannot be looked at, and each name would seem occupied
+      // Throws if the run itself cannot be examined; otherwise every name would seem occupied.
+      run_->is_taken(name);
   try {
     if (has_record(name)) return child_url(url(), name) + " holds a checkpoint";
   } catch (const Error& error) {
@@ -137,7 +139,7 @@ void RunDirectory::pin(const ObjectName& name) const {
   try {
     place->create(kPinName)->sync(0);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kAlreadyExists) throw;  // by another process, just now
+    if (error.code() != ErrorCode::kAlreadyExists) throw;  // another process has just created it
   }
 }
 
@@ -155,10 +157,11 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
 
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
-  // The order of these is what makes removing safe: see the header.
+  // Removal is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> files = place->list("__");
   std::vector<std::string> open = place->open_attempts();
-  // Whoever saved it may have died when it was there, and before its attempt was taken away.
+  // The process that saved this checkpoint may have died after publishing and before it removed its
+  // own attempt.
   const auto own = std::remove(open.begin(), open.end(), checkpoint.head.save_id);
   const bool has_own = own != open.end();
   if (own != open.begin()) return "a save to it has begun, and has not ended";
@@ -178,7 +181,7 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
     if (!is_checkpoint_name(name) || busy.count(name) > 0) continue;
     try {
       if (!has_record(name)) remove_remains_of(name, end_attempts);
-    } catch (const std::exception& error) {  // a store of a user's may throw anything
+    } catch (const std::exception& error) {  // a user's store may throw anything
       faults.emplace_back(name, error.what());
     }
   }
@@ -193,7 +196,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) 
     if (!end_attempts || !is_save_id(id)) return;
     place->fence(id);
   }
-  if (place->is_taken(kCommitRecordName)) return;  // one of them was faster
+  if (place->is_taken(kCommitRecordName)) return;  // one of these saves published before it was fenced
   remove_data(*place, files);
 }
 

@@ -1,24 +1,27 @@
-// The checkpoints of a run, each at a place of its own below it: which there are, in the order of their commits, and how one is taken
-// away. Internal; whoever trains uses runtime/checkpoint_manager.hpp.
+// Finds and removes the checkpoints of a run. Each checkpoint has a place of its own one level
+// below the run. Internal: training code uses runtime/checkpoint_manager.hpp.
 //
-//   run/step_100/      a checkpoint, named by Cairn: "step_<step>", or "step_<step>.<n>" where that was taken
-//   run/step_100/.pinned   somebody wants it to stay
-//   run/...            everything else is somebody else's, and is never changed
+//   run/step_100/          a checkpoint named by Cairn: "step_<step>", or "step_<step>.<n>" if that
+//                          name was taken
+//   run/step_100/.pinned   keeps the checkpoint from being removed
+//   run/...                anything else is not Cairn's and is never changed
 //
-// Nothing is kept about a run but the commit records themselves: they are asked each time.
+// Nothing is cached: each call reads the commit records again.
 //
 // A place that is a symbolic link can be read. Nothing is removed, renamed or created in it.
 //
-// Taking a checkpoint away, so that a crash at any point leaves it whole, or none and what the next clean-up removes:
+// Removal follows these steps. After a crash at any point the checkpoint is either whole, or gone
+// except for leftovers that the next clean-up removes.
 //
-//  1  list its data files, then its open attempts: one that is open is a save, and the checkpoint stays
-//  2  read the record again: it must be the one that is meant
-//  3  remove the record, durably                                                     Store::retract
-//  4  remove the data files listed, those with Cairn's names, and what fenced attempts left
-//  5  remove the place, if nothing else is in it                                     Store::remove_root
+//  1  list its data files, then its open attempts; if another save's attempt is open, stop
+//  2  read the record again; if it is not the expected one, stop
+//  3  remove the record, durably                                              Store::retract
+//  4  remove the listed data files that have Cairn's names, and clear fenced attempts
+//  5  remove the place, if nothing else is in it                              Store::remove_root
 //
-// A save that begins there after 1 has no file in the list. If it publishes between 2 and 3 its record goes as well, as if it had been
-// saved before: it is gone as a whole.
+// The files of a save that begins there after step 1 are not in the list. If such a save publishes
+// between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole, as if it
+// had been saved before the removal.
 #pragma once
 
 #include <functional>
@@ -33,17 +36,18 @@
 
 namespace cairn {
 
-// The `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` is not negative, `n` at least 1.
+// Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must
+// not be negative; `n` is at least 1.
 std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
-// Whether `name` is exactly such a name.
+// Returns whether `name` has exactly this form.
 bool is_checkpoint_name(const std::string& name);
 
 struct RunCheckpoint {
-  ObjectName name;  // of the place, below the run
+  ObjectName name;  // name of the place, relative to the run
   CommitHead head;
 };
 
-// Not thread-safe. Errors are the stores'.
+// Not thread-safe. Throws the errors of the store.
 class RunDirectory {
  public:
   using OpenPlace = std::function<std::shared_ptr<Store>(const ObjectName& name)>;
@@ -54,35 +58,44 @@ class RunDirectory {
   std::shared_ptr<Store> open(const ObjectName& name) const { return open_place_(name); }
 
   struct Listing {
-    std::vector<RunCheckpoint> checkpoints;  // those with a record of Cairn's, whatever their name; the last to be committed first
-    std::vector<ObjectName> others;          // with a record that is not Cairn's, cannot be read, or is none
+    // Checkpoints with a readable record of Cairn's, under any name; the last committed comes
+    // first.
+    std::vector<RunCheckpoint> checkpoints;
+    // Places whose record is not Cairn's, cannot be read, or is not a regular object.
+    std::vector<ObjectName> others;
   };
-  // One level deep. A run that is not there has none. Here and below, kUnavailable is thrown and no fault of a checkpoint.
+  // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
+  // below, trouble of the store itself (kUnavailable) is thrown and is never reported as a fault of
+  // a checkpoint.
   Listing list() const;
-  // Or what stands in the place of a record, and is none.
+  // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
-  // Why no new checkpoint can be saved as `name`; "" where nothing is, or only what dead saves and removals have left.
+  // Returns why no new checkpoint can be saved as `name`; "" if the place is absent or holds only
+  // leftovers of failed saves and removals.
   std::string why_occupied(const ObjectName& name) const;
-  // The record of a place that `list` has among the others: why it cannot be used, "" if it can (PyTorch's).
+  // Returns why a record listed in `Listing::others` cannot be used; "" if it can (PyTorch's).
   std::string why_unreadable(const ObjectName& name) const;
-  // What is wrong with a checkpoint as far as its record and the lengths of its files tell, "" if nothing is. Reads no data.
+  // Returns what is wrong with a checkpoint, judging by its record and the lengths of its files; ""
+  // if nothing is. Reads no data.
   std::string fault_of(const ObjectName& name) const;
 
-  // Returns whether the place is a link to another place. Nothing is changed in such a place.
+  // Returns whether the place is a symbolic link. Nothing is changed in such a place.
   bool is_link(const ObjectName& name) const;
 
-  // Throws kNotFound if there is no checkpoint of that name, kPermission for a link. Idempotent.
+  // Pins or unpins a checkpoint. Both are idempotent and throw kPermission for a link. `pin` throws
+  // kNotFound if there is no checkpoint of that name.
   void pin(const ObjectName& name) const;
   void unpin(const ObjectName& name) const;
   bool is_pinned(const ObjectName& name) const;
 
-  // Removes a checkpoint, unless it is pinned, being saved to, or replaced by another one: then it stays, and the reason is
-  // returned. Throws kPermission for a link.
+  // Removes a checkpoint, unless it is pinned, is being saved to, or was replaced by another one.
+  // In those cases returns the reason. Throws kPermission for a link.
   std::optional<std::string> remove(const RunCheckpoint& checkpoint) const;
 
-  // Removes what saves and removals that died half-way left in places with Cairn's names but without a record; not in those of `busy`.
-  // `end_attempts`: saves that seem to run there are ended (fenced) and count as dead; otherwise their places stay as they are.
-  // Returns what could not be removed, and why.
+  // Removes leftovers of failed saves and removals from places that have Cairn's names but no
+  // record. Skips the places in `busy`. If `end_attempts` is true, open attempts there are fenced
+  // and treated as dead; otherwise places with open attempts are left alone. Returns the places
+  // that could not be cleaned, and why.
   std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts) const;
 
  private:

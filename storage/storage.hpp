@@ -1,9 +1,10 @@
-// How items reach a store and come back: the writer and reader of one save or load. After DCP's StorageWriter and StorageReader:
-// every phase, in DCP's order; both may be replaced.
+// The interface between a save or load and the bytes in a store. Modelled on DCP's StorageWriter
+// and StorageReader: the same phases, in the same order. A user may replace either class.
 //
-// Threads: hooks run on the thread that called `save` or `load` (asynchronous saves: a thread of the save's own), one after the
-// other. Throwing from any hook, or failing the returned future, fails the attempt on all ranks, with this rank, the exception's
-// type and its text in every rank's failure map. An object serves one attempt at a time and may be used again.
+// Threads: hooks run one at a time on the thread that called `save` or `load`; an asynchronous save
+// has a thread of its own. If a hook throws, or the returned future fails, the attempt fails on all
+// ranks. The failure map of every rank then names this rank, the exception's type and its text. An
+// object serves one attempt at a time and can be reused.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +24,19 @@ namespace cairn {
 
 class StoreObserver;
 
-// What a writer or reader is told when it is set up.
+// Describes the attempt that a writer or reader is set up for.
 struct StorageContext {
   std::string checkpoint_id;  // as passed to `save` or `load`
-  std::string save_id;        // of this attempt ("" when loading): unique for ever, safe in file names
+  std::string save_id;        // "" when loading; otherwise unique to this attempt, never reused, safe in file names
   int rank = 0;
   int world_size = 1;
   bool is_coordinator = true;
-  bool one_process = false;          // all ranks live in this process: then they share even a store that other processes cannot see
-  std::optional<std::int64_t> step;  // the trainer's iteration, if given
+  // All ranks run in this process, so they share even a store that other processes cannot see.
+  bool one_process = false;
+  std::optional<std::int64_t> step;                  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
-  // For traces: is to see the operations of stores (storage/store_observer.hpp). May be null.
+  // Receives slow and failed store operations, for traces (storage/store_observer.hpp). May be
+  // null.
   std::shared_ptr<StoreObserver> store_observer;
 };
 
@@ -41,39 +44,45 @@ class StorageWriter {
  public:
   virtual ~StorageWriter() = default;
 
-  // On every rank, first: a new attempt begins.
+  // Called first on every rank: begins a new attempt.
   virtual void reset(const std::string& checkpoint_id) = 0;
-  // On every rank, before any plan is made.
+  // Called on every rank, before any plan is made.
   virtual void set_up_storage_writer(const StorageContext& context) = 0;
-  // On every rank: may change its own plan.
+  // Called on every rank: may change the rank's own plan.
   virtual SavePlan prepare_local_plan(SavePlan plan) = 0;
-  // On the coordinator: may change everybody's plan; index = rank.
+  // Called on the coordinator: may change the plans of all ranks. `plans[r]` is rank r's.
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
-  // On every rank: writes all items of `plan`, resolving each through `planner`. Synchronous (return `ready_future`) or not.
-  // Both arguments stay valid until the future is ready.
+  // Called on every rank: writes all items of `plan`, resolving each through `planner`. May write
+  // synchronously and return `ready_future`. Both arguments stay valid until the future is ready.
   virtual Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) = 0;
-  // On the coordinator, when every rank has written: makes the checkpoint exist. `results[r]` is rank r's.
+  // Called on the coordinator after every rank has written: publishes the checkpoint. `results[r]`
+  // is rank r's.
   virtual void finish(Metadata metadata, std::vector<WriteResults> results) = 0;
 
-  // On any rank, after a failure: whether the checkpoint of `save_id` exists.
+  // Called on any rank after a failure: returns whether the checkpoint of `save_id` exists.
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
-  // On every rank, at most once, when the attempt ends without being committed: stops writing. Must not throw.
-  // May run while the future of `write_data` is pending, after `write_data` itself has returned: another rank has failed, or the call
-  // was cancelled. That future must become ready all the same, and soon, with results or with an exception: of these, kCancelled says
-  // that it was told to stop, and is no failure of this rank. Nothing else is called before it is ready.
+  // Called on every rank, at most once, when the attempt ends without being committed: stops
+  // writing. Must not throw. May be called while the future of `write_data` is pending, but not
+  // before `write_data` has returned. This happens when another rank fails or the call is
+  // cancelled. The future must still become ready soon, with results or an exception. kCancelled
+  // means that the rank was told to stop and does not count as its failure. No other hook is called
+  // until the future is ready.
   virtual void abandon() noexcept {}
-  // On every rank, after `abandon`, at most once, when the outcome says that the checkpoint does not exist and never will:
-  // removes what this rank has written. `ends_attempt` is true on one rank, the coordinator or its successor, which also closes
-  // the attempt in the store. There the outcome may be unknown: then this call finds out whether the checkpoint exists before it
-  // removes anything. Must not throw.
+  // Called on every rank after `abandon`, at most once, when the checkpoint does not exist and
+  // never will: removes the files that this rank wrote. `ends_attempt` is true on one rank, the
+  // coordinator or its successor. That rank also closes the attempt in the store. If the outcome is
+  // unknown there, the call must find out whether the checkpoint exists before it removes anything.
+  // Must not throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
-  // Whether `checkpoint_id` is one that this writer can handle; asked before anything else.
+  // Returns whether this writer can handle `checkpoint_id`. Called before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
-  // Host memory in which it holds what it has copied of tensors, in use and kept. On any thread, at any time.
+  // Returns the bytes of host memory that hold copies of tensors, in use or kept for reuse. May be
+  // called from any thread at any time.
   virtual std::uint64_t staging_bytes() const { return 0; }
-  // Between saves: so many bytes of tensors will be written; gets the memory for that, as far as its bounds go.
+  // Called between saves: allocates staging memory for `bytes` of tensor data, up to the writer's
+  // limits.
   virtual void prepare_staging(std::uint64_t /*bytes*/) {}
-  // At any time: gives back such memory as it keeps between saves, once no save uses it.
+  // May be called at any time: frees the memory kept between saves, once no save uses it.
   virtual void release_staging() noexcept {}
 };
 
@@ -81,18 +90,18 @@ class StorageReader {
  public:
   virtual ~StorageReader() = default;
 
-  // On every rank, first.
+  // Called first on every rank: begins a new attempt.
   virtual void reset(const std::string& checkpoint_id) = 0;
-  // On every rank.
+  // Called on every rank: reads the metadata of the checkpoint.
   virtual Metadata read_metadata() = 0;
-  // On every rank, with what `read_metadata` returned there.
+  // Called on every rank, with the metadata that `read_metadata` returned on that rank.
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
-  // On every rank.
+  // Called on every rank: may change the rank's own plan.
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
-  // On the coordinator.
+  // Called on the coordinator: may change the plans of all ranks. `plans[r]` is rank r's.
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
-  // On every rank: reads all items of `plan` into what `planner` resolves. Both stay valid until the future is ready; `bool` is
-  // always true.
+  // Called on every rank: reads all items of `plan` into the destinations that `planner` resolves.
+  // Both arguments stay valid until the future is ready. The future's value is always true.
   virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kAttemptIdBytesMax = 200;
 
-// Texts from outside may hold anything; errors show them shortened and printable.
+// Names come from outside and may hold anything; errors show them shortened and printable.
 std::string quoted(const std::string& text) {
   std::string shown = "\"";
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -24,7 +24,7 @@ std::string quoted(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, std::string(kind) + " " + quoted(text) + " is not valid: " + why);
 }
 
-// `last_is_open`: the last part may still grow, as in a prefix.
+// `last_is_open`: the last part may be incomplete, as in a prefix.
 void check_parts(const char* kind, const std::string& text, bool last_is_open) {
   if (text.find('\0') != std::string::npos) refuse(kind, text, "it holds a NUL byte");
   if (!text.empty() && text.front() == '/') refuse(kind, text, "it must be relative to the store, without a leading '/'");

@@ -1,9 +1,11 @@
-// Where named byte objects live: one seam for a directory, memory, an object store.
+// A store of named byte objects: the one interface to a directory, memory or an object store.
 //
-// A Store is rooted at one place (a checkpoint, or a run that holds checkpoints). Object names are relative, with '/' between
-// parts; no part is empty, "." or "..". Objects are immutable once their writer has synced them; only `publish` and `fence` change
-// what a name means. Every method is thread-safe and may block; actors never call one on their own thread. Errors are cairn::Error
-// with the codes named below and a text that says what was being done to which object.
+// A Store is rooted at one place: a checkpoint, or a run that holds checkpoints. Object names are
+// relative and use '/' between parts; no part is empty, "." or "..". An object is immutable once
+// its writer has synced or closed it. Only `publish`, `fence` and the removal methods change what a
+// name refers to. Every method is thread-safe and may block; actors never call one on their own
+// thread. Methods throw cairn::Error with the codes named below. The text says what was being done
+// to which object.
 #pragma once
 
 #include <cstdint>
@@ -29,126 +31,151 @@ struct ReadRange {
   MutableByteSpan destination;
 };
 
-// How a new object is to be written.
+// Options for creating an object.
 struct CreateOptions {
-  std::uint64_t expected_bytes = 0;  // reserved up front where the store can, so that a full disk is known early; 0: unknown
-  bool direct = false;               // bypass the page cache where the store can: then writes must be aligned (see alignment_bytes)
+  // Reserved up front if the store can, so that a full disk is detected early. 0: unknown.
+  std::uint64_t expected_bytes = 0;
+  // Bypasses the page cache if the store can. Writes must then be aligned (see alignment_bytes).
+  bool direct = false;
 };
 
-// An object being written. Nobody sees a promise about it before `sync` returned. Destroying it without `sync` discards it.
+// An object being written. It has no guarantees until `sync` or `close` returns. Destroying the
+// writer before that discards the object.
 class ObjectWriter {
  public:
   virtual ~ObjectWriter() = default;
-  // Thread-safe for ranges that do not overlap; bytes never written read as zero. kNoSpace, kUnavailable.
+  // Writes `bytes` at `offset`. Thread-safe for ranges that do not overlap. Bytes never written
+  // read as zero. Throws kNoSpace, kUnavailable.
   virtual void write_at(std::uint64_t offset, ByteSpan bytes) = 0;
-  // Offset, size and memory address must be multiples of this; 1 unless opened `direct` and the store agreed.
+  // Returns the alignment that `write_at` requires of offset, size and memory address. It is 1
+  // unless the object was opened with `direct` and the store supports that.
   virtual std::size_t alignment_bytes() const { return 1; }
-  // Cuts or extends the object to `length`, then makes it survive power loss, its name included. No writes after it.
+  // Truncates or extends the object to `length`, then makes its content and name survive power
+  // loss. No writes may follow. Throws kNotFound if the object was removed or replaced meanwhile.
   virtual void sync(std::uint64_t length) = 0;
-  // As `sync` without surviving power loss (DCP's sync_files=False).
+  // Like `sync`, but the object may not survive power loss (DCP's sync_files=False).
   virtual void close(std::uint64_t length) = 0;
-  // Removes what was written. Idempotent, never throws.
+  // Removes the object being written. Idempotent. Never throws.
   virtual void discard() noexcept = 0;
 };
 
-// What `publish` expects to find.
+// Whether `publish` may replace an existing record.
 enum class Overwrite : std::uint8_t { kAllowed = 1, kRefused };
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  virtual std::string url() const = 0;  // for error texts: where this store is rooted
-  virtual bool is_shared() const = 0;   // whether other processes see it; `mem:` is one process's
+  virtual std::string url() const = 0;  // the root of this store, for error texts
+  virtual bool is_shared() const = 0;   // whether other processes see it; a `mem:` store belongs to one process
 
-  // Makes the root exist (a directory and its parents, durably). No-op where there is nothing to make.
+  // Creates the root: a directory and its parents, durably. Does nothing if the store needs no
+  // root.
   virtual void create_root() = 0;
 
-  // A new object; kAlreadyExists if the name is taken. Makes the parents of the name, but not the root: kNotFound without one,
-  // where a root has to be made. kNoSpace if `expected_bytes` cannot be had: then nothing was created.
+  // Creates a new object. Creates the parents of the name, but not the root. Throws kAlreadyExists
+  // if the name is taken, kNotFound if the store needs a root and has none. Throws kNoSpace if
+  // `expected_bytes` cannot be reserved; then no object was created.
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
 
-  // Fills every range exactly. kNotFound; kCorrupt if the object ends before a range does. Ranges may be in any order.
+  // Fills every range completely; ranges may be in any order. Throws kNotFound; kCorrupt if the
+  // object ends before a range does.
   virtual void read(const ObjectName& name, const std::vector<ReadRange>& ranges) = 0;
-  // kNotFound.
+  // Returns the size of an object. Throws kNotFound.
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
   virtual bool exists(const ObjectName& name) = 0;
-  // Whether anything has this name: an object, or what keeps one from being made there (a directory, a pipe, a link that leads nowhere).
-  // The default asks `exists`: enough where there are but objects.
+  // Returns whether anything has this name: an object, or something that blocks the name (a
+  // directory, a pipe, a dangling link). The default calls `exists`, which is enough for stores
+  // that hold only objects.
   virtual bool is_taken(const ObjectName& name);
-  // Objects whose name begins with `prefix`, sorted, at any depth. An absent root lists nothing.
+  // Lists the objects whose names begin with `prefix`, at any depth, sorted. Returns nothing if the
+  // root does not exist.
   virtual std::vector<ObjectInfo> list(const ObjectName& prefix = "") = 0;
-  // First parts of the names that have more than one: the places one level below, sorted ("step_100" for "step_100/.metadata"). May
-  // name places that hold no object. The default asks `list`; stores that can do it without visiting every object should.
+  // Returns the names of the places one level below the root, sorted: the first part of each name
+  // with more than one part ("step_100" for "step_100/.metadata"). May include places that hold no
+  // object. The default calls `list`; stores that can avoid visiting every object should override
+  // it.
   virtual std::vector<ObjectName> children();
-  // Idempotent: removing what is not there is fine. kPermission, kUnavailable.
+  // Removes an object. Idempotent: removing an absent object succeeds. Throws kPermission,
+  // kUnavailable.
   virtual void remove(const ObjectName& name) = 0;
 
-  // --- the commit protocol: storage/publication.hpp says how its steps combine ---
+  // --- the commit protocol: storage/publication.hpp describes the steps ---
 
-  // Opens attempt `save_id`, exclusively: kAlreadyExists if it is open, kFenced if it was fenced. Durable once it returns. A save
-  // id is 1 to 200 of the characters A-Z a-z 0-9 . _ - and never used twice; kInvalidArgument for another text, here and below.
+  // Opens attempt `save_id` exclusively and durably. Throws kAlreadyExists if it is open, kFenced
+  // if it was fenced. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ - and is never used
+  // twice. Here and below, any other text throws kInvalidArgument.
   virtual void begin_attempt(const std::string& save_id) = 0;
-  // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt. Readers see the old or the new one.
-  // kFenced if the attempt is not open any more (fenced, or never begun): then nothing changed. With Overwrite::kRefused and a
-  // record there: kAlreadyExists, nothing changed. kUnavailable: it may or may not have happened: read ".metadata" to know.
+  // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
+  // Readers see either the old or the new record. Throws kFenced if the attempt is not open
+  // (fenced, or never begun); kAlreadyExists for Overwrite::kRefused if there is a record. In both
+  // cases nothing changed. After kUnavailable the record may or may not have been published: read
+  // ".metadata" to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
-  // Ends another's attempt: once it returns, `publish` of `save_id` can never succeed any more (it may have before: read
-  // ".metadata"). Idempotent; an attempt that never was, or was published, is fenced alike.
+  // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
+  // It may have succeeded before: read ".metadata". Idempotent. An attempt that never began, or was
+  // published, can be fenced too.
   virtual void fence(const std::string& save_id) = 0;
-  // Attempts that were begun and neither published nor cleared, and those fenced, by save id.
+  // Return the save ids of open attempts (begun, and neither published nor fenced) and of fenced
+  // attempts that were not cleared.
   virtual std::vector<std::string> open_attempts() = 0;
   virtual std::vector<std::string> fenced_attempts() = 0;
-  // Forgets a fenced attempt: what the store keeps of it is removed. Never called for one that was not fenced.
+  // Forgets a fenced attempt and removes everything the store keeps of it. Must not be called for
+  // an attempt that is not fenced.
   virtual void clear_attempt(const std::string& save_id) = 0;
 
-  // --- taking a checkpoint away: storage/run_directory.hpp says how its steps combine ---
+  // --- removing a checkpoint: storage/run_directory.hpp describes the steps ---
 
-  // Removes ".metadata", durably: once it returns the checkpoint does not exist, whatever becomes of its other objects. Idempotent.
-  // kPermission, also for a root that only leads to a place elsewhere, as a link does; kUnavailable. The default calls `remove`: enough
-  // where that is durable.
+  // Removes ".metadata" durably. After this returns the checkpoint does not exist, even if its
+  // other objects remain. Idempotent. Throws kUnavailable, kPermission; kPermission also if the
+  // root is a link to another place. The default calls `remove`, which is enough if that is
+  // durable.
   virtual void retract();
-  // Returns whether the root only leads to another place, as a symbolic link does. Clean-up changes nothing there: it may belong
-  // to somebody else. A store that wraps another one forwards this call. The default returns false.
+  // Returns whether the root is only a link to another place, such as a symbolic link. Clean-up
+  // changes nothing there, because the target may belong to another run. A store that wraps another
+  // one forwards this call. The default returns false.
   virtual bool leads_elsewhere();
-  // Removes the root itself if nothing is left in it; otherwise, and where there is nothing to remove, it does nothing. kPermission,
-  // kUnavailable. The default does nothing: for stores whose places are but names.
+  // Removes the root itself if it is empty. Otherwise, or if the root does not exist, does nothing.
+  // Throws kPermission, kUnavailable. The default does nothing, for stores whose places are only
+  // name prefixes.
   virtual void remove_root();
 };
 
 inline constexpr const char* kCommitRecordName = ".metadata";
 
-// For those who implement a store: throw kInvalidArgument, saying why, for a name, prefix or save id that no store may accept.
+// For store implementations: throw kInvalidArgument with the reason if a name, prefix or save id is
+// not valid in any store.
 void check_object_name(const ObjectName& name);
 void check_object_prefix(const ObjectName& prefix);
 void check_attempt_id(const std::string& save_id);
 
-// --- URL schemes -----------------------------------------------------------------------------------------------------------
+// --- URL schemes ---------------------------------------------------------------------------------
 //
-// How a text is read, in this order:
-//   1  "<scheme>://..."       a URL, whether or not the scheme is known
+// Texts are parsed by the first rule that matches:
+//   1  "<scheme>://..."       a URL, even if the scheme is unknown
+//   2  "<scheme>:..."         a URL if the scheme is known ("file:run"); otherwise a path, since
+//                             file names may contain a colon
+//   3  anything else          a path; a leading "./" makes any text a path
 //
-//   2  "<scheme>:..."         a URL if the scheme is known ("file:run"), else a path: a colon is an ordinary letter of file names
-//
-//   3  anything else          a path; "./" in front makes a path of everything
-//
-// A scheme is a letter and one or more letters, digits, '+', '-' or '.'; case does not matter. A single letter followed by ":/" or
-// ":\" is a drive of another system: kInvalidArgument. "file:" URLs name no host but "localhost", and their path is taken as it
-// stands, without percent-decoding.
+// A scheme is a letter followed by one or more letters, digits, '+', '-' or '.'; case does not
+// matter. A single letter followed by ":/" or ":\" looks like a Windows drive and throws
+// kInvalidArgument. "file:" URLs accept no host except "localhost". Their path is used literally,
+// without percent-decoding.
 
 // Opens the store rooted at `url`. A plain path is a "file:" URL.
 using StoreFactory = std::function<std::shared_ptr<Store>(const std::string& url)>;
 
-// Adds a scheme, e.g. "s3", for all of this process. Thread-safe. kAlreadyExists if the scheme is known; kInvalidArgument for a
-// name that is not one.
+// Registers a scheme, such as "s3", for the whole process. Thread-safe. Throws kAlreadyExists if
+// the scheme is known, kInvalidArgument if the name cannot be a scheme.
 void register_store(const std::string& scheme, StoreFactory factory);
-// "file:///a/b", "/a/b", "a/b", "mem://name/path", or a registered scheme. kInvalidArgument for an unknown scheme, listing those
-// known. Opening makes nothing and touches nothing; a relative path is relative to the working directory of this call.
+// Opens the store at `url`: "file:///a/b", "/a/b", "a/b", "mem://name/path", or a URL of a
+// registered scheme. Creates and accesses nothing. A relative path is resolved against the working
+// directory of this call. Throws kInvalidArgument for an unknown scheme, listing the known ones.
 std::shared_ptr<Store> open_store(const std::string& url);
-// The URL of the place that holds `url`: "/run/step_1" -> "/run". Keeps scheme and authority. A root ("/", "mem://name") is its
-// own.
+// Returns the URL of the place that contains `url`: "/run/step_1" -> "/run". Keeps scheme and
+// authority. The parent of a root ("/", "mem://name") is the root itself.
 std::string parent_url(const std::string& url);
-// `url` with a name appended: ("/run", "step_1") -> "/run/step_1".
+// Returns `url` with a name appended: ("/run", "step_1") -> "/run/step_1".
 std::string child_url(const std::string& url, const std::string& name);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Watching the operations of a store that take long, or fail: what traces have of them.
+// Reports slow and failed store operations, for traces.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@
 
 namespace cairn {
 
-// Borrowed for the call. `name`, that of a method, lives for ever.
+// One finished operation. Views are valid only during the call, except `name`, which is a method's
+// name with static lifetime.
 struct StoreOperation {
   std::string_view name;    // "write_at"
-  std::string_view url;     // of the object, or of the store
-  std::uint64_t bytes = 0;  // written or read, 0 where that is not what it does
+  std::string_view url;     // URL of the object, or of the store
+  std::uint64_t bytes = 0;  // written or read; 0 for other operations
   Duration duration{0};
-  std::optional<ErrorCode> code;  // nothing: it succeeded
-  std::string_view failure;       // the text of what was thrown
+  std::optional<ErrorCode> code;  // absent if the operation succeeded
+  std::string_view failure;       // text of the exception, if any
 };
 
 class StoreObserver {
@@ -27,8 +28,8 @@ class StoreObserver {
   explicit StoreObserver(Duration duration_min) : duration_min_(duration_min) {}
   virtual ~StoreObserver() = default;
 
-  // An operation has taken `duration_min` or longer, or has failed, and not for want of an object that was asked for. On the thread that it
-  // ran on, of many at once; must be fast.
+  // Called when an operation took `duration_min` or longer, or failed with an error other than
+  // kNotFound. Runs on the thread of the operation, possibly on many threads at once. Must be fast.
   virtual void on_operation(const StoreOperation& operation) noexcept = 0;
   Duration duration_min() const { return duration_min_; }
 
@@ -36,7 +37,8 @@ class StoreObserver {
   const Duration duration_min_;
 };
 
-// `store`, watched by `observer`; itself where that is null.
+// Returns `store` wrapped so that `observer` sees its operations; `store` itself if `observer` is
+// null.
 std::shared_ptr<Store> observe_operations(std::shared_ptr<Store> store, std::shared_ptr<StoreObserver> observer);
 
 }  // namespace cairn

@@ -1,9 +1,10 @@
-// Reads every byte of a checkpoint and compares it with all that is known about it.
+// Reads every byte of a checkpoint and compares it with everything known about it.
 //
-//   the record          decoding checks its own checksum, and that it agrees with itself
-//   each file of ours   its length; its trailer; each block against the trailer; all bytes against the record's checksum; the
-//                       trailer's items against the record
-//   PyTorch's files     each archive: its directory, and the checksum of every entry; bytes objects that are archives alike
+//   the record          decoding checks its checksum and its consistency
+//   Cairn's data files  the length; the trailer; each block against the trailer; all bytes against
+//                       the record's checksum; the trailer's items against the record
+//   PyTorch's files     each archive: its directory and the checksum of every entry, also for bytes
+//                       objects that are archives
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -25,10 +26,10 @@
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 4u << 20;  // read at once, per thread
+constexpr std::uint64_t kPieceBytes = 4u << 20;  // unit of one read, per thread
 static_assert(kPieceBytes % kChecksumBlockBytesMax == 0, "no checksum block is split between two pieces");
 
-// What the record says lies at one place of a file.
+// An item that the record places in a file.
 struct RecordedItem {
   std::string fqn;
   const StorageInfo* storage = nullptr;
@@ -38,14 +39,14 @@ struct RecordedItem {
 
 struct File {
   const FileInfo* info = nullptr;
-  std::vector<RecordedItem> items;  // by offset
-  std::uint64_t length = 0;         // that it really has
-  bool readable = true;             // nothing is wrong so far that makes reading it pointless
+  std::vector<RecordedItem> items;  // sorted by offset
+  std::uint64_t length = 0;         // actual length
+  bool readable = true;             // false after a fault that makes reading the file pointless
   std::optional<Trailer> trailer;
-  std::vector<std::uint32_t> piece_crc32;  // of each kPieceBytes of it
+  std::vector<std::uint32_t> piece_crc32;  // one per kPieceBytes of the file
 };
 
-// One thing to do: a piece of one of our files, or an item of one of PyTorch's.
+// One unit of work: a piece of one of Cairn's files, or an item of one of PyTorch's files.
 struct Task {
   File* file = nullptr;
   std::uint64_t begin = 0;
@@ -80,7 +81,8 @@ class Verification {
     faults_.push_back({object, offset, fqn, what});
   }
 
-  // One call at a time, in order. The lock is for nothing else: whoever is told may take as long as they like.
+  // Calls `progress_`, one call at a time and in order. A lock of its own, since `progress_` may
+  // take long.
   void report(std::uint64_t bytes) {
     if (!progress_) return;
     std::lock_guard lock(progress_mutex_);
@@ -88,7 +90,8 @@ class Verification {
     progress_(done_, total_);
   }
 
-  // Whether the record could be read at all. That there is none is the caller's error, not a fault of a checkpoint.
+  // Returns whether the record could be read. A missing record throws: it is an error of the
+  // caller, not a fault of a checkpoint.
   bool read_record() {
     try {
       metadata_ = read_metadata(store_);
@@ -132,7 +135,8 @@ class Verification {
       files_[item.storage->file].items.push_back(std::move(item));
   }
 
-  // The first item that has a byte in a range. Items of our files follow one another, so their ends ascend as well.
+  // Returns the name of the first item with a byte in [begin, end). Items of Cairn's files follow
+  // one another, so their ends ascend too.
   static std::string name_at(const File& file, std::uint64_t begin, std::uint64_t end) {
     auto item = std::partition_point(file.items.begin(), file.items.end(), [&](const RecordedItem& other) {
       return other.storage->offset + other.storage->length <= begin;
@@ -170,7 +174,8 @@ class Verification {
       file.trailer = decode_trailer(bytes, file.length, child_url(store_.url(), info.name));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
-      // Where the trailer is damaged the rest can be checked all the same; where it cannot be read, the rest neither.
+      // If the trailer is damaged, the rest can still be checked. If it cannot be read, neither can
+      // the rest.
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) file.readable = false;
       add(info.name, file.length - *info.trailer_length, "", error.what());
     }
@@ -196,7 +201,8 @@ class Verification {
     }
   }
 
-  // Damaged blocks in a row, of one item: one fault, since a file may be damaged from end to end.
+  // Consecutive damaged blocks of one item. They are one fault, because a whole file may be
+  // damaged.
   struct DamagedRun {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;  // 0: none
@@ -223,7 +229,7 @@ class Verification {
     }
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
     if (file.trailer) {
-      // Pieces begin at multiples of every checksum block.
+      // The start of a piece is a multiple of every possible block size.
       const std::uint64_t block_bytes = file.trailer->checksum_block_bytes;
       const std::uint64_t content_end = std::min(task.end, file.trailer->content_bytes);
       DamagedRun run;
@@ -250,7 +256,7 @@ class Verification {
     std::uint32_t crc = 0;
     for (std::size_t piece = 0; piece < file.piece_crc32.size(); ++piece)
       crc = crc32_combine(crc, file.piece_crc32[piece], std::min(kPieceBytes, file.length - piece * kPieceBytes));
-    // If a block or the trailer is known to be wrong, this says nothing new.
+    // If the file already has a fault, a wrong checksum of the whole file adds nothing.
     const bool known =
         std::any_of(faults_.begin(), faults_.end(), [&](const VerifyFault& fault) { return fault.object == info.name; });
     if (crc != *info.crc32 && !known) add(info.name, 0, "", "the checksum of the whole file does not match the commit record");
@@ -264,7 +270,7 @@ class Verification {
     };
     if (trailer.save_id != metadata_.save_id)
       fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + metadata_.save_id);
-    // Items without bytes share their offsets: names tell them apart.
+    // Items without bytes can share an offset, so the name is part of the key.
     std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, const TrailerItem*> stored;
     for (const TrailerItem& item : trailer.items) stored.emplace(std::make_tuple(item.offset, item.length, item.fqn), &item);
     for (const RecordedItem& item : file.items) {
@@ -301,7 +307,8 @@ class Verification {
     };
     const std::string what = child_url(store_.url(), name) + " at offset " + std::to_string(task.begin);
     try {
-      // Values are archives too, as torch.save made them; a blob of the user's own bytes has nothing to check it by.
+      // Values that torch.save wrote are archives too. A blob of the user's own bytes carries no
+      // checksum.
       if (item.tensor || looks_like_zip(task)) {
         const ZipReader zip(task.end - task.begin, read_at, what);
         for (const ZipReader::Entry& entry : zip.entries()) check_entry(task, zip, entry);
@@ -319,7 +326,7 @@ class Verification {
     report(task.end - task.begin);
   }
 
-  // At either end: damage to one does not make an archive something that nothing can be said about.
+  // Looks at both ends, so that an archive damaged at one end is still recognised and checked.
   bool looks_like_zip(const Task& task) {
     const std::uint64_t length = task.end - task.begin;
     if (length < zip::kEndBytes) return false;
@@ -329,7 +336,7 @@ class Verification {
     return zip::get_u32(begin) == zip::kLocalHeaderSignature || zip::get_u32(end) == zip::kEndSignature;
   }
 
-  // Entries may be larger than memory should be asked for.
+  // Reads in pieces, because an entry may be larger than memory.
   void check_entry(const Task& task, const ZipReader& zip, const ZipReader::Entry& entry) {
     const std::uint64_t begin = task.begin + zip.data_offset(entry);
     std::uint32_t crc = 0;

@@ -1,4 +1,4 @@
-// The one job that an engine has under way.
+// Holds the one running job of an engine.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace cairn {
 
-// `Job`: ended(), cancel(), wait_until_ended(), all thread-safe. Thread-safe.
+// `Job` has ended(), cancel() and wait_until_ended(), all thread-safe. This class is thread-safe.
 template <class Job>
 class CurrentJob {
  public:
-  // Takes the job that `start` returns, having started it, for the current one. Throws kPrecondition, in the words of `busy`, while the
-  // one before has not ended.
+  // Calls `start`, which starts a job and returns it, and makes that the current job. Throws
+  // kPrecondition with the text `busy` while the previous job has not ended.
   template <class Start>
   std::shared_ptr<Job> begin(const char* busy, Start start) {
     std::lock_guard lock(mutex_);
@@ -23,7 +23,7 @@ class CurrentJob {
     return job;
   }
 
-  // Ends it as cancelled, and waits until it has ended.
+  // Cancels the current job and waits until it has ended.
   void stop() noexcept {
     std::unique_lock lock(mutex_);
     const std::shared_ptr<Job> job = job_.lock();

@@ -8,11 +8,12 @@
 namespace cairn {
 namespace {
 
-// The CRC-32 of all bytes of a file whose content has the checksums in `trailer`, and which ends with `trailer_bytes`.
+// Returns the CRC-32 of a whole file, from the block checksums in `trailer` and the bytes of the
+// trailer.
 std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
   const std::uint64_t block_bytes = trailer.checksum_block_bytes;
   const std::uint64_t last_bytes = trailer.content_bytes % block_bytes;
-  // A terabyte has eight million blocks: what to do for a block's length is worked out once.
+  // A terabyte has eight million blocks, so the operator for a block's length is computed once.
   const uLong append_block = ::crc32_combine_gen(static_cast<z_off_t>(block_bytes));
   std::uint32_t crc = 0;
   for (std::size_t block = 0; block < trailer.content_bytes / block_bytes; ++block)
@@ -40,7 +41,7 @@ Trailer read_trailer(Store& store, const FileInfo& file) {
   Bytes bytes(*file.trailer_length, '\0');
   store.read(file.name, {{*file.length - bytes.size(), {bytes.data(), bytes.size()}}});
   Trailer trailer = decode_trailer(bytes, *file.length, object);
-  // A trailer that is sound in itself may be that of another file, which was put in the place of this one.
+  // A valid trailer may belong to another file that was put in the place of this one.
   if (file.crc32 && whole_crc32(trailer, bytes) != *file.crc32)
     throw Error(ErrorCode::kCorrupt, object + " is not the file that was written: by the checksums in its trailer, it has other " +
                                          "content than the commit record says. It was exchanged for another file since");

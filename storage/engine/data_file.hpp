@@ -1,4 +1,4 @@
-// A data file of Cairn's as readers open it: checked for its length, with the checksums of its blocks.
+// Checks that readers make when they open one of Cairn's data files: its length and its trailer.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace cairn {
 
-// Throws kNotFound if the file is missing, kCorrupt if it is not as long as the commit record says.
+// Throws kNotFound if the file is missing, kCorrupt if its length differs from the commit record.
 void check_file_length(Store& store, const FileInfo& file);
 
-// Reads and checks the trailer of a file of which the commit record gives length and trailer length. Its checksums of blocks must
-// add up to the record's checksum of the whole file: so whoever checks a block knows that it is of this file and no other. kCorrupt,
-// kUnsupported, the store's errors.
+// Reads and checks the trailer of a file whose length and trailer length are in the commit record.
+// The block checksums must combine to the record's checksum of the whole file. A block that matches
+// the trailer is therefore known to belong to this file. Throws kCorrupt, kUnsupported and the
+// store's errors.
 Trailer read_trailer(Store& store, const FileInfo& file);
 
 }  // namespace cairn

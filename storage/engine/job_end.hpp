@@ -1,4 +1,4 @@
-// What the jobs of the engines have in common: how they end. Internal to this folder.
+// The end of an engine's job: its result and its release. Internal to this folder.
 #pragma once
 
 #include <condition_variable>
@@ -10,10 +10,11 @@
 
 namespace cairn {
 
-// Leaves a task when another one of the job has failed; the error that counts is recorded already.
+// Thrown to leave a task after another task of the job has failed. The job's error is already
+// recorded.
 struct Stopped {};
 
-// The future of a job, and whoever waits until nothing of the job is left. Thread-safe.
+// The future of a job, and a way to wait until the job has released everything. Thread-safe.
 template <class Result>
 class JobEnd {
  public:
@@ -28,7 +29,7 @@ class JobEnd {
     changed_.wait(lock, [&] { return reached_; });
   }
 
-  // Once, when the job has let go of what it held; `error` is null if it has succeeded.
+  // Called once, after the job has released its resources. `error` is null if the job succeeded.
   void reach(const std::exception_ptr& error, Result result) noexcept {
     {
       std::lock_guard lock(mutex_);
@@ -41,7 +42,8 @@ class JobEnd {
       else
         promise_.set_value(std::move(result));
     } catch (...) {
-      // Only a callback can have thrown: the future is fulfilled, and nobody is left to tell.
+      // Only a callback can have thrown. The future is already fulfilled, so nobody can receive
+      // this error.
     }
   }
 

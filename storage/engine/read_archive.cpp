@@ -1,4 +1,5 @@
-// Items of PyTorch's own files: whole archives, which alone tell where the elements are and how they lie.
+// Reads items of PyTorch's own files. Only the archive itself tells where the elements are and how
+// they are laid out.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -61,7 +62,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
     }
     if (!verify_only) wanted.emplace_back(std::move(region), resolve(item));
   }
-  if (check_all) {  // the only checksum there is covers all
+  if (check_all) {  // the only checksum covers the whole storage
     begin = storage_begin;
     end = storage_begin + stored.storage.size_bytes;
   }

@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// One task reads up to this much: large enough for any store, small enough to share the work out evenly.
+// Limit of one task: large enough for any store, small enough to share the work evenly.
 constexpr std::uint64_t kTaskBytesMax = 4u << 20;
 
 std::size_t task_bytes(const ReadEngineOptions& options) {

@@ -1,11 +1,14 @@
-// Reads the items of one rank's load plan: exactly the byte ranges that are needed, each byte once, in parallel over files and
-// within them, checked against the checksums of their blocks.
+// Reads the items of one rank's load plan. Reads only the byte ranges that are needed, in parallel
+// across and within files, and checks them against block checksums. Each byte is read once, or
+// twice with `verify_first`.
 //
 //   items ─> regions of files ─> tasks: neighbouring ranges of one file
-//   task: read (into the destinations where these are dense, else into a staging block) ─ check ─ copy ─ commit
+//   task: read (into dense destinations directly, otherwise into a staging block) ─ check ─ copy
+//         ─ commit
 //
-// With checking on, a task reads whole checksum blocks: at most one more than needed at each end of what it needs. Items of
-// PyTorch's own files, which have no checksums of blocks, are read and checked archive by archive.
+// With checks on, a task reads whole checksum blocks: at most one extra block at each end of a
+// needed range. PyTorch's own files have no block checksums; their items are read and checked one
+// archive at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +29,11 @@ namespace cairn {
 struct ReadRequest {
   std::shared_ptr<Store> store;
   std::shared_ptr<const Metadata> metadata;
-  const LoadPlan* plan = nullptr;  // this and the planner: valid until the future is ready
+  const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
   LoadPlanner* planner = nullptr;
   int rank = 0;               // for error texts
-  bool verify = true;         // check what is read
-  bool verify_first = false;  // check all that will be read before anything is changed
+  bool verify = true;         // checks the bytes read
+  bool verify_first = false;  // checks all needed bytes before any destination is changed
 };
 
 struct ReadEngineOptions {
@@ -40,26 +43,29 @@ struct ReadEngineOptions {
 
 class ReadJob;
 
-// One read at a time; thread-safe otherwise. Must not be destroyed in a callback of a future that it returned.
+// Runs one read at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
+// that it returned.
 class ReadEngine {
  public:
-  // Throws kInvalidArgument if not even one checksum block fits into `bytes_in_flight_max`.
+  // Throws kInvalidArgument if `bytes_in_flight_max` is smaller than one checksum block.
   explicit ReadEngine(const ReadEngineOptions& options);
   ~ReadEngine();
 
-  // Throws kMismatch, kUnsupported for a plan that asks for what the checkpoint does not have or cannot give. The first error while
-  // reading fails the future, once no thread of the engine touches plan, planner or destinations any more: kNotFound, kCorrupt with
-  // rank, file, tensor and offset; kChanged if another save replaced the checkpoint meanwhile; whatever the planner throws.
+  // Throws kMismatch or kUnsupported if the plan asks for data that the checkpoint does not have or
+  // cannot provide. The first error while reading fails the future, once the engine's threads have
+  // stopped using plan, planner and destinations. Errors are kNotFound and kCorrupt with rank,
+  // file, tensor and offset; kChanged if another save has replaced the checkpoint meanwhile; and
+  // any exception of the planner.
   Future<bool> read(ReadRequest request);
 
-  // Ends what is under way as cancelled, and waits until it has ended. May be called from any thread, also in a callback of the
-  // future.
+  // Cancels the current read and waits until it has ended. May be called from any thread, including
+  // in a callback of the future.
   void stop() noexcept;
 
  private:
   StagingRing ring_;
   CurrentJob<ReadJob> current_;
-  WorkerPool pool_;  // last: its threads end before what they use
+  WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 
 }  // namespace cairn

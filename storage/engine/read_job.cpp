@@ -53,7 +53,9 @@ void ReadJob::run_task(int stage, std::size_t index) {
       }
     }
   } catch (...) {
-    // Before the threads that wait for what this one was resolving look again.
+    // Other threads may wait for an item that this thread was resolving: records the failure, then
+    // wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not use this
+    // lock.
     fail(std::current_exception());
     { std::lock_guard lock(mutex_); }
     changed_.notify_all();
@@ -113,7 +115,8 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   for (const std::uint32_t span : task.spans) release(items_[task.file->spans[span].item]);
 }
 
-// A checksum block that one dense destination takes as a whole is read right into it; all others go through the staging block.
+// Reads a checksum block directly into a dense destination that needs the whole block. All other
+// blocks go through the staging block.
 std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock& staging, bool verify_only) {
   const std::vector<Span>& spans = task.file->spans;
   const std::uint64_t grid = task.file->grid_bytes;
@@ -241,7 +244,8 @@ void ReadJob::release(Item& item) {
   try {
     request_.planner->load_bytes(*request_.plan, *item.item, std::move(filled->bytes));
   } catch (const Error& error) {
-    // The planner cannot know where the bytes that it does not understand came from.
+    // The planner does not know where bytes that it cannot decode came from, so file and offset are
+    // added here.
     if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
     rethrow_for(item);
   }
@@ -277,7 +281,8 @@ void ReadJob::rethrow_for(const Item& item) const {
   }
 }
 
-// What went wrong may have gone wrong because another save took the place of what was being read.
+// The error may be the result of another save replacing the checkpoint during the read. In that
+// case returns kChanged.
 std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
   try {
     try {

@@ -1,7 +1,7 @@
 // One read of ReadEngine: the state that its threads share.
 //
-//   stage 0   open the files: their lengths, their trailers
-//   stage 1   with verify_first: everything that stage 2 will read is read and checked
+//   stage 0   open the files: check their lengths, read their trailers
+//   stage 1   with verify_first: read and check everything that stage 2 will read
 //   stage 2   read, check, copy, commit
 #pragma once
 
@@ -39,7 +39,8 @@ class ReadJob : public StagedWork {
  private:
   enum Stage { kOpen, kVerify, kRead, kStages };
 
-  // Where an item goes: a tensor that the planner resolved, or a bytes object that it will be given.
+  // The destination of an item: a tensor that the planner resolved, or the buffer of a bytes
+  // object.
   struct Destination {
     torch::Tensor resolved;  // as the planner gave it
     TensorBytes tensor;
@@ -52,16 +53,16 @@ class ReadJob : public StagedWork {
   struct Item {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
-    Region region;                            // of its file; unset for items of archives
+    Region region;                            // within its file; unset for items read from archives
     const Extents* chunk_sizes = nullptr;     // of the stored chunk
     torch::ScalarType dtype = torch::kUInt8;  // of the stored elements
-    // Under the lock:
-    std::shared_ptr<Destination> destination;  // from the first copy to the last
+    // Guarded by mutex_:
+    std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
-    std::size_t missing = 0;  // parts that are still to be read
+    std::size_t missing = 0;  // parts still to be read
   };
 
-  // A range of a file that an item wants, or that holds what it wants between small gaps.
+  // A range of a file that an item needs, possibly with small gaps.
   struct Span {
     Region::Span range;
     std::uint32_t item = 0;
@@ -69,10 +70,10 @@ class ReadJob : public StagedWork {
 
   struct File {
     const FileInfo* info = nullptr;
-    std::vector<Span> spans;                 // by their begin
-    std::uint64_t content_bytes = 0;         // that may be asked for
-    std::uint32_t grid_bytes = 0;            // of checksum blocks
-    std::vector<std::uint32_t> block_crc32;  // empty when nothing is checked
+    std::vector<Span> spans;                 // sorted by begin
+    std::uint64_t content_bytes = 0;         // readable bytes: the file without its trailer
+    std::uint32_t grid_bytes = 0;            // size of a checksum block
+    std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
   };
 
   // A range of a file to read.
@@ -81,31 +82,31 @@ class ReadJob : public StagedWork {
     std::uint64_t end = 0;
   };
 
-  // What one thread reads in one go: parts of a file, or one archive.
+  // One unit of work for a thread: ranges of a file, one archive, or all items without bytes.
   struct Task {
     File* file = nullptr;
     std::vector<Piece> pieces;         // ascending
-    std::vector<std::uint32_t> spans;  // of the file: those that meet the pieces
-    std::vector<std::uint32_t> items;  // of one archive, instead; or items without any bytes
+    std::vector<std::uint32_t> spans;  // indices of the file's spans that meet the pieces
+    std::vector<std::uint32_t> items;  // used instead of pieces: the items of one archive, or items without bytes
     bool archive = false;
   };
 
-  // A part of a task that goes to one place.
+  // A range of a task with one target in memory.
   struct Range {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     char* memory = nullptr;
-    bool direct = false;  // memory is the destination's
+    bool direct = false;  // `memory` belongs to the destination
   };
 
-  // Making the tasks: read_tasks.cpp.
+  // Building the tasks: read_tasks.cpp.
   void add_item(std::uint32_t index);
   File& file_of(const StorageInfo& storage);
   void make_tasks();
   void make_tasks(File& file);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
 
-  // Doing them: read_job.cpp, and read_archive.cpp for archives.
+  // Running them: read_job.cpp, and read_archive.cpp for archives.
   void open(File& file);
   void read_ranges(Task& task, bool verify_only);
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
@@ -117,27 +118,28 @@ class ReadJob : public StagedWork {
   void copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored);
 
   std::shared_ptr<Destination> resolve(Item& item);
-  void release(Item& item);  // one part less is missing; commits when it was the last
+  void release(Item& item);  // one part has been read; after the last one, commits the item
   StagingBlock staging_block();
 
   const std::string& name_of(const Item& item) const { return request_.plan->names[item.item->storage_name]; }
   std::string url_of(const StorageInfo& storage) const;
   [[noreturn]] void throw_beyond_end(const Item& item) const;
-  // Rethrows the Error in flight with rank, tensor and file in front. Others pass as they are.
+  // Rethrows the Error in flight with rank, tensor and file in front. Other exceptions pass
+  // unchanged.
   [[noreturn]] void rethrow_for(const Item& item) const;
   const Item& item_at(const Task& task, std::uint64_t offset) const;
   std::exception_ptr explain(std::exception_ptr error) const noexcept;
 
   const ReadRequest request_;
   StagingRing& ring_;
-  const CurrentStreams streams_;  // of the thread that asked for the read
+  const CurrentStreams streams_;  // of the thread that started the read
   JobEnd<bool> end_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
-  std::vector<File*> file_by_index_;  // of the metadata's files
+  std::vector<File*> file_by_index_;  // by index into the metadata's files
   std::vector<Task> tasks_;
 
-  std::mutex strided_mutex_;  // one strided archive at a time is in memory as a whole
+  std::mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
   std::mutex mutex_;
   std::condition_variable changed_;
 };

@@ -1,4 +1,4 @@
-// From a load plan to the tasks of ReadJob.
+// Turns a load plan into the tasks of ReadJob.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -12,10 +12,10 @@
 namespace cairn {
 namespace {
 
-// Parts of an item with smaller gaps in between are read as one range: a store, and with checking the checksums, work in such
-// units.
+// Parts of an item with smaller gaps are read as one range. Stores and checksum blocks work in
+// units of this order anyway.
 constexpr std::uint64_t kGapBytesMax = 64 * 1024;
-// Ranges of one call to the store.
+// Limit on the ranges in one call to the store.
 constexpr std::size_t kPiecesMax = 512;
 
 }  // namespace
@@ -49,7 +49,7 @@ void ReadJob::add_item(std::uint32_t index) {
     if (stored.storage) planned.storage = &*stored.storage;
   } else {
     const auto& stored = std::get<TensorStorageMetadata>(*entry);
-    // Planners of users' own may know a chunk only by where it begins.
+    // A user-defined planner may know a chunk only by its offset.
     std::size_t chunk = item.storage_chunk;
     if (chunk >= stored.chunks.size() || stored.chunks[chunk].offsets != item.storage_chunk_offset)
       for (chunk = 0; chunk < stored.chunks.size() && stored.chunks[chunk].offsets != item.storage_chunk_offset;) ++chunk;
@@ -82,7 +82,7 @@ void ReadJob::add_item(std::uint32_t index) {
   else if (storage.payload_offset != 0)
     planned.region =
         Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
-  else  // only the archive tells where; but what is asked for can be checked now
+  else  // the archive gives the location; check the requested box now
     Region(0, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
 }
 
@@ -93,7 +93,7 @@ void ReadJob::throw_beyond_end(const Item& item) const {
 }
 
 void ReadJob::make_tasks() {
-  // Items of archives: all that one archive serves together.
+  // Items stored in archives: one task serves all items of one archive.
   std::map<std::pair<std::uint32_t, std::uint64_t>, Task> archives;
   Task empty;
   for (std::uint32_t index = 0; index < items_.size(); ++index) {
@@ -132,7 +132,8 @@ void ReadJob::make_tasks(File& file) {
   for (const Span& span : spans)
     if (span.range.end > file.content_bytes) throw_beyond_end(items_[span.item]);
 
-  // What all of them want together, in whole checksum blocks if they are checked; cut into tasks.
+  // Merges the ranges that the spans need, in whole checksum blocks if they are checked, and cuts
+  // the result into tasks.
   const bool checked = !file.block_crc32.empty();
   const std::uint64_t grid = file.grid_bytes;
   Task task;
@@ -156,7 +157,7 @@ void ReadJob::make_tasks(File& file) {
   add_piece(file, piece, task, task_bytes);
   if (!task.pieces.empty()) tasks_.push_back(std::move(task));
 
-  // Which spans meet which task. Both ascend; a span stays active until its end.
+  // Finds the spans that meet each task. Spans and tasks ascend; a span stays active until its end.
   std::vector<std::uint32_t> active;
   std::size_t next = 0;
   for (std::size_t i = first_task; i < tasks_.size(); ++i) {

@@ -18,8 +18,9 @@ Region::Region(std::uint64_t payload_offset, const Extents& chunk_sizes, const E
   size_bytes_ = static_cast<std::uint64_t>(volume(lengths)) * element_bytes;
   if (size_bytes_ == 0) return;
 
-  // From the innermost dimension outwards: as long as everything inside is taken whole, the contiguous part grows; then come loops,
-  // of which neighbours that step evenly are one.
+  // From the innermost dimension outwards. While the inner dimensions are covered completely, the
+  // contiguous part grows. The remaining dimensions become loops; neighbours with an even step are
+  // merged.
   std::uint64_t stride = element_bytes;
   for (std::size_t dim = chunk_sizes.size(); dim-- > 0;) {
     const auto length = static_cast<std::uint64_t>(lengths[dim]);
@@ -46,7 +47,7 @@ Region::Region(std::uint64_t payload_offset, const Extents& chunk_sizes, const E
 std::vector<Region::Span> Region::spans(std::uint64_t gap_max) const {
   std::vector<Span> spans;
   if (size_bytes_ == 0) return spans;
-  // Levels from `split` on have small gaps only, and stay together.
+  // Levels from `split` on have only small gaps and are read as one span.
   std::size_t split = levels_.size();
   while (split > 0 && levels_[split - 1].stride - levels_[split - 1].extent <= gap_max) --split;
   std::uint64_t extent = run_bytes_;

@@ -24,7 +24,7 @@ std::exception_ptr StagedWork::error() const {
 
 void StagedWork::cancel() noexcept { fail(cancellation()); }
 
-// Waits for a task; false when there will be none any more.
+// Waits for a task. Returns false if there will be none.
 bool StagedWork::next(int& stage, std::size_t& index) {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -1,4 +1,5 @@
-// Work in stages: the tasks of one stage run side by side, and all are done before the next stage begins.
+// Work in stages. Tasks of one stage run in parallel; the next stage begins when all of them are
+// done.
 #pragma once
 
 #include <atomic>
@@ -13,23 +14,23 @@ namespace cairn {
 
 class StagedWork : public PoolWork {
  public:
-  // `concurrency_max`: tasks that may run at once, whatever the number of threads.
+  // `concurrency_max`: limit on tasks that run at once, regardless of the number of threads.
   StagedWork(int stages, std::size_t concurrency_max);
 
   void run() noexcept final;
   void cancel() noexcept final;
 
  protected:
-  // Called by one thread, when all tasks before are done: how many tasks the stage has.
+  // Called by one thread when all earlier tasks are done. Returns the number of tasks in the stage.
   virtual std::size_t begin_stage(int stage) = 0;
-  // Throwing ends the work: no further task begins, and long ones should ask `failed`.
+  // An exception ends the work: no further task begins. Long tasks should check `failed`.
   virtual void run_task(int stage, std::size_t index) = 0;
-  // What a cancelled work ends with.
+  // Returns the error of a cancelled work.
   virtual std::exception_ptr cancellation() const = 0;
 
   bool failed() const { return failed_; }
   void fail(std::exception_ptr error) noexcept;
-  // In `finish`: the first exception, if there was one.
+  // For use in `finish`: returns the first exception, or null.
   std::exception_ptr error() const;
 
  private:
@@ -42,7 +43,7 @@ class StagedWork : public PoolWork {
   std::condition_variable changed_;
   int stage_ = -1;
   bool beginning_ = false;  // a thread is in `begin_stage`
-  std::size_t count_ = 0;   // of the stage
+  std::size_t count_ = 0;   // tasks in the stage
   std::size_t begun_ = 0;
   std::size_t done_ = 0;
   std::exception_ptr error_;

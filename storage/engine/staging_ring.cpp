@@ -27,7 +27,7 @@ char* StagingRing::try_acquire() {
 }
 
 char* StagingRing::allocate() {
-  free_.reserve(allocated_ + 1);  // so that `release` need not allocate
+  free_.reserve(allocated_ + 1);  // so that `release` never allocates
   auto* block = static_cast<char*>(::operator new (block_bytes_, std::align_val_t{kAlignmentBytes}));
   ++allocated_;
   return block;

@@ -1,4 +1,5 @@
-// The staging memory of one rank: a fixed number of blocks, allocated when first needed and kept until they are given back.
+// The staging memory of one rank: a limited number of blocks. They are allocated on first use and
+// kept until `give_back`.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,11 @@ namespace cairn {
 // Thread-safe.
 class StagingRing {
  public:
-  // Of addresses and, as far as stores are concerned, of everything that is aligned.
+  // Alignment of block addresses. Stores may require at most this alignment.
   static constexpr std::size_t kAlignmentBytes = 4096;
 
-  // As many blocks of `block_bytes` (a multiple of kAlignmentBytes) as fit in `bytes_max`, one at least.
+  // Holds as many blocks of `block_bytes` as fit in `bytes_max`, but at least one. `block_bytes` is
+  // a multiple of kAlignmentBytes.
   StagingRing(std::uint64_t bytes_max, std::size_t block_bytes);
   ~StagingRing();
   StagingRing(const StagingRing&) = delete;
@@ -26,21 +28,23 @@ class StagingRing {
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t blocks_max() const { return blocks_max_; }
 
-  // Of all blocks that were allocated, in use or not.
+  // Returns the bytes of all allocated blocks, in use or free.
   std::uint64_t bytes_allocated() const;
-  // Allocates blocks ahead, as many as `bytes` need and there may be, and touches their memory. Throws std::bad_alloc.
+  // Allocates blocks for `bytes` in advance, up to the limit, and touches their memory. Throws
+  // std::bad_alloc.
   void reserve(std::uint64_t bytes);
 
-  // Frees what is not in use now, and what is when it comes back; until `keep`, or `reserve`.
+  // Frees the blocks that are not in use, and each other block when it is released, until `keep` or
+  // `reserve` is called.
   void give_back() noexcept;
   void keep();
 
-  // A block, or nullptr when all are out. Throws std::bad_alloc.
+  // Returns a block, or nullptr if all are in use. Throws std::bad_alloc.
   char* try_acquire();
   void release(char* block) noexcept;
 
  private:
-  // Under the lock.
+  // The caller holds the lock.
   char* allocate();
   void free_kept() noexcept;
 
@@ -49,10 +53,12 @@ class StagingRing {
   mutable std::mutex mutex_;
   std::size_t allocated_ = 0;
   bool keeps_ = true;
-  std::vector<char*> free_;  // the one used last is used first: it is in the cache, and few are touched
+  // A stack: the block used last is reused first, because it is in the CPU cache and fewer blocks
+  // are touched.
+  std::vector<char*> free_;
 };
 
-// One block of a ring, given back when this goes.
+// Owns one block of a ring and releases it when destroyed.
 class StagingBlock {
  public:
   StagingBlock() = default;

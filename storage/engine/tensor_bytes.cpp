@@ -14,10 +14,10 @@
 namespace cairn {
 namespace {
 
-// Below this many elements LibTorch copies on the calling thread.
+// Up to this many elements, LibTorch copies on the calling thread.
 constexpr std::int64_t kTorchSerialElements = 32 * 1024 - 1;
 
-// Copies `count` elements of `kBytes` bytes between a strided place and a dense one.
+// Copies `count` elements of `kBytes` bytes between strided and contiguous memory.
 template <bool kRead, std::size_t kBytes>
 void copy_strided(char* strided, std::int64_t stride_bytes, char* dense, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -57,7 +57,8 @@ void copy_run(char* strided, std::int64_t stride, char* dense, std::int64_t coun
   }
 }
 
-// Calls `visit(part)` for boxes of `tensor` that together are its elements `first`… `first + count`, in order.
+// Calls `visit(part)` for boxes of `tensor` that together are the elements [first, first + count),
+// in order.
 template <class Visit>
 void visit_boxes(const torch::Tensor& tensor, std::int64_t first, std::int64_t count, const Visit& visit) {
   if (count == 0) return;
@@ -152,9 +153,9 @@ void TensorBytes::copy(std::uint64_t first, char* bytes, std::uint64_t length) c
     return with_torch(kRead ? "copy out of a tensor" : "copy into a tensor",
                       [&] { copy_by_torch<kRead>(tensor_, dtype_, position, bytes, count); });
 
-  // Where the first element is: an index for every dimension, and its distance from the base.
+  // Position of the first element: an index per dimension, and the distance from the base.
   const std::size_t dims = sizes_.size();
-  c10::SmallVector<std::int64_t, 8> index(dims);  // no allocation: parts may be as short as an element
+  c10::SmallVector<std::int64_t, 8> index(dims);  // no heap allocation: a part may be a single element
   std::int64_t distance = 0;
   for (std::size_t dim = dims; dim-- > 0;) {
     index[dim] = position % sizes_[dim];
@@ -185,7 +186,7 @@ void TensorBytes::read(std::uint64_t first, MutableByteSpan destination) const {
 }
 
 void TensorBytes::write(std::uint64_t first, ByteSpan source) const {
-  copy<false>(first, const_cast<char*>(source.data()), source.size());  // only read from in this direction
+  copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
 }
 
 CurrentStreams CurrentStreams::capture() {

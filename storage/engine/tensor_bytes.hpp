@@ -1,7 +1,8 @@
-// A tensor seen as a run of bytes: its elements in row-major order, whatever its strides and device.
+// A tensor as a run of bytes: its elements in row-major order, for any strides and device.
 //
-// Host tensors are copied by plain loops on the calling thread: LibTorch's own copies would start threads of their own. Tensors on
-// other devices, and those whose elements need converting, are copied by LibTorch in small parts.
+// Host tensors are copied by plain loops on the calling thread, because LibTorch's copies start
+// threads of their own. LibTorch copies tensors on other devices, and host tensors whose elements
+// need conversion. It copies the latter in parts too small for it to start threads.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,14 @@
 
 namespace cairn {
 
-// Thread-safe as far as the calls touch different elements. Positions and lengths are bytes of the run and multiples of
-// `element_bytes()`, else InternalError.
+// Thread-safe if concurrent calls use different elements. Positions and lengths are bytes of the
+// run. Unless `direct()` is set they must be multiples of `element_bytes()`; otherwise
+// InternalError is thrown.
 class TensorBytes {
  public:
   TensorBytes() = default;
-  // The run holds elements of `dtype`; the tensor's own may differ: elements are converted on the way. Throws kUnsupported for a
-  // layout without strides (sparse, quantized, undefined).
+  // The run holds elements of `dtype`; if the tensor has another dtype, copies convert. Throws
+  // kUnsupported for a tensor without strides (sparse, quantized, undefined).
   TensorBytes(torch::Tensor tensor, torch::ScalarType dtype);
   explicit TensorBytes(const torch::Tensor& tensor);
 
@@ -28,12 +30,13 @@ class TensorBytes {
   const torch::Tensor& tensor() const { return tensor_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   std::size_t element_bytes() const { return element_bytes_; }
-  // The memory that is the run, if there is such: on the host, contiguous, elements as they are. nullptr otherwise.
+  // Returns the memory that holds the run, if the tensor is on the host, contiguous and needs no
+  // conversion; otherwise nullptr.
   char* direct() const { return direct_; }
 
-  // Copies bytes `first`… of the run to `destination`.
+  // Copies bytes of the run, from `first` on, to `destination`.
   void read(std::uint64_t first, MutableByteSpan destination) const;
-  // Copies `source` to bytes `first`… of the run.
+  // Copies `source` to the run, from `first` on.
   void write(std::uint64_t first, ByteSpan source) const;
 
  private:
@@ -44,20 +47,21 @@ class TensorBytes {
   torch::ScalarType dtype_ = torch::kFloat32;
   std::uint64_t size_bytes_ = 0;
   std::size_t element_bytes_ = 1;
-  char* base_ = nullptr;  // of the first element, for plain loops
+  char* base_ = nullptr;  // address of the first element; null if LibTorch copies
   char* direct_ = nullptr;
-  // Sizes and strides (elements) of base_ with neighbouring dimensions joined where they can be; outermost first.
+  // Sizes and strides (in elements) of base_, outermost first. Neighbouring dimensions are merged
+  // where possible.
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> strides_;
 };
 
-// The streams that are current for the calling thread, one per device: device memory that other threads copy is read and written in
-// the order of the caller's work.
+// The current streams of the calling thread, one per device. Other threads that copy device memory
+// use them, so that copies are ordered with the caller's work.
 class CurrentStreams {
  public:
   static CurrentStreams capture();
 
-  // Makes them current for the thread that creates it, until it is gone.
+  // Makes the streams current for the calling thread during its lifetime.
   class Scope {
    public:
     explicit Scope(const CurrentStreams& streams) : guard_(streams.streams_) {}

@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-// Of one pool: above it stands a number that nobody meant, such as a -1.
+// Limit per pool. A larger number is surely a mistake, such as a -1.
 constexpr unsigned kThreadsMax = 1024;
 
 }  // namespace
@@ -26,7 +26,7 @@ WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(thr
 }
 
 WorkerPool::~WorkerPool() {
-  std::vector<std::shared_ptr<PoolWork>> works;  // held here: a thread may be done with one at this moment
+  std::vector<std::shared_ptr<PoolWork>> works;  // keeps works alive that a thread finishes at this moment
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -84,7 +84,7 @@ void WorkerPool::serve() noexcept {
     const bool last = --entry->running == 0;
     lock.unlock();
     if (last) entry->work->finish();
-    entry.reset();  // the work may go with it: not under the lock
+    entry.reset();  // may destroy the work, so not under the lock
     lock.lock();
   }
 }
@@ -112,7 +112,7 @@ void for_each_in_parallel(unsigned threads, std::size_t count, const std::functi
     try {
       while (helpers.size() < helpers_wanted) helpers.emplace_back(work);
     } catch (const std::system_error&) {
-      // The threads that there are do it all.
+      // The threads that could be started do all the work.
     }
   }
   work();

@@ -1,4 +1,5 @@
-// The engine's threads: started when first needed, kept between saves, joined when their owner goes.
+// The threads of an engine. They start on first use, are kept between saves, and are joined when
+// their owner is destroyed.
 #pragma once
 
 #include <condition_variable>
@@ -17,36 +18,39 @@ namespace cairn {
 class PoolWork {
  public:
   virtual ~PoolWork() = default;
-  // Called by up to as many threads at once as the pool has. Returns once there is nothing left to do for any thread.
+  // Called by several threads at once, at most the pool's number of threads. Returns when no thread
+  // has anything left to do.
   virtual void run() noexcept = 0;
-  // Makes every `run`, now and later, return soon. Called from any thread, any number of times.
+  // Makes every present and future `run` return soon. May be called from any thread, any number of
+  // times.
   virtual void cancel() noexcept = 0;
-  // Called once, by the last thread to leave `run`; no lock of the pool is held.
+  // Called once, by the last thread to leave `run`. The pool holds no lock during the call.
   virtual void finish() noexcept = 0;
 };
 
-// Thread-safe. Works are done in the order given; the next one begins when a thread finds nothing left to do in the one before.
-// Must not be destroyed by one of its own threads, that is, not in `finish`.
+// Thread-safe. Works run in the order given. The next one begins when a thread finds nothing left
+// to do in the current one. Must not be destroyed by one of its own threads, that is, in `finish`.
 class WorkerPool {
  public:
-  // `threads`: 0 for none; then `start` does the whole work on its caller's thread, and a work must not wait for another.
-  // `name`: of the threads, at most 15 characters, as debuggers show them.
+  // `threads` may be 0: `start` then does the whole work on the calling thread, and a work must not
+  // wait for another one. `name` is the name of the threads in debuggers, at most 15 characters.
   WorkerPool(unsigned threads, std::string name);
-  // Cancels what is under way, and waits for it: every work that was started gets its `finish`.
+  // Cancels all started work and waits for it: `finish` is called for every work.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // That take part in one work: at least 1.
+  // Returns the number of threads that take part in one work; at least 1.
   unsigned threads() const { return threads_wanted_ == 0 ? 1 : threads_wanted_; }
-  // Throws kUnavailable if the system gives no thread at all; fewer than wanted will do.
+  // Throws kUnavailable if the system cannot start even one thread. Works with fewer threads than
+  // wanted.
   void start(std::shared_ptr<PoolWork> work);
 
  private:
   struct Entry {
     std::shared_ptr<PoolWork> work;
     unsigned running = 0;
-    bool exhausted = false;  // some thread has left it
+    bool exhausted = false;  // a thread found nothing left to do
   };
 
   void start_threads();
@@ -61,8 +65,8 @@ class WorkerPool {
   std::vector<std::thread> threads_;
 };
 
-// Calls `task(0)` … `task(count - 1)` on up to `threads` threads, the caller's among them. The first exception ends it and is
-// thrown, once no task runs any more.
+// Calls `task(0)` … `task(count - 1)` on up to `threads` threads, including the caller's. After an
+// exception no further task begins; the first exception is thrown when all tasks have ended.
 void for_each_in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& task);
 
 }  // namespace cairn

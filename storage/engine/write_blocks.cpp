@@ -1,4 +1,4 @@
-// How WriteJob makes the bytes of its blocks.
+// Builds the bytes of WriteJob's blocks.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -31,7 +31,7 @@ void WriteJob::fill(Block& block) {
     if (placed.layout.payload_bytes > 0)
       fill_payload(block, *item);
     else if (placed.offset >= block.begin)
-      resolve(*item);  // nothing to copy, but its hook runs and its shape is checked
+      resolve(*item);  // nothing to copy, but the planner is called and the shape is checked
     if (placed.payload_end() < block.end && placed.end() > block.begin) block.owed.push_back(&*item);
   }
 }
@@ -61,7 +61,7 @@ void WriteJob::fill_payload(Block& block, Item& item) {
 }
 
 void WriteJob::seal_part(Block& block, Item& item, std::uint32_t crc) {
-  std::shared_ptr<const TensorBytes> released;  // outside of the lock
+  std::shared_ptr<const TensorBytes> released;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   item.part_crc32[block.index - item.first_block] = crc;
   if (--item.parts_missing > 0) return;
@@ -129,7 +129,8 @@ void WriteJob::fill_and_complete(Block& block) {
       item->waiting.push_back(&block);
       ++block.unsealed;
     }
-    if (block.unsealed > 0) return;  // whoever seals the last of them passes it on
+    if (block.unsealed > 0) return;  // the thread that seals the last item queues this block
+    // Queued, not written now: `next_task` takes queued blocks only when no other task can run.
     if (request_.copy_first) return completable_.push_back(&block);
   }
   complete(block);
@@ -174,7 +175,7 @@ void WriteJob::complete(Block& block) {
   drop(block);
 }
 
-// The end of a file, made from front to back in one staging block that is used again and again.
+// Builds the tail of a file from front to back in one staging block, which is reused.
 class WriteJob::Tail {
  public:
   Tail(const WriteJob& job, Block& block)
@@ -182,7 +183,7 @@ class WriteJob::Tail {
     checksums_.add(block.memory.bytes(0, used_), block.parts);
   }
 
-  // Appends content; returns its CRC-32.
+  // Appends content and returns its CRC-32.
   std::uint32_t append(ByteSpan bytes) {
     std::uint32_t crc = 0;
     put(bytes, [&](ByteSpan part) {
@@ -192,18 +193,18 @@ class WriteJob::Tail {
     return crc;
   }
 
-  // No more content follows.
+  // Ends the content.
   BlockChecksums& checksums() {
     checksums_.finish();
     return checksums_;
   }
 
-  // Appends what checksums do not cover.
+  // Appends bytes that block checksums do not cover.
   void append_trailer(ByteSpan bytes) {
     put(bytes, [](ByteSpan) {});
   }
 
-  // Writes what is left; returns the length of the file.
+  // Writes the remaining bytes and returns the length of the file.
   std::uint64_t finish() {
     const std::uint64_t length = begin_ + used_;
     const std::size_t alignment = block_.file->writer->alignment_bytes();
@@ -220,7 +221,7 @@ class WriteJob::Tail {
     const std::size_t block_bytes = job_.ring_.block_bytes();
     while (!bytes.empty()) {
       if (used_ == block_bytes) flush();
-      // In parts that stay in the cache from copy to checksum.
+      // In parts small enough to stay in the CPU cache between copy and checksum.
       const std::size_t length = std::min({bytes.size(), block_bytes - used_, std::size_t{kChecksumBlockBytes}});
       const MutableByteSpan part = block_.memory.bytes(used_, length);
       std::memcpy(part.data(), bytes.data(), length);
@@ -239,13 +240,13 @@ class WriteJob::Tail {
 
   const WriteJob& job_;
   Block& block_;
-  std::uint64_t begin_;  // of the staging block in the file
-  std::size_t used_;     // bytes of it
+  std::uint64_t begin_;  // offset of the staging block in the file
+  std::size_t used_;     // bytes used in the staging block
   BlockChecksums checksums_{kChecksumBlockBytes};
 };
 
 void WriteJob::write_tail(Block& block) {
-  fill_owed(block);  // every block before this one is complete, so all that is owed is sealed
+  fill_owed(block);  // all blocks before this one are checksummed, so every owed item is sealed
   File& file = *block.file;
   Tail tail(*this, block);
   std::vector<std::uint32_t> bytes_crc32;

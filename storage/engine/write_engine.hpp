@@ -1,12 +1,13 @@
-// Writes the files of one rank: tensors are copied into staging blocks, checksummed while they are in the cache, and written, with
-// several blocks and several files under way at once.
+// Writes the files of one rank. Tensors are copied into staging blocks, checksummed while they are
+// in the CPU cache, and written. Several blocks and several files are in progress at once.
 //
-//   item of the plan ─ resolve ─> tensor ─ copy ─> staging block ─ checksum ─> ObjectWriter::write_at
+//   plan item ─ resolve ─> tensor ─ copy ─> staging block ─ checksum ─> ObjectWriter::write_at
 //
-// Blocks are dealt out in the order of the files and of the plan. A file's blocks are filled side by side; the block that holds the
-// end of an archive waits, off the threads, until the checksum of that archive's payload is known. What comes after the last whole
-// block of tensors (their remainder, bytes objects, trailer) is written by one thread from front to back, once all whole blocks are
-// checksummed; the remainder of the tensors is copied before.
+// Blocks are assigned in the order of the files and of the plan. Blocks of a file are filled in
+// parallel. A block that contains the end of an archive is parked, without holding a thread, until
+// the checksum of the archive's payload is known. The tail of a file follows its last whole block
+// of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes it from
+// front to back after all whole blocks are checksummed. The rest of the tensors is copied earlier.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +33,14 @@ struct WriteFile {
 
 struct WriteRequest {
   std::shared_ptr<Store> store;
-  const SavePlan* plan = nullptr;  // this and the planner: valid until the future is ready
+  const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
   SavePlanner* planner = nullptr;
-  std::vector<WriteFile> files;  // of items of `plan`
+  std::vector<WriteFile> files;  // contain items of `plan`
   std::string save_id;
   int rank = 0;
-  bool sync = true;         // survive power loss
-  bool direct = true;       // bypass the page cache where the store can
-  bool copy_first = false;  // fill all staging blocks that there are before any is written
+  bool sync = true;         // makes the files survive power loss
+  bool direct = true;       // bypasses the page cache if the store can
+  bool copy_first = false;  // fills all available staging blocks before anything is written
   bool low_priority = false;  // of the writing threads, from now on
 };
 
@@ -51,33 +52,36 @@ struct WriteEngineOptions {
 
 class WriteJob;
 
-// One write at a time; thread-safe otherwise. Must not be destroyed in a callback of a future that it returned.
+// Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
+// that it returned.
 class WriteEngine {
  public:
-  // `block_bytes` is rounded down to whole checksum blocks, and so that one fits in `bytes_in_flight_max`. Throws kInvalidArgument
-  // if not even one checksum block fits.
+  // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`. Throws
+  // kInvalidArgument if either is smaller than one checksum block.
   explicit WriteEngine(const WriteEngineOptions& options);
   ~WriteEngine();
 
-  // The results, one per file, in order. If anything fails, the first error fails the future, with its own type, once no thread of
-  // the engine touches plan, planner or tensors any more and everything written has been discarded.
+  // Returns the results, one per file, in order. The first error fails the future with its own
+  // type. By then the engine's threads no longer use plan, planner or tensors, and everything
+  // written has been discarded.
   Future<std::vector<FileResult>> write(WriteRequest request);
 
-  // Of staging blocks, in use or kept.
+  // Returns the bytes of staging blocks, in use or kept.
   std::uint64_t staging_bytes() const { return ring_.bytes_allocated(); }
-  // Gets staging blocks ahead for so many bytes of tensors, as far as `bytes_in_flight_max` goes. Throws std::bad_alloc.
+  // Allocates staging blocks in advance for `bytes` of tensor data, up to `bytes_in_flight_max`.
+  // Throws std::bad_alloc.
   void prepare(std::uint64_t bytes) { ring_.reserve(bytes); }
-  // Frees what is kept of them between writes, once it is not in use.
+  // Frees the staging blocks kept between writes, once they are not in use.
   void release() noexcept { ring_.give_back(); }
 
-  // Ends what is under way as cancelled, and waits until it has ended. May be called from any thread, also in a callback of the
-  // future.
+  // Cancels the current write and waits until it has ended. May be called from any thread,
+  // including in a callback of the future.
   void stop() noexcept;
 
  private:
   StagingRing ring_;
   CurrentJob<WriteJob> current_;
-  WorkerPool pool_;  // last: its threads end before what they use
+  WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 
 }  // namespace cairn

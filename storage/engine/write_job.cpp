@@ -12,21 +12,23 @@
 namespace cairn {
 namespace {
 
-constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE, which has no header of its own
+constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE; has no libc header
 constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 
-// Lowers the priority of the calling thread. Some sandboxes refuse that: then the thread runs at normal priority.
+// Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
+// priority.
 void lower_priority() noexcept {
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
 
-// What a file will take, as far as it is known before bytes objects are made: reserved up front, cut when it is closed.
+// Estimates a file's length before bytes objects are encoded. Space is reserved for it, and the
+// file is truncated when it is closed.
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   std::uint64_t content = layout.tensors_end;
   for (const std::uint32_t item : layout.bytes_items) content += plan.items[item].content_bytes;
   const std::uint64_t checksums = content / kChecksumBlockBytes * sizeof(std::uint32_t);
-  constexpr std::uint64_t kTrailerItemBytes = 128;  // about, with its name
+  constexpr std::uint64_t kTrailerItemBytes = 128;  // estimate, including its name
   return content + checksums + (layout.tensors.size() + layout.bytes_items.size() + 1) * kTrailerItemBytes;
 }
 
@@ -117,7 +119,7 @@ std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
     return Task{Task::Kind::kFillTail, &file, file.tail};
   }
   if (!file.tail_begun) {
-    // The trailer holds all checksums.
+    // The trailer contains the checksums of all blocks.
     if (!file.tail_filled || file.checksummed < file.whole_blocks) return std::nullopt;
     file.tail_begun = true;
     return Task{Task::Kind::kTail, &file, file.tail};

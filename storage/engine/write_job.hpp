@@ -1,11 +1,14 @@
 // One write of WriteEngine: the state that its threads share.
 //
 //   file:   waiting -> opening -> open -> closing -> closed
-//   block:  filled -> (parked until every checksum it must hold is known) -> checksummed, written
-//   tail:   tensors filled in -> (parked until all blocks of its file are checksummed) -> the rest made, written
+//   block:  filled -> (parked until all checksums that it contains are known) -> checksummed
+//           -> written
+//   tail:   tensors filled in -> (parked until all blocks of its file are checksummed)
+//           -> completed and written
 //
-// All state is guarded by one lock, except what one thread alone has in hand: a block that it fills, a file that it opens or
-// closes, and the elements of a file's checksum tables that belong to its block.
+// One lock guards all state, with these exceptions, each used by one thread only: a block that a
+// thread fills, a file that it opens or closes, and the entries of a file's checksum tables for its
+// block.
 #pragma once
 
 #include <atomic>
@@ -47,13 +50,13 @@ class WriteJob : public PoolWork {
   // A tensor while its file is being written.
   struct Item {
     const PlacedTensor* placed = nullptr;
-    std::shared_ptr<const TensorBytes> data;  // from the first copy to the last
+    std::shared_ptr<const TensorBytes> data;  // held from the first copy to the last
     bool resolving = false;
-    std::uint64_t first_block = 0;          // that holds some of the payload
-    std::size_t parts_missing = 0;          // blocks of the payload that are not yet checksummed
-    std::vector<std::uint32_t> part_crc32;  // by block, from first_block on
-    std::uint32_t crc32 = 0;                // of the payload, once no part is missing
-    std::vector<Block*> waiting;            // blocks that must hold crc32
+    std::uint64_t first_block = 0;          // first block with some of the payload
+    std::size_t parts_missing = 0;          // blocks of the payload not yet checksummed
+    std::vector<std::uint32_t> part_crc32;  // by block, starting at first_block
+    std::uint32_t crc32 = 0;                // of the payload; valid when no part is missing
+    std::vector<Block*> waiting;            // blocks that contain crc32
 
     bool sealed() const { return parts_missing == 0; }
   };
@@ -65,12 +68,12 @@ class WriteJob : public PoolWork {
     Stage stage = Stage::kWaiting;
     std::unique_ptr<ObjectWriter> writer;
     std::vector<Item> items;
-    std::uint64_t whole_blocks = 0;  // of the tensors; the rest is the tail
-    std::uint64_t next_block = 0;    // to deal out
-    std::uint64_t checksummed = 0;   // whole blocks
-    std::uint64_t written = 0;       // whole blocks
-    Block* tail = nullptr;           // once it is dealt out
-    bool tail_filled = false;        // with what tensors have in it
+    std::uint64_t whole_blocks = 0;  // blocks full of tensors; the rest is the tail
+    std::uint64_t next_block = 0;    // next block to assign
+    std::uint64_t checksummed = 0;   // number of whole blocks
+    std::uint64_t written = 0;       // number of whole blocks
+    Block* tail = nullptr;           // set when it is assigned
+    bool tail_filled = false;        // the tensors' part of the tail is copied
     bool tail_begun = false;
     bool tail_written = false;
     std::vector<std::uint32_t> block_crc32;   // by checksum block
@@ -86,8 +89,8 @@ class WriteJob : public PoolWork {
     std::uint64_t end = 0;
     StagingBlock memory;
     std::vector<ChecksummedPart> parts;
-    std::vector<Item*> owed;   // archives whose end, or a part of it, is to be filled in
-    std::size_t unsealed = 0;  // of them, while parked
+    std::vector<Item*> owed;   // archives whose suffix, or a part of it, is not filled in yet
+    std::size_t unsealed = 0;  // unsealed items among `owed`, while parked
   };
 
   class Tail;
@@ -98,7 +101,7 @@ class WriteJob : public PoolWork {
     Block* block = nullptr;
   };
 
-  // Which task a free thread should do next, if any can be done now. Under the lock.
+  // Returns the next task for a free thread, if one can run now. The caller holds the lock.
   std::optional<Task> next_task();
   std::optional<Task> next_task_of(File& file);
   std::optional<Task> next_completable();
@@ -114,7 +117,8 @@ class WriteJob : public PoolWork {
   void complete(Block& block);
   void drop(Block& block);
 
-  // Puts into the block what is known of it: prefixes, payloads, and the ends of archives whose payload is checksummed.
+  // Fills in what is known so far: prefixes and payloads. Adds archives whose suffix is still to
+  // come to `owed`.
   void fill(Block& block);
   void fill_payload(Block& block, Item& item);
   void fill_owed(Block& block);
@@ -129,19 +133,19 @@ class WriteJob : public PoolWork {
   const WriteRequest request_;
   StagingRing& ring_;
   const unsigned files_open_max_;
-  const CurrentStreams streams_;  // of the thread that asked for the write
+  const CurrentStreams streams_;  // of the thread that started the write
   JobEnd<std::vector<FileResult>> end_;
-  std::atomic<bool> failed_{false};  // set under the lock; read anywhere to stop early
+  std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<File> files_;
-  std::size_t first_open_ = 0;  // files before it are closed
+  std::size_t first_open_ = 0;  // all files before it are closed
   std::size_t next_to_open_ = 0;
   std::size_t closed_ = 0;
-  std::vector<std::unique_ptr<Block>> blocks_;  // that are filled, parked or being written
-  std::deque<Block*> completable_;              // filled, parked perhaps; nothing is missing now
-  std::exception_ptr error_;                    // the first
+  std::vector<std::unique_ptr<Block>> blocks_;  // being filled, parked or being written
+  std::deque<Block*> completable_;              // filled, and every checksum is known
+  std::exception_ptr error_;                    // the first error
 };
 
 }  // namespace cairn

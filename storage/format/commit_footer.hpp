@@ -1,9 +1,9 @@
-// The footer at the end of a commit record that Cairn wrote: 32 bytes, little-endian.
+// The footer of a commit record that Cairn wrote: 32 bytes, little-endian.
 //
 //   | offset u64 | length u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
 //
-// Offset and length are of Cairn's section, the CRC-32 is over every byte of the record before it. Magic and CRC-32 keep their
-// places in every version.
+// Offset and length describe Cairn's section. The CRC-32 covers every byte of the record before it.
+// Magic and CRC-32 keep their places in every version.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ struct CommitFooter {
   std::uint32_t crc32 = 0;
 };
 
-// The footer in the last bytes of a record; nothing if they are none. Its values are not checked.
+// Parses the footer in the last bytes of a record. Returns nothing if there is no footer. Does not
+// check its values.
 inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
   if (record_end.size() < kCommitFooterBytes) return std::nullopt;
   const ByteSpan bytes = record_end.subspan(record_end.size() - kCommitFooterBytes, kCommitFooterBytes);

@@ -12,11 +12,12 @@ namespace {
 
 constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
 constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
-// Of a save id or of what is said about the commit: user metadata has no other bound than what its author puts in.
+// Limit on the length of a save id and of the commit information. User metadata has no other limit.
 constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 
-// Goes through a Protobuf message within an object, reading only what it looks at. Windows grow while they are adjacent, so that
-// many small fields cost few reads, and start small again after a field that is skipped.
+// Walks over a Protobuf message in an object and reads only the parts that it needs. The read
+// window grows while reads are adjacent, so that many small fields cost few reads. It starts small
+// again after a skipped field.
 class FieldWalk {
  public:
   FieldWalk(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t end)

@@ -1,4 +1,5 @@
-// What clean-up, numbering and whoever keeps checkpoints ask of a commit record, without reading the megabytes around it.
+// The few fields of a commit record that clean-up, numbering and retention need, read without the
+// megabytes around them.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,10 @@ struct CommitHead {
   std::map<std::string, std::string> user_metadata;
 };
 
-// The head of commit record `name`; nothing if there is none or if it is not Cairn's. Reads the footer, then hops from field to
-// field of Cairn's section. The record's CRC-32 is not checked, and a record that is replaced meanwhile may look damaged: kCorrupt.
-// Other errors are the store's.
+// Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not
+// Cairn's. Reads the footer, then skips from field to field of Cairn's section. Does not check the
+// record's CRC-32. A damaged record, or one that is replaced during the read, throws kCorrupt. Also
+// throws the store's errors.
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName);
 
 }  // namespace cairn

@@ -1,12 +1,12 @@
-// The commit record, `.metadata`: PyTorch's pickle of the metadata, then Cairn's own section, then a footer.
+// The commit record `.metadata`: PyTorch's pickle of the metadata, then Cairn's own section, then a
+// footer.
 //
 //   | pickle | section (Protobuf, messages/metadata.proto) | footer, 32 bytes |
 //
-// `pickle.load` stops where the pickle ends. The pickle's storage_meta.save_id begins with "cairn-": a record with that mark and
-// without a sound footer is damaged; one without the mark is PyTorch's. The footer's CRC-32 covers every byte before it. Bytes:
-// storage/FORMAT.md, "The commit record".
-//
-// Pure functions, thread-safe.
+// `pickle.load` stops at the end of the pickle. In Cairn's records, storage_meta.save_id of the
+// pickle begins with "cairn-". A record with that mark but without a valid footer is damaged; a
+// record without the mark is PyTorch's. The footer's CRC-32 covers every byte before it. For the
+// bytes see storage/FORMAT.md, "The commit record".
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,32 @@
 
 namespace cairn {
 
-// Larger records are neither written nor read. Ask for the object's size before reading it.
+// Limit for writing and reading. Check the object's size before reading it.
 inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
-// A lower bound of a record's bytes per chunk, in a checkpoint with many chunks.
+// A lower bound on a record's bytes per chunk, for checkpoints with many chunks.
 inline constexpr std::uint64_t kCommitRecordBytesPerChunkMin = 108;
 
-// Of Cairn's section and of all that it implies (names, trailers, archives). Readers refuse later ones.
+// Version of Cairn's section and of everything that it implies (names, trailers, archives). Readers
+// refuse later versions.
 inline constexpr std::uint32_t kFormatVersion = 1;
 
-// What PyTorch sees as the save id of a checkpoint that Cairn wrote begins with this.
+// Prefix of the save id that PyTorch sees in a checkpoint that Cairn wrote.
 inline constexpr const char* kSaveIdMark = "cairn-";
 
-// Throws kUnsupported if the record of a save with `items` chunks and bytes objects is certain to exceed kCommitRecordBytesMax.
+// Throws kUnsupported if the record of a save with `items` chunks and bytes objects would certainly
+// exceed kCommitRecordBytesMax.
 void check_commit_record_fits(std::uint64_t items);
 
-// The record of `metadata`. Throws kInvalidArgument if that contradicts itself or has names that are not UTF-8, kUnsupported if the
-// record would be larger than kCommitRecordBytesMax.
+// Encodes the record of `metadata`. Throws kInvalidArgument if the metadata is inconsistent or has
+// names that are not UTF-8, kUnsupported if the record would exceed kCommitRecordBytesMax.
 Bytes encode_commit_record(const Metadata& metadata);
 
-// The metadata in a record, whoever wrote it: `commit` is set exactly if Cairn did. What it returns is consistent in itself: boxes
-// fit their tensors, files are known, every chunk has a location or the whole tensor has none. `what` begins error texts ("the
-// metadata of /run/step_1"). Throws kCorrupt; kUnsupported for a newer format version, a class that DCP does not use, values nested
-// too deep, or too large a record.
+// Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is
+// consistent: boxes fit their tensors, file indices are valid, and either every chunk has a
+// location or none of its tensor has one. `what` begins error texts ("the metadata of
+// /run/step_1"). Throws kCorrupt; kUnsupported for a newer format version, a class that DCP does
+// not use, values nested too deeply, or a record that is too large.
 Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record");
 
 }  // namespace cairn

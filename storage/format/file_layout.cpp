@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// Offsets stay below 2^63, so that they fit every file system's signed ones.
+// Offsets stay below 2^63, because file systems use signed 64-bit offsets.
 constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
 
 void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {

@@ -1,10 +1,12 @@
-// Where each item of a plan lies in the data files of its rank. Pure: the rank that writes and the coordinator that records derive
-// the same offsets from the same plan, so that they need not travel.
+// The position of each item of a plan in the data files of its rank. Pure functions: the writing
+// rank and the coordinator derive the same offsets from the same plan, so the offsets need not be
+// sent.
 //
 //   tensor | tensor | … | bytes object | bytes object | … | trailer
 //
-// Tensors come first, in the order of the plan, one right after the other; what they take follows from the plan. Bytes objects come
-// after them, in the order of the plan; how long they are is known only when they are written.
+// Tensors come first, in the order of the plan and without gaps; their lengths follow from the
+// plan. Bytes objects come next, in the order of the plan; their lengths are known only when they
+// are written.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,7 @@
 
 namespace cairn {
 
-// A tensor chunk in its file. Offsets are bytes from the start of the file.
+// A tensor chunk in a file. Offsets are bytes from the start of the file.
 struct PlacedTensor {
   std::uint32_t item = 0;  // index into the plan's items
   std::uint64_t offset = 0;
@@ -27,23 +29,24 @@ struct PlacedTensor {
 };
 
 struct FileLayout {
-  std::vector<PlacedTensor> tensors;       // ascending offsets, without holes, from 0
+  std::vector<PlacedTensor> tensors;       // ascending offsets from 0, without holes
   std::vector<std::uint32_t> bytes_items;  // indices into the plan's items
-  std::uint64_t tensors_end = 0;           // where the first bytes object begins
+  std::uint64_t tensors_end = 0;           // offset of the first bytes object
 };
 
-// A bytes object in its file, once its length is known.
+// A bytes object in a file, with its length.
 struct PlacedBytes {
   std::uint32_t item = 0;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
 
-// The files of one rank: one for all items, or one for each. No items: no files. Throws kInvalidArgument if an item cannot be
-// stored.
+// Lays out the files of one rank: one file for all items, or one per item. Returns no files if the
+// plan has no items. Throws kInvalidArgument if an item cannot be stored.
 std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank);
 
-// Where the bytes objects of a file lie. `lengths`: one per entry of `bytes_items`; throws kMismatch if there are more or fewer.
+// Returns the positions of a file's bytes objects. `lengths` must have one entry per entry of
+// `bytes_items`; otherwise kMismatch is thrown.
 std::vector<PlacedBytes> place_bytes(const FileLayout& file, const std::vector<std::uint64_t>& lengths);
 
 }  // namespace cairn

@@ -11,18 +11,18 @@
 namespace cairn {
 namespace {
 
-// The names that torch.save gives when it writes to a stream. The small entries come first, so that only the payload's own
-// descriptor and the directory depend on what the payload holds.
+// The names that torch.save uses when it writes to a stream. The small entries come first, so that
+// only the payload's descriptor and the directory depend on the payload's content.
 constexpr std::string_view kPickleName = "archive/data.pkl";
 constexpr std::string_view kByteOrderName = "archive/byteorder";
 constexpr std::string_view kVersionName = "archive/version";
 constexpr std::string_view kPayloadName = "archive/data/0";
 constexpr std::string_view kByteOrder = "little";
-constexpr std::string_view kVersion = "3\n";  // of the archive's structure: PyTorch 1.6 and newer
+constexpr std::string_view kVersion = "3\n";  // format version of the archive, since PyTorch 1.6
 
 std::uint64_t payload_bytes(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  constexpr std::uint64_t kRoom = 1 << 20;  // for everything around the payload
+  constexpr std::uint64_t kRoom = 1 << 20;  // reserve for everything around the payload
   const auto elements = static_cast<std::uint64_t>(volume(sizes));
   const auto width = element_size(dtype);
   if (item_offset > kMax - kRoom || elements > (kMax - kRoom - item_offset) / width)
@@ -36,9 +36,9 @@ std::uint64_t small_entry_length(std::string_view name, std::uint64_t size) {
   return zip::local_header_length(name, size) + size + zip::descriptor_length(size);
 }
 
-// Where everything is, from the item's begin.
+// Offsets from the start of the item.
 struct Places {
-  std::uint64_t byte_order = 0;  // local headers
+  std::uint64_t byte_order = 0;  // of its local header
   std::uint64_t version = 0;
   std::uint64_t payload_header = 0;
   std::uint64_t padding = 0;

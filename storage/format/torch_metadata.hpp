@@ -1,4 +1,4 @@
-// Metadata as PyTorch's torch.distributed.checkpoint pickles it.
+// Metadata in the pickle format of PyTorch's torch.distributed.checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,19 @@
 
 namespace cairn {
 
-// The pickle (protocol 4) that `pickle.load` turns into a torch.distributed.checkpoint.metadata.Metadata. Holds what PyTorch knows
-// of: names, tensors, chunks, locations, paths, checkpoint id; `save_id` is what it calls the save. `metadata` must be consistent
-// (encode_metadata checks). Throws kInvalidArgument for names that are not UTF-8.
+// Returns the pickle (protocol 4) that `pickle.load` turns into a
+// torch.distributed.checkpoint.metadata.Metadata. It contains what PyTorch knows: names, tensors,
+// chunks, locations, paths, the checkpoint id, and `save_id` as the save id. `metadata` must be
+// consistent (encode_metadata checks that). Throws kInvalidArgument for names that are not UTF-8.
 Bytes pickle_torch_metadata(const Metadata& metadata, const std::string& save_id);
 
 struct TorchMetadata {
   Metadata metadata;                 // without `commit`
-  std::uint64_t consumed_bytes = 0;  // where the pickle ended
+  std::uint64_t consumed_bytes = 0;  // length of the pickle
 };
 
-// Reads it, and what older versions of PyTorch wrote. `what` begins error texts. Throws kCorrupt, kUnsupported.
+// Reads such a pickle, including those of older PyTorch versions. `what` begins error texts. Throws
+// kCorrupt, kUnsupported.
 TorchMetadata unpickle_torch_metadata(ByteSpan pickle, const std::string& what);
 
 }  // namespace cairn

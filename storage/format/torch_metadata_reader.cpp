@@ -17,14 +17,14 @@
 namespace cairn {
 namespace {
 
-// Where DCP's classes lived, newest first.
+// Modules that define DCP's classes, newest first.
 constexpr std::string_view kMetadataModules[] = {"torch.distributed.checkpoint.metadata",
                                                  "torch.distributed._shard.checkpoint.metadata"};
 constexpr std::string_view kFilesystemModules[] = {"torch.distributed.checkpoint.filesystem",
                                                    "torch.distributed._shard.checkpoint.filesystem"};
-// TensorProperties came from here before PyTorch 2.3.
+// Module of TensorProperties before PyTorch 2.3.
 constexpr std::string_view kShardedTensorModule = "torch.distributed._shard.sharded_tensor.metadata";
-constexpr std::size_t kFieldsMax = 64;  // of one object; DCP's have up to six
+constexpr std::size_t kFieldsMax = 64;  // per object; DCP's classes have at most six
 constexpr std::string_view kPathModules[] = {"pathlib", "pathlib._local"};
 constexpr std::string_view kPathClasses[] = {"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"};
 
@@ -43,7 +43,9 @@ const std::vector<PickleGlobal>& metadata_globals() {
     result.push_back({"torch.serialization", "_get_layout"});
     result.push_back({"collections", "OrderedDict"});
     result.push_back(
-        {"builtins", "getattr"});  // how Python 3.11.0 pickled members of enumerations; only ever compared, never called
+        // Python 3.11.0 pickles enumeration members this way. The name is only compared, never
+        // called.
+        {"builtins", "getattr"});
     result.insert(result.end(), dtype_globals().begin(), dtype_globals().end());
     return result;
   }();
@@ -60,19 +62,19 @@ bool is_dcp_object(const PickleValue& value, std::string_view name) {
   return false;
 }
 
-// The fields of an instance of one of DCP's data classes.
+// Returns the fields of an instance of one of DCP's data classes.
 PickleValue fields_of(const PickleValue& value, std::string_view class_name) {
   if (!is_dcp_object(value, class_name))
     corrupt(value, "expected " + std::string(class_name) + ", found " +
                        (value.is(PickleKind::kObject) ? to_string(value.callee().as_global()) : to_string(value.kind())));
   const auto state = value.state();
   if (!state) corrupt(value, std::string(class_name) + " without fields");
-  // Fields are looked up one after the other, and one dict may be the state of a million objects.
+  // Fields are found by linear search, and one dict may be the state of a million objects.
   if (state->size() > kFieldsMax) corrupt(value, std::string(class_name) + " with " + std::to_string(state->size()) + " fields");
   return *state;
 }
 
-// A field that older versions lack, or that is None.
+// Returns a field; nothing if it is None or, as in older versions, absent.
 std::optional<PickleValue> optional_field(const PickleValue& fields, std::string_view name) {
   auto found = fields.find(name);
   if (found && found->is_none()) found.reset();
@@ -125,7 +127,7 @@ TensorProperties properties_of(const PickleValue& value) {
   return result;
 }
 
-// A text, or a pathlib path as the tuple of its parts.
+// Returns a text, or the text of a pathlib path, which is pickled as a tuple of its parts.
 std::string path_text(const PickleValue& value) {
   if (value.is(PickleKind::kText)) return std::string(value.as_text());
   const auto global = value.callee().as_global();
@@ -140,8 +142,9 @@ std::string path_text(const PickleValue& value) {
   return result;
 }
 
-// Python may hold one text or one list in a million places; here each place gets a copy. What that may come to stays in proportion
-// to the pickle: far above what any checkpoint needs, far below what hurts.
+// Bounds memory. A pickle may refer to one text or list from a million places, and each place gets
+// a copy here. The budget is proportional to the size of the pickle: far above what a real
+// checkpoint needs, far below what would exhaust memory.
 class Budget {
  public:
   explicit Budget(const PickleTree& tree) : left_(kPerNode * tree.node_count()) {}
@@ -190,7 +193,8 @@ class MetadataReader {
   }
 
  private:
-  // Where the chunks of one name are, by where they begin. Bytes objects, and tensors of old versions, have no offset.
+  // Locations of one name's chunks, by chunk offset. Bytes objects, and tensors of old versions,
+  // have no offset.
   struct Locations {
     std::map<Extents, StorageInfo> by_offset;
     std::optional<StorageInfo> whole;
@@ -224,7 +228,7 @@ class MetadataReader {
     }
   }
 
-  // Names of objects stay below the checkpoint.
+  // Throws unless the name stays within the checkpoint.
   static void check_file_name(const PickleValue& value) {
     const auto name = value.as_text();
     std::string_view rest = name;
@@ -268,7 +272,7 @@ class MetadataReader {
     Box box{budget_.extents(fields.at("offsets")), budget_.extents(fields.at("sizes"))};
     const auto stored_offset = box.offsets;
     const bool dims_agree = box.offsets.size() == tensor.size.size() && box.sizes.size() == tensor.size.size();
-    // Some versions let empty chunks begin beyond the tensor's end.
+    // Some versions place empty chunks beyond the tensor's end.
     if (dims_agree && box.empty())
       for (std::size_t dim = 0; dim < tensor.size.size(); ++dim)
         box.offsets[dim] = std::min(box.offsets[dim], std::max<std::int64_t>(0, tensor.size[dim] - box.sizes[dim]));
@@ -276,7 +280,7 @@ class MetadataReader {
       corrupt(value,
               in_quotes(fqn) + ": a chunk " + to_string(box) + " does not fit in a tensor of size " + to_string(tensor.size));
     tensor.chunks.push_back(std::move(box));
-    if (locations == nullptr) return;  // the writer recorded nothing
+    if (locations == nullptr) return;  // the writer recorded no locations
 
     const auto found = locations->by_offset.find(stored_offset);
     if (found != locations->by_offset.end()) {
@@ -284,7 +288,7 @@ class MetadataReader {
     } else if (locations->whole && chunk_count == 1) {
       tensor.storage.push_back(*locations->whole);
     } else if (tensor.chunks.back().empty()) {
-      tensor.storage.emplace_back();  // nothing to find
+      tensor.storage.emplace_back();  // an empty chunk needs no location
     } else {
       corrupt(value, in_quotes(fqn) + ": no location is recorded for its chunk " + to_string(tensor.chunks.back()));
     }
@@ -315,9 +319,9 @@ class MetadataReader {
   Budget budget_;
 };
 
-// Items lie apart: where two share bytes, the name of a file or an offset is damaged, and some other item would be read for one of
-// them, sound in itself. A writer may store once what it records twice, under two names or as one chunk that two ranks held; but
-// never two chunks of one tensor.
+// Throws if two items share bytes. Then a file name or an offset is damaged, and a load would read
+// another valid item instead. Exception: a writer may record one stored item twice, under two names
+// or as one chunk that two ranks held, but never as two chunks of one tensor.
 void check_places(const Metadata& metadata, const std::string& what) {
   struct Place {
     std::uint32_t file;
@@ -341,7 +345,7 @@ void check_places(const Metadata& metadata, const std::string& what) {
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
     return std::tie(a.file, a.begin, a.end, *a.fqn) < std::tie(b.file, b.begin, b.end, *b.fqn);
   });
-  const Place* last = nullptr;  // of those so far, the one that ends last
+  const Place* last = nullptr;  // among the places so far, the one with the largest end
   for (const Place& place : places) {
     if (last != nullptr && last->file == place.file && place.begin < last->end) {
       const bool is_one_place = place.begin == last->begin && place.end == last->end;

@@ -33,7 +33,8 @@ class MetadataPickler {
   }
 
  private:
-  // An instance of a class without arguments; its fields follow as text and value, until `end_object`.
+  // Begins an object of a class without constructor arguments. Its fields follow as text and value,
+  // until `end_object`.
   void begin_object(std::string_view module, std::string_view name) {
     out_.global(module, name);
     out_.empty_tuple();
@@ -47,7 +48,8 @@ class MetadataPickler {
     out_.build();
   }
 
-  // A torch.Size. Equal ones are one object: they cannot be changed, so nobody can tell.
+  // Writes a torch.Size. Equal ones share one object, which is not observable because they are
+  // immutable.
   void size(const Extents& extents) {
     if (const auto known = sizes_.find(extents); known != sizes_.end()) return out_.recall(known->second);
     out_.global("torch", "Size");
@@ -141,7 +143,7 @@ class MetadataPickler {
     out_.set_items();
   }
 
-  // The location of one value or chunk: a pair of the dict.
+  // Writes the key and value that locate one bytes object or chunk.
   void location(const std::string& fqn, const Box* chunk, std::size_t index, const StorageInfo& info) {
     begin_object(kMetadataModule, "MetadataIndex");
     out_.text("fqn");
@@ -182,7 +184,8 @@ class MetadataPickler {
         continue;
       }
       const auto& tensor = std::get<TensorStorageMetadata>(entry);
-      // PyTorch finds a chunk by where it begins. An empty chunk may begin where another does, and must not take its place.
+      // PyTorch finds a chunk by its offset. An empty chunk may have the same offset as another one
+      // and must not hide it, so empty chunks come first.
       for (const bool are_empty : {true, false}) {
         for (std::size_t i = 0; i < tensor.storage.size(); ++i)
           if (tensor.chunks[i].empty() == are_empty) location(fqn, &tensor.chunks[i], i, tensor.storage[i]);

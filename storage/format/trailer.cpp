@@ -12,7 +12,8 @@
 namespace cairn {
 namespace {
 
-// Footer, little-endian: magic 8, version 4, CRC-32 of the body 4, length of the body 8, CRC-32 of these 24 bytes 4.
+// Footer, little-endian: magic 8 bytes, version 4, CRC-32 of the body 4, length of the body 8,
+// CRC-32 of these 24 bytes 4.
 constexpr char kMagic[8] = {'C', 'a', 'i', 'r', 'n', 'T', 'r', 'l'};
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kBodyCrcAt = 12;

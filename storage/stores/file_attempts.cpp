@@ -1,34 +1,37 @@
-// The commit protocol of a file store: who may publish, and who may not any more.
+// The commit protocol of a file store. It decides which attempt may publish.
 //
-// begin      1  make .attempt-<id>                              fails if it is there
-//            2  give up if .fenced-<id> is there
+// begin      1  make .attempt-<id>                           fails if it exists
+//            2  give up if .fenced-<id> exists
 //            3  sync the root
 //
 // publish    1  create .attempt-<id>/commit
 //            2  write the record into it
 //            3  sync the file
 //            4  sync .attempt-<id>
-//            5  rename .attempt-<id>/commit to .metadata         <- the checkpoint exists from here on
+//            5  rename .attempt-<id>/commit to .metadata      <- the checkpoint exists from here on
 //            6  sync the root
 //            7  remove .attempt-<id>
 //
-// fence      1  rename .attempt-<id> to .fenced-<id>             or make .fenced-<id> where no attempt is open
-//            2  unlink .fenced-<id>/commit                       <- from here on the attempt cannot publish
-//            3  put a fresh directory in the place of .fenced-<id>
+// fence      1  rename .attempt-<id> to .fenced-<id>          or make .fenced-<id> if none is open
+//            2  unlink .fenced-<id>/commit                    <- from here on it cannot publish
+//            3  replace .fenced-<id> with a new directory
 //            4  sync both directories
 //
-// Why either publish 5 or fence wins, and never both nor, without a crash, neither: publish names its file by path, anew in every
-// step. A step that looks the path up after fence 1 finds no .attempt-<id> and fails. Step 5 may have looked up the directory
-// before fence 1 and go on after it; but its rename and the unlink of fence 2 change the same directory, so one of them comes
-// first: the rename (the record is published, and the unlink finds nothing), or the unlink (the rename finds nothing). A create of
-// step 1 that was overtaken in the same way leaves a file in .fenced-<id>, which step 5 then cannot find.
+// Only one of publish 5 and fence can take effect, and only a crash can leave neither. Publish
+// names its file by path, which the kernel resolves again in every step. A step that resolves the
+// path after fence 1 finds no .attempt-<id> and fails. Publish 5 may resolve the directory before
+// fence 1 and continue after it. But its rename and the unlink of fence 2 change the same
+// directory, so one of them comes first. If the rename does, the record is published and the unlink
+// finds nothing. If the unlink does, the rename finds nothing. A create (publish 1) overtaken in
+// the same way leaves a file in .fenced-<id>, where publish 5 cannot find it.
 //
-// That is enough where a path is looked up anew each time. A network file system may remember what directory .attempt-<id> was and
-// take its handle for the lookup: fence 3 ends that directory itself, so that such a handle is stale. Where the file system
-// cannot replace a directory, fence 1 and 2 stand alone.
+// This is enough if every path is resolved again. A network file system may cache the handle of
+// .attempt-<id> and use it for the lookup. Fence 3 therefore removes the old directory, which makes
+// such a handle stale. If the file system cannot replace a directory, only fence 1 and 2 protect.
 //
-// Begin against fence, of an attempt that was never begun: each first makes its own directory and then looks for the other's, so at
-// least one sees the other; both answers of theirs end the attempt.
+// Begin and fence may race for an attempt that was never begun. Each first makes its own directory
+// and then looks for the other's, so at least one sees the other. The one that does ends the
+// attempt.
 #include <algorithm>
 #include <cerrno>
 
@@ -41,12 +44,15 @@ namespace {
 constexpr const char* kOpenMark = ".attempt-";
 constexpr const char* kFencedMark = ".fenced-";
 constexpr const char* kRecordFile = "/commit";
-// Appended to the name of a fenced attempt for the directory that will replace it; no save id holds this letter.
+// Suffix of the directory that will replace a fenced attempt. Save ids never contain this
+// character.
 constexpr const char* kFreshMark = "~";
-// How often a step that others may disturb is tried: each disturbance takes an act of a zombie, and those end.
+// Limit on retries of a step that a zombie can disturb. Each disturbance takes one action of a
+// zombie, and those are finite.
 constexpr int kFenceTriesMax = 64;
 
-// Nothing is at the path any more, as when the attempt was fenced; a stale handle is how a network file system says it.
+// The path no longer exists, as after a fence. A network file system may report this as a stale
+// handle.
 bool means_gone(int result) { return result == -ENOENT || result == -ENOTDIR || result == -ESTALE; }
 
 bool means_not_empty(int result) { return result == -ENOTEMPTY || result == -EEXIST; }
@@ -62,7 +68,7 @@ Error fenced(const std::string& save_id, const std::string& root) {
 
 }  // namespace
 
-// Refuses a link, or a file, in the place of a directory of this protocol: Cairn did not make it.
+// Throws if a link or a file has the place of a directory of this protocol: Cairn did not make it.
 void FileStore::require_directory_of_ours(const std::string& path) {
   FileStatus found;
   if (files_.status(path, false, found) < 0 || found.kind == FileKind::kDirectory) return;
@@ -114,7 +120,7 @@ void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite o
     // 5
     place_record(commit, overwrite, save_id);
   } catch (...) {
-    // The attempt stays as open as it was, for another try.
+    // The attempt stays open, so that the caller can try again.
     files_.remove_file(commit);
     throw;
   }
@@ -122,11 +128,13 @@ void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite o
   if (const int synced = files_.sync_directory(root_); synced < 0)
     throw Error(ErrorCode::kUnavailable, std::string(system_error("sync directory", root_, -synced).what()) + "; save " + save_id +
                                              " was published, but may not survive a power loss");
-  // 7: its failure changes nothing for anybody; the next clean-up fences and clears what is left.
+  // 7: a failure here has no effect on the checkpoint; the next clean-up fences and clears the
+  // rest.
   files_.remove_directory(attempt);
 }
 
-// Leaves either the whole record in a synced file, or no file. kNotFound if its directory is gone.
+// Leaves either the whole record in a synced file, or no file. Throws kNotFound if the directory is
+// gone.
 void FileStore::write_record(const std::string& path, ByteSpan record) {
   const int file = files_.create_exclusively(path);
   if (means_gone(file)) throw Error(ErrorCode::kNotFound, path);
@@ -157,7 +165,7 @@ void FileStore::write_record(const std::string& path, ByteSpan record) {
   }
 }
 
-// Publish 5: the moment at which the checkpoint comes to exist, and the only one.
+// Publish 5: the only step that makes the checkpoint exist.
 void FileStore::place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id) {
   const std::string metadata = path_of(kCommitRecordName);
   bool linked = false;
@@ -167,8 +175,8 @@ void FileStore::place_record(const std::string& commit, Overwrite overwrite, con
   } else {
     result = files_.rename_exclusively(commit, metadata);
     if (means_unknown_operation(result)) {
-      // A second name for the same file appears as atomically as a rename, and is refused like it if the name is taken. A file
-      // whose only name was unlinked by a fence cannot be linked any more.
+      // link() creates the new name as atomically as a rename and also fails if the name is taken.
+      // After a fence has unlinked the file, link() fails because its source is gone.
       result = files_.link(commit, metadata);
       linked = result >= 0;
       if (means_unknown_operation(result) || result == -EPERM)
@@ -183,7 +191,7 @@ void FileStore::place_record(const std::string& commit, Overwrite overwrite, con
     throw Error(ErrorCode::kAlreadyExists,
                 "cannot publish save " + save_id + ": " + metadata + " is there already. Nothing was changed");
   if (result < 0) throw system_error("rename to .metadata", commit, -result);
-  if (linked) files_.remove_file(commit);  // a leftover name does no harm
+  if (linked) files_.remove_file(commit);  // harmless if this fails
 }
 
 void FileStore::fence(const std::string& save_id) {
@@ -200,7 +208,7 @@ void FileStore::fence(const std::string& save_id) {
   // 4
   for (const std::string& directory : {tombstone, root_}) {
     const int synced = files_.sync_directory(directory);
-    // Another's clean-up may have cleared the attempt already: then it had been fenced before.
+    // Another process may have cleared this attempt already, so it was fenced before.
     if (synced < 0 && !(means_gone(synced) && directory == tombstone)) throw system_error("sync directory", directory, -synced);
   }
 }
@@ -215,17 +223,17 @@ void FileStore::set_aside(const std::string& save_id) {
     result = files_.rename(attempt, tombstone);
     if (result >= 0) return;
     if (means_not_empty(result)) {
-      // A tombstone that is not empty is one of a fence that stopped between 1 and 2.
+      // A tombstone that is not empty is from a fence that stopped between 1 and 2.
       files_.remove_file(tombstone + kRecordFile);
     } else if (means_gone(result)) {
       if (marked) return;
       result = files_.make_directory(tombstone);
       if (result == -ENOENT) {
-        create_root();  // an attempt that never was can be fenced in a store that never was
+        create_root();  // a fence must succeed even if the store was never created
       } else if (result < 0 && result != -EEXIST) {
         throw system_error("make directory", tombstone, -result);
       } else {
-        marked = true;  // and look once more: it may have been begun between the two
+        marked = true;  // retry the rename: the attempt may have begun in between
       }
     } else {
       throw system_error("rename to .fenced-" + save_id, attempt, -result);
@@ -243,9 +251,9 @@ void FileStore::replace_by_fresh(const std::string& save_id) {
   int result = 0;
   for (int tries = 0; tries < kFenceTriesMax; ++tries) {
     result = files_.rename(fresh, tombstone);
-    if (result >= 0 || means_gone(result)) return;  // gone: another fence of the same attempt has used it for the same end
+    if (result >= 0 || means_gone(result)) return;  // gone: another fence of the same attempt has used it
     if (!means_not_empty(result)) break;
-    files_.remove_file(tombstone + kRecordFile);  // of a zombie's step 1
+    files_.remove_file(tombstone + kRecordFile);  // left by a zombie's publish 1
   }
   files_.remove_directory(fresh);
 }
@@ -266,7 +274,7 @@ std::vector<std::string> FileStore::attempts_named(const char* mark) {
     try {
       check_attempt_id(id);
     } catch (const Error&) {
-      continue;  // of another program, or the fresh directory of a fence
+      continue;  // not Cairn's, or the new directory of a fence
     }
     ids.push_back(id);
   }
@@ -287,7 +295,7 @@ void FileStore::clear_attempt(const std::string& save_id) {
   require_directory_of_ours(tombstone);
   const int emptied = files_.remove_file(tombstone + kRecordFile);
   if (emptied < 0 && !means_gone(emptied)) throw system_error("remove", tombstone + kRecordFile, -emptied);
-  files_.remove_directory(tombstone + kFreshMark);  // of a fence that stopped half-way
+  files_.remove_directory(tombstone + kFreshMark);  // left by a fence that stopped half-way
   const int removed = files_.remove_directory(tombstone);
   if (removed < 0 && !means_gone(removed)) throw system_error("remove directory", tombstone, -removed);
 }

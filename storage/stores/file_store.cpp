@@ -32,7 +32,8 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// An open file that is closed at the end of the scope; nothing was written through it.
+// Closes an open file at the end of the scope. For files that are only read, so close errors do not
+// matter.
 class OpenFile {
  public:
   OpenFile(FileSystem& files, int file) : files_(files), file_(file) {}
@@ -45,7 +46,7 @@ class OpenFile {
   int file_;
 };
 
-// A part of the path that is a file means, like an absent one, that there is no object of this name.
+// If a parent in the path is a file, no object has this name, as if the path did not exist.
 bool means_absent(int result) { return result == -ENOENT || result == -ENOTDIR; }
 
 Error not_an_object(const std::string& path) {
@@ -77,7 +78,7 @@ void FileStore::create_root() {
   remember_durable(existing);
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
     const int result = files_.make_directory(*path);
-    // Another rank may make the same directory at the same time.
+    // Another rank may create the same directory at the same time.
     if (result < 0 && !(result == -EEXIST && is_directory(*path))) throw system_error("make directory", *path, -result);
     if (const int synced = files_.sync_directory(parent_of(*path)); synced < 0)
       throw system_error("sync directory", parent_of(*path), -synced);
@@ -90,9 +91,10 @@ void FileStore::remember_durable(const std::string& directory) {
   if (files_.status(directory, true, status) >= 0) files_.durable.add(directory, status);
 }
 
-// A directory that existed already may have been created a moment ago, by a rank that has failed since or by hand, and not
-// synced. So may its parents, up to the root of their file system. Their creator may have had more permissions than this process.
-// Directories that this process has synced before are not synced again.
+// Syncs the parents of an existing directory, up to the root of the file system. They may be new
+// and not synced: a rank that has failed since, or a user, may have created them a moment ago.
+// Permission errors are ignored, because the creator may have had more permissions than this
+// process. Directories that this process has synced before are not synced again.
 void FileStore::sync_names_up_from(std::string directory) {
   while (directory != "/") {
     const std::string parent = parent_of(directory);
@@ -113,8 +115,8 @@ void FileStore::make_parents(const ObjectName& name) {
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
     const std::string directory = path_of(name.substr(0, slash));
     const int result = files_.make_directory(directory);
-    if (result == -EEXIST) continue;  // if it is a file, creating the object below will say so
-    if (result == -ENOENT) return;    // no root: likewise
+    if (result == -EEXIST) continue;  // if it is a file, creating the object will report that
+    if (result == -ENOENT) return;    // the root does not exist; creating the object will report that
     if (result < 0) throw system_error("make directory", directory, -result);
   }
 }
@@ -146,7 +148,7 @@ void FileStore::read(const ObjectName& name, const std::vector<ReadRange>& range
     while (done < range.destination.size()) {
       const std::size_t left = range.destination.size() - done;
       const ssize_t result = files_.read_at(file, range.destination.data() + done, left, range.offset + done);
-      // An offset beyond what any file can have is, too, one that the object ends before.
+      // An offset beyond the largest possible file is also past the end of this object.
       if (result == 0 || (result == -EINVAL && range.offset + done > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())))
         throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(range.destination.size()) + " bytes at " +
                                              std::to_string(range.offset) + " of " + path + ": it ends at " +
@@ -192,7 +194,8 @@ bool FileStore::is_taken(const ObjectName& name) {
 std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::vector<ObjectInfo> objects;
-  // Directory names with their '/', relative to the root; first the deepest directory that all matches have in common.
+  // Directory names end with '/' and are relative to the root. Starts with the deepest directory
+  // that all matches share.
   std::vector<std::string> directories{prefix.substr(0, prefix.rfind('/') + 1)};
   while (!directories.empty()) {
     const std::string directory = std::move(directories.back());
@@ -200,7 +203,7 @@ std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
     const std::string path = directory.empty() ? root_ : path_of(directory.substr(0, directory.size() - 1));
     std::vector<DirectoryEntry> entries;
     const int result = files_.list_directory(path, entries);
-    // Absent, or removed while this list is made. A root that is a file is a mistake of the caller's.
+    // Absent, or removed during the listing. A root that is a file is the caller's error.
     if (result == -ENOENT || (result == -ENOTDIR && !directory.empty())) continue;
     if (result < 0) throw system_error("list directory", path, -result);
     for (const DirectoryEntry& entry : entries) {
@@ -210,7 +213,7 @@ std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
       if (entry.kind != FileKind::kRegular && entry.kind != FileKind::kLink) continue;
       FileStatus found;
       const int status = files_.status(path_of(name), true, found);
-      if (means_absent(status) || status == -ELOOP) continue;  // removed meanwhile, or a link to nothing
+      if (means_absent(status) || status == -ELOOP) continue;  // removed meanwhile, or a dangling link
       if (status < 0) throw system_error("inspect", path_of(name), -status);
       if (found.kind == FileKind::kRegular) objects.push_back({name, found.size_bytes});
     }
@@ -227,7 +230,8 @@ std::vector<ObjectName> FileStore::children() {
   for (const DirectoryEntry& entry : entries) {
     bool is_place = entry.kind == FileKind::kDirectory;
     if (entry.kind == FileKind::kLink) {
-      // A checkpoint may be a link to where it really is; then it is a child like the others. One that leads nowhere is none.
+      // A checkpoint may be a link to its real place and is then a child like any other. A dangling
+      // link is not.
       FileStatus found;
       is_place = files_.status(path_of(entry.name), true, found) >= 0 && found.kind == FileKind::kDirectory;
     }
@@ -237,12 +241,12 @@ std::vector<ObjectName> FileStore::children() {
   return names;
 }
 
-// Throws if a directory in `name` is a link: the object is then in another place.
+// Throws if a directory in `name` is a link, because the object is then in another place.
 void FileStore::refuse_links_above(const ObjectName& name) {
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
     const std::string directory = path_of(name.substr(0, slash));
     FileStatus found;
-    if (files_.status(directory, false, found) < 0) return;  // the operation itself reports that
+    if (files_.status(directory, false, found) < 0) return;  // the caller's own operation reports this
     if (found.kind == FileKind::kLink)
       throw Error(ErrorCode::kPermission, "cannot change " + path_of(name) + ": " + directory + " is a symbolic link");
   }
@@ -269,14 +273,15 @@ void FileStore::retract() {
                 "cannot remove the checkpoint at " + root_ +
                     ": that is a link, and what it leads to may belong to another run; remove the link itself");
   remove(kCommitRecordName);
-  // Before anything else goes: no power loss may bring the record back without its data.
+  // Synced before anything else is removed, so that no power loss brings the record back without
+  // its data.
   const int synced = files_.sync_directory(root_);
   if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
 }
 
 void FileStore::remove_root() {
   const int result = files_.remove_directory(root_);
-  const bool stays = result == -ENOTEMPTY || result == -EEXIST || means_absent(result);  // a link is no directory
+  const bool stays = result == -ENOTEMPTY || result == -EEXIST || means_absent(result);  // ENOTDIR: the root is a link
   if (result < 0 && !stays) throw system_error("remove directory", root_, -result);
 }
 

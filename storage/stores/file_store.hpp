@@ -1,17 +1,19 @@
-// A directory as a store: objects are files, names are paths below it.
+// A store in a directory: objects are files, and names are paths below the directory.
 //
 //   <root>/<name>                  an object
 //   <root>/.metadata               the commit record
-//   <root>/.attempt-<save id>/     an open attempt; `commit` in it while its record is being written
+//   <root>/.attempt-<save id>/     an open attempt; contains `commit` while its record is written
 //   <root>/.fenced-<save id>/      a fenced attempt, empty
 //
-// Links to files are followed for reading; `list` does not follow links to directories. Below the root nothing is ever removed,
-// renamed or created through a link: such calls throw kPermission. The root itself may be a link (see `leads_elsewhere`): saves
-// go where it leads. Names "a" and "a/b" exclude each other, as files and directories do.
+// Reading follows links to files; `list` does not follow links to directories. Below the root
+// nothing is removed, renamed or created through a link: such calls throw kPermission. The root
+// itself may be a link (see `leads_elsewhere`); saves then go to its target. An object "a" and an
+// object "a/b" cannot both exist, as for files and directories.
 //
-// What it relies on: `rename` and `unlink` are atomic and take effect once for all machines that share the directory, and a synced
-// directory keeps its names. Local Linux file systems and POSIX-compliant parallel ones do. Overwrite::kRefused needs exclusive
-// rename or hard links as well: kUnsupported where the file system has neither.
+// Requirements: `rename` and `unlink` are atomic and take effect once for all machines that share
+// the directory, and a synced directory keeps its names. Local Linux file systems and
+// POSIX-compliant parallel ones meet them. Overwrite::kRefused also needs exclusive rename or hard
+// links; it throws kUnsupported if the file system has neither.
 #pragma once
 
 #include <memory>
@@ -25,7 +27,8 @@ namespace cairn {
 
 class FileStore : public Store {
  public:
-  // `path`: absolute, or relative to the working directory of this call. `files` outlives the store.
+  // `path` is absolute, or relative to the working directory of this call. `files` is borrowed and
+  // must outlive the store.
   explicit FileStore(const std::string& path, FileSystem& files = system_files());
 
   std::string url() const override { return root_; }
@@ -70,7 +73,7 @@ class FileStore : public Store {
   FileSystem& files_;
 };
 
-// The factory of "file:" URLs and of plain paths.
+// Creates the store for a "file:" URL or a plain path.
 std::shared_ptr<Store> open_file_store(const std::string& url);
 
 }  // namespace cairn

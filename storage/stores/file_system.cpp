@@ -13,10 +13,10 @@ namespace cairn {
 namespace {
 
 constexpr int kAllocateTriesMax = 100;
-// A bound on memory: a process that uses more directories syncs some of them again.
+// Limits memory. A process that uses more directories syncs some of them again.
 constexpr std::size_t kDurableMax = 1000;
 
-// Runs a system call until no signal interrupts it; its result, or -errno.
+// Repeats a system call until no signal interrupts it. Returns its result, or -errno.
 template <class Call>
 auto retried(Call call) noexcept -> decltype(call()) {
   while (true) {
@@ -45,7 +45,7 @@ void fill(FileStatus& status, const struct stat& found) noexcept {
 class SystemFiles final : public FileSystem {
  public:
   int open_for_reading(const std::string& path) noexcept override {
-    // Non-blocking, so that a pipe of that name does not make the caller wait; regular files do not care.
+    // O_NONBLOCK: opening a pipe of that name must not wait. It has no effect on regular files.
     return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); });
   }
 
@@ -54,7 +54,8 @@ class SystemFiles final : public FileSystem {
   }
 
   int close(int file) noexcept override {
-    // Linux has given the descriptor back even when it says EINTR: a second close could hit somebody else's.
+    // Linux releases the descriptor even if close reports EINTR. A second close could hit a
+    // descriptor that another thread has just opened.
     if (::close(file) == 0 || errno == EINTR) return 0;
     return -errno;
   }
@@ -77,8 +78,9 @@ class SystemFiles final : public FileSystem {
 
   int allocate(int file, std::uint64_t length) noexcept override {
     if (!fits_offset(length)) return -EFBIG;
-    // Not posix_fallocate: where the file system cannot, that one writes to every block instead. What a signal interrupts begins
-    // anew; under steady signals, a profiler's for example, a large reservation would never end.
+    // Not posix_fallocate, which writes to every block if the file system cannot reserve. An
+    // interrupted reservation starts over, so under steady signals, as from a profiler, a large one
+    // would never finish. The number of tries is therefore limited.
     for (int tries = 0; tries < kAllocateTriesMax; ++tries) {
       if (::fallocate(file, 0, 0, static_cast<off_t>(length)) == 0) return 0;
       if (errno != EINTR) return -errno;
@@ -128,7 +130,7 @@ class SystemFiles final : public FileSystem {
       if (entry->d_type == DT_LNK) kind = FileKind::kLink;
       if (entry->d_type == DT_UNKNOWN) {
         struct stat found;
-        if (::fstatat(::dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
+        if (::fstatat(::dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;  // removed meanwhile
         kind = kind_of_mode(found.st_mode);
       }
       entries.push_back({name, kind});
@@ -152,7 +154,7 @@ class SystemFiles final : public FileSystem {
     const int directory = retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (directory < 0) return directory;
     const int result = retried([&] { return ::fsync(directory); });
-    ::close(directory);  // nothing was written through it, so there is nothing to report
+    ::close(directory);  // read-only handle: close has no error to report
     return result == -EINVAL || result == -EOPNOTSUPP ? 0 : result;
   }
 };
@@ -177,7 +179,7 @@ void DurableDirectories::clear() {
 }
 
 FileSystem& system_files() {
-  // Never destroyed: saves in flight still write while static objects go.
+  // Never destroyed: saves in flight still write while static objects are destroyed.
   static SystemFiles& files = *new SystemFiles;
   return files;
 }

@@ -1,8 +1,10 @@
-// The system calls that the file store makes, and no others: the seam where tests put a file system that fails or loses power.
+// The system calls of the file store. Tests replace this interface with a file system that fails or
+// loses power.
 //
-// Each operation is one thing that the kernel does or does not do, so that a crash can be placed between any two. Results are those
-// of the kernel: 0 or more on success, -errno on failure; nothing throws. An operation that was interrupted before it did anything
-// is tried again inside; short reads and writes are the caller's. Paths end with NUL and are absolute. Thread-safe.
+// Each operation is one action of the kernel, so that a test can place a crash between any two.
+// Results are those of the kernel: 0 or more on success, -errno on failure; nothing throws. An
+// operation that a signal interrupts is retried inside; callers handle short reads and writes.
+// Paths are absolute. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -22,20 +24,21 @@ enum class FileKind : std::uint8_t { kRegular = 1, kDirectory, kLink, kOther };
 struct FileStatus {
   FileKind kind = FileKind::kOther;
   std::uint64_t size_bytes = 0;
-  // Which file it is: equal for two names of one file.
+  // Identity of the file: equal for two names of one file.
   std::uint64_t device = 0;
   std::uint64_t serial = 0;
 };
 
 struct DirectoryEntry {
   std::string name;
-  FileKind kind = FileKind::kOther;  // of the entry itself: links are not followed
+  FileKind kind = FileKind::kOther;  // of the entry itself; links are not followed
 };
 
-// The directories whose names, with those of all directories above, this process has made durable. Thread-safe.
+// The directories that this process has made durable, together with the names of all directories
+// above them. Thread-safe.
 class DurableDirectories {
  public:
-  // Returns whether this very directory was added, not another one of that name.
+  // Returns whether this directory was added; another directory under the same path does not count.
   bool has(const std::string& path, const FileStatus& status) const;
   void add(const std::string& path, const FileStatus& status);
   void clear();
@@ -51,42 +54,44 @@ class FileSystem {
 
   DurableDirectories durable;
 
-  // --- files: handles are small numbers, closed by whoever opened them ---
-  // Follows links. Never waits, whatever kind of thing the path names.
+  // --- files: handles are small numbers; the caller that opened one closes it ---
+  // Follows links. Never blocks, even if the path names a pipe or a device.
   virtual int open_for_reading(const std::string& path) noexcept = 0;
-  // For reading and writing; -EEXIST if anything has that name, a dangling link too.
+  // Opens for reading and writing. -EEXIST if anything has that name, even a dangling link.
   virtual int create_exclusively(const std::string& path) noexcept = 0;
-  // The handle is gone even where this reports that data could not be written back.
+  // The handle is closed even if this reports that data could not be written back.
   virtual int close(int file) noexcept = 0;
   virtual ssize_t read_at(int file, void* destination, std::size_t size, std::uint64_t offset) noexcept = 0;
   virtual ssize_t write_at(int file, const void* source, std::size_t size, std::uint64_t offset) noexcept = 0;
-  // Around the page cache from now on, or through it again. -EINVAL where the file system has no such thing.
+  // Turns direct I/O on or off. -EINVAL if the file system does not support it.
   virtual int bypass_cache(int file, bool on) noexcept = 0;
-  // Reserves and extends to `length`. -EOPNOTSUPP where the file system cannot.
+  // Reserves space for `length` bytes and extends the file to it. -EOPNOTSUPP if the file system
+  // cannot.
   virtual int allocate(int file, std::uint64_t length) noexcept = 0;
   virtual int truncate(int file, std::uint64_t length) noexcept = 0;
-  // Content and length survive power loss; the name is a matter of `sync_directory`.
+  // Makes content and length survive power loss. The name needs `sync_directory`.
   virtual int sync_data(int file) noexcept = 0;
   virtual int status_of(int file, FileStatus& status) noexcept = 0;
 
   // --- names ---
   virtual int status(const std::string& path, bool follow, FileStatus& status) noexcept = 0;
-  // Without "." and "..", in no order.
+  // Appends all entries except "." and "..", unsorted.
   virtual int list_directory(const std::string& path, std::vector<DirectoryEntry>& entries) = 0;
   virtual int make_directory(const std::string& path) noexcept = 0;
   virtual int remove_directory(const std::string& path) noexcept = 0;
   virtual int remove_file(const std::string& path) noexcept = 0;
-  // Atomic, replacing a file by a file, or an empty directory by a directory.
+  // Atomic. Replaces a file with a file, or an empty directory with a directory.
   virtual int rename(const std::string& from, const std::string& to) noexcept = 0;
-  // Atomic; -EEXIST if `to` exists; -EINVAL or -ENOSYS where the file system has no such thing.
+  // Atomic. -EEXIST if `to` exists; -EINVAL or -ENOSYS if the file system does not support this.
   virtual int rename_exclusively(const std::string& from, const std::string& to) noexcept = 0;
-  // A second name; atomic; -EEXIST if `to` exists.
+  // Adds a second name (hard link). Atomic. -EEXIST if `to` exists.
   virtual int link(const std::string& from, const std::string& to) noexcept = 0;
-  // The names in the directory survive power loss. Succeeds without effect where the file system has no such thing.
+  // Makes the names in the directory survive power loss. Succeeds without effect if the file system
+  // does not support this.
   virtual int sync_directory(const std::string& path) noexcept = 0;
 };
 
-// The machine's. Lives for ever.
+// Returns the machine's file system. It is never destroyed.
 FileSystem& system_files();
 
 }  // namespace cairn

@@ -9,9 +9,11 @@
 namespace cairn {
 namespace {
 
-// What every device asks at most for direct I/O: its block size, for offsets, sizes and addresses alike.
+// The largest alignment that devices require for direct I/O: offsets, sizes and addresses must be
+// multiples of it.
 constexpr std::size_t kDirectAlignment = 4096;
-// The kernel writes at most 2 GiB less a page at once; a multiple of the alignment below it.
+// The kernel writes at most 2 GiB minus a page at once. This is below that and a multiple of the
+// alignment.
 constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;
 
 std::string range_text(std::uint64_t offset, std::size_t size) {
@@ -62,12 +64,12 @@ void FileWriter::write_at(std::uint64_t offset, ByteSpan bytes) {
                                                  ", because it was opened for direct I/O");
   while (!bytes.empty()) {
     const std::size_t asked = std::min(bytes.size(), kWriteBytesMax);
-    // Asked before writing: another thread may be leaving direct I/O at this moment.
+    // Read before the write, because another thread may be turning direct I/O off at this moment.
     const bool bypassing = bypasses_cache_.load(std::memory_order_acquire);
     ssize_t result = files_.write_at(file_, bytes.data(), asked, offset);
     if (bypassing) {
-      // A file system may agree to direct I/O and refuse the write; and what is left of a partial write must start on a block
-      // again.
+      // A file system may accept direct I/O and still refuse the write: fall back to the page
+      // cache. After a partial write, the rest must start at an aligned offset again.
       if (result > 0 && static_cast<std::size_t>(result) < asked) result -= result % static_cast<ssize_t>(alignment_);
       if (result == -EINVAL || result == 0) {
         const int through_cache = files_.bypass_cache(file_, false);
@@ -94,7 +96,8 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
   if (const int result = files_.truncate(file_, length); result < 0)
     throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
   if (durable) {
-    // After a failed sync the kernel may count unwritten pages as clean: there is no second try, only a new file.
+    // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
+    // without writing them. Only a new file is safe.
     if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
   }
   if (!names_this_file())
@@ -104,7 +107,8 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
   file_ = -1;
   if (closed < 0) throw system_error("close", path_, -closed);
   if (durable) {
-    // Every directory from the file up to the root: a parent may be new, made by whichever rank came first.
+    // Every directory from the file up to the root is synced: any rank may have just created a
+    // parent.
     std::string directory = path_;
     while (directory.size() > root_.size()) {
       const std::size_t slash = directory.rfind('/');
@@ -116,7 +120,8 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
   state_ = State::kFinished;
 }
 
-// Someone may have removed the file and put another under its name: that one is not this writer's to judge or to remove.
+// Returns whether the path still names this writer's file. If another file has its name now, this
+// writer must not remove or report that one.
 bool FileWriter::names_this_file() noexcept {
   FileStatus found;
   return files_.status(path_, false, found) == 0 && found.device == identity_.device && found.serial == identity_.serial;
@@ -126,7 +131,7 @@ void FileWriter::discard() noexcept {
   std::unique_lock lock(mutex_);
   if (state_ == State::kDiscarded) return;
   state_ = State::kDiscarded;
-  // The name goes first, while the open handle keeps the file's identity from being given to another.
+  // Removes the name before closing: the open handle keeps the inode number from being reused.
   if (names_this_file()) files_.remove_file(path_);
   if (file_ >= 0) files_.close(file_);
   file_ = -1;

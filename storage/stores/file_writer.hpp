@@ -1,4 +1,4 @@
-// An object of a file store while it is being written.
+// Writes one object of a file store.
 #pragma once
 
 #include <atomic>
@@ -11,10 +11,11 @@
 
 namespace cairn {
 
-// Writes may come from many threads at once; `sync`, `close` and `discard` wait for those that are running.
+// Many threads may write at once. `sync`, `close` and `discard` wait for running writes.
 class FileWriter : public ObjectWriter {
  public:
-  // Creates the file: kAlreadyExists, kNotFound without its directory, kNoSpace. `root`: the store's; `path` lies below it.
+  // Creates the file at `path`, below the store's `root`. Throws kAlreadyExists, kNoSpace;
+  // kNotFound if its directory does not exist.
   FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options);
   ~FileWriter() override;
   FileWriter(const FileWriter&) = delete;
@@ -38,7 +39,7 @@ class FileWriter : public ObjectWriter {
   const std::string path_;
   std::size_t alignment_ = 1;
 
-  std::shared_mutex mutex_;  // shared while writing, exclusive to change what follows
+  std::shared_mutex mutex_;  // shared while writing; exclusive to change the members below
   State state_ = State::kWriting;
   int file_ = -1;
   FileStatus identity_;

@@ -5,10 +5,11 @@
 namespace cairn {
 namespace {
 
-// The store does not know on whose behalf it works: the injector goes by the rank of the process.
+// The store does not know which rank uses it, so the injector uses the rank of the process.
 constexpr int kUnknownRank = -1;
 
-// What an operation of `url` is to suffer beyond what `pass` has done by itself. Throws for a full disk.
+// Applies the rules for `operation`. Returns those that the caller must act on. Throws if a rule
+// says that the disk is full.
 std::vector<InjectionRule> pass(Injector& injector, const char* operation, const std::string& url) {
   auto rules = injector.pass(FaultSite::kStore, operation, kUnknownRank);
   for (const auto& rule : rules)
@@ -91,7 +92,7 @@ class InjectedStore : public Store {
     pass(*injector_, operation, url_);
     return *inner_;
   }
-  // In the middle of what was read: the ends may be padding.
+  // Flips a bit in the middle of the bytes read, because the ends may be padding.
   static void flip(const std::vector<ReadRange>& ranges) {
     std::size_t total = 0;
     for (const auto& range : ranges) total += range.destination.size();

@@ -1,4 +1,4 @@
-// A store whose operations meet the faults that an injector has for them.
+// A store that injects faults into the operations of another store.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,16 @@
 
 namespace cairn {
 
-// Both non-null. The operations of `store` and of its writers are places of kind kStore, by the names of their methods.
+// Wraps `store` so that `injector` can inject faults; both must not be null. Operations of the
+// store and its writers are fault sites of kind kStore, named after their methods (`is_taken`
+// counts as "exists").
 //   throw         the operation fails with InjectedFault and does nothing
 //   disk-full     the operation fails with kNoSpace and does nothing
-//   short-write   the first half of the bytes is written, then the operation fails with kUnavailable
-//   read-flip     one bit of what was read is wrong, and nothing says so
+//   short-write   the first half of the bytes is written, then the call fails with kUnavailable
+//   read-flip     one bit of the bytes read is flipped, silently
 std::shared_ptr<Store> inject_faults(std::shared_ptr<Store> store, std::shared_ptr<Injector> injector);
 
+// Returns the names of the operations that rules can refer to.
 const std::vector<std::string>& injectable_store_operations();
 
 }  // namespace cairn

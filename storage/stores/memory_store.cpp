@@ -14,13 +14,13 @@
 namespace cairn {
 namespace {
 
-// Guards which memories exist; never destroyed, like what it guards.
+// Guards the map of memories. Never destroyed, like that map.
 std::mutex& memories_mutex() {
   static std::mutex* mutex = new std::mutex;
   return *mutex;
 }
 
-// Resizes, and says kNoSpace where memory ends.
+// Resizes `content`. Throws kNoSpace if memory runs out.
 void resize_or_fail(std::string& content, std::uint64_t length, const std::string& object) {
   try {
     if (length > std::numeric_limits<std::size_t>::max()) throw std::length_error(object);
@@ -30,7 +30,7 @@ void resize_or_fail(std::string& content, std::uint64_t length, const std::strin
   }
 }
 
-// Visits the entries whose key begins with `prefix`, in order.
+// Visits the entries whose keys begin with `prefix`, in order.
 template <class Map, class Visit>
 void visit_prefix(const Map& map, const std::string& prefix, Visit visit) {
   for (auto entry = map.lower_bound(prefix); entry != map.end(); ++entry) {
@@ -41,17 +41,18 @@ void visit_prefix(const Map& map, const std::string& prefix, Visit visit) {
 
 }  // namespace
 
-// Everything under one name. Objects are replaced, never changed, so readers copy from them without the lock.
+// Everything stored under one name. Contents are replaced, never modified, so readers copy from
+// them without the lock.
 struct MemoryStore::Memory {
   struct Object {
     std::shared_ptr<const std::string> content;  // null while it is being written
-    std::uint64_t generation = 0;                // which creation this is
+    std::uint64_t generation = 0;                // counts creations, to tell an object from its replacement
   };
   enum class Attempt : std::uint8_t { kOpen, kFenced };
 
   std::mutex mutex;
   std::map<std::string, Object> objects;    // by full name
-  std::map<std::string, Attempt> attempts;  // by place + save id: they belong to one checkpoint
+  std::map<std::string, Attempt> attempts;  // by place + save id, because an attempt belongs to one checkpoint
   std::uint64_t last_generation = 0;
 };
 
@@ -83,7 +84,7 @@ class MemoryStore::Writer : public ObjectWriter {
     std::unique_lock lock(mutex_);
     require_writing();
     if (end > content_->size()) {
-      // Twice as much as there is, so that appending costs no more than writing.
+      // Doubles the capacity, so that appending takes amortised constant time per byte.
       if (end > content_->capacity() && content_->capacity() < std::numeric_limits<std::size_t>::max() / 4) reserve(end);
       resize_or_fail(*content_, end, url_);
     }
@@ -135,7 +136,7 @@ class MemoryStore::Writer : public ObjectWriter {
   const std::string name_;
   const std::string url_;
   std::uint64_t generation_ = 0;
-  std::shared_mutex mutex_;  // shared while copying into what is there, exclusive to change its size or end it
+  std::shared_mutex mutex_;  // shared while copying into existing bytes; exclusive to resize or finish
   bool finished_ = false;
   std::shared_ptr<std::string> content_;
 };
@@ -265,7 +266,8 @@ std::vector<std::string> MemoryStore::attempts_that_are(bool open) {
   std::lock_guard lock(memory_->mutex);
   visit_prefix(memory_->attempts, place_, [&](const auto& entry) {
     const std::string id = entry.first.substr(place_.size());
-    // Places below this one have attempts of their own; save ids hold no '/'.
+    // Places below this one have attempts of their own, with a '/' in the rest of the key. Save ids
+    // contain no '/'.
     if (id.find('/') == std::string::npos && (entry.second == Memory::Attempt::kOpen) == open) ids.push_back(id);
   });
   return ids;
@@ -293,7 +295,7 @@ std::shared_ptr<Store> open_memory_store(const std::string& url) {
 }
 
 void forget_memory(const std::string& name) {
-  std::shared_ptr<MemoryStore::Memory> memory;  // freed after the lock is, since it may be large
+  std::shared_ptr<MemoryStore::Memory> memory;  // declared before the lock: freed after unlocking, since it may be large
   std::lock_guard lock(memories_mutex());
   const auto found = MemoryStore::memories().find(name);
   if (found == MemoryStore::memories().end()) return;

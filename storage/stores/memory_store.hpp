@@ -1,8 +1,10 @@
-// Memory as a store, "mem://<name>/<path>": for tests, for examples, for a process that saves for itself alone.
+// A store in memory, "mem://<name>/<path>", for tests, for examples and for a process that saves
+// only for itself.
 //
-// All stores of one <name> in this process share one memory; it lives until `forget_memory` or the end of the process. <path> is a
-// place in it, so that parent_url and child_url work as with directories. Nothing survives the process; otherwise the guarantees
-// are those of every store. An object that is being written holds its name but cannot be read before it is synced or closed.
+// All stores with one <name> in this process share one memory, which lives until `forget_memory` or
+// the end of the process. <path> is a place in that memory, so parent_url and child_url work as for
+// directories. Nothing survives the process; all other guarantees of a store hold. An object that
+// is being written occupies its name but cannot be read before it is synced or closed.
 #pragma once
 
 #include <map>
@@ -16,7 +18,7 @@ namespace cairn {
 
 class MemoryStore : public Store {
  public:
-  // `name` and `path` as in the URL; `path` may be empty.
+  // `name` and `path` are as in the URL; `path` may be empty.
   MemoryStore(const std::string& name, const std::string& path);
   ~MemoryStore() override;
 
@@ -52,10 +54,10 @@ class MemoryStore : public Store {
   std::shared_ptr<Memory> memory_;
 };
 
-// The factory of "mem:" URLs.
+// Creates the store for a "mem:" URL.
 std::shared_ptr<Store> open_memory_store(const std::string& url);
 
-// Lets go of the memory called `name`: stores opened later begin empty, those that are open keep what they have.
+// Drops the memory called `name`. Stores opened later begin empty; open stores keep their content.
 void forget_memory(const std::string& name);
 
 }  // namespace cairn

@@ -8,7 +8,8 @@
 namespace cairn {
 namespace {
 
-// Runs one operation and tells of it. `url_of` gives its place, when it has to be told.
+// Runs one operation and reports it to the observer if it was slow or failed. Calls `url_of` only
+// for a report.
 template <class Act, class UrlOf>
 std::invoke_result_t<const Act&> observe(StoreObserver& observer, const char* name, std::uint64_t bytes, const UrlOf& url_of,
                                          const Act& act) {

@@ -1,4 +1,4 @@
-// Which scheme is opened by which factory.
+// Maps URL schemes to the factories that open them.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -19,7 +19,7 @@ struct Registry {
   std::map<std::string, StoreFactory> factories{{"file", open_file_store}, {"mem", open_memory_store}};
 };
 
-// Never destroyed: stores may be opened while the process ends.
+// Never destroyed: stores may be opened while the process exits.
 Registry& registry() {
   static Registry* instance = new Registry;
   return *instance;
@@ -62,7 +62,7 @@ std::shared_ptr<Store> open_store(const std::string& url) {
     }
     factory = found->second;
   }
-  // Outside the lock: a factory is the user's code and may itself open stores.
+  // Called without the lock: a factory is user code and may itself open stores.
   std::shared_ptr<Store> store = factory(url);
   if (!store) throw Error(ErrorCode::kPrecondition, "cannot open store \"" + url + "\": the factory of its scheme returned none");
   if (auto injector = active_injector()) return inject_faults(std::move(store), std::move(injector));

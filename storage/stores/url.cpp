@@ -13,11 +13,11 @@ std::string without_trailing_slashes(std::string path) {
   return path;
 }
 
-// The place that holds `path`, by its text alone.
+// Returns the parent of `path`, judging by its text alone.
 std::string parent_path(std::string path) {
   const bool absolute = !path.empty() && path.front() == '/';
   path = without_trailing_slashes(path);
-  // "a/." is "a"; what ".." means only the disk knows, so one more is appended.
+  // "a/." is "a". The target of ".." is known only on disk, so another ".." is appended.
   while (path.size() >= 2 && path.compare(path.size() - 2, 2, "/.") == 0)
     path = without_trailing_slashes(path.substr(0, path.size() - 2));
   if (path.empty()) return absolute ? "/" : "";
@@ -78,7 +78,7 @@ StoreUrl split_url(const std::string& url) {
 std::string parent_url(const std::string& url) {
   const StoreUrl parts = split_url(url);
   std::string parent = parent_path(parts.path);
-  // An authority is a root of its own; a bare "/" after it would name the same place in two ways.
+  // An authority is its own root. Adding a bare "/" would give one place two names.
   if (!parts.authority.empty() && parent == "/") parent.clear();
   return parts.prefix + parent;
 }

@@ -1,4 +1,5 @@
-// How the texts that name stores are taken apart: the rule stands in storage/store.hpp. Pure text; nothing is looked up on disk.
+// Parses the texts that name stores, by the rules in storage/store.hpp. Works on text only and
+// never accesses the disk.
 #pragma once
 
 #include <string>
@@ -9,18 +10,20 @@ struct StoreUrl {
   std::string scheme;        // lower case; "" for a plain path
   std::string prefix;        // as written, up to the path: "mem://name", "file://", "file:", ""
   std::string authority;     // between "//" and the path, "" where there is none
-  std::string path;          // the rest
+  std::string path;          // between "//" and the path; "" if absent
   bool has_slashes = false;  // "//" follows the colon
 };
 
-// kInvalidArgument for an empty text, a NUL byte, or a drive letter.
+// Splits `url` into its parts. Throws kInvalidArgument for an empty text, a NUL byte or a drive
+// letter.
 StoreUrl split_url(const std::string& url);
 
-// Whether `text` can be a scheme: a letter, then one or more letters, digits, '+', '-', '.'.
+// Returns whether `text` can be a scheme: a letter, then one or more letters, digits, '+', '-',
+// '.'.
 bool is_scheme_name(const std::string& text);
 std::string lower_case(std::string text);
 
-// Whether the registry knows the scheme, in lower case.
+// Returns whether a factory is registered for `scheme`, given in lower case.
 bool is_store_registered(const std::string& scheme);
 
 }  // namespace cairn
