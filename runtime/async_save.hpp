@@ -106,7 +106,8 @@ struct SaveOptions;
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping it does not end
 // the save. The next `save` or `async_save` of that checkpointer on this rank throws a failure that
 // nobody has read through `result` or `on_done`; if there is no such call, the failure is logged. A
-// process that exits, also by std::exit, waits for its saves as ~Checkpointer does.
+// save that callers cancelled is not such a failure. A process that exits, also by std::exit, waits
+// for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated.
 class AsyncSaveResponse {
