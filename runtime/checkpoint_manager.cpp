@@ -76,7 +76,8 @@ void check_options(const LoadOptions& options) {
         "storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
 }
 
-// Whether what was loaded is damaged, as all ranks have been told alike. What a Stateful object throws is known on its own rank alone.
+// Returns whether the loaded checkpoint is damaged. Considers only failures that all ranks know: an
+// exception of a Stateful object is known only on its own rank.
 bool tells_of_damage(const FailureMap& failures) {
   return !failures.empty() && std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
     const Failure& failure = entry.second;
@@ -134,7 +135,7 @@ struct CheckpointManager::Implementation {
   }
 
   ~Implementation() {
-    checkpointer.reset();  // waits for what is in flight
+    checkpointer.reset();  // waits for saves in flight
     if (::getpid() != process) {
       cleanup.release();  // in a forked child: the thread belongs to the parent
     } else if (news || !in_flight.empty()) {
@@ -152,7 +153,7 @@ struct CheckpointManager::Implementation {
     return lock;
   }
 
-  // Where a save goes, and how.
+  // The location and options of a save.
   struct Place {
     std::string name;
     std::string id;
@@ -191,15 +192,16 @@ struct CheckpointManager::Implementation {
   std::mutex running;
   std::optional<Checkpointer> checkpointer;
   Agreement agreement;
-  std::optional<std::int64_t> safe_step;  // saved or restored last, and not in the background
+  std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last
 
   // On rank 0.
   std::set<ObjectName> names_taken;  // by saves that may be in flight
   std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
-  bool news = false;                  // an asynchronous save has ended since the last clean-up began
-  bool started_cleanup = false;       // since this manager was made
-  bool failed = false;                // a synchronous save has failed since then
-  std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
+  bool news = false;             // an asynchronous save has ended since the last clean-up began
+  bool started_cleanup = false;  // since this manager was made
+  bool failed = false;           // a synchronous save has failed since then
+  // Save ids of checkpoints that a load found damaged, although their records and files look sound.
+  std::set<std::string> damaged_ids;
   std::unique_ptr<RunCleanup> cleanup;
   MonotonicTime last_save;
   MonotonicTime last_ask;
@@ -212,9 +214,9 @@ struct CheckpointManager::Implementation {
     int signal = 0;
     MonotonicTime since;
   };
-  std::optional<Pending> pending;    // came to this rank; the others do not know yet
-  int signal = 0;                    // all know
-  std::optional<MonotonicTime> due;  // of the save upon it
+  std::optional<Pending> pending;    // arrived at this rank; the other ranks do not know yet
+  int signal = 0;                    // known to all ranks
+  std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
 };
 
 // --- saving -----------------------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
   place.options.planning = options.planning;
   place.options.writer = options.writer;
-  place.options.writer.overwrite = false;  // should another manager have taken the name just now, one of the two is told
+  place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
   place.options.writer.run_url = run.url();
   if (cleanup) place.options.writer.before_attempt = [this, in_grace = due.has_value()] {
     if (in_grace) cleanup->cut_short();
@@ -254,12 +256,13 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   return place;
 }
 
-// Rank 0 coordinates: the other ranks write nothing before it has set up its writer, and so has waited for this clean-up.
+// Rank 0 coordinates. The other ranks write nothing before it has set up its writer, which waits
+// for this clean-up.
 void CheckpointManager::Implementation::make_room() {
   if (cleanup && (news || failed || !started_cleanup || cleanup->has_failed())) start_cleanup();
 }
 
-// A save in the foreground, on this rank.
+// Called on this rank when a synchronous save has ended.
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
   failed = failed || failure;
@@ -270,12 +273,13 @@ void CheckpointManager::Implementation::ended(const Place& place, const std::str
   due.reset();
 }
 
-// Returns a failure that nobody has read: it is thrown when this call has done its own work.
+// Returns a failure that nobody has read. The caller throws it after doing its own work.
 std::exception_ptr CheckpointManager::Implementation::wait_for_earlier() {
   std::exception_ptr unread;
   try {
     if (due && !checkpointer->wait_for_saves(time_left())) {
-      // The save that the signal is for has no time left: its failure is to be told, and not only when these have ended by themselves.
+      // The save for the signal has no time left. Cancel the earlier saves, so that its failure is
+      // reported now and not when they end by themselves.
       for (const auto& flight : in_flight)
         flight.second.cancel("the grace period after signal " + std::to_string(signal) + " is over");
     }
@@ -322,13 +326,14 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   const auto lock = self.only_call();
   std::exception_ptr unread;
   if (async_options.while_in_flight == WhileInFlight::kWait)
-    unread = self.wait_for_earlier();  // as the checkpointer would, but before what they let go of is removed
+    unread = self.wait_for_earlier();  // here, so that the clean-up starts after them
   else
     self.look_after_flights();
   self.make_room();
   const auto place = self.agree_on_place("asynchronous save", step, annotations);
   self.due.reset();
-  // If this throws, it may be for an earlier one: this one may be in flight all the same, and keeps its name.
+  // An exception here may be the failure of an earlier save. The new save may then be in flight, so
+  // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
@@ -388,7 +393,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
     MonotonicTime now{};  // set on rank 0 only
     const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
-      // Of several signals the first counts: its grace ends first.
+      // The earliest of several signals counts, because its grace period ends first.
       std::vector<std::string> earliest{"0", "0"};
       for (const std::string& packed : brought) {
         const auto texts = unpack_texts(packed);
@@ -421,7 +426,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
 
 int CheckpointManager::signal() const { return implementation_->signal; }
 
-// --- what stays -------------------------------------------------------------------------------------------------------------
+// --- retention ---
 
 void CheckpointManager::Implementation::start_cleanup() {
   if (!cleanup) return;
@@ -438,12 +443,12 @@ void CheckpointManager::pin(const std::string& name) const { implementation_->ru
 void CheckpointManager::unpin(const std::string& name) const { implementation_->run.unpin(name); }
 bool CheckpointManager::is_pinned(const std::string& name) const { return implementation_->run.is_pinned(name); }
 
-// --- looking, and going on ----------------------------------------------------------------------------------------------------
+// --- reading the run, and resuming ---
 
 std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunDirectory::Listing& listing) const {
   std::vector<PassedOver> found;
   for (const ObjectName& name : listing.others) {
-    if (!is_checkpoint_name(name)) continue;  // anybody's
+    if (!is_checkpoint_name(name)) continue;  // not made by the manager
     if (const std::string why = run.why_unreadable(name); !why.empty()) found.push_back({name, why});
   }
   return found;
@@ -458,7 +463,8 @@ void CheckpointManager::Implementation::check_is_run() const {
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
 
-// The checkpoint to restore and those passed over for it, packed; nothing if there is none at all.
+// Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
+// checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
   check_is_run();
   const RunDirectory::Listing listing = run.list();
@@ -549,7 +555,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
   return std::nullopt;
 }
 
-// --- its life ---------------------------------------------------------------------------------------------------------------
+// --- construction ---
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);

@@ -197,7 +197,8 @@ class CheckpointManager {
   std::vector<CheckpointInfo> checkpoints() const;
   std::optional<CheckpointInfo> latest() const;
   // Returns the latest checkpoint whose every byte is as written. Reads all bytes of each
-  // candidate.
+  // candidate. Returns nothing if the run has no checkpoint; throws kCorrupt if it has some but
+  // none is intact.
   std::optional<ValidCheckpoint> latest_valid() const;
 
   // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins

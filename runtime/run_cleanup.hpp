@@ -18,7 +18,8 @@
 
 namespace cairn {
 
-// Thread-safe. One clean-up runs at a time. Of those requested meanwhile, only the last one runs.
+// Thread-safe. One clean-up runs at a time. If several are requested meanwhile, only the last
+// request runs next.
 class RunCleanup {
  public:
   RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank) : run_(run), policy_(std::move(policy)), rank_(rank) {}
