@@ -37,16 +37,17 @@ enum class WhileInFlight : std::uint8_t {
   kReplace,
 };
 
-// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when `async_save` is called, after it
-// has waited for earlier saves. A queued save whose deadline passes is cancelled when it reaches the head of the queue.
-// User-defined planners, writers and stagers are used until the save has ended, by one save at a time.
+// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when
+// `async_save` is called, after it has waited for earlier saves. A queued save whose deadline
+// passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
+// stagers are used until the save has ended, by one save at a time.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
   // Replaces Cairn's own stager. Only `block_on_staging` of `staging` then has an effect.
   std::shared_ptr<AsyncStager> stager;
-  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication keep their priority, because
-  // all ranks wait for them.
+  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
+  // keep their priority, because all ranks wait for them.
   bool low_priority = false;
   // Called once when the save has ended, on one of Cairn's threads, without locks held. The
   // argument is what `result` would throw, or null if the save succeeded. A failure passed here

@@ -1,8 +1,8 @@
 // The asynchronous saves of one checkpointer on one rank: those in flight, their order, and
 // failures that nobody has read. Internal.
 //
-//   async_save ── AsyncSave::begin: hooks up to the Stateful ones, and staging, on the caller's thread
-//                      └── its own thread: staged ── its turn: all earlier saves have ended ── all other hooks ── ended
+//   async_save ── AsyncSave::begin, on the caller's thread: hooks up to the Stateful ones; staging
+//       └── its own thread: staged ── its turn: earlier saves have ended ── other hooks ── ended
 //
 // A streamed state is staged only when the writer has released its tensors. The caller's thread
 // then waits for that.

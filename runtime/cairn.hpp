@@ -2,11 +2,11 @@
 //
 //   cairn::World world = cairn::World::from_environment();        // torchrun, cairn-launch
 //   cairn::Checkpointer checkpointer(world);
-//   // `model` is a std::shared_ptr; for a module holder such as torch::nn::Linear, use model.ptr().
+//   // `model` is a std::shared_ptr; for a holder such as torch::nn::Linear, use model.ptr().
 //   cairn::StateDict state{{"model", cairn::stateful(model)}, {"step", step}};
 //   checkpointer.save(state, "run/step_100");
 //   auto saving = checkpointer.async_save(state, "run/step_200");  // saves in the background
-//   saving.result();                                              // waits; throws if the save failed
+//   saving.result();  // waits; throws if the save failed
 //   checkpointer.load(state, "run/step_100");                     // any world size, any layout
 //
 // To manage all checkpoints of a run, use a cairn::CheckpointManager: see checkpoint_manager.hpp.

@@ -2,7 +2,9 @@
 // own. The class in runtime/metrics.hpp is such a listener.
 //
 //   struct Alarm : cairn::CallListener {
-//     void on_failure(const cairn::CallFailed& failed) override { page_somebody(failed.checkpoint_id, failed.text); }
+//     void on_failure(const cairn::CallFailed& failed) override {
+//       page_somebody(failed.checkpoint_id, failed.text);
+//     }
 //   };
 //   cairn::WorldOptions options;
 //   options.listeners = {std::make_shared<Alarm>()};

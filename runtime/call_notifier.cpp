@@ -24,8 +24,8 @@ constexpr std::string_view kRankState = "rank: ";
 
 bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
-// Listeners need few of the events, and none that occur once per message. Agreements are not reported: without their kCall, the
-// Teller drops their other events.
+// Listeners need few of the events, and none that occur once per message. Agreements are not
+// reported: without their kCall, the Teller drops their other events.
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:

@@ -1,5 +1,5 @@
-// Tells the listeners of one rank about its saves and loads, from the events that every observer gets (base/observer.hpp).
-// Agreements are internal to Cairn and are not reported. Internal.
+// Tells the listeners of one rank about its saves and loads, from the events that every observer
+// gets (base/observer.hpp). Agreements are internal to Cairn and are not reported. Internal.
 #pragma once
 
 #include <chrono>

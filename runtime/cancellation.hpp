@@ -1,9 +1,10 @@
 // Ends a save or load early.
 //
-//   cairn::Cancellation cancellation;                       // any thread of this rank may keep a copy
+//   cairn::Cancellation cancellation;  // any thread of this rank may keep a copy
 //   cairn::SaveOptions options;
 //   options.cancellation = cancellation;
-//   checkpointer.save(state, "run/step_100", options);      // meanwhile, elsewhere: cancellation.cancel("preempted");
+//   checkpointer.save(state, "run/step_100", options);
+//   // Meanwhile, on another thread: cancellation.cancel("preempted");
 //
 // A cancelled call ends on all ranks, with the same failure map: it lists the rank whose caller
 // cancelled as `cancelled`, with the reason and the phase that the rank was in. Every rank throws

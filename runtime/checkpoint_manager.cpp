@@ -37,13 +37,14 @@ void check_options(const CheckpointManagerOptions& options) {
   user_metadata_of(options.user_metadata, {});
 }
 
-// Returns whether the options say when to save. A manager without such options may be there only to read.
+// Returns whether the options say when to save. A manager without such options may be there only to
+// read.
 bool saves_by_itself(const CheckpointManagerOptions& options) {
   return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
 }
 
-// Returns why this process cannot create files in the directory `url`, or in its nearest existing parent; "" if it can, or if the
-// store is not a directory.
+// Returns why this process cannot create files in the directory `url`, or in its nearest existing
+// parent; "" if it can, or if the store is not a directory.
 std::string why_not_writable(const std::string& url) {
   if (url.empty() || url.front() != '/') return "";
   std::string path = url;
@@ -58,8 +59,8 @@ void check_run(const std::string& url) {
                                                  ": records and messages hold its name, which is not UTF-8; use another");
 }
 
-// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest is for shutting down. Without
-// cairn-launch, returns the maximum.
+// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
+// is for shutting down. Without cairn-launch, returns the maximum.
 milliseconds grace_of_launcher() {
   const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
   char* end = nullptr;
@@ -160,9 +161,10 @@ struct CheckpointManager::Implementation {
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
-  // Starts a clean-up before a save that may lack space: the manager's first save, one after a failed save, or one after
-  // asynchronous saves have ended. The save waits for it in `before_attempt`, which an asynchronous save calls off the trainer's
-  // thread. A save in the grace period of a signal cuts it short.
+  // Starts a clean-up before a save that may lack space: the manager's first save, one after a
+  // failed save, or one after asynchronous saves have ended. The save waits for it in
+  // `before_attempt`, which an asynchronous save calls off the trainer's thread. A save in the
+  // grace period of a signal cuts it short.
   void make_room();
   void ended(const Place& place, const std::string* failure);
 
@@ -175,8 +177,8 @@ struct CheckpointManager::Implementation {
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
   void start_cleanup();
 
-  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on all ranks: each has made the
-  // same calls and received the same answers.
+  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
+  // all ranks: each has made the same calls and received the same answers.
   bool is_time_to_ask(std::int64_t step);
   // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
@@ -219,7 +221,7 @@ struct CheckpointManager::Implementation {
   std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
 };
 
-// --- saving -----------------------------------------------------------------------------------------------------------------
+// --- saving ---
 
 CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
                                                                                            std::int64_t step,
@@ -365,8 +367,9 @@ bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
   return calls_since_ask >= ask_distance;
 }
 
-// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so the distance at most doubles, and
-// stays short where a signal's grace period may run out meanwhile.
+// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so
+// the distance at most doubles, and stays short where a signal's grace period may run out
+// meanwhile.
 std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
   const std::int64_t calls_max = signals ? 8 : 64;
   Duration until = options.ask_every;

@@ -36,8 +36,8 @@
 // The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
 // record, and its name is one that the manager gives. It removes the record before the data, so
 // that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
-//   - the latest sound checkpoint, as far as its record, the lengths of its files and this manager's
-//     `restore_latest` can tell;
+//   - the latest sound checkpoint, as far as its record, the lengths of its files and this
+//     manager's `restore_latest` can tell;
 //   - a pinned checkpoint, or one with a save in progress;
 //   - a checkpoint whose record cannot be read;
 //   - a symbolic link;
@@ -93,17 +93,20 @@ struct CheckpointManagerOptions {
   // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
-  // The time from a signal's arrival until the save must be done. After that the save fails on all ranks with kDeadline, and
-  // asynchronous saves that it has to wait for are cancelled. The sender of the signal should wait a little longer before it ends
-  // the job. cairn-launch says how long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  // The time from a signal's arrival until the save must be done. After that the save fails on all
+  // ranks with kDeadline, and asynchronous saves that it has to wait for are cancelled. The sender
+  // of the signal should wait a little longer before it ends the job. cairn-launch says how long it
+  // waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
-  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set. Other calls of it send nothing.
-  // Rank 0 measures the time per call and chooses the next call in which the ranks communicate: about `ask_every` later, no later
-  // than the end of `save_every`, at most twice as many calls later as the last time, and at most 64 calls later, or 8 if
-  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part of the grace period; if calls
-  // suddenly become slower, within 8 calls. 0: in every call.
+  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
+  // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
+  // which the ranks communicate: about `ask_every` later, no later than the end of `save_every`, at
+  // most twice as many calls later as the last time, and at most 64 calls later, or 8 if
+  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part
+  // of the grace period; if calls suddenly become slower, within 8 calls. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
-  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of it.
+  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of
+  // it.
   std::int64_t ask_every_steps = 0;
 
   std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
@@ -144,7 +147,8 @@ class CheckpointManager {
   // there. Throws kInvalidArgument if `run` is not UTF-8 or an option is invalid, kAlreadyExists if
   // a checkpointer of this world has the same name. Starts to catch signals: see `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching signals.
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching
+  // signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;

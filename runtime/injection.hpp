@@ -14,21 +14,24 @@
 //
 //   action    kill             kills the process, by SIGKILL
 //             freeze           stops the process, by SIGSTOP; SIGCONT resumes it
-//             throw            makes the hook or store operation throw; at a message, kills the actor that handles it
+//             throw            makes the hook or store operation throw; at a message, kills the
+//                              actor that handles it
 //             delay=TIME       delays this place by TIME: 200ms, 5s, 1min
-//             drop-link        closes the connections to all other ranks; drop-link=RANK: those to one rank
+//             drop-link        closes the connections to all other ranks; drop-link=RANK: to one
 //             disk-full        makes the store operation fail with kNoSpace
 //             short-write      writes half of the bytes, then fails with kUnavailable
 //             read-flip        flips one bit of the data read
 //
 //   place     send:MESSAGE     before this message is sent, to another rank or to this one
 //             receive:MESSAGE  before this message is handled
-//             hook:HOOK        before this hook of a planner, writer, reader or Stateful object ("begin") runs
+//             hook:HOOK        before this hook of a planner, writer, reader or Stateful object
+//                              ("begin") runs
 //             phase:PHASE      before the first hook of this phase of a save or load
-//             store:OPERATION  before this operation of a store or its writers, named like their methods
+//             store:OPERATION  before this operation of a store or its writers, by its method name
 //
 //   filter    rank=N           on this rank only (default: on every rank)
-//             nth=N            the Nth time that the rank reaches the place (default: 1); nth=all: every time
+//             nth=N            the Nth time that the rank reaches the place (default: 1);
+//                              nth=all: every time
 //
 // docs/protocol.md lists messages, hooks and phases; storage/store.hpp lists the operations. The
 // error for an unknown name also lists all valid ones. `rank` is the RANK that the launcher set,

@@ -2,8 +2,8 @@
 // exporter's textfile collector, and over HTTP.
 //
 // Without code, for a whole process and all its worlds:
-//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<RANK>.prom atomically whenever a save or load
-//                             begins or ends
+//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<RANK>.prom atomically whenever a save or
+//                             load begins or ends
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + LOCAL_RANK>/metrics
 // With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
@@ -11,13 +11,20 @@
 //
 // The metrics of saves, each with the label `rank`; loads have the same ones with `load` for
 // `save`:
-//   cairn_save_seconds{outcome="success|failed|cancelled"}   histogram: from the call until its end, asynchronous saves included
-//   cairn_save_phase_seconds{phase="join|local_plan|…"}      histogram: the time that this rank spent in each phase
-//   cairn_save_bytes_total                                   tensor bytes that this rank wrote in successful saves
-//   cairn_save_failures_total{kind="lost|…",phase="…"}       failed saves, by the first entry of their failure map
-//   cairn_saves_in_progress                                  current number
-//   cairn_save_last_success_timestamp_seconds                seconds since 1970; absent until a save succeeds; alert on its age
-//   cairn_build_info{version="…"}                            1
+//   cairn_save_seconds{outcome="success|failed|cancelled"}
+//       histogram: from the call until its end, asynchronous saves included
+//   cairn_save_phase_seconds{phase="join|local_plan|…"}
+//       histogram: the time that this rank spent in each phase
+//   cairn_save_bytes_total
+//       tensor bytes that this rank wrote in successful saves
+//   cairn_save_failures_total{kind="lost|…",phase="…"}
+//       failed saves, by the first entry of their failure map
+//   cairn_saves_in_progress
+//       current number
+//   cairn_save_last_success_timestamp_seconds
+//       seconds since 1970; absent until a save succeeds; alert on its age
+//   cairn_build_info{version="…"}
+//       1
 // The names, labels and meanings are stable. Later versions may add metrics.
 #pragma once
 

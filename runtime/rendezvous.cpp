@@ -34,10 +34,12 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The longest pause between two requests to the store. Larger worlds pause longer, so that the store can answer all ranks.
+// The longest pause between two requests to the store. Larger worlds pause longer, so that the
+// store can answer all ranks.
 constexpr std::chrono::milliseconds kPollMax{50};
 std::chrono::milliseconds poll_max(int world_size) { return std::max(kPollMax, std::chrono::milliseconds(world_size / 20)); }
-// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds they name rank 0 only.
+// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds
+// they name rank 0 only.
 constexpr int kNamedByAllMax = 64;
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
@@ -240,7 +242,8 @@ class Meeting {
     Card card{world_size_, machine_name(), address, ""};
     card.signature = sign(card_key(rank_), content(card));
     if (rank_ == 0) set("leader", "here");
-    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not poll for absent ones.
+    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not
+    // poll for absent ones.
     set(arrival_key(store_.add(prefix_ + "arrivals", 1)), std::to_string(rank_) + " " + encode(card));
   }
 

@@ -27,14 +27,16 @@ struct Place {
   int restarts = 0;          // restarts of the job so far; the agent's store outlives them
 };
 
-// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's TORCHELASTIC_USE_AGENT_STORE and
-// TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is missing or malformed.
+// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's
+// TORCHELASTIC_USE_AGENT_STORE and TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the
+// one that is missing or malformed.
 Place place_in_environment();
 
-// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer already does. In an agent's store,
-// each restart of the job sees only its own keys. Throws kDeadline if nobody offers the store in time, or if the process that
-// listens there does not answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0
-// if the agent does.
+// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
+// already does. In an agent's store, each restart of the job sees only its own keys. Throws
+// kDeadline if nobody offers the store in time, or if the process that listens there does not
+// answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store,
+// rank 0 if the agent does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
@@ -43,11 +45,13 @@ struct Assembly {
   std::vector<std::string> addresses;  // by rank
 };
 
-// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects the addresses, and tells
-// all ranks the same result. If rank 0 fails, the others throw the same error; rank 0 stays a little longer for that, as it may
-// host the store. While it waits, rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
-// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not answer; kMismatch; kUnavailable;
-// kPermission, naming the ranks whose secret is not that of rank 0.
+// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation,
+// collects the addresses, and tells all ranks the same result. If rank 0 fails, the others throw
+// the same error; rank 0 stays a little longer for that, as it may host the store. While it waits,
+// rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
+// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not
+// answer; kMismatch; kUnavailable; kPermission, naming the ranks whose secret is not that of rank
+// 0.
 //
 // If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
 // write to the store can then keep a world from assembling, but cannot join it or send ranks

@@ -1,5 +1,6 @@
-// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead saves. Runs on a thread of its own:
-// a store may take long to remove files, and neither the trainer nor the other ranks should wait for that. Internal.
+// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead
+// saves. Runs on a thread of its own: a store may take long to remove files, and neither the
+// trainer nor the other ranks should wait for that. Internal.
 #pragma once
 
 #include <atomic>
@@ -28,12 +29,13 @@ class RunCleanup {
   RunCleanup(const RunCleanup&) = delete;
   RunCleanup& operator=(const RunCleanup&) = delete;
 
-  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a place later must `wait` before
-  // it writes. `damaged`: save ids of checkpoints that a load found damaged. If no thread can be started, cleans up before it
-  // returns.
+  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
+  // place later must `wait` before it writes. `damaged`: save ids of checkpoints that a load found
+  // damaged. If no thread can be started, cleans up before it returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
-  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it would remove. Returns at once. For a
-  // save that has no time to wait for room; the next `start` cleans up what is left.
+  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it
+  // would remove. Returns at once. For a save that has no time to wait for room; the next `start`
+  // cleans up what is left.
   void cut_short();
   // Waits until no clean-up runs or is pending, for at most `deadline`.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);

@@ -93,9 +93,10 @@ struct WorldOptions {
   // its handler stays, and a warning is logged.
   int trace_signal = 0;
   std::string trace_signal_directory;
-  // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and the last events of at most eight
-  // ranks. Empty: saves by Cairn's own writer leave it in the directory that holds the checkpoint. The directory must exist. The
-  // newest 16 reports stay; older ones are removed. Calls that were only cancelled leave no report.
+  // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and
+  // the last events of at most eight ranks. Empty: saves by Cairn's own writer leave it in the
+  // directory that holds the checkpoint. The directory must exist. The newest 16 reports stay;
+  // older ones are removed. Calls that were only cancelled leave no report.
   std::string failure_directory;
   bool failure_reports = true;
 };

@@ -3,7 +3,8 @@
 //
 //  1  Open the log, which contains the save id. Keep the files of ranks that it lists.
 //  2  For each other rank, the last one first: write its files and add the rank to the log.
-//  3  Open the attempt. From here on, another save to this place fences this one instead of removing its files.
+//  3  Open the attempt. From here on, another save to this place fences this one, and does not
+//     remove its files.
 //  4  Check that all files are still there, at full length.
 //  5  Publish the record. Only now there is a checkpoint. Then remove the log.
 //

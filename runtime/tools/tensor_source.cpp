@@ -102,7 +102,8 @@ class CheckpointSource final : public TensorSource {
     return options;
   }
 
-  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data that the checkpoint lacks.
+  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data
+  // that the checkpoint lacks.
   void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
     const auto known = first_faults_.find(fqn);
     if (known != first_faults_.end() && !known->second) return;
