@@ -25,8 +25,8 @@
 
 namespace cairn {
 
-// What `async_save` does while an earlier save of its checkpointer is in flight. Must be the same
-// on all ranks.
+// Tells `async_save` how to treat an earlier save of its checkpointer that is in flight. Must be
+// the same on all ranks.
 enum class WhileInFlight : std::uint8_t {
   kWait = 1,  // waits for the earlier save
   // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
@@ -58,10 +58,10 @@ struct AsyncSaveOptions {
 struct SaveProgress {
   enum class Step : std::uint8_t {
     kStaging = 1,  // the state is being copied
-    kQueued,       // waits for an earlier save
+    kQueued,       // waiting for an earlier save
     kPlanning,
     kWriting,
-    kPublishing,  // this rank has written everything
+    kPublishing,  // this rank has written everything, and waits for publication
     kDone,
   };
   Step step = Step::kStaging;
@@ -88,8 +88,8 @@ struct SaveProgress {
     std::uint64_t bytes_done = 0;
     double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
     std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's pace
-    // Of the ranks that have not ended the phase, the one that has done the smallest fraction of
-    // its part. -1: none. While the coordinator plans or publishes, the coordinator.
+    // The rank that has done the smallest fraction of its part, among those that have not ended the
+    // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
     int slowest_rank = -1;
     std::uint64_t slowest_bytes = 0;
     std::uint64_t slowest_bytes_done = 0;

@@ -89,7 +89,7 @@ struct CheckpointManagerOptions {
 
   // When `should_save` returns true. 0: not for this reason.
   std::int64_t save_every_steps = 0;
-  std::chrono::milliseconds save_every{0};  // since the last save began, or the manager was made, by rank 0's clock
+  std::chrono::milliseconds save_every{0};  // since the last save began or the manager was created, on rank 0's clock
   // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
@@ -112,7 +112,7 @@ struct CheckpointManagerOptions {
   std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
   SavePlannerOptions planning;
   CheckpointWriterOptions writer;        // except `overwrite` and `run_url`, which the manager sets
-  const Clock* clock = &system_clock();  // outlives the manager
+  const Clock* clock = &system_clock();  // borrowed; must outlive the manager
 };
 
 // User data stored with a checkpoint, beside its state. Rank 0's is used.

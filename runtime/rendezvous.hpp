@@ -16,7 +16,7 @@ class Store;
 
 namespace cairn {
 
-// A rank's place in the job, as torchrun and cairn-launch tell it.
+// A rank's place in the job, as torchrun and cairn-launch set it.
 struct Place {
   int rank = 0;
   int world_size = 1;

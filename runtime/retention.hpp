@@ -1,4 +1,4 @@
-// Which checkpoints a policy keeps, for the manager and for `cairn prune`. Internal.
+// Applies retention policies to checkpoints, for the manager and for `cairn prune`. Internal.
 #pragma once
 
 #include <set>

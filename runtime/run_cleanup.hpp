@@ -68,7 +68,7 @@ class RunCleanup {
   std::atomic<bool> cut_short_{false};
   std::vector<RetentionFault> faults_;
   bool failed_ = false;
-  bool ended_attempts_ = false;  // once only: two managers that repeat it would fence each other's saves for ever
+  bool ended_attempts_ = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 };
 
 }  // namespace cairn

@@ -37,7 +37,7 @@ class SignalWatch {
  private:
   void release() noexcept;
 
-  std::vector<int> signals_;  // those that are installed
+  std::vector<int> signals_;  // the signals that this watch has installed
   std::array<std::uint32_t, NSIG> seen_{};
 };
 

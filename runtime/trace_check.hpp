@@ -19,7 +19,7 @@ namespace cairn {
 struct TraceDifference {
   int rank = 0;
   std::string actor;         // "coordinator", "supervisor"
-  std::string checkpointer;  // its name
+  std::string checkpointer;  // the checkpointer's name
   std::uint64_t attempt = 0;
   std::uint64_t step = 0;   // number of the decision in this machine, from 1
   std::uint64_t event = 0;  // id of the event in the rank's trace

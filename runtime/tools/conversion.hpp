@@ -76,7 +76,7 @@ class Conversion {
   const std::unique_ptr<TensorSource> source_;
   std::vector<ConvertedKey> keys_;
   std::vector<std::string> unsupported_;  // "key: why"
-  std::vector<std::string> values_;       // dropped
+  std::vector<std::string> values_;       // keys of values that were left out
   std::uint64_t bytes_ = 0;
   std::uint64_t done_ = 0;
   ProgressBar progress_{"converting"};

@@ -89,9 +89,9 @@ struct Free {
 };
 using Block = std::unique_ptr<void, Free>;
 
-// Whether the measuring file keeps its name after it was opened. Without a name it disappears with
-// the process, however that ends; but journaling file systems need not sync a file that has no
-// name.
+// Selects whether the measuring file keeps its name after it is opened. Without a name it
+// disappears with the process, however that ends; but journaling file systems need not sync a file
+// that has no name.
 enum class TestName { kNone, kThere };
 
 // A file for measurements; removed when destroyed.

@@ -193,7 +193,7 @@ std::string location(const Metadata& metadata, const StorageInfo& storage) {
   return fmt::format("{} at {}, {} bytes", file, storage.offset, storage.length);
 }
 
-// "rank 0", "ranks 0-3", "ranks 0, 2".
+// Returns "rank 0", "ranks 0-3" or "ranks 0, 2".
 std::string ranks_text(const std::set<int>& ranks) {
   if (ranks.empty() || *ranks.begin() < 0) return "";
   if (ranks.size() == 1) return fmt::format("rank {}", *ranks.begin());

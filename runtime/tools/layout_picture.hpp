@@ -11,7 +11,7 @@ namespace cairn::tools {
 
 struct LabelledBox {
   Box box;
-  std::string label;  // short: the rank
+  std::string label;  // a short text, such as the rank
 };
 
 // Draws the boxes to scale and returns the lines of text. A tensor with two dimensions becomes a

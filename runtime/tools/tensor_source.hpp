@@ -13,9 +13,9 @@
 
 namespace cairn::tools {
 
-// Whether reading a part of a tensor in a PyTorch checkpoint verifies it. PyTorch has only one
-// checksum per chunk, so that reads the whole chunk in addition. Whole tensors, and all data
-// written by Cairn, are always verified.
+// Selects whether reading a part of a tensor in a PyTorch checkpoint verifies it. PyTorch has only
+// one checksum per chunk, so verifying reads the whole chunk in addition. Whole tensors, and all
+// data written by Cairn, are always verified.
 enum class CheckParts { kYes, kNo };
 
 // Not thread-safe. But `read` and `read_bytes` of the two implementations may be called on any

@@ -79,7 +79,7 @@ struct OpenedTrace {
 };
 
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
-std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's
+std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
 std::string trace_page(const OpenedTrace& opened);                                              // HTML
 
 std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
