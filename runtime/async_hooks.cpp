@@ -6,7 +6,7 @@ Future<WriteResults> AsyncWriter::write_data(const SavePlan& plan, SavePlanner& 
   if (!leases_) return writer_.write_data(plan, planner);
   leases_->expect(plan);
   auto future = writer_.write_data(plan, planner);
-  // Leases outlive the data: the save ends after it.
+  // `leases` outlives the future: the save ends after its data is written.
   if (future.valid()) future.on_ready([leases = leases_](const Future<WriteResults>&) { leases->end(); });
   return future;
 }

@@ -1,5 +1,5 @@
-// What stands between the actors and the planner and writer of an asynchronous save: it hands the planner the staged state, and keeps
-// hooks from the writer until it is the save's turn. Internal.
+// Wraps the planner and writer of an asynchronous save. Gives the planner the staged state, and
+// calls no hooks of the writer before the save's turn. Internal.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,12 @@
 
 namespace cairn {
 
-// The actors reset a writer before Stateful objects are asked, when an earlier save may still be using it: it is reset by
-// `begin_turn` instead, before the planner's first hook.
+// The actors reset a writer before they ask Stateful objects for their state, when an earlier save
+// may still be using the writer. So `reset` only keeps the id, and `begin_turn` resets the writer,
+// before the planner's first hook.
 class AsyncWriter final : public StorageWriter {
  public:
-  // `leases`: of a state that is streamed, or null.
+  // `leases`: for a streamed state; otherwise null.
   AsyncWriter(StorageWriter& writer, TensorLeases* leases) : writer_(writer), leases_(leases) {}
 
   void begin_turn() {
@@ -35,7 +36,7 @@ class AsyncWriter final : public StorageWriter {
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     writer_.finish(std::move(metadata), std::move(results));
   }
-  // Without a turn this rank has written nothing, and so nothing is published.
+  // Without its turn, this rank has written nothing, so nothing is published.
   Committed committed(const std::string& save_id) override { return had_turn_ ? writer_.committed(save_id) : Committed::kNo; }
   void abandon() noexcept override {
     if (had_turn_) writer_.abandon();
@@ -56,7 +57,7 @@ class AsyncWriter final : public StorageWriter {
 
 class AsyncPlanner final : public CountingSavePlanner {
  public:
-  // `staged`: gives the state to be saved, when the turn has come; throws what staging has thrown.
+  // `staged` waits for the save's turn and returns the staged state. Throws what staging threw.
   AsyncPlanner(SavePlanner& planner, CallProgress& progress, AsyncWriter& writer, std::function<const StateDict&()> staged,
                TensorLeases* leases)
       : CountingSavePlanner(planner, progress), writer_(writer), staged_(std::move(staged)), leases_(leases) {}

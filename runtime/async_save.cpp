@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-// What a caller has asked for is no news to it.
+// A failure that callers requested need not be reported to them.
 bool was_cancelled_by_callers(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -45,11 +45,11 @@ AsyncSave::AsyncSave(Parts parts)
 
 AsyncSave::~AsyncSave() { join(); }
 
-// --- the caller's thread ----------------------------------------------------------------------------------------------------
+// --- on the caller's thread ---
 
 void AsyncSave::begin(SaveCall call, const Describe& describe) {
   call.begin = [this, &describe](const std::vector<std::string>& key_order) {
-    described_ = true;  // also if it throws: what follows is for the save's own thread
+    described_ = true;  // even if it throws: the rest is for the save's own thread
     stage(describe(key_order));
   };
   call.executor = &executor_;
@@ -64,8 +64,9 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   }
   std::uint64_t ticket = 0;
   try {
-    // The save's own thread keeps it alive until it has seen the outcome. A handle here could be the last one, and go on a thread of
-    // the writer, which cannot wait for its own end.
+    // The save's own thread keeps this object alive until it has seen the outcome. The callback
+    // holds no handle: as the last one, it could destroy this object on one of the writer's
+    // threads, which cannot join itself.
     ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
   } catch (...) {
     std::lock_guard lock(parts_.order->mutex);
@@ -110,7 +111,7 @@ void AsyncSave::stage(const StateDict& state) {
   if (streams() || parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
 }
 
-// --- its own thread ---------------------------------------------------------------------------------------------------------
+// --- on the save's own thread ---
 
 void AsyncSave::serve() noexcept {
   if (staging_) end_staging();  // the trainer may be waiting for that
@@ -118,12 +119,12 @@ void AsyncSave::serve() noexcept {
     const c10::MultiStreamGuard of_devices(streams_.all());
     end(executor_.run());
   }
-  std::shared_ptr<void> needed;  // goes after everything else
+  std::shared_ptr<void> needed;  // destroyed after everything else
   std::lock_guard lock(parts_.order->mutex);
   std::swap(needed, needed_);
 }
 
-// Its own part, if there is one left, and the news.
+// Finishes staging, if it is not finished yet, and reports that.
 void AsyncSave::end_staging() {
   try {
     if (staging_) state_ = staging_->finish();
@@ -145,7 +146,8 @@ bool AsyncSave::had_turn() const {
   return parts_.order->turns.was_taken(parts_.number);
 }
 
-// The planner's first hook waits here for the turn. What fails as cancelled after its call was is no failure of its own.
+// The planner's first hook waits here for the save's turn. If the call has been cancelled,
+// kCancelled from this hook does not count as a failure of its own.
 const StateDict& AsyncSave::staged_state() {
   SaveOrder& order = *parts_.order;
   {
@@ -169,7 +171,8 @@ void AsyncSave::end(Outcome outcome) {
   leases_.disarm();
   if (display_) display_->end(outcome.ok());
   display_.reset();
-  // Cairn's own planner is kept for the next save, and would keep what it was set up with.
+  // Cairn's own planner is kept for the next save: let it release the state that it was set up
+  // with.
   try {
     if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
   } catch (...) {  // out of memory: the next save sets it up anyway
@@ -181,7 +184,7 @@ void AsyncSave::end(Outcome outcome) {
   try {
     if (!outcome.ok()) throw exception_of(saving(checkpoint_id()), std::move(outcome));
     save_id = std::move(outcome.save_id);
-  } catch (...) {  // out of memory too
+  } catch (...) {  // also if memory runs out
     error = std::current_exception();
   }
   const auto on_done = std::exchange(parts_.options.on_done, nullptr);  // it may hold a handle of this save
@@ -204,10 +207,11 @@ void AsyncSave::end(Outcome outcome) {
   }
 }
 
-// --- any thread -------------------------------------------------------------------------------------------------------------
+// --- on any thread ---
 
 void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
-  // In this order: a hook that fails as cancelled is a failure, unless its call was cancelled before.
+  // Cancels the call before the turn: a hook that throws kCancelled counts as a failure unless its
+  // call has been cancelled already.
   parts_.end(parts_.slot, ticket, why);
   std::lock_guard lock(parts_.order->mutex);
   parts_.order->turns.drop(parts_.number);
@@ -273,7 +277,7 @@ SaveProgress AsyncSave::progress() const {
 
 void AsyncSave::join() {
   if (!thread_.joinable()) return;
-  // The last handle may go with the callback of its own save.
+  // `on_done` may have held the last handle of this save.
   if (thread_.get_id() == std::this_thread::get_id())
     thread_.detach();
   else
@@ -288,7 +292,7 @@ bool AsyncSave::abandon(std::shared_ptr<void> needed) {
   return true;
 }
 
-// --- the handle -------------------------------------------------------------------------------------------------------------
+// --- the handle ---
 
 bool AsyncSaveResponse::staged() const { return save_->staged(); }
 bool AsyncSaveResponse::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {

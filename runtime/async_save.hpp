@@ -1,12 +1,14 @@
-// Saves that go on while the trainer does: what `Checkpointer::async_save` is told, and what it returns.
+// Options and handle of `Checkpointer::async_save`, which saves while the trainer goes on.
 //
-//   cairn::AsyncSaveResponse saving = checkpointer.async_save(state, "run/step_100");   // on all ranks; returns once the state is copied
+//   // On all ranks. Returns once the state is copied.
+//   cairn::AsyncSaveResponse saving = checkpointer.async_save(state, "run/step_100");
 //   train();
-//   saving.result();                                                                   // throws what `save` would have thrown
+//   saving.result();  // throws whatever `save` would have thrown
 //
-// Within `async_save`, on the caller's thread: the ranks meet, Stateful objects describe themselves in the agreed order, and the state
-// is copied (see staging.hpp). Everything else, the hooks of planners and writers included, runs on a thread of the save's own. It uses
-// the connections of the World, never the trainer's process groups.
+// Within `async_save`, on the caller's thread, the ranks meet, Stateful objects return their state
+// in an order that all ranks agree on, and the state is copied (see staging.hpp). Everything else,
+// including the hooks of planners and writers, runs on the save's own thread. The save uses the
+// World's connections, never the trainer's process groups.
 #pragma once
 
 #include <chrono>
@@ -23,64 +25,71 @@
 
 namespace cairn {
 
-// What `async_save` does while an earlier one of its checkpointer is in flight. The same on all ranks.
+// Tells `async_save` how to treat an earlier save of its checkpointer that is in flight. Must be
+// the same on all ranks.
 enum class WhileInFlight : std::uint8_t {
-  kWait = 1,  // waits for it
-  // Goes on, and fails on all ranks, with kPrecondition for each rank on which one is in flight.
+  kWait = 1,  // waits for the earlier save
+  // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
   kRefuse,
-  // Is staged at once and begins when the earlier one has ended. Earlier ones that have not begun yet on this rank end as cancelled, on
-  // all ranks. Should fifteen saves come while one runs, the next one waits for that.
+  // Stages the new save at once; it begins when the earlier save has ended. Queued saves that have
+  // not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested while one
+  // runs, the next call waits for the running save.
   kReplace,
 };
 
-// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when `async_save` is called, after it
-// has waited for earlier saves. A queued save whose deadline passes is cancelled when it reaches the head of the queue.
-// User-defined planners, writers and stagers are used until the save has ended, by one save at a time.
+// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when
+// `async_save` is called, after it has waited for earlier saves. A queued save whose deadline
+// passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
+// stagers are used until the save has ended, by one save at a time.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
-  std::shared_ptr<AsyncStager> stager;  // replaces Cairn's own; of `staging` only `block_on_staging` counts then
-  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication keep their priority, because
-  // all ranks wait for them.
+  // Replaces Cairn's own stager. Only `block_on_staging` of `staging` then has an effect.
+  std::shared_ptr<AsyncStager> stager;
+  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
+  // keep their priority, because all ranks wait for them.
   bool low_priority = false;
-  // Called once when the save has ended, on a thread of Cairn's, without locks, with what `result` throws; null: it has succeeded. Such
-  // a failure counts as read. Must not throw, nor call the checkpointer.
+  // Called once when the save has ended, on one of Cairn's threads, without locks held. The
+  // argument is what `result` would throw, or null if the save succeeded. A failure passed here
+  // counts as read. Must not throw or call the checkpointer.
   std::function<void(std::exception_ptr)> on_done;
 };
 
 struct SaveProgress {
   enum class Step : std::uint8_t {
     kStaging = 1,  // the state is being copied
-    kQueued,       // waits for an earlier save
+    kQueued,       // waiting for an earlier save
     kPlanning,
     kWriting,
-    kPublishing,  // this rank has written everything
+    kPublishing,  // this rank has written everything, and waits for publication
     kDone,
   };
   Step step = Step::kStaging;
-  // Of this rank's part; known while it writes and after that. Done is what the writer has taken: it may still be on its way.
+  // The next four count this rank's part, and are known once it writes. The `_done` fields count
+  // what the writer has taken, which may still be in flight to the store.
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;
   std::uint64_t bytes = 0;  // of tensors
   std::uint64_t bytes_done = 0;
-  double bytes_per_second = 0;                    // since writing began, while it writes
-  std::optional<std::chrono::milliseconds> left;  // of writing, at that pace
-  // Host memory that this checkpointer's stager holds; of a state that is streamed, the writer.
+  double bytes_per_second = 0;                    // since writing began; only while this rank writes
+  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that pace
+  // Host memory held by this checkpointer's stager or, if the state is streamed, by the writer.
   std::uint64_t staging_bytes = 0;
 
-  // Of all ranks together, as this rank heard of it last, at most RuntimeOptions::progress_interval ago; absent before that, and in saves
-  // that are over sooner. What ranks have not said yet is not counted.
+  // The progress of all ranks together, as last received: at most RuntimeOptions::progress_interval
+  // old. Absent before the first such message, so always in a short save. Ranks that have not
+  // reported yet are not counted.
   struct Job {
-    Phase phase = Phase::kLocalPlan;  // that the coordinator is in: local plan, global plan, write, finish
-    int ranks_done = 0;               // that have ended it
+    Phase phase = Phase::kLocalPlan;  // the coordinator's phase: local plan, global plan, write or finish
+    int ranks_done = 0;               // the ranks that have ended the phase
     std::uint64_t items = 0;
     std::uint64_t items_done = 0;
     std::uint64_t bytes = 0;
     std::uint64_t bytes_done = 0;
-    double bytes_per_second = 0;                    // since this rank began to write, while any writes
-    std::optional<std::chrono::milliseconds> left;  // of writing, at the pace of the slowest rank
-    // Of those that have not ended the phase, the rank that has done the smallest part of its own; -1: none. While the coordinator plans
-    // or publishes, that is itself.
+    double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
+    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's pace
+    // The rank that has done the smallest fraction of its part, among those that have not ended the
+    // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
     int slowest_rank = -1;
     std::uint64_t slowest_bytes = 0;
     std::uint64_t slowest_bytes_done = 0;
@@ -95,27 +104,33 @@ class AsyncSaveResponse;
 class Checkpointer;
 struct SaveOptions;
 
-// One asynchronous save: a handle that may be copied, and used on any thread. Dropping it does not end the save. A failure that nobody
-// has read, by `result` or `on_done`, is thrown by the next `save` or `async_save` of that checkpointer on this rank, and logged if
-// there is none. A process that exits, by std::exit too, waits for its saves as ~Checkpointer does.
-// Waits: no deadline: for as long as it takes; they may be repeated.
+// One asynchronous save. The handle may be copied, and used on any thread. Dropping it does not end
+// the save. The next `save` or `async_save` of that checkpointer on this rank throws a failure that
+// nobody has read through `result` or `on_done`; if there is no such call, the failure is logged. A
+// save that callers cancelled is not such a failure. A process that exits, also by std::exit, waits
+// for its saves as ~Checkpointer does.
+//
+// Waits without a deadline take as long as necessary, and any wait may be repeated.
 class AsyncSaveResponse {
  public:
-  // Whether the state may be changed: it is copied, or the save has ended.
+  // Returns whether the trainer may change the state: it is copied, or the save has ended.
   bool staged() const;
-  // Returns `staged()` once that is true, or the deadline has passed.
+  // Waits until `staged()` is true or the deadline has passed, and returns `staged()`.
   bool wait_staged(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
-  // Whether it has ended, well or not. Nothing of the save runs any more then, but its `on_done` may.
+  // Returns whether the save has ended, successfully or not. Nothing of it is still running then,
+  // except perhaps `on_done`.
   bool done() const;
   bool wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
-  // Waits. Returns the save id, or throws what `save` would have thrown: CheckpointException with the same map on all ranks.
+  // Waits. Returns the save id, or throws whatever `save` would have thrown: CheckpointException,
+  // with the same map on all ranks.
   std::string result() const;
 
   SaveProgress progress() const;
 
-  // As a Cancellation (see cancellation.hpp): ends the save on all ranks, unless it is being published already. Returns at once.
+  // Ends the save on all ranks, unless it is already being published, like a Cancellation (see
+  // cancellation.hpp). Returns at once.
   void cancel(const std::string& why = "") const;
 
  private:
@@ -124,7 +139,7 @@ class AsyncSaveResponse {
   explicit AsyncSaveResponse(std::shared_ptr<AsyncSave> save) : save_(std::move(save)) {}
 
   std::shared_ptr<AsyncSave> save_;
-  std::shared_ptr<Checkpointer> checkpointer_;  // of the free function
+  std::shared_ptr<Checkpointer> checkpointer_;  // set by the free function only
 };
 
 }  // namespace cairn

@@ -16,7 +16,7 @@ namespace {
 
 using Saves = std::vector<std::shared_ptr<AsyncSave>>;
 
-// Those of one slot, or all. Returns whether they have ended.
+// Waits for the saves of one slot, or for all. Returns whether they have ended.
 bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) {
   const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
   for (const auto& save : saves) {
@@ -27,7 +27,8 @@ bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> d
   return true;
 }
 
-// Waits for them; what has not ended by the deadline is cancelled, and has as long to end then. `why`: what goes away.
+// Waits for all saves until the deadline. Then cancels those still running, and waits as long
+// again. `why`: what is being destroyed.
 void end_all(const Saves& saves, std::chrono::milliseconds deadline, const std::string& why) {
   if (wait_for_all(saves, deadline)) return;
   for (const auto& save : saves) {
@@ -51,7 +52,7 @@ void report_unread(AsyncSave& save) {
               "the asynchronous save of '" + save.checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
 }
 
-// The saves that are there when the process ends.
+// Waits, at exit, for the saves that still exist then.
 class SavesAtExit {
  public:
   static void add(const std::shared_ptr<AsyncSave>& save) {
@@ -66,7 +67,8 @@ class SavesAtExit {
  private:
   SavesAtExit() { std::atexit(end); }
 
-  // Lives for ever. Made when a first state has been staged, so that what LibTorch has made for that until then goes later than this runs.
+  // Never destroyed. Created after the first state has been staged: atexit handlers run in reverse
+  // order, so this one runs before LibTorch destroys what it had created by then.
   static SavesAtExit& instance() {
     static SavesAtExit* const all = new SavesAtExit;
     return *all;

@@ -1,15 +1,18 @@
-// The asynchronous saves of one checkpointer on one rank: what is in flight, in which order, and what nobody has read. Internal.
+// The asynchronous saves of one checkpointer on one rank: those in flight, their order, and
+// failures that nobody has read. Internal.
 //
-//   async_save ── AsyncSave::begin: hooks up to the Stateful ones, and staging, on the caller's thread
-//                      └── its own thread: staged ── its turn: all earlier ones have ended ── all other hooks ── ended
+//   async_save ── AsyncSave::begin, on the caller's thread: hooks up to the Stateful ones; staging
+//       └── its own thread: staged ── its turn: earlier saves have ended ── other hooks ── ended
 //
-// A state that is streamed is staged only when the writer has let go of its tensors: there the caller's thread waits for that.
+// A streamed state is staged only when the writer has released its tensors. The caller's thread
+// then waits for that.
 //
-// A process that ends by std::exit runs no destructor of a checkpointer that is still there: its saves are waited for, and reported, as if
-// it had.
+// std::exit runs no destructor of a checkpointer that still exists. Its saves are waited for and
+// reported as if it did.
 //
-// A save whose turn has not come holds the planner's first hook back, so its rank offers no plan, so it is published after the earlier
-// ones, on every rank. One that is cancelled before its turn runs no hook of planner and writer.
+// A save whose turn has not come blocks the planner's first hook, so its rank sends no plan. On
+// every rank it is therefore published after the earlier saves. If it is cancelled before its turn,
+// it runs no hook of the planner and writer.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +38,8 @@
 
 namespace cairn {
 
-// Which saves of a checkpointer are in flight, and whose turn it is; its lock guards the states of all of them.
+// The saves of a checkpointer that are in flight, and whose turn it is. Its lock guards the states
+// of all of them.
 struct SaveOrder {
   std::mutex mutex;
   std::condition_variable changed;
@@ -44,18 +48,18 @@ struct SaveOrder {
 
 class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
  public:
-  // What it is made of.
+  // Constructor arguments.
   struct Parts {
-    // RankRuntime::save and cancel, of one that lives until the save has ended, no longer.
+    // RankRuntime::save and cancel. The runtime must live until the save has ended.
     std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     int rank = 0;
     int ranks = 1;
     ShowProgress show_progress = ShowProgress::kOff;
-    std::chrono::milliseconds shutdown_deadline{0};  // how long the end of the process waits for it
+    std::chrono::milliseconds shutdown_deadline{0};  // how long a process that exits waits for the save
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;
-    std::string slot;  // which checkpointer the actors know it by
+    std::string slot;  // the checkpointer name that the actors see
     std::string checkpoint_id;
     std::shared_ptr<SavePlanner> planner;
     bool planner_is_users = false;
@@ -69,8 +73,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   AsyncSave(const AsyncSave&) = delete;
   AsyncSave& operator=(const AsyncSave&) = delete;
 
-  // On the caller's thread: starts the call, and runs its hooks until `describe` has run and what it returned is staged. Then the
-  // save has a thread of its own. Throws what starting the call throws; then there is no save.
+  // On the caller's thread: starts the call, and runs its hooks until `describe` has run and its
+  // result is staged. Then the save continues on a thread of its own. Throws what starting the call
+  // throws; then there is no save.
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 
@@ -86,16 +91,18 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   std::string result();
   SaveProgress progress() const;
   void cancel(const std::string& why) const { own_cancellation_.cancel(why); }
-  // The same, unless its turn has come: then it returns false.
+  // Cancels the save, unless its turn has come; then returns false.
   bool cancel_before_turn(const std::string& why);
 
-  // Whether it has failed, nobody has read that, and it is news to this rank's caller.
+  // Returns whether the save has failed, nobody has read the failure, and callers did not cancel
+  // the save.
   bool is_unread() const;
-  // The failure, which counts as read then.
+  // Returns the failure, and marks it as read. Returns null if `is_unread` is false.
   std::exception_ptr take_unread();
-  // Waits for the thread to be gone.
+  // Waits until the thread has ended.
   void join();
-  // Leaves the thread to itself, and to it what the save still needs. Returns false if it has ended meanwhile.
+  // Detaches the thread, and keeps `needed` alive until the save has ended. Returns false if the
+  // save has already ended.
   bool abandon(std::shared_ptr<void> needed);
 
  private:
@@ -108,53 +115,56 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   void end(Outcome outcome);
   const StateDict& staged_state();
   bool had_turn() const;
-  // Under the lock of the order.
+  // The caller holds the lock of the order.
   bool is_news() const;
   bool wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const;
 
   Parts parts_;
   CallerExecutor executor_;
   const std::shared_ptr<CallProgress> progress_ = std::make_shared<CallProgress>();
-  std::unique_ptr<ProgressDisplay> display_;  // since its turn has come
-  TensorLeases leases_;  // of a state that is streamed
-  SideStreams streams_;  // the same, of the devices that it is on
+  std::unique_ptr<ProgressDisplay> display_;  // created when the save's turn comes
+  TensorLeases leases_;  // of a streamed state
+  SideStreams streams_;  // for a streamed state: the streams of its devices
   AsyncWriter writer_;
   AsyncPlanner planner_;
   const Cancellation own_cancellation_;
   std::vector<std::shared_ptr<void>> heeding_;
 
-  // On the caller's thread until the save's own begins.
+  // Used on the caller's thread until the save's own thread starts.
   bool described_ = false;
   std::unique_ptr<Staging> staging_;
   StateDict state_;
   std::exception_ptr staging_error_;
   std::thread thread_;
 
-  // Under the lock of the order.
+  // Guarded by the lock of the order.
   bool staged_ = false;
   bool done_ = false;
   bool read_ = false;
   std::exception_ptr error_;
   std::string save_id_;
-  std::shared_ptr<void> needed_;  // once the checkpointer is gone
+  std::shared_ptr<void> needed_;  // set when the checkpointer is gone
 };
 
-// Not thread-safe, but for `order`.
+// Not thread-safe, except `order`.
 class AsyncSaves {
  public:
   AsyncSaves() : order_(std::make_shared<SaveOrder>()) {}
-  // Waits for what is in flight, as long as the deadline allows; then cancels it, and waits once more. Logs what nobody has read.
-  // What runs nevertheless is left to itself, with `needed`.
+  // Waits for saves in flight, for at most `deadline`; then cancels them, and waits as long again.
+  // Logs failures that nobody has read. Detaches saves that are still running, and keeps `needed`
+  // alive for them.
   void close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed);
 
   const std::shared_ptr<SaveOrder>& order() const { return order_; }
   void add(std::shared_ptr<AsyncSave> save);
   bool any_in_flight() const;
-  // Of one slot, or all.
+  // Waits for the saves of one slot, or of all. Returns false if one is still running at the
+  // deadline.
   bool wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) const;
-  // Ends those whose turn has not come, and waits for that.
+  // Cancels the saves whose turn has not come, and waits until they have ended.
   void replace(const std::string& why) const;
-  // The first failure that nobody has read, null if there is none; it counts as read then. `by`: the call that came across it.
+  // Returns the first failure that nobody has read, and marks it as read; null if there is none.
+  // `by`: the call that found it.
   std::exception_ptr take_unread(const std::string& by);
 
  private:

@@ -1,4 +1,4 @@
-// Which means of communication the ranks of a trainer have, by the type of device whose tensors they move. Internal.
+// Parses the trainer's communication backends, by device type. Internal.
 #pragma once
 
 #include <map>
@@ -6,8 +6,9 @@
 
 namespace cairn {
 
-// As PyTorch's init_process_group takes them: "cpu:gloo,cuda:nccl"; or one name for all devices that it serves: "gloo" for "cpu" and
-// "cuda", "nccl" for "cuda" alone. Returns names by device type. Throws kInvalidArgument for what is neither.
+// Parses the format of PyTorch's init_process_group: "cpu:gloo,cuda:nccl", or one name: "nccl"
+// serves "cuda" only, any other name "cpu" and "cuda". Returns the names by device type. Throws
+// kInvalidArgument for any other text.
 std::map<std::string, std::string> parse_backends(const std::string& text);
 
 }  // namespace cairn

@@ -21,7 +21,7 @@ AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& che
                              const AsyncSaveOptions& async_options) {
   const auto checkpointer = std::make_shared<Checkpointer>(world_of(options), "default");
   SaveOptions decided = options;
-  decided.no_dist = false;  // the world says it all
+  decided.no_dist = false;  // `world_of` has applied it already
   AsyncSaveResponse response = checkpointer->async_save(state_dict, checkpoint_id, decided, async_options);
   response.checkpointer_ = checkpointer;
   return response;

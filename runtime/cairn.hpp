@@ -2,14 +2,17 @@
 //
 //   cairn::World world = cairn::World::from_environment();        // torchrun, cairn-launch
 //   cairn::Checkpointer checkpointer(world);
-//   cairn::StateDict state{{"model", cairn::stateful(model)}, {"step", step}};   // a std::shared_ptr; model.ptr() of a Linear
+//   // `model` is a std::shared_ptr; for a holder such as torch::nn::Linear, use model.ptr().
+//   cairn::StateDict state{{"model", cairn::stateful(model)}, {"step", step}};
 //   checkpointer.save(state, "run/step_100");
-//   auto saving = checkpointer.async_save(state, "run/step_200");  // goes on while the trainer does; saving.result() says how it went
+//   auto saving = checkpointer.async_save(state, "run/step_200");  // saves in the background
+//   saving.result();  // waits; throws if the save failed
 //   checkpointer.load(state, "run/step_100");                     // any world size, any layout
 //
-// A cairn::CheckpointManager keeps the checkpoints of a whole run: checkpoint_manager.hpp.
+// To manage all checkpoints of a run, use a cairn::CheckpointManager: see checkpoint_manager.hpp.
 //
-// The functions below do the same without an object to keep, after DCP's functions of the same names.
+// The free functions below do the same without a Checkpointer object, like DCP's functions of the
+// same names.
 #pragma once
 
 #include <string>
@@ -32,18 +35,21 @@
 
 namespace cairn {
 
-// As Checkpointer::save, load and load_by_keys, by the checkpointer named "default" of `options.world`.
+// Like Checkpointer::save, load and load_by_keys, with the checkpointer named "default" of
+// `options.world`.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
 
-// As Checkpointer::async_save. The handle keeps the checkpointer "default": dropping its last copy waits for the save, as
-// ~Checkpointer does, and a second save in that world before that throws kAlreadyExists.
+// Like Checkpointer::async_save. The handle keeps the checkpointer "default" alive. Dropping the
+// last copy of the handle waits for the save, as ~Checkpointer does. A second save in that world
+// before then throws kAlreadyExists.
 AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                              const AsyncSaveOptions& async_options = {});
 
-// What a checkpoint holds, Cairn's or PyTorch's, without loading it. No world is needed. kNotFound, kCorrupt, kUnsupported.
+// Returns what a checkpoint, Cairn's or PyTorch's, contains, without loading it. Needs no world.
+// Throws kNotFound, kCorrupt, kUnsupported.
 Metadata read_metadata(const std::string& checkpoint_id);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// How errors name the calls of a checkpointer, and what a call that has failed throws. Internal.
+// Names calls in errors, and makes the exception of a failed call. Internal.
 #pragma once
 
 #include <exception>
@@ -13,12 +13,12 @@ namespace cairn {
 inline std::string saving(const std::string& checkpoint_id) { return "saving '" + checkpoint_id + "'"; }
 inline std::string loading(const std::string& checkpoint_id) { return "loading '" + checkpoint_id + "'"; }
 
-// Of a call that is not ok.
+// `outcome` must be a failure.
 inline CheckpointException exception_of(std::string call, Outcome outcome) {
   return CheckpointException(std::move(call), std::move(outcome.failures), outcome.committed, std::move(outcome.save_id));
 }
 
-// The text of what was thrown, as failure maps tell it.
+// Returns the text of an exception as failure maps give it.
 inline std::string text_of(const std::exception_ptr& error) { return capture_failure(0, Phase::kFinish, "trainer", error).what; }
 
 }  // namespace cairn

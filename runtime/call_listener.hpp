@@ -1,17 +1,22 @@
-// What a program is told of its saves and loads while they happen: for dashboards, alarms, a log of one's own. runtime/metrics.hpp is such a listener.
+// Tells a program about its saves and loads while they run: for dashboards, alarms or a log of its
+// own. The class in runtime/metrics.hpp is such a listener.
 //
 //   struct Alarm : cairn::CallListener {
-//     void on_failure(const cairn::CallFailed& failed) override { page_somebody(failed.checkpoint_id, failed.text); }
+//     void on_failure(const cairn::CallFailed& failed) override {
+//       page_somebody(failed.checkpoint_id, failed.text);
+//     }
 //   };
 //   cairn::WorldOptions options;
 //   options.listeners = {std::make_shared<Alarm>()};
 //
-// A listener hears of the calls of the worlds that were given it, on this rank. Of one world it is called on one thread, which has no other work and
-// belongs to that world; never under a lock, so it may take its time and call whatever it likes, saves and loads included: nothing waits for it but
-// `World::shutdown` and the end of the world's last handle, as long as their deadline allows. What it throws is logged, and goes no further. A listener of
-// several worlds, as when all ranks live in one process, is called on the thread of each, at a time.
+// A listener gets the events of this rank's calls, in each world whose WorldOptions list it. Each
+// world calls its listeners on one thread of its own, without locks held. A listener may therefore
+// be slow, and may call anything, including saves and loads. Only `World::shutdown` and the
+// destruction of the world's last handle wait for it, within their deadline. Exceptions from a
+// listener are logged and go no further. A listener of several worlds, for example when all ranks
+// live in one process, is called on each world's thread, possibly at the same time.
 //
-// Beyond 4,096 events that it has not been told yet, newer ones are dropped, and the log says so.
+// At most 4,096 events wait for delivery. Newer ones are dropped, with a warning in the log.
 #pragma once
 
 #include <cstdint>
@@ -28,38 +33,39 @@ namespace cairn {
 enum class CallOperation : std::uint8_t { kSave = 1, kLoad };
 const char* to_string(CallOperation operation) noexcept;  // "save", "load"
 
-// What all events of one call have.
+// Fields common to all events of a call.
 struct CallEvent {
   CallOperation operation = CallOperation::kSave;
-  std::string checkpoint_id;  // as the trainer named it; what is longer than 1,024 bytes is cut
+  std::string checkpoint_id;  // as the trainer named it; cut at 1,024 bytes
   int rank = 0;               // this rank
-  std::uint64_t call = 0;     // counts the calls of this world on this rank, from 1: asynchronous ones overlap
-  std::uint64_t attempt = 0;  // the number at the end of its save id, the same on all ranks; 0: not heard yet
-  WallTime time;              // when it happened, not when it is told
-  Duration elapsed{0};        // since the trainer called, by a clock that is never set
-  std::uint64_t bytes = 0;    // of tensors that this rank writes or reads; 0 until the plan is known
+  std::uint64_t call = 0;     // number of the call in this world on this rank, from 1; asynchronous calls overlap
+  std::uint64_t attempt = 0;  // the number at the end of the save id, the same on all ranks; 0: not known yet
+  WallTime time;              // when the event happened, not when it is delivered
+  Duration elapsed{0};        // since the trainer made the call; monotonic
+  std::uint64_t bytes = 0;    // tensor bytes that this rank writes or reads; 0 until the plan is known
 };
 
-// This rank has come to the next phase of its own part. Of `kFinish`: its part is done, and it waits for the others and the coordinator.
+// This rank has entered the next phase of the call. `kFinish`: this rank's part is done, and it
+// waits for the other ranks and the coordinator.
 struct CallPhase : CallEvent {
   Phase phase = Phase::kJoin;
 };
 
-// One entry of the failure map with which the call ends, told before `on_end`, in the order of the ranks.
+// One entry of the failure map of a failed call. Delivered before `on_end`, in rank order.
 struct CallFailed : CallEvent {
   int failed_rank = 0;
   FailureKind kind = FailureKind::kRaised;
   std::optional<Phase> phase;
-  std::string code;  // "no_space": of the error, as to_string(ErrorCode) has it
-  std::string text;  // type and text of what was thrown; what is longer than 1,024 bytes is cut
+  std::string code;  // the error code, as to_string(ErrorCode) returns it, e.g. "no_space"
+  std::string text;  // type and text of the exception; cut at 1,024 bytes
 };
 
 struct CallEnd : CallEvent {
   bool ok = false;
-  bool was_cancelled = false;                 // not ok, for no other reason than that callers cancelled it
+  bool was_cancelled = false;                 // not ok, and the only cause is that callers cancelled the call
   Committed committed = Committed::kUnknown;  // whether the checkpoint exists
-  std::string save_id;                        // "" of a call that was no attempt
-  std::map<Phase, Duration> phases;           // how long this rank was in each
+  std::string save_id;                        // "" if the call never became an attempt
+  std::map<Phase, Duration> phases;           // the time that this rank spent in each phase
 };
 
 class CallListener {
@@ -68,7 +74,7 @@ class CallListener {
   virtual void on_start(const CallEvent&) {}
   virtual void on_phase(const CallPhase&) {}
   virtual void on_failure(const CallFailed&) {}
-  // Exactly once for each `on_start`, unless events were dropped.
+  // Called exactly once for each `on_start`, unless events were dropped.
   virtual void on_end(const CallEnd&) {}
 };
 

@@ -24,8 +24,8 @@ constexpr std::string_view kRankState = "rank: ";
 
 bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
-// Listeners need few of the events, and none that occur once per message. Agreements are not reported: without their kCall, the
-// Teller drops their other events.
+// Listeners need few of the events, and none that occur once per message. Agreements are not
+// reported: without their kCall, the Teller drops their other events.
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
@@ -65,7 +65,7 @@ Committed committed_of(std::string_view name) {
   return Committed::kUnknown;
 }
 
-// An event with a text of its own.
+// An event that owns its text.
 struct Pending {
   explicit Pending(const ObservedEvent& of) : event(of), text(of.text) {
     event.text = {};
@@ -75,7 +75,8 @@ struct Pending {
   std::string text;
 };
 
-// What events say of the calls of one rank, and whom it is told. On the listeners' thread only.
+// Translates the events of one rank's calls, and tells the listeners. Used on the listeners' thread
+// only.
 class Teller {
  public:
   Teller(int rank, std::vector<std::shared_ptr<CallListener>> listeners) : rank_(rank), listeners_(std::move(listeners)) {}
@@ -103,7 +104,7 @@ class Teller {
     }
   }
 
-  // Nothing more is to come: what has not ended never will.
+  // Ends all calls that are still running. No more events will come.
   void end_all() {
     for (auto& [checkpointer, call] : calls_) end_unheard(call);
     calls_.clear();
@@ -219,7 +220,8 @@ class Teller {
 
 const char* to_string(CallOperation operation) noexcept { return operation == CallOperation::kSave ? "save" : "load"; }
 
-// The thread has it too: a listener that never returns must not keep the world from ending.
+// Shared with the thread, so that a listener that never returns does not keep the world from
+// ending.
 struct CallNotifier::Shared {
   Shared(int of_rank, std::vector<std::shared_ptr<CallListener>> listeners)
       : rank(of_rank), teller(of_rank, std::move(listeners)) {}
@@ -285,7 +287,7 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
       ++shared_->taken;
       shared_->changed.notify_all();
     }
-  } catch (...) {  // out of memory: one event less
+  } catch (...) {  // out of memory: the event is lost
   }
   if (is_first_drop)
     write_log(LogLevel::kWarning, shared_->rank, "listeners are slower than saves and loads: from now on some events are not told");

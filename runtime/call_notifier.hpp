@@ -1,5 +1,5 @@
-// Tells the listeners of one rank about its saves and loads, from the events that every observer gets (base/observer.hpp).
-// Agreements are internal to Cairn and are not reported. Internal.
+// Tells the listeners of one rank about its saves and loads, from the events that every observer
+// gets (base/observer.hpp). Agreements are internal to Cairn and are not reported. Internal.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,8 @@ namespace cairn {
 
 class CallNotifier final : public Observer {
  public:
-  // Starts the thread on which `listeners` are called. Throws kUnavailable where none is to be had. `next`: gets every event as well; may be null.
+  // Starts the thread that calls `listeners`. Throws kUnavailable if it cannot be started. `next`
+  // also gets every event; may be null.
   CallNotifier(int rank, std::vector<std::shared_ptr<CallListener>> listeners, std::shared_ptr<Observer> next);
   ~CallNotifier() override;
   CallNotifier(const CallNotifier&) = delete;
@@ -22,9 +23,11 @@ class CallNotifier final : public Observer {
 
   void on_event(const ObservedEvent& event) noexcept override;
 
-  // Until the listeners have been told all that has happened, or the deadline. Returns whether they have; true at once on the listeners' own thread.
+  // Waits until the listeners have been told of everything so far, or the deadline. Returns whether
+  // they have. Returns true at once on the listeners' own thread.
   bool flush(std::chrono::milliseconds deadline);
-  // The same; then nothing more is told. A listener that has not returned is left to itself.
+  // Does the same; then tells listeners nothing more. Detaches the thread if a listener has not
+  // returned.
   void close(std::chrono::milliseconds deadline) noexcept;
 
  private:

@@ -20,7 +20,8 @@ void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
   digest.add(ByteSpan(options.run_url)).add(std::uint64_t{options.retired_keep});
 }
 
-// In the place of Cairn's own writer or reader that could not be made of its options.
+// Stands in for Cairn's own writer or reader if that cannot be made from its options. Its hooks
+// throw the error.
 class UnmadeWriter final : public StorageWriter {
  public:
   explicit UnmadeWriter(std::exception_ptr why) : why_(std::move(why)) {}
@@ -52,7 +53,7 @@ class UnmadeReader final : public StorageReader {
   const std::exception_ptr why_;
 };
 
-// `Own` made of its options, or what stands in its place.
+// Returns an `Own` made from its options, or an `Unmade` if its constructor throws.
 template <class Own, class Unmade, class Base, class Options>
 std::shared_ptr<Base> make_storage(const Options& options) {
   try {

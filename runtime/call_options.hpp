@@ -1,5 +1,5 @@
-// What the options of a call mean to Cairn: what all ranks must share of them, and Cairn's own planners, writers and readers made of
-// them. Internal.
+// Interprets the options of a call: which of them all ranks must share, and Cairn's own planners,
+// writers and readers for them. Internal.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,18 @@
 
 namespace cairn {
 
-// Options that all ranks must share, in one digest: a disagreement is found before anything is planned.
+// Return a digest of the options that all ranks must share. Ranks compare digests before they plan.
 Digest digest_of(const SaveOptions& options);
 Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes);
 
-// Cairn's own, kept between calls for their memory of the last plan, their threads and staging blocks, as long as the options agree.
+// Cairn's own planner and writer. They are kept between calls while the options stay the same,
+// because they hold the last plan, threads and staging blocks.
 class OwnSaveParts {
  public:
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options);
-  // One that cannot be made of its options says so in its first hook: so every rank hears it, and none waits for one that never came.
-  // Its threads have the priority of the one that they are first needed by.
+  // If the writer cannot be made from the options, returns one whose first hook throws the error.
+  // So all ranks learn of it, and none waits for a rank that never joins. A writer whose threads
+  // have another priority is not reused.
   std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
   void release() noexcept {
     if (writer_) writer_->release_staging();
@@ -33,7 +35,7 @@ class OwnSaveParts {
   Digest writer_options_{};
 };
 
-// As `writer_for`.
+// Makes a reader. Reports invalid options as `writer_for` does.
 std::shared_ptr<StorageReader> make_reader(const CheckpointReaderOptions& options);
 
 }  // namespace cairn

@@ -4,7 +4,8 @@
 
 namespace cairn {
 
-// Both notify under the lock: the caller destroys this object as soon as it has seen the outcome.
+// `post` and `finish` notify under the lock, because the caller destroys this object as soon as it
+// has seen the outcome.
 void CallerExecutor::post(std::function<void()> task) {
   std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
@@ -17,7 +18,7 @@ void CallerExecutor::finish(Outcome outcome) {
   changed_.notify_one();
 }
 
-// Waits for a task and runs it; false: there will be none.
+// Waits for a task and runs it. Returns false if there will be no more tasks.
 bool CallerExecutor::run_one(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [this] { return !tasks_.empty() || outcome_.has_value(); });
   if (tasks_.empty()) return false;
@@ -25,7 +26,7 @@ bool CallerExecutor::run_one(std::unique_lock<std::mutex>& lock) {
   tasks_.pop_front();
   lock.unlock();
   task();
-  task = nullptr;  // what it captured goes before the next one runs
+  task = nullptr;  // destroys its captures before the next task runs
   lock.lock();
   return true;
 }

@@ -1,4 +1,5 @@
-// Runs hooks on the thread that called `save` or `load`, while it is blocked there; those of an asynchronous save on its own.
+// Runs hooks on the thread that called `save` or `load`, while that thread is blocked there. An
+// asynchronous save runs them on its own thread.
 #pragma once
 
 #include <condition_variable>
@@ -16,12 +17,12 @@ class CallerExecutor : public TrainerExecutor {
  public:
   void post(std::function<void()> task) override;
 
-  // From the runtime, once: no task is posted after it.
+  // The runtime calls this once. No task is posted after it.
   void finish(Outcome outcome);
 
-  // On the caller's thread: runs tasks in order until `finish` was called and no task is left.
+  // On the caller's thread: runs tasks in order until `finish` has been called and no task is left.
   Outcome run();
-  // The same, but returns after the task that makes `reached` true, if there is one.
+  // Does the same, but also returns after a task that makes `reached` true.
   void run_until(const std::function<bool()>& reached);
 
  private:

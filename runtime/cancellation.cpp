@@ -10,7 +10,7 @@ namespace cairn {
 struct Cancellation::State {
   std::mutex mutex;
   std::optional<std::string> why;
-  std::map<const void*, std::function<void(const std::string&)>> watchers;  // by what they were given
+  std::map<const void*, std::function<void(const std::string&)>> watchers;  // by the address of the Watch
 };
 
 Cancellation::Cancellation() : state_(std::make_shared<State>()) {}

@@ -1,17 +1,20 @@
-// How a save or load is ended before its time.
+// Ends a save or load early.
 //
-//   cairn::Cancellation cancellation;                       // any thread of this rank may keep a copy
+//   cairn::Cancellation cancellation;  // any thread of this rank may keep a copy
 //   cairn::SaveOptions options;
 //   options.cancellation = cancellation;
-//   checkpointer.save(state, "run/step_100", options);      // meanwhile, elsewhere: cancellation.cancel("preempted");
+//   checkpointer.save(state, "run/step_100", options);
+//   // Meanwhile, on another thread: cancellation.cancel("preempted");
 //
-// The call ends on all ranks, with the same failure map: the rank whose caller cancelled is in it as `cancelled`, with the reason and
-// the phase in which it was, and every rank throws CheckpointException. Other ranks need no Cancellation for that. Nothing is published
-// then: the checkpoint that was there before is whole, what was written is let go of, and removed by the next save that succeeds.
+// A cancelled call ends on all ranks, with the same failure map: it lists the rank whose caller
+// cancelled as `cancelled`, with the reason and the phase that the rank was in. Every rank throws
+// CheckpointException. The other ranks need no Cancellation for that. Nothing is published: the
+// previous checkpoint is intact, and the next successful save removes what was written.
 //
-// Once all ranks have written and the coordinator publishes, it is too late: the save succeeds as if nothing had been said. A hook that
-// is running is not interrupted; the call returns when its own rank's hook has. Ranks that do not stop their part of the phase within
-// RuntimeOptions::cancel_grace are in the map as `busy`.
+// After all ranks have written and the coordinator has begun to publish, cancelling has no effect
+// and the save succeeds. A running hook is not interrupted; the call returns when the hooks of its
+// own rank have returned. Ranks that do not stop their part of the phase within
+// RuntimeOptions::cancel_grace are listed as `busy`.
 #pragma once
 
 #include <functional>
@@ -20,20 +23,22 @@
 
 namespace cairn {
 
-// A handle: copies share one state. For one call, or for all calls of a phase of the trainer's life: once cancelled, each call that is
-// given it ends at once. Thread-safe.
+// A handle whose copies share one state. Use it for one call, or for all calls of a period of
+// training: once it is cancelled, every call that is given it ends at once. Thread-safe.
 class Cancellation {
  public:
   Cancellation();
 
-  // Returns at once; the call ends soon after. Of several reasons the first one counts. May be called within a hook.
+  // Returns at once; the call ends soon after. The first reason counts. May be called within a
+  // hook.
   void cancel(const std::string& why = "") const;
   bool is_cancelled() const;
 
-  // --- for Cairn's own use ----------------------------------------------------------------------------------------------------------
+  // --- for Cairn's own use ---
 
-  // Calls `react` with the reason once, if that comes or has come: within `cancel`, or here. Not any more once the result is dropped,
-  // which waits for one that runs. `react` must not block, nor use this object.
+  // Calls `react` once with the reason: here if already cancelled, otherwise within `cancel`.
+  // Dropping the result stops the watch, and waits for a running `react`. `react` must not block,
+  // and must not use this object.
   std::shared_ptr<void> watch(std::function<void(const std::string& why)> react) const;
 
  private:

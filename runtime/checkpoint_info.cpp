@@ -20,7 +20,7 @@ void refuse_metrics(const std::map<std::string, std::string>& user_metadata) {
                                                    "name, or put it into Annotations::metrics");
 }
 
-// The shortest text that reads back as the same number, whatever the locale.
+// Returns the shortest text that reads back as the same number, in any locale.
 std::string text_of(double value) {
   std::array<char, 64> text{};
   const auto result = std::to_chars(text.data(), text.data() + text.size(), value);

@@ -1,5 +1,5 @@
-// What checkpoints of a run say of themselves, as the manager's users see it, as it stands in commit records, and as ranks tell each
-// other. Internal.
+// Converts what is stored about a checkpoint between three forms: the manager's API, commit
+// records, and texts that ranks exchange. Internal.
 #pragma once
 
 #include <map>
@@ -11,14 +11,16 @@
 
 namespace cairn {
 
-// What the record keeps: the two together, of equal keys the annotations', and each metric as "metric.<name>". kInvalidArgument for other
-// keys that begin so.
+// Returns the user metadata for the commit record: `common` overridden by the annotations' entries,
+// and each metric as "metric.<name>". Throws kInvalidArgument for other keys with the prefix
+// "metric.".
 std::map<std::string, std::string> user_metadata_of(const std::map<std::string, std::string>& common,
                                                     const Annotations& annotations);
 
 CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint);
 
-// Appends to texts to be packed; takes from `at` on, and moves it on. kCorrupt.
+// `add_texts` appends the fields of a checkpoint to `texts`. `take_checkpoint` reads them from
+// index `at`, and advances `at`. Throws kCorrupt.
 void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint);
 RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at);
 

@@ -37,13 +37,14 @@ void check_options(const CheckpointManagerOptions& options) {
   user_metadata_of(options.user_metadata, {});
 }
 
-// Returns whether the options say when to save. A manager without such options may be there only to read.
+// Returns whether the options say when to save. A manager without such options may be there only to
+// read.
 bool saves_by_itself(const CheckpointManagerOptions& options) {
   return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
 }
 
-// Returns why this process cannot create files in the directory `url`, or in its nearest existing parent; "" if it can, or if the
-// store is not a directory.
+// Returns why this process cannot create files in the directory `url`, or in its nearest existing
+// parent; "" if it can, or if the store is not a directory.
 std::string why_not_writable(const std::string& url) {
   if (url.empty() || url.front() != '/') return "";
   std::string path = url;
@@ -58,8 +59,8 @@ void check_run(const std::string& url) {
                                                  ": records and messages hold its name, which is not UTF-8; use another");
 }
 
-// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest is for shutting down. Without
-// cairn-launch, returns the maximum.
+// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
+// is for shutting down. Without cairn-launch, returns the maximum.
 milliseconds grace_of_launcher() {
   const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
   char* end = nullptr;
@@ -76,7 +77,8 @@ void check_options(const LoadOptions& options) {
         "storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
 }
 
-// Whether what was loaded is damaged, as all ranks have been told alike. What a Stateful object throws is known on its own rank alone.
+// Returns whether the loaded checkpoint is damaged. Considers only failures that all ranks know: an
+// exception of a Stateful object is known only on its own rank.
 bool tells_of_damage(const FailureMap& failures) {
   return !failures.empty() && std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
     const Failure& failure = entry.second;
@@ -134,7 +136,7 @@ struct CheckpointManager::Implementation {
   }
 
   ~Implementation() {
-    checkpointer.reset();  // waits for what is in flight
+    checkpointer.reset();  // waits for saves in flight
     if (::getpid() != process) {
       cleanup.release();  // in a forked child: the thread belongs to the parent
     } else if (news || !in_flight.empty()) {
@@ -152,16 +154,17 @@ struct CheckpointManager::Implementation {
     return lock;
   }
 
-  // Where a save goes, and how.
+  // The location and options of a save.
   struct Place {
     std::string name;
     std::string id;
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
-  // Starts a clean-up before a save that may lack space: the manager's first save, one after a failed save, or one after
-  // asynchronous saves have ended. The save waits for it in `before_attempt`, which an asynchronous save calls off the trainer's
-  // thread. A save in the grace period of a signal cuts it short.
+  // Starts a clean-up before a save that may lack space: the manager's first save, one after a
+  // failed save, or one after asynchronous saves have ended. The save waits for it in
+  // `before_attempt`, which an asynchronous save calls off the trainer's thread. A save in the
+  // grace period of a signal cuts it short.
   void make_room();
   void ended(const Place& place, const std::string* failure);
 
@@ -174,8 +177,8 @@ struct CheckpointManager::Implementation {
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
   void start_cleanup();
 
-  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on all ranks: each has made the
-  // same calls and received the same answers.
+  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
+  // all ranks: each has made the same calls and received the same answers.
   bool is_time_to_ask(std::int64_t step);
   // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
@@ -191,15 +194,16 @@ struct CheckpointManager::Implementation {
   std::mutex running;
   std::optional<Checkpointer> checkpointer;
   Agreement agreement;
-  std::optional<std::int64_t> safe_step;  // saved or restored last, and not in the background
+  std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last
 
   // On rank 0.
   std::set<ObjectName> names_taken;  // by saves that may be in flight
   std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
-  bool news = false;                  // an asynchronous save has ended since the last clean-up began
-  bool started_cleanup = false;       // since this manager was made
-  bool failed = false;                // a synchronous save has failed since then
-  std::set<std::string> damaged_ids;  // save ids of what a load has found to be so, where a look does not tell
+  bool news = false;             // an asynchronous save has ended since the last clean-up began
+  bool started_cleanup = false;  // since this manager was made
+  bool failed = false;           // a synchronous save has failed since then
+  // Save ids of checkpoints that a load found damaged, although their records and files look sound.
+  std::set<std::string> damaged_ids;
   std::unique_ptr<RunCleanup> cleanup;
   MonotonicTime last_save;
   MonotonicTime last_ask;
@@ -212,12 +216,12 @@ struct CheckpointManager::Implementation {
     int signal = 0;
     MonotonicTime since;
   };
-  std::optional<Pending> pending;    // came to this rank; the others do not know yet
-  int signal = 0;                    // all know
-  std::optional<MonotonicTime> due;  // of the save upon it
+  std::optional<Pending> pending;    // arrived at this rank; the other ranks do not know yet
+  int signal = 0;                    // known to all ranks
+  std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
 };
 
-// --- saving -----------------------------------------------------------------------------------------------------------------
+// --- saving ---
 
 CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
                                                                                            std::int64_t step,
@@ -242,7 +246,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
   place.options.planning = options.planning;
   place.options.writer = options.writer;
-  place.options.writer.overwrite = false;  // should another manager have taken the name just now, one of the two is told
+  place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
   place.options.writer.run_url = run.url();
   if (cleanup) place.options.writer.before_attempt = [this, in_grace = due.has_value()] {
     if (in_grace) cleanup->cut_short();
@@ -254,12 +258,13 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   return place;
 }
 
-// Rank 0 coordinates: the other ranks write nothing before it has set up its writer, and so has waited for this clean-up.
+// Rank 0 coordinates. The other ranks write nothing before it has set up its writer, which waits
+// for this clean-up.
 void CheckpointManager::Implementation::make_room() {
   if (cleanup && (news || failed || !started_cleanup || cleanup->has_failed())) start_cleanup();
 }
 
-// A save in the foreground, on this rank.
+// Called on this rank when a synchronous save has ended.
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
   failed = failed || failure;
@@ -270,12 +275,13 @@ void CheckpointManager::Implementation::ended(const Place& place, const std::str
   due.reset();
 }
 
-// Returns a failure that nobody has read: it is thrown when this call has done its own work.
+// Returns a failure that nobody has read. The caller throws it after doing its own work.
 std::exception_ptr CheckpointManager::Implementation::wait_for_earlier() {
   std::exception_ptr unread;
   try {
     if (due && !checkpointer->wait_for_saves(time_left())) {
-      // The save that the signal is for has no time left: its failure is to be told, and not only when these have ended by themselves.
+      // The save for the signal has no time left. Cancel the earlier saves, so that its failure is
+      // reported now and not when they end by themselves.
       for (const auto& flight : in_flight)
         flight.second.cancel("the grace period after signal " + std::to_string(signal) + " is over");
     }
@@ -322,13 +328,14 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   const auto lock = self.only_call();
   std::exception_ptr unread;
   if (async_options.while_in_flight == WhileInFlight::kWait)
-    unread = self.wait_for_earlier();  // as the checkpointer would, but before what they let go of is removed
+    unread = self.wait_for_earlier();  // here, so that the clean-up starts after them
   else
     self.look_after_flights();
   self.make_room();
   const auto place = self.agree_on_place("asynchronous save", step, annotations);
   self.due.reset();
-  // If this throws, it may be for an earlier one: this one may be in flight all the same, and keeps its name.
+  // An exception here may be the failure of an earlier save. The new save may then be in flight, so
+  // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
@@ -360,8 +367,9 @@ bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
   return calls_since_ask >= ask_distance;
 }
 
-// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so the distance at most doubles, and
-// stays short where a signal's grace period may run out meanwhile.
+// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so
+// the distance at most doubles, and stays short where a signal's grace period may run out
+// meanwhile.
 std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
   const std::int64_t calls_max = signals ? 8 : 64;
   Duration until = options.ask_every;
@@ -388,7 +396,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
     MonotonicTime now{};  // set on rank 0 only
     const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
-      // Of several signals the first counts: its grace ends first.
+      // The earliest of several signals counts, because its grace period ends first.
       std::vector<std::string> earliest{"0", "0"};
       for (const std::string& packed : brought) {
         const auto texts = unpack_texts(packed);
@@ -421,7 +429,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
 
 int CheckpointManager::signal() const { return implementation_->signal; }
 
-// --- what stays -------------------------------------------------------------------------------------------------------------
+// --- retention ---
 
 void CheckpointManager::Implementation::start_cleanup() {
   if (!cleanup) return;
@@ -438,12 +446,12 @@ void CheckpointManager::pin(const std::string& name) const { implementation_->ru
 void CheckpointManager::unpin(const std::string& name) const { implementation_->run.unpin(name); }
 bool CheckpointManager::is_pinned(const std::string& name) const { return implementation_->run.is_pinned(name); }
 
-// --- looking, and going on ----------------------------------------------------------------------------------------------------
+// --- reading the run, and resuming ---
 
 std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunDirectory::Listing& listing) const {
   std::vector<PassedOver> found;
   for (const ObjectName& name : listing.others) {
-    if (!is_checkpoint_name(name)) continue;  // anybody's
+    if (!is_checkpoint_name(name)) continue;  // not made by the manager
     if (const std::string why = run.why_unreadable(name); !why.empty()) found.push_back({name, why});
   }
   return found;
@@ -458,7 +466,8 @@ void CheckpointManager::Implementation::check_is_run() const {
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
 
-// The checkpoint to restore and those passed over for it, packed; nothing if there is none at all.
+// Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
+// checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
   check_is_run();
   const RunDirectory::Listing listing = run.list();
@@ -549,7 +558,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
   return std::nullopt;
 }
 
-// --- its life ---------------------------------------------------------------------------------------------------------------
+// --- construction ---
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);

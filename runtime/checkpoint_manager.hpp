@@ -1,4 +1,5 @@
-// Keeping the checkpoints of a run: when to save, under which name, which ones stay, and from which one to go on.
+// Manages the checkpoints of a run: when to save, under which names, which ones to keep, and from
+// which one to resume.
 //
 //   cairn::CheckpointManagerOptions options;
 //   options.save_every_steps = 100;
@@ -12,34 +13,46 @@
 //     if (manager.should_save(step)) manager.save(step, state);
 //   }
 //
-// A run is a directory, or a place of any other store, with one checkpoint at each place below it. The manager calls its own
-// "step_<step>", and "step_<step>.2" and so on where that name is taken, by whatever it is: no checkpoint is ever saved over. Which one is the latest is said
-// by the commit sequence of their records, never by step or time: after going back to step 50, an abandoned step 100 is not the latest.
+// A run is a directory, or a prefix in another kind of store, that contains one checkpoint per
+// entry. The manager names its checkpoints "step_<step>". If anything already has that name, it
+// uses "step_<step>.2" and so on: it never saves over a checkpoint. The latest checkpoint is the
+// one with the highest commit sequence in its record, not the highest step or the newest time.
+// After resuming from step 50, an abandoned step 100 is therefore not the latest.
 //
-// Nothing is kept about a run but the checkpoints themselves, and the mark of those that are pinned. The index, `checkpoints`, is derived
-// from their commit records each time it is asked for, so nothing can disagree with them, and after a crash at any point nobody has to
-// clean up. What a save or removal that died half-way has left goes with the next save.
+// The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
+// reads the commit records each time it is called, so there is no index that could be out of date.
+// After a crash at any point no manual clean-up is needed: the next save removes the remains of
+// unfinished saves and removals.
 //
-// Rank 0 removes old checkpoints on a thread of the manager's own. Removal starts after each synchronous save; before a save that
-// follows a failed save or asynchronous saves that have ended; in `wait_for_saves` and the destructor; and before the manager's
-// first save, so that the remains of a dead job do not keep the next job from saving. Every save waits for removal before it
-// writes: `save` blocks the trainer for that time, `async_save` does not. A disk needs room for keep_last + 1 checkpoints, beside
-// those that are kept for other reasons. With WhileInFlight::kReplace it needs room for one more, because an earlier save may end
-// after removal.
+// Rank 0 removes old checkpoints on a thread of the manager's own. Removal starts after each
+// synchronous save; before a save that follows a failed save or asynchronous saves that have ended;
+// in `wait_for_saves` and the destructor; and before the manager's first save, so that the remains
+// of a dead job do not keep the next job from saving. Every save waits for removal before it
+// writes: `save` blocks the trainer for that time, `async_save` does not. A disk needs room for
+// keep_last + 1 checkpoints, plus those that are kept for other reasons. With
+// WhileInFlight::kReplace it needs room for one more, because an earlier save may end after
+// removal.
 //
-// The manager removes only checkpoints that have Cairn's own record and a name that the manager gives, once `retention` no longer
-// keeps them. It removes the record first, then the data, so that a crash leaves no checkpoint that only looks whole. It never
-// removes the latest checkpoint that is sound, as far as its record, the lengths of its files and this manager's `restore_latest`
-// tell; a pinned checkpoint; one with a save in progress; a symbolic link; other files and checkpoints in the run, PyTorch's
-// among them; nor a checkpoint whose record cannot be read.
+// The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
+// record, and its name is one that the manager gives. It removes the record before the data, so
+// that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
+//   - the latest sound checkpoint, as far as its record, the lengths of its files and this
+//     manager's `restore_latest` can tell;
+//   - a pinned checkpoint, or one with a save in progress;
+//   - a checkpoint whose record cannot be read;
+//   - a symbolic link;
+//   - other files and checkpoints in the run, including PyTorch's.
 //
-// One manager at a time saves to a run: its first save ends, as dead, saves that others seem to have under way there (they fail with
-// kFenced), before it writes. No checkpoint that exists is lost by that. Any number may read.
+// Only one manager at a time may save to a run. Before its first save writes, that save fences
+// other saves that appear to be in progress there, as if their jobs were dead; they fail with
+// kFenced. That loses no existing checkpoint. Any number of managers may read.
 //
-// Collective calls are made by all ranks of the world in the same order, each on its own thread, like those of a Checkpointer; what is
-// thrown on one rank is thrown on all, as CheckpointException, unless said otherwise. One call at a time on each rank: a second one throws
-// kPrecondition. So nothing is removed while this manager loads it. Ranks agree through the world itself; rank 0 looks and decides for
-// all, and no other rank needs to see the run's listing. After World::rejoin, make a new manager of the new world.
+// All ranks of the world make collective calls in the same order, each on its own thread, as with a
+// Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
+// CheckpointException. Each rank makes one call at a time: a second one throws kPrecondition. So
+// the manager removes nothing while it loads. Rank 0 reads the run and decides for all ranks, which
+// agree through the world itself. Other ranks do not need to see the run's listing. After
+// World::rejoin, make a new manager of the new world.
 #pragma once
 
 #include <chrono>
@@ -57,61 +70,67 @@ namespace cairn {
 
 enum class Better : std::uint8_t { kLower = 1, kHigher };
 
-// Which of the manager's checkpoints stay; one stays that any of these wants, or that is pinned.
+// Which of the manager's checkpoints to keep. A checkpoint stays if any of these rules keeps it, or
+// if it is pinned.
 struct RetentionPolicy {
-  std::optional<std::uint32_t>
-      keep_last;                // the last ones to be committed; at least 1. Absent: all stay, whatever else is said here
-  std::int64_t keep_every = 0;  // one, the last to be committed, of each step that this divides; 0: none for that
-  std::uint32_t keep_best = 0;  // those with the best `metric`; of equal ones the later
-  std::string metric;           // checkpoints without it, or where it is no finite number, are not among the best
+  // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
+  // whatever the other rules say.
+  std::optional<std::uint32_t> keep_last;
+  std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
+  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; the later of equal ones
+  std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
   Better better = Better::kLower;
 };
 
-// The same on all ranks, unless said otherwise.
+// Must be the same on all ranks, unless stated otherwise.
 struct CheckpointManagerOptions {
-  std::string name = "manager";  // of its checkpointers: several managers in one world have different ones
+  std::string name = "manager";  // of its checkpointers; unique among the managers of a world
   RetentionPolicy retention;
 
-  // When `should_save` says yes; 0: not for that.
+  // When `should_save` returns true. 0: not for this reason.
   std::int64_t save_every_steps = 0;
-  std::chrono::milliseconds save_every{0};  // since the last save began, or the manager was made, by rank 0's clock
-  // Signals upon which to save, such as SIGTERM or SIGUSR1, which schedulers send before they end a job; on whichever rank they come.
+  std::chrono::milliseconds save_every{0};  // since the last save began or the manager was created, on rank 0's clock
+  // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
+  // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
-  // The time from a signal's arrival until the save must be done. After that the save fails on all ranks with kDeadline, and
-  // asynchronous saves that it has to wait for are cancelled. The sender of the signal should wait a little longer before it ends
-  // the job. cairn-launch says how long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  // The time from a signal's arrival until the save must be done. After that the save fails on all
+  // ranks with kDeadline, and asynchronous saves that it has to wait for are cancelled. The sender
+  // of the signal should wait a little longer before it ends the job. cairn-launch says how long it
+  // waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
-  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set. Other calls of it send nothing.
-  // Rank 0 measures the time per call and chooses the next call in which the ranks communicate: about `ask_every` later, no later
-  // than the end of `save_every`, at most twice as many calls later as the last time, and at most 64 calls later, or 8 if
-  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part of the grace period; if calls
-  // suddenly become slower, within 8 calls. 0: in every call.
+  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
+  // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
+  // which the ranks communicate: about `ask_every` later, no later than the end of `save_every`, at
+  // most twice as many calls later as the last time, and at most 64 calls later, or 8 if
+  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part
+  // of the grace period; if calls suddenly become slower, within 8 calls. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
-  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of it.
+  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of
+  // it.
   std::int64_t ask_every_steps = 0;
 
-  std::map<std::string, std::string> user_metadata;  // of every checkpoint, such as a git revision; rank 0's count
+  std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
   SavePlannerOptions planning;
-  CheckpointWriterOptions writer;        // but for `overwrite` and `run_url`, which are the manager's affair
-  const Clock* clock = &system_clock();  // outlives the manager
+  CheckpointWriterOptions writer;        // except `overwrite` and `run_url`, which the manager sets
+  const Clock* clock = &system_clock();  // borrowed; must outlive the manager
 };
 
-// What a checkpoint says of itself beside its state. Rank 0's count.
+// User data stored with a checkpoint, beside its state. Rank 0's is used.
 struct Annotations {
-  std::map<std::string, double> metrics;  // any values: NaN is kept as NaN
+  std::map<std::string, double> metrics;  // any values, NaN included
   std::map<std::string, std::string> user_metadata;
 };
 
 struct CheckpointInfo {
-  std::string name;           // below the run
+  std::string name;           // relative to the run
   std::string checkpoint_id;  // for Checkpointer::load
   std::string save_id;
-  std::uint64_t sequence = 0;  // of its commit: later ones have larger ones
+  std::uint64_t sequence = 0;  // of its commit; later commits have higher numbers
   std::optional<std::int64_t> step;
   Annotations annotations;
 };
 
-// A checkpoint that was later than the one chosen, and why it could not be used.
+// A later checkpoint than the chosen one, and why it could not be used.
 struct PassedOver {
   std::string name;
   std::string why;
@@ -119,70 +138,83 @@ struct PassedOver {
 
 struct ValidCheckpoint {
   CheckpointInfo checkpoint;
-  std::vector<PassedOver> passed_over;  // first those whose place in the order is not known
+  std::vector<PassedOver> passed_over;  // those of unknown commit order come first
 };
 
 class CheckpointManager {
  public:
-  // `run`: a path or URL whose absolute form is UTF-8. Creates and changes nothing there. Throws kInvalidArgument if it is not
-  // UTF-8 or an option is invalid, kAlreadyExists if a checkpointer of this world has the name. Catches signals from now on: see
-  // `signal`.
+  // `run`: a path or URL whose absolute form is UTF-8. The constructor creates and changes nothing
+  // there. Throws kInvalidArgument if `run` is not UTF-8 or an option is invalid, kAlreadyExists if
+  // a checkpointer of this world has the same name. Starts to catch signals: see `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching signals.
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching
+  // signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
-  // --- saving: collective ---------------------------------------------------------------------------------------------------
+  // --- saving: collective ---
 
-  // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and repeat; kInvalidArgument for a
-  // negative one. Then rank 0 starts to remove what `retention` no longer keeps. A removal that fails does not fail the save: it
-  // is logged, and `retention_faults` returns it.
+  // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and
+  // repeat; throws kInvalidArgument for a negative step. Then rank 0 starts to remove what
+  // `retention` no longer keeps. If a removal fails, the save still succeeds: the failure is
+  // logged, and `retention_faults` returns it.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
-  // Saves in the background. After publication, what `retention` no longer keeps is removed by the next of these: a save, before
-  // it writes; `wait_for_saves`; the destructor.
+  // Saves in the background. Does not start a removal. The next `save` or `async_save` (before it
+  // writes), `wait_for_saves` or the destructor removes what `retention` no longer keeps.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
-  // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then also waits for removal, for at
-  // most `deadline` again; the result does not depend on that.
+  // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then
+  // also waits for removal, for at most `deadline` again; this does not affect the result.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
-  // Returns whether to save now, the same on all ranks. True if a step or time of the options has come, or a signal, unless this
-  // very step was the last to be saved (synchronously) or restored. Call it after each step. The ranks communicate only if
-  // `save_every` or `save_on_signal` is set, and then only in some of the calls (see `ask_every`), with two messages per rank.
+  // Returns whether to save now, the same on all ranks. Call it after each step. Returns true if a
+  // step or time in the options has been reached, or a signal has arrived, unless this step was the
+  // last one saved (synchronously) or restored. The ranks communicate only if `save_every` or
+  // `save_on_signal` is set, and then only in some of the calls (see `ask_every`), with two
+  // messages per rank.
   bool should_save(std::int64_t step);
-  // The signal that `should_save` has learnt of last, on whichever rank it came, the same on all ranks; 0: none. Whether to stop then
-  // is the trainer's affair. The handlers do nothing but take note; those from before are put back with the last manager of the process.
+  // Returns the last signal that `should_save` learned of, whichever rank got it, the same on all
+  // ranks; 0 if none. The trainer decides whether to stop. The signal handlers only record the
+  // signal. The previous handlers are restored when the last manager of the process is destroyed.
   int signal() const;
 
-  // --- going on -------------------------------------------------------------------------------------------------------------
+  // --- resuming ---
 
-  // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns nothing if the run has no
-  // checkpoint. Rank 0 passes over checkpoints whose record or files are not sound, and logs them. If a checkpoint turns out to
-  // be damaged during the load, all ranks pass over it. Throws kCorrupt, with a reason for each checkpoint, if the run has
-  // checkpoints but none is usable: starting anew would lose them, and `state` is then unspecified. Throws kPrecondition if the
-  // run is itself a checkpoint, kPermission if the options say when to save and the run is a directory that rank 0 may not write
-  // to. With `allow_partial_load`, entries that the loaded checkpoint lacks may hold parts of one that was passed over;
-  // `reader.verify_first` makes that unlikely. `options` must leave `world`, `no_dist`, `coordinator_rank` and `storage_reader`
-  // unset.
+  // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns
+  // nothing if the run has no checkpoint. Rank 0 skips, and logs, checkpoints whose record or files
+  // are not sound. If a checkpoint turns out to be damaged during the load, all ranks skip it.
+  //
+  // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
+  // usable: starting from scratch would lose them. `state` is then unspecified. Throws
+  // kPrecondition if the run is itself a checkpoint. Throws kPermission if the options say when to
+  // save and rank 0 may not write to the run's directory.
+  //
+  // With `allow_partial_load`, entries that the loaded checkpoint lacks may hold data of a
+  // checkpoint that was skipped; `reader.verify_first` makes that unlikely. `options` must leave
+  // `world`, `no_dist`, `coordinator_rank` and `storage_reader` unset.
   std::optional<ValidCheckpoint> restore_latest(StateDict& state, const LoadOptions& options = {});
 
-  // --- looking: on any rank, not collective; the store's errors -----------------------------------------------------------------
+  // --- reading the run: on any rank, not collective; may throw the store's errors ---
 
-  // All of Cairn's checkpoints in the run, whatever their names, the latest first.
+  // Returns all of Cairn's checkpoints in the run, whatever their names, the latest first.
   std::vector<CheckpointInfo> checkpoints() const;
   std::optional<CheckpointInfo> latest() const;
-  // The latest of which every byte is what was written: reads all of them.
+  // Returns the latest checkpoint whose every byte is as written. Reads all bytes of each
+  // candidate. Returns nothing if the run has no checkpoint; throws kCorrupt if it has some but
+  // none is intact.
   std::optional<ValidCheckpoint> latest_valid() const;
 
-  // A pinned checkpoint stays until it is unpinned, by this or any other process. kNotFound if there is none of that name.
+  // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins
+  // it. Throws kNotFound if no checkpoint has that name.
   void pin(const std::string& name) const;
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;
 
-  // On rank 0: what the last finished removal could not remove, and why. Each later removal tries again.
+  // Rank 0 only: what the last finished removal could not remove, and why. Each later removal tries
+  // again.
   struct RetentionFault {
-    std::string name;  // of the checkpoint; "" if the run could not be looked at
+    std::string name;  // of the checkpoint; "" if the run could not be read
     std::string why;
   };
   std::vector<RetentionFault> retention_faults() const;

@@ -36,7 +36,7 @@ bool changed_while_loading(const FailureMap& failures) {
 struct Checkpointer::Implementation {
   Implementation(World of, std::string with_name) : world(std::move(of)), name(std::move(with_name)) {}
 
-  // `slot`: the name by which the actors know it.
+  // `slot`: the checkpointer name that the actors see.
   void fill(Call& call, const std::string& slot, const std::string& checkpoint_id, int coordinator_rank) {
     call.id.checkpointer = slot;
     call.id.ordinal = ++calls[slot];
@@ -45,7 +45,7 @@ struct Checkpointer::Implementation {
   }
 
   void fill(SaveCall& call, const SaveOptions& options) const {
-    // What a user-defined writer makes of the id is its own affair.
+    // Only Cairn's own writer is known to use the id as a location.
     call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
     call.options_digest = digest_of(options);
     call.step = options.step;
@@ -53,8 +53,9 @@ struct Checkpointer::Implementation {
     call.deadline = options.deadline;
   }
 
-  // Actors make one call at a time under one name; so saves that may overtake each other on some rank need several. Which one is next
-  // depends on nothing but the calls before, so it is the same on all ranks.
+  // Returns the name under which the actors run the save. They make one call at a time per name, so
+  // saves that may overtake each other on some rank need several names. The choice depends only on
+  // the earlier calls, so it is the same on all ranks.
   std::string slot_for(WhileInFlight policy) {
     if (policy == WhileInFlight::kWait) return name;
     const std::string slot = name + "~" + std::to_string(slots_taken++ % kSlots);
@@ -88,7 +89,7 @@ struct Checkpointer::Implementation {
     return stager;
   }
 
-  // While the result lives, the caller can end the call.
+  // Lets the caller cancel the call while the result lives.
   std::shared_ptr<void> heed(const std::optional<Cancellation>& cancellation, std::uint64_t ticket) {
     if (!cancellation) return nullptr;
     return cancellation->watch([this, ticket](const std::string& why) { world.runtime().cancel(name, ticket, why); });
@@ -117,7 +118,7 @@ struct Checkpointer::Implementation {
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
             const std::vector<std::string>& prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
 
-  // All ranks have loaded: what an object does with its state is its own rank's affair.
+  // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
   void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
                const std::string& checkpoint_id) const {
     try {
@@ -134,7 +135,7 @@ struct Checkpointer::Implementation {
   const pid_t process = ::getpid();
   std::mutex running;
   std::map<std::string, std::uint64_t> calls;  // by slot
-  std::set<std::string> slots;                 // beside the one of its own name
+  std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
   static constexpr std::uint64_t kSlots = 16;
   OwnSaveParts own;
@@ -155,15 +156,15 @@ std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& na
   return lock;
 }
 
-// In larger worlds the ranks find out together, so that none waits for one that never came.
+// Larger worlds check this in the call itself, so that no rank waits for one that never joins.
 void check_coordinator(int coordinator_rank, const World& world) {
   if (world.size() == 1 && coordinator_rank != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "coordinator_rank " + std::to_string(coordinator_rank) + " is not a rank of a world of 1");
 }
 
-// What is wrong with one rank's own arguments is reported after the ranks have joined, so that all of them fail alike and none
-// waits for one that never came.
+// Keeps an error in this rank's arguments until the ranks have joined, so that all ranks fail
+// together and none waits for one that never joins.
 struct FoundObjects {
   explicit FoundObjects(const StateDict& state_dict) {
     try {
@@ -181,7 +182,8 @@ struct FoundObjects {
   std::exception_ptr refusal;
 };
 
-// Then they may know each other, and nothing comes between them: what they move is not counted.
+// A user's own planner and storage may depend on each other's types, so no counting planner is put
+// between them.
 template <class Planner, class Storage>
 bool are_both_users(const Planner& planner, const Storage& storage) {
   return planner != nullptr && storage != nullptr;
@@ -205,7 +207,7 @@ Checkpointer::Checkpointer(World world, std::string name) {
 Checkpointer::~Checkpointer() {
   if (!implementation_) return;
   if (::getpid() != implementation_->process) {
-    implementation_.release();  // NOLINT: the threads that it would wait for are not in this process
+    implementation_.release();  // NOLINT: a forked child does not have the threads to wait for
     return;
   }
   const std::shared_ptr<Implementation> self = std::move(implementation_);
@@ -317,7 +319,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
     objects.get().describe(key_order, working);
-    // Only now: where Stateful hooks hold collectives, they run on every rank or on none.
+    // Thrown only after `describe`: Stateful hooks may use collectives, so they must run on every
+    // rank or on none.
     if (refused)
       throw Error(ErrorCode::kPrecondition,
                   "rank " + std::to_string(self.world.rank()) +
@@ -375,8 +378,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
   const FoundObjects objects(state_dict);
 
-  // A checkpoint that is replaced while it is read is read again, once: every rank sees the same outcome, so all of them decide
-  // alike.
+  // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
+  // outcome, so all ranks make the same decision.
   const MonotonicTime start = system_clock().now();
   const auto progress = std::make_shared<CallProgress>();
   CountingLoadPlanner counting(*planner_of_call, *progress);

@@ -1,13 +1,15 @@
-// Saves and loads of one world: what a trainer keeps for as long as it trains.
+// Saves and loads checkpoints in one world. A trainer keeps a Checkpointer for as long as it
+// trains.
 //
-// Every rank of the world makes the same calls in the same order, each on its own thread. A call blocks until the outcome is known
-// on this rank; the hooks of planners, writers, readers and Stateful objects run on the calling thread meanwhile. When a call
-// fails, it throws CheckpointException on every rank that is alive, with the same failure map.
+// Every rank of the world makes the same calls in the same order, each on its own thread. A call
+// blocks until its outcome is known on this rank. Meanwhile the hooks of planners, writers, readers
+// and Stateful objects run on the calling thread. A call that fails throws CheckpointException,
+// with the same failure map, on every rank that is alive.
 //
-// A call returns on each rank as soon as that rank has its outcome. Whoever leaves then, by the end of its process or by
-// `World::shutdown`, takes it along: should the coordinator be lost just then, a rank that has not heard the outcome asks the others, and
-// those that have left are lost ones to it. What `committed` says is true all the same. A trainer that wants one map on all ranks to
-// the last lets its ranks wait for each other before they end.
+// A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
+// that moment, a rank without the outcome asks the other ranks for it. Ranks that have already
+// exited or called `World::shutdown` cannot answer, and count as lost. `committed` is correct even
+// then. If the failure map must be the same on every rank, synchronize the ranks before they exit.
 #pragma once
 
 #include <chrono>
@@ -29,31 +31,35 @@
 
 namespace cairn {
 
-// The same on all ranks, except the objects. A disagreement is an error that names the ranks.
+// Must be the same on all ranks, except for the objects. The error for a mismatch names the ranks.
 struct SaveOptions {
-  std::optional<World> world;  // free functions only; absent: a world of one
-  bool no_dist = false;        // this rank alone, whatever `world` says: after DCP's no_dist
-  int coordinator_rank = 0;    // who plans for all and publishes
-  // For the whole call, until its outcome: then the call ends on all ranks as if this one had cancelled it (see cancellation.hpp), with
-  // code kDeadline, naming whom it waited for. Zero or less: at once. This rank's own: other ranks may have another one, or none. The call
-  // begins when the asynchronous saves that this checkpointer has in flight have ended: `wait_for_saves` has a deadline for those.
+  std::optional<World> world;  // free functions only; absent: a world of one rank
+  bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
+  int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
+  // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
+  // had cancelled it (see cancellation.hpp), with code kDeadline, and names the ranks that it
+  // waited for. Zero or less: the call ends at once. Ranks may have different deadlines, or none.
+  // The time starts after this checkpointer's asynchronous saves in flight have ended: to limit the
+  // wait for those, use `wait_for_saves`.
   std::optional<std::chrono::milliseconds> deadline;
-  std::optional<Cancellation> cancellation;          // this rank's own, as the deadline is
-  std::optional<std::int64_t> step;                  // the trainer's iteration, kept in the checkpoint
-  std::map<std::string, std::string> user_metadata;  // kept in the checkpoint; metrics, a git revision
-  SavePlannerOptions planning;                       // of Cairn's own planner
-  CheckpointWriterOptions writer;                    // of Cairn's own writer
-  std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own
-  std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own
-  // Where a report is left if this save fails, in place of WorldOptions::failure_directory: a directory that is there. This rank's own.
+  std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
+  std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
+  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
+  SavePlannerOptions planning;                       // for Cairn's own planner
+  CheckpointWriterOptions writer;                    // for Cairn's own writer
+  std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
+  std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
+  // An existing directory for the report if this save fails; overrides
+  // WorldOptions::failure_directory. Ranks may differ.
   std::string failure_directory;
 };
 
 struct LoadOptions {
-  std::optional<World> world;  // free functions only; absent: a world of one
+  std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;
   int coordinator_rank = 0;
-  // As in SaveOptions; for both readings together, where a checkpoint is replaced while it is read.
+  // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
+  // deadline covers both readings.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;  // as in SaveOptions
   LoadPlannerOptions planning;
@@ -63,49 +69,58 @@ struct LoadOptions {
   std::string failure_directory;  // as in SaveOptions
 };
 
-// Several may live in one world; each has a name, the same on all ranks, and makes one call at a time. Keeping one over many saves
-// makes each later save cheaper: plans, threads and staging memory are kept. Thread-safe, but a second call while one is running
-// throws kPrecondition.
+// A world may have several checkpointers. Each has a name, the same on all ranks, and makes one
+// call at a time. Reusing one checkpointer makes later saves cheaper, because it keeps plans,
+// threads and staging memory. Thread-safe, but a second call while one is running throws
+// kPrecondition.
 class Checkpointer {
  public:
-  // Throws kAlreadyExists if a checkpointer of this name lives in the world already.
+  // Throws kAlreadyExists if the world already has a checkpointer of this name.
   explicit Checkpointer(World world, std::string name = "main");
-  // Waits for asynchronous saves in flight, as long as WorldOptions::shutdown_deadline says; then cancels them. What has failed, and
-  // nobody has read, is logged.
+  // Waits for asynchronous saves in flight, for at most WorldOptions::shutdown_deadline. Then
+  // cancels them. Logs failures that nobody has read.
   ~Checkpointer();
   Checkpointer(Checkpointer&&) noexcept;
   Checkpointer& operator=(Checkpointer&&) noexcept;
 
-  // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. Once it returns, the checkpoint is complete,
-  // durable (unless sync is off), and readable by PyTorch. After an exception the checkpoint that was there before is whole.
+  // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When it returns,
+  // the checkpoint is complete, durable (unless sync is off), and readable by PyTorch. After an
+  // exception the previous checkpoint is intact.
   void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 
-  // The same in the background: returns once the state may be changed (unless staging overlaps), and gives the rest to a thread of the
-  // save's own: see async_save.hpp. Waits for all ranks, as their Stateful hooks run within the call. Saves are published in the order
-  // of the calls; `save` and `load` wait for those in flight. Throws what this rank finds by itself, and before anything has begun:
-  // kPrecondition after the world was shut down, in a process that was forked off after the checkpointer was made, or for a world
-  // whose backends leave out "cpu". All other failures come through the handle.
+  // Saves in the background, on a thread of its own: see async_save.hpp. Returns when the trainer
+  // may change the state; earlier, if staging overlaps. Waits for all ranks, because their Stateful
+  // hooks run within the call. Saves are published in the order of the calls. `save` and `load`
+  // wait for those in flight. Throws only errors that this rank finds before the save begins:
+  // kPrecondition after the world was shut down, in a process that was forked after the
+  // checkpointer was made, or if the world's backends lack "cpu". The handle reports all other
+  // failures.
   //
-  // An earlier failure that nobody has read is thrown here, as by `save`, when the new save has been staged; that goes on.
+  // If an earlier failure is still unread, throws it after the new save is staged, as `save` does.
+  // The new save continues.
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
-  // Gets, and pins, the staging memory for such a state ahead of the first save. Stateful objects in it are asked, in the order of
-  // their keys: on all ranks, if they need each other. Without `cache_staged_state_dict` nothing can be kept, and nothing is done; where
-  // the state is streamed, the ring is made, for saves with these options.
+  // Allocates, and pins, the staging memory for such a state before the first save. Calls
+  // `state_dict()` of Stateful objects in the order of their keys: if those communicate with other
+  // ranks, call `prepare` on all ranks. Does nothing without `cache_staged_state_dict`. If the
+  // state is streamed, allocates the ring instead, for saves with these options.
   void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
-  // Gives back the memory that staging, and Cairn's own writer, keep between saves, once no save uses it.
+  // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
   void release();
-  // Waits until no save is in flight, returns false if one is at the deadline. Throws a failure that nobody has read.
+  // Waits until no save is in flight. Returns false if one still is at the deadline. Throws a
+  // failure that nobody has read.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
-  // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other leaves are replaced. Everything that
-  // is missing or does not fit is reported at once, before a byte is changed. After a failure in the middle of reading, destinations
-  // are unspecified, unless `reader.verify_first`. Stateful objects get `load_state_dict` once every rank has loaded: one that throws
-  // fails the call on its own rank alone.
+  // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other
+  // leaves are replaced. Reports everything that is missing or does not fit at once, before it
+  // changes a byte. If reading fails halfway, the contents of the destinations are unspecified,
+  // unless `reader.verify_first` is set. Calls `load_state_dict` of Stateful objects after every
+  // rank has loaded. If that throws, the call fails on that rank only.
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 
-  // Builds what is stored under these key prefixes ("model", "optimizer.state"), nested as saved, as whole CPU tensors, on every
-  // rank. No prefixes: everything. Throws kNotFound, through the failure map, for a prefix that matches nothing.
+  // Loads what is stored under these key prefixes ("model", "optimizer.state"), nested as saved, as
+  // whole CPU tensors, on every rank. No prefixes: everything. Throws kNotFound, through the
+  // failure map, for a prefix that matches nothing.
   StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                          const LoadOptions& options = {});
 

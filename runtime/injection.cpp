@@ -25,7 +25,7 @@ std::string setting() {
   return value == nullptr ? "" : value;
 }
 
-// RANK is checked where a world is made of it; what is no number is none here.
+// Returns nothing for a malformed RANK: that is reported where a world is made from it.
 std::optional<int> rank_of_process() {
   const char* const text = std::getenv("RANK");
   if (text == nullptr || *text == '\0') return std::nullopt;

@@ -1,4 +1,5 @@
-// Testing a trainer against failures: makes ranks die, freeze or fail on purpose, at a chosen place, without a change to the trainer.
+// Fault injection for tests of a trainer: ranks die, freeze or fail at a chosen place, without
+// changes to the trainer.
 //
 //   int main() {
 //     cairn::allow_injection();   // before the first World
@@ -6,40 +7,46 @@
 //
 //   $ cairn-launch -n 4 --keep-going --inject 'kill@hook:write_data,rank=2,nth=3' -- ./trainer
 //
-// What goes wrong stands in the environment variable CAIRN_INJECT, which `cairn-launch --inject` sets:
+// The environment variable CAIRN_INJECT, which `cairn-launch --inject` sets, specifies the faults:
 //
 //   spec    = rule { ";" rule }
 //   rule    = action "@" place { "," filter }       kill@hook:write_data,rank=2
 //
-//   action    kill             the process ends at once, by SIGKILL
-//             freeze           the process stops, by SIGSTOP; SIGCONT lets it go on
-//             throw            the hook or store operation fails with an exception; at a message, the actor that handles it dies
-//             delay=TIME       this place takes longer by TIME: 200ms, 5s, 1min
-//             drop-link        the connections to all other ranks close; drop-link=RANK: those to one
-//             disk-full        the store operation fails with kNoSpace
-//             short-write      half of the bytes are written, then the write fails with kUnavailable
-//             read-flip        one bit of what is read is wrong
+//   action    kill             kills the process, by SIGKILL
+//             freeze           stops the process, by SIGSTOP; SIGCONT resumes it
+//             throw            makes the hook or store operation throw; at a message, kills the
+//                              actor that handles it
+//             delay=TIME       delays this place by TIME: 200ms, 5s, 1min
+//             drop-link        closes the connections to all other ranks; drop-link=RANK: to one
+//             disk-full        makes the store operation fail with kNoSpace
+//             short-write      writes half of the bytes, then fails with kUnavailable
+//             read-flip        flips one bit of the data read
 //
-//   place     send:MESSAGE     before this message is sent, to another rank or to the own one
-//             receive:MESSAGE  before it is handled
-//             hook:HOOK        before this hook of a planner, writer, reader or Stateful object ("begin") runs
+//   place     send:MESSAGE     before this message is sent, to another rank or to this one
+//             receive:MESSAGE  before this message is handled
+//             hook:HOOK        before this hook of a planner, writer, reader or Stateful object
+//                              ("begin") runs
 //             phase:PHASE      before the first hook of this phase of a save or load
-//             store:OPERATION  before this operation of a store or of its writers, by the names of their methods
+//             store:OPERATION  before this operation of a store or its writers, by its method name
 //
 //   filter    rank=N           on this rank only (default: on every rank)
-//             nth=N            the Nth time that the rank comes there (default: 1); nth=all: every time
+//             nth=N            the Nth time that the rank reaches the place (default: 1);
+//                              nth=all: every time
 //
-// docs/protocol.md has messages, hooks and phases, storage/store.hpp the operations; all of them stand in the error for an unknown one.
-// `rank` is the RANK that the launcher gave, and stays so whatever worlds the process makes; in a process without RANK it is the rank
-// in the world, and rules for store operations must leave it out. drop-link is not for stores; disk-full, short-write and read-flip
-// are for stores alone. Each fault is announced by one line on standard error.
+// docs/protocol.md lists messages, hooks and phases; storage/store.hpp lists the operations. The
+// error for an unknown name also lists all valid ones. `rank` is the RANK that the launcher set,
+// whatever worlds the process makes. Without RANK it is the rank in the world; rules for store
+// operations then must not use `rank`. drop-link does not apply to store operations; disk-full,
+// short-write and read-flip apply only to them. Each fault prints one line on standard error.
 #pragma once
 
 namespace cairn {
 
-// Worlds made and stores opened after this meet the faults of CAIRN_INJECT. Without it the variable does nothing, but for one line on
-// standard error; with it, and without the variable, nothing changes. Reads the variable anew each time; counts begin anew. Throws
-// kInvalidArgument, with the position and what is allowed there, if it is not understood. Thread-safe.
+// Enables the faults in CAIRN_INJECT for worlds made and stores opened after this call. If it is
+// never called, CAIRN_INJECT has no effect except one line on standard error. Does nothing if
+// CAIRN_INJECT is unset. Each call reads the variable again and restarts the counts. Throws
+// kInvalidArgument, with the position of the error and what is allowed there, for a malformed
+// value. Thread-safe.
 void allow_injection();
 
 }  // namespace cairn

@@ -1,4 +1,5 @@
-// What can be named in an injection, and how a program that does not allow any says so. Internal.
+// The names that an injection may use, and the warning for programs that do not allow injection.
+// Internal.
 #pragma once
 
 #include <cairn/base/injection.hpp>
@@ -7,7 +8,8 @@ namespace cairn {
 
 InjectionNames injection_names();
 
-// One line on standard error, once, if CAIRN_INJECT is set and allow_injection was never called. For whoever makes a world.
+// Called wherever a world is made. Prints one line on standard error, once, if CAIRN_INJECT is set
+// and allow_injection was never called.
 void warn_of_ignored_injection();
 
 }  // namespace cairn

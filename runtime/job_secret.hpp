@@ -1,4 +1,4 @@
-// Where the secret of a job comes from. Internal: users see WorldOptions.
+// Finds the secret of a job. Internal: users see WorldOptions.
 #pragma once
 
 #include <cairn/actors/links/secret.hpp>
@@ -7,8 +7,9 @@ namespace cairn {
 
 struct WorldOptions;
 
-// Of `secret`, else of `secret_file`, else of the file that CAIRN_SECRET_FILE names, else of CAIRN_SECRET; none if none of them says
-// anything. Throws kInvalidArgument for both options at once, and what Secret's constructor and Secret::from_file throw.
+// Returns `secret`, else the contents of `secret_file`, else of the file that CAIRN_SECRET_FILE
+// names, else CAIRN_SECRET. Returns an empty Secret if none of them is set. Throws kInvalidArgument
+// if both options are set, and what Secret's constructor and Secret::from_file throw.
 Secret find_secret(const WorldOptions& options);
 
 }  // namespace cairn

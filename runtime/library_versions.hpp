@@ -1,4 +1,4 @@
-// What this library was built from. Internal.
+// The versions of the libraries that this one was built with. Internal.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@ namespace cairn {
 
 struct LibraryVersion {
   std::string name;     // "LibTorch"
-  std::string version;  // "1.13.1"; "none" where the build goes without
+  std::string version;  // "1.13.1"; "none" if built without the library
 };
 
-// Cairn first.
+// Returns all versions, Cairn's first.
 std::vector<LibraryVersion> library_versions();
 
 }  // namespace cairn

@@ -47,7 +47,7 @@ std::string in_braces(const Labels& labels) {
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 struct Histogram {
-  std::vector<std::uint64_t> counts;  // by bucket, not cumulated; the last one is +Inf
+  std::vector<std::uint64_t> counts;  // by bucket, not cumulative; the last one is +Inf
   double sum = 0;
   std::uint64_t count = 0;
 
@@ -59,13 +59,13 @@ struct Histogram {
   }
 };
 
-// What is known of the saves, or of the loads, of one rank.
+// The metrics of the saves, or of the loads, of one rank.
 struct RankMetrics {
   std::map<std::string, Histogram> seconds;        // by outcome
   std::map<std::string, Histogram> phase_seconds;  // by phase
   std::uint64_t bytes = 0;
   std::map<std::pair<std::string, std::string>, std::uint64_t> failures;  // by kind and phase
-  std::map<std::uint64_t, std::pair<std::string, std::string>> told;      // first failure of calls in progress, by CallEvent::call
+  std::map<std::uint64_t, std::pair<std::string, std::string>> told;      // first failure of a running call, by CallEvent::call
   std::uint64_t in_progress = 0;
   std::optional<double> last_success;
 };
@@ -95,7 +95,8 @@ class Exposition {
   std::string text_;
 };
 
-// Written beside it, and renamed: a collector that reads meanwhile has the old text or the new one.
+// Writes a temporary file beside it and renames that, so that a collector reads the old text or the
+// new one.
 void replace_file(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
   std::FILE* const file = std::fopen(beside.c_str(), "we");
@@ -121,7 +122,7 @@ struct PrometheusMetrics::Implementation {
     Exposition exposition;
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
     Labels build{{"version", kVersion}};
-    if (const char* const rank = std::getenv("RANK")) build.emplace_back("rank", rank);  // beside the files of others
+    if (const char* const rank = std::getenv("RANK")) build.emplace_back("rank", rank);  // tells ranks' files apart
     exposition.sample("cairn_build_info", build, "1");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
     return exposition.take();
@@ -170,7 +171,7 @@ struct PrometheusMetrics::Implementation {
 
   void publish() {
     if (options.file.empty()) return;
-    // One after the other: the last one written is the newest.
+    // Under the lock, so that the last text written is the newest.
     std::lock_guard lock(file_mutex);
     try {
       replace_file(options.file, text());
@@ -185,7 +186,7 @@ struct PrometheusMetrics::Implementation {
   std::map<CallOperation, std::map<int, RankMetrics>> ranks;
   std::mutex file_mutex;
   bool is_file_complained_of = false;
-  std::unique_ptr<MetricsServer> server;  // ends first: it reads the others
+  std::unique_ptr<MetricsServer> server;  // destroyed first, because it reads the other members
 };
 
 PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation_(std::make_unique<Implementation>()) {
@@ -238,7 +239,7 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
 }
 
 std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
-  // Lives for ever: its thread is not to be waited for when the process ends, nor in one that was forked off.
+  // Never destroyed: neither the exit of the process nor a forked child may wait for its thread.
   static const auto* const metrics = new std::shared_ptr<PrometheusMetrics>([]() -> std::shared_ptr<PrometheusMetrics> {
     const auto variable = [](const char* name) -> std::string {
       const char* const value = std::getenv(name);

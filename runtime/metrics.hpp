@@ -1,21 +1,31 @@
-// Saves and loads as metrics of Prometheus, in its text format (0.0.4), for a node exporter's textfile collector and over HTTP.
+// Exports saves and loads as Prometheus metrics, in its text format (0.0.4): to a file for the node
+// exporter's textfile collector, and over HTTP.
 //
-// Without a line of code, for a whole process and all worlds in it:
-//   CAIRN_METRICS_DIR=DIR     writes DIR/cairn-rank-<RANK>.prom whenever a save or load begins or ends, whole or not at all
-//   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:9464/metrics; ranks of one machine count on from there by LOCAL_RANK
-// With code, where more is wanted:
+// Without code, for a whole process and all its worlds:
+//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<RANK>.prom atomically whenever a save or
+//                             load begins or ends
+//   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + LOCAL_RANK>/metrics
+// With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
 //
-// What there is, each with the label `rank`; the same with `load` for `save`:
-//   cairn_save_seconds{outcome="success|failed|cancelled"}   histogram: from the call until its end, of asynchronous saves too
-//   cairn_save_phase_seconds{phase="join|local_plan|…"}      histogram: how long this rank was in each phase
-//   cairn_save_bytes_total                                   of tensors that this rank has written in saves that succeeded
-//   cairn_save_failures_total{kind="lost|…",phase="…"}       saves that have failed, by the first entry of their failure map
-//   cairn_saves_in_progress                                  now
-//   cairn_save_last_success_timestamp_seconds                since 1970; no line before the first: alarm on its age
-//   cairn_build_info{version="…"}                            1
-// Names, labels and their meaning stay; there may be more.
+// The metrics of saves, each with the label `rank`; loads have the same ones with `load` for
+// `save`:
+//   cairn_save_seconds{outcome="success|failed|cancelled"}
+//       histogram: from the call until its end, asynchronous saves included
+//   cairn_save_phase_seconds{phase="join|local_plan|…"}
+//       histogram: the time that this rank spent in each phase
+//   cairn_save_bytes_total
+//       tensor bytes that this rank wrote in successful saves
+//   cairn_save_failures_total{kind="lost|…",phase="…"}
+//       failed saves, by the first entry of their failure map
+//   cairn_saves_in_progress
+//       current number
+//   cairn_save_last_success_timestamp_seconds
+//       seconds since 1970; absent until a save succeeds; alert on its age
+//   cairn_build_info{version="…"}
+//       1
+// The names, labels and meanings are stable. Later versions may add metrics.
 #pragma once
 
 #include <memory>
@@ -27,26 +37,28 @@
 namespace cairn {
 
 struct PrometheusOptions {
-  // Written anew whenever a call begins or ends, beside it and then renamed; its directory must be there. Empty: no file. What cannot be written is
-  // logged once.
+  // Rewritten whenever a call begins or ends: written to a temporary file beside it, then renamed.
+  // Its directory must exist. Empty: no file. Failed writes are logged once.
   std::string file;
-  // "host:port" to be served at, port 0 for one that the system chooses; anybody who reaches it may read. Empty: nowhere.
+  // "host:port" to serve at. Port 0: the system chooses a free one. Anyone who can reach the port
+  // may read. Empty: no server.
   std::string address;
-  // Upper bounds of the histograms, in seconds, ascending; there is always +Inf.
+  // Upper bounds of the histogram buckets, in seconds, ascending; +Inf is always added.
   std::vector<double> seconds{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
 };
 
-// Serves as many worlds and ranks as it is given to. Thread-safe.
+// May be the listener of any number of worlds and ranks. Thread-safe.
 class PrometheusMetrics final : public CallListener {
  public:
-  // Throws kInvalidArgument for an address that is none or bounds that do not ascend, kUnavailable for an address that is not to be had.
+  // Throws kInvalidArgument for a malformed address or for bounds that do not ascend, kUnavailable
+  // if the address cannot be bound.
   explicit PrometheusMetrics(PrometheusOptions options = {});
   ~PrometheusMetrics() override;
   PrometheusMetrics(const PrometheusMetrics&) = delete;
   PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
 
-  std::string text() const;  // as it is served
-  int port() const;          // that it is served at; 0: none
+  std::string text() const;  // the text that is served
+  int port() const;          // the port that it is served at; 0: none
 
   void on_start(const CallEvent& event) override;
   void on_end(const CallEnd& end) override;
@@ -57,7 +69,9 @@ class PrometheusMetrics final : public CallListener {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// For Cairn's own use: what the environment asks for, made when it is first asked for; null if nothing, or if it is not to be had, which is logged.
+// For Cairn's own use: returns the metrics that the environment asks for, created at the first
+// call. Returns null if the environment asks for none or they cannot be created; the latter is
+// logged.
 std::shared_ptr<PrometheusMetrics> metrics_of_environment();
 
 }  // namespace cairn

@@ -38,7 +38,7 @@ bool is_ready(int descriptor, short events, Steady::time_point until) {
   }
 }
 
-// Up to the empty line after the headers; "" if that does not come.
+// Reads up to the empty line after the headers. Returns "" if that does not arrive in time.
 std::string read_request(int client, Steady::time_point until) {
   std::string request;
   while (request.size() < kRequestBytesMax && request.find("\r\n\r\n") == std::string::npos) {
@@ -98,13 +98,14 @@ void MetricsServer::serve() noexcept {
     if (waited[0].revents == 0) continue;
     const Socket client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client.valid()) {
-      // Out of descriptors: whoever asks is still there then, and would be found again at once.
+      // Out of descriptors: the client stays in the queue, so `poll` would return again at once.
+      // Wait a little.
       if (errno == EMFILE || errno == ENFILE) is_ready(end_.get(), POLLIN, Steady::now() + kRequestPatience / 10);
       continue;
     }
     try {
       answer(client);
-    } catch (...) {  // out of memory: whoever asked asks again
+    } catch (...) {  // out of memory: the client will retry
     }
   }
 }

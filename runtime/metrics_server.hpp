@@ -1,4 +1,4 @@
-// Serves one text over HTTP/1.1, to whoever asks for /metrics: what a scraper needs, and nothing else. Internal.
+// Serves one text at /metrics over HTTP/1.1, for Prometheus scrapers. Internal.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@ namespace cairn {
 
 class MetricsServer {
  public:
-  // Listens at "host:port" and answers on a thread of its own, one request at a time; who says nothing for two seconds is cut off. `text` is called on
-  // that thread. Throws kInvalidArgument, kUnavailable.
+  // Listens at "host:port" and answers on a thread of its own, one request at a time. A client has
+  // two seconds to send its request and receive the answer. `text` is called on that thread. Throws
+  // kInvalidArgument, kUnavailable.
   MetricsServer(const std::string& address, std::function<std::string()> text);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
@@ -27,7 +28,7 @@ class MetricsServer {
   const std::function<std::string()> text_;
   const Socket listener_;
   const int port_;
-  const Socket end_;  // an eventfd: readable once the thread is to end
+  const Socket end_;  // an eventfd: readable when the thread must end
   std::thread thread_;
 };
 

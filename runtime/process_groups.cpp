@@ -22,7 +22,7 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
     if (::gethostname(name, sizeof(name) - 1) != 0) throw system_error("ask for the name of", "this machine", errno);
     options.address = name;
   }
-  // Several groups in one process meet in the order in which they are made.
+  // Several groups in one process are matched across ranks by the order in which they are made.
   static std::atomic<unsigned> made{0};
   const auto store = open_store(place, options.timeout);
   return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));

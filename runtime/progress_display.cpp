@@ -48,7 +48,7 @@ void ProgressDisplay::end(bool ok) noexcept {
     show_phases();
     const auto took = std::chrono::duration_cast<milliseconds>(system_clock().now() - start_);
     write_log(LogLevel::kInfo, 0, end_text(seen(), ok, took));
-  } catch (...) {  // out of memory: nothing can be said
+  } catch (...) {  // out of memory: nothing can be logged
   }
 }
 
@@ -61,7 +61,7 @@ void ProgressDisplay::show_until_end() noexcept {
         draw_status(status_text(seen(), status_columns()));
       else
         show_phases();
-    } catch (...) {  // out of memory: it is tried again
+    } catch (...) {  // out of memory: tried again at the next redraw
     }
     lock.lock();
   }
@@ -75,7 +75,7 @@ ShownProgress ProgressDisplay::seen() const {
   return progress;
 }
 
-// Those that the call has come to since.
+// Logs the phases that the call has entered since the last call of this function.
 void ProgressDisplay::show_phases() {
   ShownProgress progress = seen();
   const Step now = progress_->seen().step;

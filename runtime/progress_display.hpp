@@ -1,4 +1,5 @@
-// Shows people how far one save or load is, while it lives: on a terminal as one line that is redrawn, else in the log. Internal.
+// Shows the progress of one save or load, from construction to `end`: on a terminal as one redrawn
+// line, otherwise in the log. Internal.
 #pragma once
 
 #include <condition_variable>
@@ -14,24 +15,25 @@
 
 namespace cairn {
 
-// What it shows is the same whatever happens to it: a line of the log for each phase that the call has come to, and one for its end. It
-// has a thread of its own, so that neither the call nor an actor waits for a terminal or a sink. Where no thread is to be had, or
-// nobody would see anything, it does nothing.
+// The log gets one line for each phase, even one that began and ended between two checks, and one
+// line for the end. Has a thread of its own, so that neither the call nor an actor waits for a
+// terminal or a log sink. Does nothing if the thread cannot be started or nobody would see the
+// output.
 class ProgressDisplay {
  public:
   struct What {
     ShowProgress how = ShowProgress::kOff;
-    int rank = 0;  // of others than 0 nothing is shown
+    int rank = 0;  // only rank 0 shows anything
     int ranks = 1;
     bool is_save = true;
     std::string checkpoint_id;
   };
   ProgressDisplay(What what, std::shared_ptr<const CallProgress> progress) noexcept;
-  ~ProgressDisplay();  // as if the call had failed
+  ~ProgressDisplay();  // like `end(false)`
   ProgressDisplay(const ProgressDisplay&) = delete;
   ProgressDisplay& operator=(const ProgressDisplay&) = delete;
 
-  // The call has ended.
+  // Shows that the call has ended.
   void end(bool ok) noexcept;
 
  private:

@@ -43,7 +43,8 @@ LoadPlan CountingLoadPlanner::finish_plan(LoadPlan central_plan) {
   return plan;
 }
 
-// 0 for what the plan and the metadata do not know: that is a user-defined planner's own affair.
+// Returns 0 for items that the plan or the metadata lacks: a user-defined planner may have made
+// them.
 std::uint64_t CountingLoadPlanner::bytes_of(const ReadItem& item) const {
   if (item.type != LoadItemType::kTensor || item.storage_name >= element_bytes_.size()) return 0;
   std::uint64_t bytes = element_bytes_[item.storage_name];

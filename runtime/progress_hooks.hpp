@@ -1,4 +1,5 @@
-// What stands between the actors and a planner to count how far a save or load has come on this rank. Internal.
+// Planners that sit between the actors and the real planner, and count the progress of a save or
+// load on this rank. Internal.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ class CountingSavePlanner : public SavePlanner {
   CallProgress& progress_;
 };
 
-// Counts what the reader has filled.
+// Counts what the reader has filled in.
 class CountingLoadPlanner : public LoadPlanner {
  public:
   CountingLoadPlanner(LoadPlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}
@@ -54,7 +55,7 @@ class CountingLoadPlanner : public LoadPlanner {
   LoadPlanner& planner_;
   CallProgress& progress_;
   const Metadata* metadata_ = nullptr;
-  std::vector<std::size_t> element_bytes_;  // as stored, by the name in the checkpoint
+  std::vector<std::size_t> element_bytes_;  // as stored, by ReadItem::storage_name
 };
 
 }  // namespace cairn

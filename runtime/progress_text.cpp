@@ -45,13 +45,14 @@ std::string time_text(milliseconds time) {
   return std::to_string((seconds + 1800) / 3600) + " h";
 }
 
-// Characters as they are, nothing that a terminal would act on; and how many columns they take, roughly: one each.
+// Splits `text` into characters, with "?" for control characters and invalid bytes. Each counts as
+// one column, roughly.
 std::vector<std::string> characters(std::string_view text) {
   std::vector<std::string> found;
   while (!text.empty()) {
     const std::size_t bytes = utf8_character_bytes(text);
     const auto first = static_cast<unsigned char>(text[0]);
-    // C0, DEL, and the C1 of two bytes.
+    // C0, DEL, and two-byte C1.
     const bool is_control = first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
     found.push_back(bytes == 0 || is_control ? "?" : std::string(text.substr(0, bytes)));
     text.remove_prefix(std::max<std::size_t>(bytes, 1));
@@ -67,7 +68,7 @@ std::string joined(const std::vector<std::string>& characters, std::size_t from 
 
 std::string printable(const std::string& text) { return joined(characters(text)); }
 
-// Its end says more than its beginning.
+// Keeps the end of the id, which says more than the beginning.
 std::string shortened(const std::string& id, std::size_t columns) {
   const auto all = characters(id);
   if (all.size() <= columns) return joined(all);
@@ -170,7 +171,7 @@ ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now) {
   progress.step = seen.step;
   progress.moved = seen.own;
   const std::optional<Step> told = seen.job ? std::optional<Step>(step_of(seen.job->phase)) : std::nullopt;
-  // Others may still be at what this rank has done.
+  // Other ranks may still be moving data after this rank is done.
   if (seen.step == Step::kMoved && told && *told != Step::kMoved) progress.step = Step::kMoving;
   if (told == progress.step) {
     progress.slowest_rank = seen.job->slowest_rank;
@@ -220,7 +221,7 @@ SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now) {
 }
 
 std::string status_text(const ShownProgress& progress, int columns) {
-  const auto width = static_cast<std::size_t>(std::max(columns - 1, 0));  // the last one makes some terminals begin a new line
+  const auto width = static_cast<std::size_t>(std::max(columns - 1, 0));  // some terminals wrap after the last column
   const std::string before = progress.is_save ? "saving " : "loading ";
   const std::string after = ": " + figures(progress);
   const std::size_t taken = before.size() + after.size();

@@ -1,4 +1,4 @@
-// How far a save or load is, in words for people. Pure. Internal.
+// Formats the progress of a save or load for people. Pure. Internal.
 #pragma once
 
 #include <chrono>
@@ -11,38 +11,41 @@
 
 namespace cairn {
 
-// What is seen of one call at one moment.
+// The progress of one call at one moment.
 struct ShownProgress {
   bool is_save = true;
   std::string checkpoint_id;
   int ranks = 1;
   CallProgress::Step step = CallProgress::Step::kJoining;
-  protocol::Moved moved;                            // of all ranks, or of this one, while no others are known
-  bool of_all_ranks = false;                        // which of the two
+  protocol::Moved moved;                            // of all ranks, or of this rank only if nothing else is known
+  bool of_all_ranks = false;                        // whether `moved` is of all ranks
   double bytes_per_second = 0;                      // 0: not known
   std::optional<std::chrono::milliseconds> left{};  // until the last rank has moved its data
   int slowest_rank = -1;                            // -1: not known, or none
   int slowest_percent = 0;
 };
 
-// `now`: for rates. A job's phase counts, where it is known: this rank may be done and others not.
+// Returns what to show. `now`: for rates. Shows the job's phase if it is known, because other ranks
+// may still be working when this one is done.
 ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now);
 
-// The same for the handle of an asynchronous save. Its steps before planning and at the end are for others to tell.
+// Does the same for the handle of an asynchronous save. The caller fills in the steps before
+// planning and at the end.
 SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now);
 
-// Of what is to be moved, 0 to 100: by bytes, or by items where there are none.
+// Returns the percentage moved, 0 to 100: by bytes, or by items if there are no bytes.
 int percent_of(const protocol::Moved& moved);
-// At the pace so far. Nothing where nothing can be said.
+// Return the rate, and the time left at that rate; 0 or nothing if they are unknown.
 double rate_of(const protocol::Moved& moved, Duration elapsed);
 std::optional<std::chrono::milliseconds> time_left(const protocol::Moved& moved, Duration elapsed);
 
-// "saving run/step_100: writing 45 %, 4.1 of 9.2 GB, 1.93 GB/s, slowest rank 3 (12 %), 5 s left", no wider than so many columns: the
-// checkpoint id is cut first.
+// Returns "saving run/step_100: writing 45 %, 4.1 of 9.2 GB, 1.93 GB/s, slowest rank 3 (12 %), 5 s
+// left", at most `columns` wide. Cuts the checkpoint id first.
 std::string status_text(const ShownProgress& progress, int columns);
-// The same for a log, when a phase begins: "saving 'run/step_100': writing on 4 ranks".
+// Returns the log line for the beginning of a phase: "saving 'run/step_100': writing on 4 ranks".
 std::string phase_text(const ShownProgress& progress);
-// At its end: "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s", all phases together.
+// Returns the log line for the end: "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s", over all
+// phases.
 std::string end_text(const ShownProgress& progress, bool ok, std::chrono::milliseconds took);
 
 }  // namespace cairn

@@ -34,20 +34,23 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The longest pause between two requests to the store. Larger worlds pause longer, so that the store can answer all ranks.
+// The longest pause between two requests to the store. Larger worlds pause longer, so that the
+// store can answer all ranks.
 constexpr std::chrono::milliseconds kPollMax{50};
 std::chrono::milliseconds poll_max(int world_size) { return std::max(kPollMax, std::chrono::milliseconds(world_size / 20)); }
-// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds they name rank 0 only.
+// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds
+// they name rank 0 only.
 constexpr int kNamedByAllMax = 64;
 // How long rank 0 stays for ranks that have not yet read its verdict.
 constexpr std::chrono::milliseconds kFarewell{2000};
-// How long a connection to a store must last to be believed: the process of a job that was killed still takes some while it ends. Rank
-// 0, which expects nobody there, looks longer.
+// How long a connection to a store must last before it counts. The process of a killed job takes
+// some time to end, and may still accept connections. Rank 0, which expects no store, waits longer.
 constexpr std::chrono::milliseconds kHold{100};
 constexpr std::chrono::milliseconds kHoldOfHost{500};
-// Beyond all deadlines of a conversation with a store, until the store counts as silent.
+// The time beyond all deadlines of a conversation with a store, after which the store counts as
+// silent.
 constexpr std::chrono::milliseconds kSilentStore{3000};
-// For one connect that only asks whether somebody is there, and for one question.
+// For one connection attempt that only checks for a listener, and for one question.
 constexpr std::chrono::milliseconds kProbe{1000};
 
 constexpr const char* kNoStore = "who listens there does not answer as a store does; see which program it is";
@@ -71,7 +74,8 @@ int number(const char* name, const std::string& text, long least, long most) {
   return static_cast<int>(value);
 }
 
-// This machine, for ranks that publish an address that only this machine reaches. Containers have a loopback of their own each.
+// Identifies this machine and network namespace: each has a loopback of its own, as containers do.
+// Used to check that other ranks can reach a loopback address.
 std::string machine_name() {
   std::string name;
   std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
@@ -87,10 +91,10 @@ std::string machine_name() {
 
 bool only_local(const std::string& address) { return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0; }
 
-constexpr const char* kSigned = "cairn rendezvous v1";  // what signatures are for
+constexpr const char* kSigned = "cairn rendezvous v1";  // purpose, part of each signature
 constexpr const char* kSameSecret = "give all ranks the same secret (WorldOptions::secret_file, CAIRN_SECRET_FILE)";
 
-// What a rank publishes: "<world size> <machine> <address> <signature>".
+// A rank's entry in the store: "<world size> <machine> <address> <signature>".
 struct Card {
   int world_size = 0;
   std::string machine;
@@ -98,7 +102,7 @@ struct Card {
   std::string signature;
 };
 
-// What is signed of it.
+// Returns the signed part of a card.
 std::string content(const Card& card) { return std::to_string(card.world_size) + " " + card.machine + " " + card.address; }
 std::string encode(const Card& card) { return content(card) + " " + card.signature; }
 
@@ -109,7 +113,8 @@ Card decode_card(const std::string& text) {
   return card;
 }
 
-// What rank 0 tells all: the assembly, or why there is none. "0\n<signature>\n<incarnation>\n<address>\n…" or "<code>\n<text>".
+// Rank 0's verdict is the assembly or an error: "0\n<signature>\n<incarnation>\n<address>\n…" or
+// "<code>\n<text>". `content` returns the signed part.
 std::string content(const Assembly& assembly) {
   std::string text = assembly.incarnation;
   for (const auto& address : assembly.addresses) text += "\n" + address;
@@ -144,10 +149,10 @@ std::string seconds(std::chrono::milliseconds time) {
 
 bool hangs_up(const Socket& socket, std::chrono::milliseconds within) {
   pollfd question{socket.get(), POLLIN | POLLRDHUP, 0};
-  return ::poll(&question, 1, static_cast<int>(within.count())) > 0;  // a store says nothing of itself
+  return ::poll(&question, 1, static_cast<int>(within.count())) > 0;  // a store never sends anything unasked
 }
 
-// Connects `socket`; "", or what the trouble is.
+// Connects `socket`. Returns "" or the error.
 std::string connect_once(const std::string& address, steady_clock::time_point end, Socket& socket) {
   try {
     auto progress = start_connect(resolve_endpoint(address), socket);
@@ -163,8 +168,9 @@ std::string connect_once(const std::string& address, steady_clock::time_point en
   }
 }
 
-// Whether somebody listens at `address`, or begins to before the deadline, and does not end at once; at least one attempt. "" is yes,
-// else what the trouble is. TCPStore's own attempts come with complaints in the log, and one that is reset ends the process.
+// Tries until the deadline, and at least once, to connect to `address`. The connection must last
+// for `hold`. Returns "" or the error. TCPStore's own attempts log complaints, and one that is
+// reset ends the process.
 std::string try_connect(const std::string& address, std::chrono::milliseconds deadline, std::chrono::milliseconds hold,
                         const std::function<void()>& still_waiting) {
   const auto end = steady_clock::now() + deadline;
@@ -180,9 +186,11 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
   }
 }
 
-// Whether a store serves those who connect to `address`: "", or what the trouble is. Before LibTorch 2, each TCPStore has a thread that
-// listens on a connection of its own, and a reset of that one ends the process; so it does where a program that never accepted anybody
-// ends. A store that serves hangs up, in order, on a question that it does not know; whoever ends without having read it resets.
+// Checks that a store serves `address`. Returns "" or the error. Before LibTorch 2, each TCPStore
+// has a thread that listens on a connection of its own, and a reset of that connection ends this
+// process. A program that exits without accepting the connection causes such a reset. A working
+// store closes the connection cleanly when it gets an unknown question; a program that exits
+// without reading the question resets the connection.
 std::string try_question(const std::string& address) {
 #if TORCH_VERSION_MAJOR < 2
   const auto end = steady_clock::now() + kProbe;
@@ -201,8 +209,10 @@ std::string try_question(const std::string& address) {
 #endif
 }
 
-// LibTorch's stores wait without end for a server that says nothing: one that stands still, or a program that is no store. So they are
-// spoken to on a thread of its own, which is left to itself if it does not come back. `talk` owns what it needs.
+// Runs `talk`, which uses a LibTorch store, on a thread of its own, and throws kDeadline if it does
+// not return in time. LibTorch's stores wait forever for a server that does not answer: a stopped
+// process, or a program that is not a store. The thread is then left running, so `talk` must own
+// what it needs.
 template <class Result>
 Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds deadline, const std::string& silence) {
   std::packaged_task<Result()> task(std::move(talk));
@@ -212,8 +222,8 @@ Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds dead
   return result.get();
 }
 
-// One rank's view of one gathering. The store is asked again and again instead of being waited in: a wait that ends by its timeout
-// leaves TCPStore's connection out of step, and the store may be the trainer's.
+// One rank's side of one rendezvous. Polls the store instead of waiting in it: a wait that times
+// out leaves TCPStore's connection out of step, and the store may be the trainer's.
 class Meeting {
  public:
   Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret,
@@ -232,7 +242,8 @@ class Meeting {
     Card card{world_size_, machine_name(), address, ""};
     card.signature = sign(card_key(rank_), content(card));
     if (rank_ == 0) set("leader", "here");
-    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not poll for absent ones.
+    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not
+    // poll for absent ones.
     set(arrival_key(store_.add(prefix_ + "arrivals", 1)), std::to_string(rank_) + " " + encode(card));
   }
 
@@ -244,7 +255,7 @@ class Meeting {
       return assembly;
     } catch (const Error& error) {
       set("verdict", encode(error));
-      // Also by ranks whose card was refused or not read: the store may end with this rank.
+      // Also wait for ranks whose card was refused or not read: the store may end with this rank.
       await_readers(static_cast<int>(store_.add(prefix_ + "arrivals", 0)) - 1);
       throw;
     }
@@ -266,7 +277,8 @@ class Meeting {
  private:
   static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // used in signatures
   static std::string arrival_key(std::int64_t number) { return "arrival/" + std::to_string(number); }
-  // Binds a text to its key as well: nothing that was signed can stand elsewhere, or in another generation.
+  // Signs the key along with the text, so that a signed text is invalid under another key or in
+  // another generation.
   std::string sign(const std::string& key, const std::string& text) const {
     return secret_.sign(kSigned, prefix_ + key + "\n" + text);
   }
@@ -279,7 +291,7 @@ class Meeting {
     return std::string(bytes.begin(), bytes.end());
   }
 
-  // Whether `condition` came true before the deadline.
+  // Waits for `condition`. Returns false if it is not true by the deadline.
   template <class Condition>
   bool poll(Condition condition) {
     auto pause = std::chrono::milliseconds(1);
@@ -291,7 +303,7 @@ class Meeting {
     return true;
   }
 
-  // Reads the cards of all ranks that have come since the last call.
+  // Reads the cards of all ranks that have arrived since the last call.
   void read_arrivals() {
     const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
     while (arrivals_ < arrivals) unread_.push_back(++arrivals_);
@@ -353,7 +365,8 @@ class Meeting {
     return assembly;
   }
 
-  // Until `count` ranks have read the verdict: the store may be ours, and end with what we do next.
+  // Waits until `count` ranks have read the verdict: this rank may host the store, and may exit
+  // soon.
   void await_readers(int count) {
     end_ = steady_clock::now() + kFarewell;
     poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
@@ -455,11 +468,12 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
       options.timeout = timeout;
       try {
         return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
-      } catch (const std::exception&) {  // the trainer was faster; or the next lines tell
+      } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
       }
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
-    // Whoever listens may be about to end, as a rank that was killed: then it is this one's turn to host after all.
+    // The listener may be a process that is about to end, such as a killed rank. Then this rank has
+    // to host the store after all.
     const auto patience = may_host ? std::min(left, kProbe) : left;
     trouble = try_connect(address, patience, kHold, still_waiting);
     if (trouble.empty()) trouble = try_question(address);

@@ -1,4 +1,4 @@
-// How ranks find each other through a store that all of them reach.
+// Lets ranks find each other through a store that all of them can reach.
 #pragma once
 
 #include <chrono>
@@ -16,25 +16,27 @@ class Store;
 
 namespace cairn {
 
-// A rank's place in the job, as torchrun and cairn-launch tell it.
+// A rank's place in the job, as torchrun and cairn-launch set it.
 struct Place {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   std::string master_host;
   int master_port = 0;
-  bool agent_hosts = false;  // the launcher's agent serves the store, no rank does
-  int restarts = 0;          // of the job, which that store outlives
+  bool agent_hosts = false;  // the launcher's agent serves the store, instead of rank 0
+  int restarts = 0;          // restarts of the job so far; the agent's store outlives them
 };
 
-// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's TORCHELASTIC_USE_AGENT_STORE and
-// TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the one that is missing or malformed.
+// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's
+// TORCHELASTIC_USE_AGENT_STORE and TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the
+// one that is missing or malformed.
 Place place_in_environment();
 
-// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer already does. In an agent's store,
-// each restart of the job sees only its own keys. Throws kDeadline if nobody offers the store in time, or if the process that
-// listens there does not answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0
-// if the agent does.
+// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
+// already does. In an agent's store, each restart of the job sees only its own keys. Throws
+// kDeadline if nobody offers the store in time, or if the process that listens there does not
+// answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store,
+// rank 0 if the agent does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
@@ -43,17 +45,21 @@ struct Assembly {
   std::vector<std::string> addresses;  // by rank
 };
 
-// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation, collects the addresses, and tells
-// all ranks the same result. If rank 0 fails, the others throw the same error; rank 0 stays a little longer for that, as it may
-// host the store. While it waits, rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
-// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not answer; kMismatch; kUnavailable;
-// kPermission, naming the ranks whose secret is not that of rank 0.
+// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation,
+// collects the addresses, and tells all ranks the same result. If rank 0 fails, the others throw
+// the same error; rank 0 stays a little longer for that, as it may host the store. While it waits,
+// rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
+// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not
+// answer; kMismatch; kUnavailable; kPermission, naming the ranks whose secret is not that of rank
+// 0.
 //
-// What a rank publishes and what rank 0 tells all is signed with the secret, where there is one: who can write to the store can keep
-// a world from assembling, but neither join it nor send ranks elsewhere. The secret itself stays out of the store.
+// If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
+// write to the store can then keep a world from assembling, but cannot join it or send ranks
+// elsewhere. The secret itself is never stored there.
 //
-// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has come to this store, counted in the store
-// itself: several worlds, one after the other or side by side, do not meet as long as all ranks make them in the same order.
+// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has used this
+// store, counted in the store itself. So several worlds, one after another or at the same time, do
+// not collide if all ranks create them in the same order.
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
                   std::chrono::milliseconds deadline, const Secret& secret = Secret(),
                   Duration first_notice = WaitNotices::kFirst);

@@ -37,7 +37,7 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
     if (metric != checkpoint.annotations.metrics.end() && std::isfinite(metric->second))
       ranked.emplace_back(policy.better == Better::kLower ? metric->second : -metric->second, &checkpoint.name);
   }
-  // Stable: of equal ones the later comes first.
+  // A stable sort keeps the later of equal checkpoints first.
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (std::size_t i = 0; i < std::min<std::size_t>(policy.keep_best, ranked.size()); ++i) kept.insert(*ranked[i].second);
   return kept;

@@ -1,4 +1,4 @@
-// Which checkpoints a policy keeps, for the manager and for `cairn prune`. Internal.
+// Applies retention policies to checkpoints, for the manager and for `cairn prune`. Internal.
 #pragma once
 
 #include <set>
@@ -10,21 +10,23 @@
 
 namespace cairn {
 
-// kInvalidArgument, saying what to do, for a policy that cannot be meant.
+// Throws kInvalidArgument, with what to do instead, for an invalid policy.
 void check_policy(const RetentionPolicy& policy);
 
-// The names, purely from what is given, of those that `policy` keeps, which asks for `keep_last`. `latest_first`: all of the manager's own.
+// Returns the names of the checkpoints that `policy` keeps. A pure function. `policy.keep_last`
+// must be set. `latest_first`: all of the manager's own checkpoints.
 std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first);
 
-// The manager's own checkpoints in a run, by name, the latest first, and what a policy makes of them. Pinned ones are not looked for:
-// RunDirectory::remove leaves them.
+// The manager's own checkpoints in a run, the latest first, and which of them a policy keeps. Does
+// not consider pins: RunDirectory::remove refuses to remove pinned checkpoints.
 struct Retention {
   std::vector<RunCheckpoint> checkpoints;
-  std::vector<CheckpointInfo> infos;  // of each of these
-  std::set<std::string> kept;         // by the policy, and the latest that is sound
-  std::string latest_sound;           // "" if none is; those that came after it may be damaged by now
+  std::vector<CheckpointInfo> infos;  // of `checkpoints`, in the same order
+  std::set<std::string> kept;         // the names that the policy keeps, and the latest sound one
+  std::string latest_sound;           // "" if there is none; later checkpoints may be damaged
 };
-// The store's errors. Reads records only. `damaged`: save ids of checkpoints that are known not to be sound, whatever those say.
+// Reads the records of a run, and applies `policy`. `damaged`: save ids of checkpoints known to be
+// damaged, even if their records look sound. Throws the store's errors.
 Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
 
 }  // namespace cairn

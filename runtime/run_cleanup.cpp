@@ -23,7 +23,7 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged)
   cut_short_ = false;
   if (runs_) return;
   runs_ = true;
-  if (thread_.joinable()) thread_.join();  // it has ended, or is about to
+  if (thread_.joinable()) thread_.join();  // the thread has ended, or is about to
   try {
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { serve(); });

@@ -1,5 +1,6 @@
-// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead saves. Runs on a thread of its own:
-// a store may take long to remove files, and neither the trainer nor the other ranks should wait for that. Internal.
+// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead
+// saves. Runs on a thread of its own: a store may take long to remove files, and neither the
+// trainer nor the other ranks should wait for that. Internal.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,8 @@
 
 namespace cairn {
 
-// Thread-safe. One clean-up runs at a time. Of those requested meanwhile, only the last one runs.
+// Thread-safe. One clean-up runs at a time. If several are requested meanwhile, only the last
+// request runs next.
 class RunCleanup {
  public:
   RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank) : run_(run), policy_(std::move(policy)), rank_(rank) {}
@@ -27,12 +29,13 @@ class RunCleanup {
   RunCleanup(const RunCleanup&) = delete;
   RunCleanup& operator=(const RunCleanup&) = delete;
 
-  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a place later must `wait` before
-  // it writes. `damaged`: save ids of checkpoints that a load found damaged. If no thread can be started, cleans up before it
-  // returns.
+  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
+  // place later must `wait` before it writes. `damaged`: save ids of checkpoints that a load found
+  // damaged. If no thread can be started, cleans up before it returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
-  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it would remove. Returns at once. For a
-  // save that has no time to wait for room; the next `start` cleans up what is left.
+  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it
+  // would remove. Returns at once. For a save that has no time to wait for room; the next `start`
+  // cleans up what is left.
   void cut_short();
   // Waits until no clean-up runs or is pending, for at most `deadline`.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
@@ -65,7 +68,7 @@ class RunCleanup {
   std::atomic<bool> cut_short_{false};
   std::vector<RetentionFault> faults_;
   bool failed_ = false;
-  bool ended_attempts_ = false;  // once only: two managers that repeat it would fence each other's saves for ever
+  bool ended_attempts_ = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 };
 
 }  // namespace cairn

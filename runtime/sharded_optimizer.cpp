@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-// A tensor to load into: like the parameter that it belongs to, if it has its size.
+// Returns a tensor to load into. It has the parameter's layout if it has the parameter's size.
 Value destination(const TensorStorageMetadata& stored, const Value* parameter, const std::string& name) {
   const auto type = scalar_type_of(stored.properties.dtype);
   if (!type)
@@ -39,7 +39,7 @@ Dict load_sharded_optimizer_state_dict(Checkpointer& checkpointer, const std::st
     if (path.empty() || path.front() != PathElement(key)) continue;
     const Metadata::Entry* const entry = metadata.find(name);
     if (entry == nullptr) continue;
-    Value value;  // other leaves are replaced by what is loaded
+    Value value;  // leaves other than tensors are replaced by the load
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(entry)) {
       // {key: {"state": {parameter: {field: …}}}}
       const auto* const parameter = path.size() == 4 ? std::get_if<std::string>(&path[2]) : nullptr;

@@ -12,10 +12,10 @@
 namespace cairn {
 namespace {
 
-// What the handler writes: lock-free, so that it may.
+// Written by the signal handler, so the fields must be lock-free.
 struct SignalNotes {
   std::atomic<std::uint32_t> count{0};
-  std::atomic<std::int64_t> first_ns{0};  // of those that nobody has seen; 0: none
+  std::atomic<std::int64_t> first_ns{0};  // arrival of the first signal that nobody has taken; 0: none
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -27,7 +27,7 @@ struct WatchedSignal {
 };
 
 std::mutex watched_mutex;
-std::array<WatchedSignal, NSIG> watched_signals;  // under it
+std::array<WatchedSignal, NSIG> watched_signals;  // guarded by `watched_mutex`
 
 std::int64_t monotonic_ns() {
   timespec now{};
@@ -81,7 +81,7 @@ bool SignalWatch::is_watched(int number) {
   return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == cairn_note_signal;
 }
 
-// Under the lock.
+// The caller holds `watched_mutex`.
 void SignalWatch::release() noexcept {
   for (const int number : signals_) {
     WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
@@ -100,7 +100,7 @@ std::optional<SignalWatch::Caught> SignalWatch::take() {
     const std::uint32_t count = signal_notes[index].count;
     if (count == seen_[index]) continue;
     seen_[index] = count;
-    // Another watch of this process may have been first; then it is the one that knows the time.
+    // Another watch of this process may have taken the time already; then `first` is 0.
     const std::int64_t first = signal_notes[index].first_ns.exchange(0);
     const auto ago =
         std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(first == 0 ? 0 : monotonic_ns() - first));

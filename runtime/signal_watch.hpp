@@ -1,4 +1,4 @@
-// Taking note of signals, for whoever looks. Internal.
+// Records signals for polling. Internal.
 #pragma once
 
 #include <array>
@@ -10,31 +10,34 @@
 
 namespace cairn {
 
-// While any watch of a signal lives in this process, its handler takes note of the signal and does nothing else: it counts, and keeps the
-// time of the first that nobody has seen. The handler from before is put back with the last watch, unless somebody else has put in
-// another one meanwhile. Thread-safe, each object on one thread.
+// While a watch of a signal exists in this process, the signal's handler only records the signal:
+// it counts it, and keeps the arrival time of the first one that no watch has taken. The last watch
+// restores the previous handler, unless another handler has been installed meanwhile. Different
+// threads may use different watches; each watch belongs to one thread.
 class SignalWatch {
  public:
-  // kInvalidArgument for a number that is no signal, or one that cannot be caught, as SIGKILL.
+  // Throws kInvalidArgument for a number that is not a signal, or a signal that cannot be caught,
+  // such as SIGKILL.
   explicit SignalWatch(std::vector<int> signals);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // Whether some watch of this process has put in its handler, and that is in place.
+  // Returns whether the installed handler of the signal is that of a watch.
   static bool is_watched(int number);
 
   struct Caught {
     int signal = 0;
-    std::chrono::milliseconds ago{0};  // since it came
+    std::chrono::milliseconds ago{0};  // time since it arrived
   };
-  // One that has come since this watch began, or since the last call.
+  // Returns a signal that arrived since this watch was created or since the last call. Of several,
+  // returns the one that arrived first, and drops the others.
   std::optional<Caught> take();
 
  private:
   void release() noexcept;
 
-  std::vector<int> signals_;  // those that are installed
+  std::vector<int> signals_;  // the signals that this watch has installed
   std::array<std::uint32_t, NSIG> seen_{};
 };
 

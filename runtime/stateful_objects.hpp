@@ -1,4 +1,5 @@
-// The Stateful objects within a state dict: asked for their state before a save or load, and handed what was loaded after it.
+// The Stateful objects in a state dict. A save or load asks them for their state first; a load then
+// passes them the loaded state.
 #pragma once
 
 #include <map>
@@ -12,17 +13,18 @@ namespace cairn {
 
 class StatefulObjects {
  public:
-  // Finds them all, at any depth. The dict is borrowed only for this call.
+  // Finds all objects, at any depth. The dict is borrowed for this call only.
   explicit StatefulObjects(const StateDict& state_dict);
 
-  // The flattened names of the objects, sorted.
+  // Returns the flattened keys of the objects, sorted.
   std::vector<std::string> keys() const;
 
-  // Calls `state_dict()` of the objects that are here, in the order given, and puts the results in their places in `working`, a
-  // copy of the dict they were found in.
+  // Calls `state_dict()` of this rank's objects, in the given order, and stores the results in
+  // their places in `working`, a copy of the dict that the objects were found in.
   void describe(const std::vector<std::string>& key_order, StateDict& working) const;
 
-  // Calls `load_state_dict()` in the order given, with what stands in their places in `working`.
+  // Calls `load_state_dict()` in the given order, with the values at the objects' places in
+  // `working`.
   void restore(const std::vector<std::string>& key_order, StateDict& working) const;
 
  private:
@@ -33,7 +35,8 @@ class StatefulObjects {
   std::map<std::string, Place> places_;
 };
 
-// Copies the leaves of `loaded` over those of `target` and adds what `target` lacks; Stateful objects in `target` stay.
+// Copies the leaves of `loaded` over those of `target`, and adds leaves that `target` lacks. Keeps
+// the Stateful objects in `target`.
 void adopt_leaves(StateDict& target, const StateDict& loaded);
 
 }  // namespace cairn

@@ -11,11 +11,11 @@
 
 namespace cairn {
 
-// Shared with what was lent, which may outlive the save.
+// Shared with lent tensors, which may outlive the save.
 struct TensorLeases::Account {
   explicit Account(std::function<void()> told) : on_returned(std::move(told)) {}
 
-  // Under the lock.
+  // The caller holds the lock.
   void tell_if_returned() {
     if (!expected || awaited > 0 || lent > 0) return;
     returned = true;
@@ -23,11 +23,11 @@ struct TensorLeases::Account {
   }
 
   std::mutex mutex;
-  std::function<void()> on_returned;  // empty once told, or disarmed
+  std::function<void()> on_returned;  // empty after the call, or if disarmed
   bool expected = false;
   bool returned = false;
-  const SavePlan* plan = nullptr;  // only its address
-  std::vector<bool> awaits;        // by item: a tensor that the writer has not had yet
+  const SavePlan* plan = nullptr;  // used as an address only
+  std::vector<bool> awaits;        // by item: whether it is a tensor that the writer has not received yet
   std::size_t awaited = 0;
   std::size_t lent = 0;
 };
@@ -54,7 +54,7 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
                                                 "\" once more, after it had let go of all tensors of a state that is streamed: the "
                                                 "trainer may have changed it; ask for each item once, or hold the tensor");
     ++account_->lent;
-    // An item that is none of the plan's counts for none: then only the writer's end tells.
+    // An item that is not in the plan is not counted: the writer's end then reports the return.
     const std::less<const WriteItem*> before;
     const WriteItem* const first = plan.items.data();
     if (!before(&item, first) && before(&item, first + plan.items.size())) {
@@ -71,7 +71,7 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
     account->tell_if_returned();
   });
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != torch::kStrided || tensor.is_quantized()) {
-    // No memory to be lent as it is; the writer will refuse it.
+    // This kind of tensor cannot be lent; the writer will refuse it.
     return tensor;
   }
   const torch::NoGradGuard no_grad;

@@ -1,4 +1,5 @@
-// Whether a writer still has tensors of a state that is streamed: what `resolve_data` gives it is lent, and counted. Internal.
+// Tracks whether a writer still uses tensors of a streamed state. `resolve_data` lends tensors to
+// the writer, and this class counts them. Internal.
 #pragma once
 
 #include <functional>
@@ -11,14 +12,16 @@ namespace cairn {
 // Thread-safe.
 class TensorLeases {
  public:
-  // `on_returned` is called once, on any thread: when the writer has had all tensors of the plan, and has let go of all that were made
-  // of them; or, by `end`, has told that it needs them no more. Not after `disarm`.
+  // `on_returned` is called once, on any thread. It is called when the writer has received all
+  // tensors of the plan and released everything made from them, or when `end` reports that the
+  // writer needs no more. It is not called after `disarm`.
   explicit TensorLeases(std::function<void()> on_returned);
 
-  // The finished plan. It stays alive and unchanged for the writer.
+  // Sets the finished plan, which must stay alive and unchanged while the writer runs.
   void expect(const SavePlan& plan);
-  // The same tensor, whose memory counts as lent while the result, or anything made of it, lives. Throws kPrecondition if it was called
-  // after all was returned: the memory may hold something else by now.
+  // Returns the same tensor. Its memory counts as lent while the result, or anything made from it,
+  // lives. Throws kPrecondition if all tensors have already been returned, because the memory may
+  // hold other data by then.
   torch::Tensor lend(const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor);
   void end();
   void disarm();

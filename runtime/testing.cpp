@@ -23,7 +23,8 @@
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/world.hpp>
 
-// The functions of <cairn/runtime/testing.hpp>, which is not included here: it needs doctest.
+// The functions of <cairn/runtime/testing.hpp>. That header is not included here, because it needs
+// doctest.
 namespace cairn::testing {
 
 World& world();
@@ -34,9 +35,9 @@ int run_joined(const std::function<int(int rank)>& run);
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-const std::vector<std::uint8_t> kSet{1};  // typed: newer stores take strings, too
+const std::vector<std::uint8_t> kSet{1};  // a typed constant: newer stores also have an overload for strings
 
-// What the ranks of a run have in common.
+// The state that the ranks of a run share.
 class Session {
  public:
   Session() : store_(c10::make_intrusive<c10d::PrefixStore>("cairn-testing", open_store(place_in_environment(), kPatience))) {
@@ -67,7 +68,7 @@ class Session {
     std::filesystem::remove_all(directory_, ignored);
   }
 
-  // Rank 0 goes last: the store may be its own.
+  // Rank 0 leaves last, because it may host the store.
   void leave() {
     barrier();
     if (world_->rank() != 0) {
@@ -105,8 +106,8 @@ Session& current() {
   return *session;
 }
 
-// When the launcher ends us, the directory still goes: a thread of its own waits for the signal, as handlers may do next to
-// nothing.
+// Removes the directory when the launcher ends this process. A thread waits for the signal, because
+// a signal handler may not remove files.
 class LastWill {
  public:
   LastWill() {

@@ -1,5 +1,5 @@
-// Tests that run as the ranks of one world: doctest binaries under cairn-launch. For Cairn's own tests and for yours; needs
-// doctest.
+// Runs tests as the ranks of one world: doctest binaries under cairn-launch. Cairn's own tests use
+// it, and yours can. Needs doctest.
 //
 //   #define DOCTEST_CONFIG_IMPLEMENT            // in one file
 //   #include <cairn/runtime/testing.hpp>
@@ -9,8 +9,8 @@
 //
 //   $ cairn-launch -n 4 --timeout 60 -- ./my_tests -tc="every rank*"
 //
-// LibTorch defines CHECK and its like for itself when it is included after doctest, and nothing tells. This header includes both
-// and leaves doctest's, in whatever order they were included before.
+// If LibTorch is included after doctest, it silently redefines CHECK and similar macros. This
+// header includes both and keeps doctest's macros, in whatever order the two were included before.
 #pragma once
 
 #include <torch/torch.h>
@@ -44,17 +44,19 @@
 
 namespace cairn::testing {
 
-// This rank's world, joined from the environment before the first test case. Throws kPrecondition when the binary runs without
-// ranks.
+// Returns this rank's world, joined from the environment before the first test case. Throws
+// kPrecondition if the binary was started without ranks.
 World& world();
-// A new directory of this run that all ranks share; rank 0 makes it before the first test case and removes it at the end.
+// Returns a new directory that all ranks of this run share. Rank 0 creates it before the first test
+// case and removes it at the end.
 const std::string& shared_directory();
-// Returns once all ranks have called it equally often. Throws kDeadline after a minute.
+// Returns after all ranks have called it the same number of times. Throws kDeadline after a minute.
 void barrier();
 
-// Allows injection (see <cairn/runtime/injection.hpp>), joins the world, calls `run`, and leaves. `run` is given the rank, -1 without
-// ranks, and returns an exit code. Ranks that succeed wait for each other before they leave; a rank that fails leaves at once, and
-// cairn-launch ends the others.
+// Enables injection (see <cairn/runtime/injection.hpp>), joins the world, calls `run`, and leaves
+// the world. `run` gets the rank, or -1 without ranks, and returns an exit code. Ranks that succeed
+// wait for each other before they leave. A rank that fails leaves at once, and cairn-launch ends
+// the others.
 int run_joined(const std::function<int(int rank)>& run);
 
 namespace detail {
@@ -88,9 +90,9 @@ struct MatchCounter : doctest::IReporter {
 
 }  // namespace detail
 
-// The main function of such a binary. Takes doctest's options; a run that matches no test case fails. Ranks other than 0 print
-// failures only. The first failure ends a rank, as its peers may be waiting for it in the middle of a test case; `-aa=0` goes on
-// instead.
+// Main function of a test binary. Takes doctest's options; a run whose filter matches no test case
+// fails. Ranks other than 0 print failures only. A rank ends at its first failure, because the
+// other ranks may be waiting for it in the middle of a test case; `-aa=0` continues instead.
 inline int run_ranks(int argc, char** argv) {
   return run_joined([argc, argv](int rank) {
     doctest::registerReporter<detail::MatchCounter>("cairn-match-counter", 1, false);

@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kGapsMax = 64;  // of one rank
+constexpr std::size_t kGapsMax = 64;  // per rank
 
 constexpr std::int64_t kWaitMaxMs = std::int64_t{366} * 24 * 3600 * 1000;
 
@@ -28,7 +28,8 @@ std::chrono::milliseconds wait_of(std::int64_t milliseconds) {
   return std::chrono::milliseconds(milliseconds);
 }
 
-// Machines take it from the links that a peer is a rank of the world.
+// In a running job the links guarantee that a peer is a rank of the world. A recording has no such
+// guarantee.
 void check_peer(const protocol::Event& event, int world_size) {
   const bool has_peer = std::holds_alternative<protocol::Received>(event) || std::holds_alternative<protocol::PeerDown>(event) ||
                         std::holds_alternative<protocol::PeerUp>(event);
@@ -37,7 +38,7 @@ void check_peer(const protocol::Event& event, int world_size) {
     throw Error(ErrorCode::kCorrupt, "it is of rank " + std::to_string(peer) + " of a world of " + std::to_string(world_size));
 }
 
-// A machine that decides again.
+// A state machine that is replayed.
 struct Machine {
   Machine(const v1::MachineMade& made, const TraceHeader& header) : checkpointer(made.checkpointer()) {
     protocol::Identity identity{header.rank, header.world_size, header.incarnation, made.checkpointer(), made.counter_floor()};
@@ -69,11 +70,11 @@ struct Machine {
   std::string checkpointer;
   std::variant<std::monostate, protocol::RankMachine, protocol::CoordinatorMachine> machine;
   recording::PlanDigests digests;
-  std::uint64_t steps = 0;  // taken
+  std::uint64_t steps = 0;  // taken so far
   bool given_up = false;
 };
 
-// What was decided, line by line: the state, then each effect.
+// Returns a decision as lines: the state, then each effect.
 std::vector<std::string> lines_of(const std::string& state, const std::string& error, std::vector<std::string> effects) {
   std::vector<std::string> lines;
   if (!error.empty()) lines.push_back("break: " + error);
@@ -90,7 +91,7 @@ class RankChecker {
     if (event.kind != EventKind::kDecision) return;
     v1::Decision decision;
     if (event.content.empty() || !decision.ParseFromArray(event.content.data(), static_cast<int>(event.content.size())))
-      return;  // the machine's next step tells that this one is missing
+      return;  // reported as missing at the machine's next step
     if (decision.has_made()) return make(event, decision.made());
     const auto found = machines_.find(decision.machine());
     if (found == machines_.end()) {
@@ -174,7 +175,7 @@ class RankChecker {
 
   const TraceHeader header_;
   CheckedRank& result_;
-  std::map<std::uint64_t, Machine> machines_;  // by the id of their making
+  std::map<std::uint64_t, Machine> machines_;  // by the id of the event that made them
   std::uint64_t unknown_ = 0;
 };
 
@@ -202,7 +203,7 @@ TraceCheck check_traces(const TraceDirectory& directory, const std::string& job)
   TraceCheck check;
   std::optional<RankChecker> checker;
   std::uint32_t last_part = 0;
-  check.ranks.reserve(directory.files().size());  // checkers point into it
+  check.ranks.reserve(directory.files().size());  // checkers keep references to its elements
   for (const auto& file : directory.files()) {
     if (!file.header || !file.fault.empty()) {
       check.left_out.push_back(file.fault);

@@ -13,13 +13,15 @@
 namespace cairn {
 namespace {
 
-// A handler may only take note: somebody has to look, and people do not notice this.
+// The signal handler only records the signal, so the thread polls. People do not notice a delay
+// this short.
 constexpr std::chrono::milliseconds kLookEvery{100};
 
-// Worlds of one process may share the signal; a program's own handler stays.
+// Returns whether the signal can be watched. Several worlds in one process may watch it; a
+// program's own handler stays.
 bool is_free(int number) {
   struct sigaction now {};
-  if (::sigaction(number, nullptr, &now) != 0) return true;  // the watch says what is wrong with it
+  if (::sigaction(number, nullptr, &now) != 0) return true;  // SignalWatch throws the error
   return SignalWatch::is_watched(number) || ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL);
 }
 

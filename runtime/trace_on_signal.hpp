@@ -1,4 +1,4 @@
-// Writes the trace of a rank whenever its process gets a signal. Internal.
+// Writes a rank's trace whenever its process gets a signal. Internal.
 #pragma once
 
 #include <condition_variable>
@@ -12,12 +12,13 @@
 
 namespace cairn {
 
-// Of the signal that WorldOptions::trace_signal or CAIRN_TRACE_SIGNAL names. A handler that is there already is the program's: then
-// nothing is done, but for a warning.
+// Watches the signal that WorldOptions::trace_signal or CAIRN_TRACE_SIGNAL names. If the program
+// has a handler for it already, logs a warning and does nothing else.
 class TraceOnSignal {
  public:
-  // `write` is called on a thread of this object's own, soon after each signal; several may count as one. What it throws is logged.
-  // `number`: kInvalidArgument if it is none that can be caught.
+  // Calls `write` on a thread of its own, soon after each signal; several signals may count as one.
+  // Logs what `write` throws. Throws kInvalidArgument if `number` is not a signal that can be
+  // caught.
   TraceOnSignal(int number, int rank, std::function<void()> write);
   ~TraceOnSignal();
   TraceOnSignal(const TraceOnSignal&) = delete;
@@ -29,11 +30,12 @@ class TraceOnSignal {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  std::optional<SignalWatch> signals_;  // the thread's
-  std::thread thread_;                  // none: the signal is the program's
+  std::optional<SignalWatch> signals_;  // used by the thread only
+  std::thread thread_;                  // absent if the program handles the signal
 };
 
-// "USR2", "SIGUSR2" or "12" -> 12. kInvalidArgument for anything else.
+// Returns the number of a signal: 12 for "USR2", "SIGUSR2" or "12". Throws kInvalidArgument for an
+// unknown name.
 int signal_named(const std::string& name);
 
 }  // namespace cairn

@@ -51,7 +51,7 @@ void check_place(int rank, int world_size) {
                 "rank " + std::to_string(rank) + " is not in a world of " + std::to_string(world_size) + " ranks");
 }
 
-// The place of `rank` in the list.
+// Returns the position of `rank` in the list, after checking the list.
 int check_survivors(const std::vector<int>& survivors, int rank, int world_size) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " cannot rejoin: " + why);
@@ -72,14 +72,15 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
-// The same on all ranks that know the same.
+// Returns the same incarnation on all ranks that pass the same texts.
 std::string incarnation_from(const std::vector<std::string>& known) {
   DigestBuilder digest;
   for (const auto& text : known) digest.add(ByteSpan(text));
   return to_hex(digest.finish()).substr(0, 32);
 }
 
-// To be kept for as long as a world lives: the secret itself is kept in a Secret only, which wipes it.
+// Returns a copy for the world to keep. The world keeps the secret only in a Secret, which wipes
+// it.
 WorldOptions without_secret(const WorldOptions& options) {
   WorldOptions copy = options;
   wipe(copy.secret.data(), copy.secret.size());
@@ -87,7 +88,7 @@ WorldOptions without_secret(const WorldOptions& options) {
   return copy;
 }
 
-// What the ranks of one process share: how those of them that go on find each other.
+// State shared by the ranks of one process. Survivors use it to find each other.
 class Process {
  public:
   explicit Process(std::shared_ptr<ActorSystem> actors) : system(std::move(actors)) {}
@@ -101,7 +102,7 @@ class Process {
     return {world_size == 1 ? nullptr : make_memory_links(world_size), random_hex(*system_random(), 128),
             std::make_shared<Process>(std::move(system))};
   }
-  // Once for each of `survivors`: the same for all of them.
+  // Each survivor calls this once. All of them get the same result.
   Next next(const std::vector<int>& survivors) {
     std::lock_guard lock(mutex_);
     auto found = next_.find(survivors);
@@ -116,10 +117,11 @@ class Process {
 
  private:
   std::mutex mutex_;
-  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // and how many have not taken it yet
+  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // with the number of survivors that have not taken it yet
 };
 
-// "DIR", "full:DIR" for contents too; "full" alone is a directory of its own in the working directory.
+// Parses CAIRN_TRACE: "DIR"; "full:DIR" to record contents as well; "full" for the directory
+// "cairn-trace".
 void trace_as_asked(const std::string& asked, RankConfig& config) {
   const std::string full = "full";
   config.trace_contents = asked == full || asked.rfind(full + ":", 0) == 0;
@@ -128,7 +130,7 @@ void trace_as_asked(const std::string& asked, RankConfig& config) {
 
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection();
-  if (!options.backends.empty()) parse_backends(options.backends);  // refuses what it cannot read
+  if (!options.backends.empty()) parse_backends(options.backends);  // throws if malformed
   RankConfig config;
   config.rank = rank;
   config.world_size = world_size;
@@ -144,7 +146,8 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   return config;
 }
 
-// Sees to it that listeners are told. Nobody's training ends because it cannot be watched.
+// Connects the listeners, if there are any. Failing to do so is only logged: monitoring must not
+// end training.
 std::shared_ptr<CallNotifier> notify(RankConfig& config, const WorldOptions& options) {
   std::vector<std::shared_ptr<CallListener>> listeners;
   for (const auto& listener : options.listeners)
@@ -161,7 +164,7 @@ std::shared_ptr<CallNotifier> notify(RankConfig& config, const WorldOptions& opt
   }
 }
 
-// Ranks without a secret may talk over loopback, and are told what that means.
+// Throws unless the address is loopback. Rank 0 logs a warning about the missing secret once.
 void check_unsecured(int rank, const Socket& listener) {
   check_loopback(local_endpoint(listener));
   static std::once_flag told;
@@ -174,7 +177,8 @@ void check_unsecured(int rank, const Socket& listener) {
   });
 }
 
-// That a checkpoint lies in; "" where that is no directory. What is no checkpoint id is found out by the call itself.
+// Returns the directory that contains a checkpoint, or "" if that is not a directory. The call
+// itself reports invalid checkpoint ids.
 std::string directory_beside(const std::string& checkpoint_id) {
   try {
     const std::string scheme = split_url(checkpoint_id).scheme;
@@ -184,7 +188,7 @@ std::string directory_beside(const std::string& checkpoint_id) {
   }
 }
 
-// Where a rank listens, in one world after the other.
+// The port at which a rank listens. It stays reserved over successive worlds.
 class Door {
   struct Presence {  // counts the ranks in this process
     Presence() { ++count; }
@@ -196,11 +200,11 @@ class Door {
   Door(int rank, int world_size, const std::string& host, int port, const Secret& secret)
       : host_(host), reserved_(reserve_port(host, port)) {
     if (world_size > 1 && secret.empty()) check_unsecured(rank, reserved_);
-    provide_descriptors(rank, world_size, Presence::count);  // any rank may coordinate, or succeed the coordinator
+    provide_descriptors(rank, world_size, Presence::count);  // any rank may be coordinator, or take over from it
   }
   std::string address() const { return to_string(local_endpoint(reserved_)); }
   Socket open() const { return listen_on(host_, split_address(address()).port); }
-  // After a world that was shut down, whose own listener the network thread is about to close.
+  // Retries while the network thread closes the listener of a world that was shut down.
   Socket open_again(std::chrono::milliseconds deadline) const {
     const auto end = std::chrono::steady_clock::now() + deadline;
     while (true) {
@@ -258,16 +262,16 @@ struct World::Implementation {
         number, rank, [this, directory = directory.empty() ? "." : directory] { runtime.write_trace_in(directory); });
   }
 
-  // Of ranks that are linked over TCP, as `links` says but for its transform.
+  // Creates a world over TCP. `links` is complete except for its transform.
   static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
                        const Secret& secret, const WorldOptions& options);
-  // Of ranks that meet through `store`, and of those in this process.
+  // Create a world of ranks that meet through `store`, or of ranks in this process.
   static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
                     const Secret& secret, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
-  // A forked child has copies of all handles, but none of the threads that would end what they own. There a handle deletes
-  // nothing.
+  // A forked child has copies of all handles, but not the threads that destructors wait for. So a
+  // handle deletes nothing there.
   static std::shared_ptr<Implementation> own(std::unique_ptr<Implementation> made) {
     return {made.release(), [process = ::getpid()](Implementation* implementation) {
               if (::getpid() == process) delete implementation;
@@ -282,17 +286,17 @@ struct World::Implementation {
   const bool secured;
   const WorldOptions options;
   std::unique_ptr<TraceOnSignal> trace_on_signal;  // null: no signal writes traces
-  // How survivors find each other: in this process, or where they listen.
+  // These let survivors find each other, in this process or at their addresses.
   std::shared_ptr<Process> process;
   std::vector<std::string> addresses;  // by rank
-  std::string key_context;             // what the keys of links are derived for: the first of the worlds that follow one another
+  std::string key_context;             // input to the derivation of link keys: the incarnation of the first of successive worlds
   Secret secret;                       // of the job; empty: none, or a world in one process
-  std::shared_ptr<Door> door;          // shared by the worlds that follow one another
+  std::shared_ptr<Door> door;          // shared by successive worlds
   std::atomic<bool> rejoined{false};
-  c10::intrusive_ptr<c10d::Store> store;  // of the environment; may be hosted here, and used by the trainer
+  c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
   std::mutex mutex;
   std::set<std::string> checkpointers;
-  const std::shared_ptr<CallNotifier> notifier;  // null: nobody listens
+  const std::shared_ptr<CallNotifier> notifier;  // null: there are no listeners
   RankRuntime runtime;
 };
 
@@ -336,7 +340,7 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   links.addresses = assembly.addresses;
   links.incarnation = assembly.incarnation;
   const auto arrival = std::make_shared<Arrival>();
-  arrival->complete = true;  // they listened before they published where
+  arrival->complete = true;  // ranks listen before they publish their addresses
   links.arrival = arrival;
   const std::string key_context = links.incarnation;
   return connect(std::move(links), rank, std::move(door), key_context, secret, options);
@@ -416,7 +420,7 @@ std::vector<int> World::survivors(const FailureMap& failures) const {
 
 namespace {
 
-// Of a world that survivors have gone to: until all of them are there.
+// Waits until all ranks of the rejoined world are there.
 void await_all(const World& world, std::chrono::milliseconds deadline) {
   try {
     Agreement(world, "cairn/rejoin")

@@ -7,7 +7,7 @@
 namespace char_lm {
 namespace {
 
-// How many of `count` micro-batches a rank works on, the last ranks less.
+// Returns how many of `count` micro-batches a rank works on. The last ranks may have fewer.
 int share(int count, int size) { return (count + size - 1) / size; }
 
 }  // namespace
@@ -17,7 +17,8 @@ int DataParallel::last(int count) const { return std::min(count, (rank() + 1) * 
 
 torch::Tensor DataParallel::gather(const torch::Tensor& rows, int count) const {
   if (size() == 1) return rows;
-  // All ranks send equally many rows; the last ones may have fewer, and fill up with zeros that are cut off again.
+  // All ranks send the same number of rows. The last ones may pad with zeros, which are cut off
+  // again.
   const int rows_each = share(count, size());
   const torch::Tensor sent = torch::zeros({rows_each, rows.size(1)});
   sent.narrow(0, 0, rows.size(0)).copy_(rows);

@@ -1,4 +1,4 @@
-// Gradients of all ranks, summed so that the number of ranks changes no bit of the result.
+// Sums the gradients of all ranks such that the number of ranks changes no bit of the result.
 #pragma once
 
 #include <torch/types.h>
@@ -15,11 +15,12 @@ class DataParallel {
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
 
-  // `count` micro-batches in all: this rank works on [first(), last()).
+  // This rank works on micro-batches [first(count), last(count)) of `count`.
   int first(int count) const;
   int last(int count) const;
 
-  // `rows`: one row per micro-batch of this rank. Returns the rows of all micro-batches, in their order, on every rank.
+  // Returns the rows of all micro-batches, in order, on every rank. `rows`: one row per micro-batch
+  // of this rank.
   torch::Tensor gather(const torch::Tensor& rows, int count) const;
 
  private:

@@ -1,8 +1,11 @@
-// char_lm: trains a small character model, data-parallel, and survives being stopped at any moment.
+// char_lm: trains a small character model, data-parallel, and can be stopped and resumed at any
+// moment.
 //
-// A step has a fixed number of micro-batches, dealt out to the ranks; their gradients are gathered and summed in the order of the
-// micro-batches, on one thread. So the losses are equal to the last bit at any number of ranks, before and after a restart. With
-// --parallel, Cairn shards or replicates the model, or cuts its layers, instead; any mode resumes from any other's checkpoint.
+// A step has a fixed number of micro-batches, which are divided among the ranks. Their gradients
+// are gathered and summed in the order of the micro-batches, on one thread. So the losses are
+// bitwise equal at any number of ranks, before and after a restart. With --parallel, Cairn instead
+// shards or replicates the model, or splits its layers. Each mode can resume from the checkpoints
+// of the others.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -24,7 +27,7 @@
 namespace char_lm {
 namespace {
 
-constexpr int kMicroBatches = 12;  // per step: divides by 1, 2, 3, 4 and 6 ranks
+constexpr int kMicroBatches = 12;  // per step; divisible by 1, 2, 3, 4 and 6 ranks
 constexpr double kLearningRate = 3e-3;
 
 struct Arguments {
@@ -40,7 +43,7 @@ struct Arguments {
   std::string parallel = "none";
 };
 
-// One row: the gradients of one micro-batch, all parameters in one, and its loss at the end.
+// Returns one row: the gradients of one micro-batch for all parameters, then its loss.
 torch::Tensor gradient_row(CharModel& model, const Batch& batch) {
   model->zero_grad();
   const torch::Tensor scores = model->forward(batch.input);
@@ -97,7 +100,7 @@ void train(const Arguments& arguments) {
   const DataParallel parallel(cairn::training::process_group_from_environment());
   const bool launched = std::getenv("WORLD_SIZE") != nullptr;
   cairn::WorldOptions options;
-  options.show_progress = cairn::ShowProgress::kTerminal;  // of saves and loads that take their time
+  options.show_progress = cairn::ShowProgress::kTerminal;  // shows slow saves and loads
   cairn::CheckpointManager manager(launched ? cairn::World::from_environment(options) : cairn::World::single(options),
                                    arguments.directory, keeping(arguments.save_every, arguments.keep));
   const bool speaks = parallel.rank() == 0;
@@ -106,7 +109,7 @@ void train(const Arguments& arguments) {
   CharModel model(text.characters());
   const bool wrapped = arguments.parallel != "none";
   if (wrapped) wrap(model, parallel, arguments.parallel);
-  // Ranks that share layers share the batches.
+  // With "tp", the ranks share layers, so they work on the same batches.
   const DataParallel of_batches = arguments.parallel == "tp" ? DataParallel(cairn::training::ProcessGroup::single()) : parallel;
   Training training{model.ptr(),
                     std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(kLearningRate)),
@@ -154,7 +157,7 @@ int run(int argc, char** argv) {
   }
   try {
     if (arguments.allow_injection) cairn::allow_injection();
-  } catch (const cairn::Error& error) {  // a rule that is not understood is wrong use, as an unknown option is
+  } catch (const cairn::Error& error) {  // a malformed rule is wrong use, like an unknown option
     std::cerr << "char_lm: " << error.what() << '\n';
     return 2;
   }
@@ -171,6 +174,6 @@ int run(int argc, char** argv) {
 }  // namespace char_lm
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // also where the output is read by cairn-launch
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // line-buffered even into the pipe to cairn-launch
   return char_lm::run(argc, argv);
 }

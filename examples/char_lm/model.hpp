@@ -11,7 +11,8 @@ class CharModelImpl : public torch::nn::Module {
  public:
   explicit CharModelImpl(std::int64_t characters);
 
-  // `input`: character numbers, [rows, length]. Returns scores of the next character, [rows, length, characters].
+  // `input`: character numbers, [rows, length]. Returns the scores of the next character,
+  // [rows, length, characters].
   torch::Tensor forward(const torch::Tensor& input);
 
  private:

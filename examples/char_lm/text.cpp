@@ -14,9 +14,9 @@ namespace {
 constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kLength = 48;
 
-// In which order the windows come in an epoch.
+// Returns the order of the windows in the epoch of `position`.
 torch::Tensor order_of(const cairn::DataPosition& position, std::int64_t windows) {
-  // A generator of its own: the one that the training uses goes on where it was.
+  // Uses a separate generator, so that the one used for training does not advance.
   torch::Generator generator = at::detail::createCPUGenerator();
   generator.set_current_seed(static_cast<std::uint64_t>(position.seed) * 1'000'003 + static_cast<std::uint64_t>(position.epoch));
   return torch::randperm(windows, generator, torch::TensorOptions(torch::kInt64));

@@ -21,13 +21,14 @@ class Text {
   // Throws std::runtime_error if the file cannot be read or is too short.
   explicit Text(const std::string& path);
 
-  std::int64_t characters() const { return characters_; }  // different ones
+  std::int64_t characters() const { return characters_; }  // distinct characters
 
-  // Where the next samples begin, as many as `batches` need: the windows of the text in an order of their own for each epoch, all of
-  // them shifted by some characters that LibTorch's random number generator draws. Moves the position on. Ranks with the same position
-  // and the same state of that generator get the same ones.
+  // Returns the start offsets of the samples of the next `batches` batches, and advances the
+  // position. Each epoch visits the windows of the text in a different order. All windows are
+  // shifted by a number of characters drawn from LibTorch's random number generator. Ranks with the
+  // same position and the same generator state get the same samples.
   std::vector<std::int64_t> draw(cairn::DataPosition& position, int batches) const;
-  // The batch of a number, of samples drawn.
+  // Returns batch `number` of the samples that `draw` returned.
   Batch batch(const std::vector<std::int64_t>& drawn, int number) const;
 
  private:

@@ -1,4 +1,4 @@
-// Training with the model wrapped by Cairn: sharded, replicated, or with layers that are cut.
+// Trains with a model that Cairn wraps: sharded, replicated, or tensor parallel.
 #pragma once
 
 #include <string>
@@ -10,12 +10,15 @@
 
 namespace char_lm {
 
-// "full": each rank keeps its rows of every parameter; "hybrid": the same within each half of the ranks; "replicate": each keeps all; "tp": the embedding and the scores are cut, and all ranks
-// work on the same batches. Optimizers are made afterwards.
+// Wraps the model. `how`: "full": each rank keeps its rows of every parameter; "hybrid": the same
+// within each half of the ranks; "replicate": each rank keeps everything; "tp": the embedding and
+// the output layer are split over the ranks, and all ranks work on the same batches. Create
+// optimizers afterwards.
 void wrap(CharModel& model, const DataParallel& parallel, const std::string& how);
 
-// One step over `micro_batches`, which divide by the number of ranks (std::runtime_error if not). Each rank adds up the gradients of its
-// own, and the last backward pass averages them. Counts the step. Returns the mean loss over all ranks.
+// Trains one step over `micro_batches`, and counts the step. Throws std::runtime_error unless the
+// number of ranks divides `micro_batches`. Each rank accumulates its own gradients, and the last
+// backward pass averages them over the ranks. Returns the mean loss over all ranks.
 float wrapped_step(CharModel& model, Training& training, const Text& text, int micro_batches, const DataParallel& parallel);
 
 }  // namespace char_lm

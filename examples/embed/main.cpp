@@ -1,4 +1,5 @@
-// Saves a state and loads it into another, in a world of one: the smallest program that uses Cairn.
+// The smallest program that uses Cairn: saves a state and loads it into another one, in a world of
+// one rank.
 #include <iostream>
 
 #include <cairn/runtime/cairn.hpp>

@@ -1,5 +1,5 @@
-// The trainer of the README: each rank trains the same small model. Saves go on beside it; started again, at any number of ranks, it
-// goes on from the latest one.
+// The trainer of the README. Each rank trains the same small model. Saves run in the background.
+// After a restart, at any number of ranks, training resumes from the latest checkpoint.
 //
 //   cairn-launch -n 2 -- trainer RUN STEPS
 #include <csignal>

@@ -1,4 +1,5 @@
-// An analysis of one's own: which hooks take the ranks longest, over all saves and loads that the traces in a directory hold.
+// A custom analysis: prints the hooks that took longest on any rank, over all saves and loads in a
+// directory of traces.
 #include <iostream>
 #include <map>
 

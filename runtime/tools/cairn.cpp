@@ -1,5 +1,5 @@
-// The command `cairn`: looks at checkpoints and at what ranks have recorded, checks, compares and converts checkpoints. What its exit codes mean
-// stands in commands.hpp.
+// The command `cairn`: inspects, verifies, compares and converts checkpoints, and analyses traces.
+// commands.hpp lists the exit codes.
 #include <csignal>
 #include <iostream>
 
@@ -26,7 +26,7 @@ constexpr const char* kExamples = R"(Examples:
 `cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
 Exit codes: )";
 
-// Errors are one line or a list, never a trace: `code` is what scripts branch on.
+// Prints an error: one line or a list, never a stack trace. Scripts branch on `code`.
 int report(ExitCode code, const std::string& what) {
   std::cerr << "cairn: " << what << '\n';
   return code;
@@ -43,7 +43,7 @@ ExitCode exit_code_of(const Error& error) {
   }
 }
 
-// "cairn 0.1.0", then a line for each library.
+// Returns "cairn 0.1.0", then one line per library.
 std::string versions() {
   std::string text;
   for (const LibraryVersion& library : library_versions())
@@ -89,9 +89,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace cairn::tools;
-  // A file that grows beyond `ulimit -f` is then an error like any other, and what was written of it is removed.
+  // Without SIGXFSZ, exceeding `ulimit -f` is an error like any other, and the partial file is
+  // removed.
   std::signal(SIGXFSZ, SIG_IGN);
-  // Who has read enough of the output (`cairn inspect DIR | head`) ends it silently, also where a parent had this ignored.
+  // If the reader of the output closes the pipe (`cairn inspect DIR | head`), exit silently, even
+  // if the parent process ignored SIGPIPE.
   std::signal(SIGPIPE, SIG_DFL);
   int code = kFoundBad;
   try {

@@ -1,4 +1,4 @@
-// `cairn cat`: elements of a tensor, or a value.
+// `cairn cat`: prints elements of a tensor, or a value.
 #include <algorithm>
 #include <iostream>
 
@@ -38,15 +38,15 @@ struct CatOptions {
 
 using CatJson = nlohmann::ordered_json;
 
-// Above so many elements only the ends of each dimension are read and shown.
+// Larger tensors are summarised: only the ends of each dimension are read and shown.
 constexpr std::int64_t kShownMax = 1000;
 constexpr std::int64_t kEnds = 3;
 constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
 
-// What of each dimension is shown: one range, or two with a gap between them.
+// The shown part of a tensor: per dimension one range, or two with a gap between them.
 struct Shown {
-  Extents sizes;              // of what is in memory
-  std::vector<bool> has_gap;  // after the first kEnds of a dimension
+  Extents sizes;              // of `tensor`
+  std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
   torch::Tensor tensor;       // dense
 };
 
@@ -64,7 +64,7 @@ Shown read_shown(TensorSource& source, const std::string& key, const Box& box, b
   if (volume(shown.sizes) > kInMemoryMax)
     throw WrongUse(fmt::format("{} elements are too many to show at once, {} at most: ask for a part with --slice",
                                volume(shown.sizes), kInMemoryMax));
-  // Each of the two ends of each dimension that has a gap.
+  // Read both ends of each dimension that has a gap, in all combinations.
   for (std::uint64_t corner = 0; corner < (std::uint64_t{1} << dims); ++corner) {
     Box from = box;
     Extents to = Extents::filled(dims, 0);
@@ -91,7 +91,7 @@ Shown read_shown(TensorSource& source, const std::string& key, const Box& box, b
   return shown;
 }
 
-// Nested brackets, columns aligned, a line for each row.
+// Prints nested brackets, one line per row, with aligned columns.
 class TensorText {
  public:
   TensorText(const Shown& shown, const Slice& slice) : shown_(shown), slice_(slice) {
@@ -113,7 +113,7 @@ class TensorText {
   }
 
  private:
-  // The `level`th of the dimensions that are shown; elements from `first` on.
+  // Prints dimension `level` of the shown dimensions, from element `first` on.
   void print(std::ostream& out, std::size_t level, std::int64_t first) {
     if (level == dims_.size()) {
       out << std::string(dims_.empty() ? 0 : width_ - texts_[static_cast<std::size_t>(first)].size(), ' ')

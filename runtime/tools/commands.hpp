@@ -1,8 +1,9 @@
-// The commands of `cairn`: how each comes into the command line, and what they share. No LibTorch here: only commands that touch tensors
-// need it.
+// The commands of `cairn`: how each one registers itself on the command line, and what they share.
+// This header does not include LibTorch, which only commands that use tensors need.
 //
-// A command describes its options where it is defined. When the command line asks for it, it leaves in `chosen` what is to be run: that
-// prints its result to standard output and returns the exit code; what stops it, it throws.
+// A command describes its options where it is defined. If the command line names the command, it
+// stores in `chosen` the function to run. That function prints its result to standard output and
+// returns the exit code, or throws.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +24,15 @@ class App;
 
 namespace cairn::tools {
 
-// What scripts rely on.
+// Scripts rely on these values.
 enum ExitCode : int {
   kFine = 0,
-  kFoundBad = 1,      // the checkpoint, or reaching it, is at fault; for `diff`: they differ
-  kWrongUse = 2,      // the command line is
-  kBrokenPipe = 141,  // as the shell tells of SIGPIPE, which is how it ends
+  kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: they differ
+  kWrongUse = 2,      // the command line is wrong
+  kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
 };
 
-// The one table of them: help, manual and README say what stands here.
+// The only table of exit codes: help, manual and README show these texts.
 struct ExitStatus {
   ExitCode code;
   const char* meaning;
@@ -43,7 +44,7 @@ inline constexpr ExitStatus kExitStatuses[] = {
     {kBrokenPipe, "whoever read the output has stopped reading"},
 };
 
-// The command line asks for what cannot be: ends as kWrongUse.
+// The command line is invalid: `cairn` exits with kWrongUse.
 class WrongUse : public Error {
  public:
   explicit WrongUse(const std::string& what) : Error(ErrorCode::kInvalidArgument, what) {}
@@ -60,38 +61,43 @@ void add_prune(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
-void add_documentation(CLI::App& app, Run& chosen);  // after all others: `cairn manual` and `cairn completion` tell of them
+void add_documentation(CLI::App& app, Run& chosen);  // last, because `cairn manual` describes all others
 
-// --- shared by them ---------------------------------------------------------------------------------------------------------
+// --- shared by the commands ---
 
 struct OpenedCheckpoint {
   std::shared_ptr<Store> store;
   Metadata metadata;
 };
 
-// Throws WrongUse where nothing is, so that a mistyped path is not mistaken for a damaged checkpoint; kNotFound, with what is
-// there, where files lie but no checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
+// Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
+// mistaken for a damaged checkpoint; kNotFound, with a list of what is there, if files exist but no
+// checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
 
-// Bytes of all elements of a tensor.
+// Returns the bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
-// More ranks no checkpoint is taken to be of: what makes a table of them must not be led by a number in a record or a name.
+// The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
+// in a record or a file name.
 inline constexpr int kWorldSizeMax = 65536;
-// The rank that wrote a data file, Cairn's or PyTorch's, by its name; below kWorldSizeMax.
+// Returns the rank that wrote a data file, Cairn's or PyTorch's, from its name; below
+// kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
-// Where a URL leads on this machine; nothing for stores that are no directories.
+// Returns the local path of a URL; nothing for stores that are not directories.
 std::optional<std::filesystem::path> local_path(const std::string& url);
-// "12.3 MiB"
+// Returns "12.3 MiB".
 std::string human_bytes(std::uint64_t bytes);
-// "4 min": whole units, rounded down.
+// Returns "4 min": whole units, rounded down.
 std::string human_seconds(double seconds);
-// Bytes that are not valid UTF-8 and control characters are shown as \xNN: names come from files, terminals obey escapes.
+// Replaces invalid UTF-8 bytes and control characters by \xNN: names come from files, and terminals
+// obey escape sequences.
 std::string printable(const std::string& text);
-// Whether Cairn wrote the checkpoint, rather than PyTorch.
+// Returns whether Cairn wrote the checkpoint, rather than PyTorch.
 bool written_by_cairn(const Metadata& metadata);
 
-// Whether a name is what shell wildcards ask for: `*` any text (dots as well), `?` one character, `[a-c]` one of these.
+// Returns whether `name` matches a pattern with shell wildcards: `*` any text (dots included), `?`
+// one character, `[a-c]` one of these characters.
 bool matches(const std::string& name, const std::string& pattern);
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
 

@@ -30,8 +30,9 @@ bool is_floating(DType dtype) {
   }
 }
 
-// A key that was renamed keeps the levels above it that its new name still begins with; the rest is one key, dots and all: that is how
-// modules name their parameters.
+// Returns the path of a renamed key. It keeps the leading levels that the new name still begins
+// with. The rest becomes a single key, dots included, because that is how modules name their
+// parameters.
 Path path_of_renamed(const Path& before, const std::string& key) {
   Path path;
   std::string above;
@@ -156,7 +157,7 @@ torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
 }
 
 std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {
-  // As it is stored and as it is to be; reading has buffers of its own.
+  // A piece is in memory in both dtypes. Half of the limit is left for the reader's own buffers.
   const std::size_t width = element_size(key.dtype) + element_size(key.stored.properties.dtype);
   return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / width));
 }

@@ -1,4 +1,5 @@
-// What `cairn convert` is to write, whatever the format: which keys under which names, of which types.
+// The plan of `cairn convert`, for any format: which keys to write, under which names and with
+// which dtypes.
 #pragma once
 
 #include <cstdint>
@@ -21,29 +22,29 @@ struct ConvertOptions {
   std::string source;
   std::string destination;
   std::string format;                // "safetensors", "torch", "dcp"
-  std::vector<std::string> renames;  // "REGEX=REPL", applied to each key one after the other
-  std::vector<std::string> select;   // patterns of the source's keys
+  std::vector<std::string> renames;  // "REGEX=REPL", applied to each key in this order
+  std::vector<std::string> select;   // patterns for keys of the source
   std::vector<std::string> exclude;
-  std::string cast;          // a dtype for tensors of floating point; "": as they are
-  std::optional<int> world;  // dcp: over so many ranks
+  std::string cast;          // a dtype for floating-point tensors; "": unchanged
+  std::optional<int> world;  // for dcp: the number of ranks to shard over
   std::uint64_t memory = 256u << 20;
   bool force = false;
-  bool skip_unsupported = false;  // leave out what the format cannot hold, instead of refusing
+  bool skip_unsupported = false;  // leave out what the format cannot represent, instead of refusing
 };
 
 struct ConvertedKey {
-  std::string source;  // its key there
+  std::string source;  // its key in the source
   std::string key;
-  Path path;  // how it nests
+  Path path;  // the nested path of `key`
   bool is_tensor = false;
-  TensorStorageMetadata stored;   // of tensors: as in the source
-  DType dtype = DType::kFloat32;  // of tensors: as it is to be
+  TensorStorageMetadata stored;   // for tensors: as in the source
+  DType dtype = DType::kFloat32;  // for tensors: the dtype to write
 
-  std::uint64_t bytes() const;  // of the tensor, as it is to be
+  std::uint64_t bytes() const;  // of the tensor in the target dtype
 };
 
-// Which of the source's keys become which. Throws WrongUse for options that cannot be meant, kAlreadyExists where two keys would become
-// one, naming both.
+// Maps keys of the source to keys of the target. Throws WrongUse for invalid options,
+// kAlreadyExists if two keys would get the same name, naming both.
 class Conversion {
  public:
   explicit Conversion(const ConvertOptions& options);
@@ -51,18 +52,21 @@ class Conversion {
   const ConvertOptions& options() const { return options_; }
   TensorSource& source() const { return *source_; }
   const std::vector<ConvertedKey>& keys() const { return keys_; }
-  // What the target cannot hold is left out, if that is asked for; else kUnsupported, naming all of it. `why`: "" if it can.
+  // Leaves out keys that the target cannot represent, with `skip_unsupported`; otherwise throws
+  // kUnsupported, naming all of them. `why` returns the reason, or "" if the target can represent
+  // the key.
   void leave_out(const std::function<std::string(const ConvertedKey&)>& why);
-  // Left out with a word, but without being asked for.
+  // Leaves out all values that are not tensors, even without `skip_unsupported`. `report` mentions
+  // them.
   void drop_values();
 
-  // The elements of a part of a tensor, of the type that they are to have, dense.
+  // Reads a part of a tensor, converts it to the target dtype, and returns it dense.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
-  // Elements of it that are in memory at a time.
+  // Returns the number of elements to hold in memory at a time.
   std::int64_t piece_elements(const ConvertedKey& key) const;
-  // Says what was left out, to standard error.
+  // Lists on standard error what was left out.
   void report() const;
-  // Equal if and only if the same is converted in the same way.
+  // Returns a value that is equal if and only if source and options are.
   nlohmann::ordered_json identity() const;
 
  private:
@@ -72,13 +76,13 @@ class Conversion {
   const std::unique_ptr<TensorSource> source_;
   std::vector<ConvertedKey> keys_;
   std::vector<std::string> unsupported_;  // "key: why"
-  std::vector<std::string> values_;       // dropped
+  std::vector<std::string> values_;       // keys of values that were left out
   std::uint64_t bytes_ = 0;
   std::uint64_t done_ = 0;
   ProgressBar progress_{"converting"};
 };
 
-// What was made, for the last line.
+// The totals for the last line of output.
 struct Converted {
   std::size_t tensors = 0;
   std::size_t values = 0;

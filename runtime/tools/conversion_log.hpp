@@ -1,5 +1,6 @@
-// What a conversion that was interrupted has done so far, so that the same command goes on there. A file beside what is being written, a
-// line of JSON for each thing done, each synced; locked for as long as one process converts there.
+// Records the progress of a conversion, so that the same command resumes an interrupted one. A file
+// beside the output, with one line of JSON per finished step. Each line is synced. A process that
+// converts there holds a lock on the file.
 #pragma once
 
 #include <memory>
@@ -12,18 +13,20 @@ namespace cairn::tools {
 
 class ConversionLog {
  public:
-  // Opens or makes the log at `path`. `identity`: equal if and only if source and options are. Of a log of another conversion only
-  // `stale` is left. Throws kPrecondition if another process converts there now; what the file system says.
+  // Opens or creates the log at `path`. `identity` is equal if and only if source and options are.
+  // If the log is of another conversion, its entries become `stale`. Throws kPrecondition if
+  // another process is converting there, and file system errors.
   ConversionLog(std::string path, const nlohmann::ordered_json& identity);
-  ~ConversionLog();  // leaves it
+  ~ConversionLog();  // keeps the file
   ConversionLog(const ConversionLog&) = delete;
   ConversionLog& operator=(const ConversionLog&) = delete;
 
-  // Of the same conversion, in order; a line that was cut off while it was written is none.
+  // Returns the entries of the same conversion, in order, without a line that was cut off.
   const std::vector<nlohmann::ordered_json>& entries() const { return entries_; }
-  // Entries of another conversion that was here, which the caller removes the remains of.
+  // Returns the entries of an earlier, different conversion. The caller removes what that left
+  // behind.
   const std::vector<nlohmann::ordered_json>& stale() const { return stale_; }
-  // Survives power loss once it returns.
+  // Adds an entry. It survives power loss once this returns.
   void add(nlohmann::ordered_json entry);
   void remove() noexcept;
 

@@ -1,4 +1,4 @@
-// `cairn convert`: what a checkpoint, or a file of torch.save, holds, in another format or layout.
+// `cairn convert`: converts a checkpoint or a torch.save file to another format or layout.
 #include <iostream>
 
 #include <fmt/format.h>

@@ -1,13 +1,17 @@
-// A checkpoint as torch.distributed.checkpoint has it: Cairn's own writer writes it, for one rank after the other.
+// Converts to a checkpoint for torch.distributed.checkpoint. Cairn's own writer writes the files of
+// one rank after another.
 //
-//  1  the log is opened, which names the save; files of a rank that it lists stay
-//  2  each other rank writes its files, the last one first, and is listed
-//  3  the attempt is opened: from here on a save of somebody else's to this place would end this one, and not take its files
-//  4  all files are there, as long as they were
-//  5  the record is published: only now there is a checkpoint. Then the log goes
+//  1  Open the log, which contains the save id. Keep the files of ranks that it lists.
+//  2  For each other rank, the last one first: write its files and add the rank to the log.
+//  3  Open the attempt. From here on, another save to this place fences this one, and does not
+//     remove its files.
+//  4  Check that all files are still there, at full length.
+//  5  Publish the record. Only now there is a checkpoint. Then remove the log.
 //
-// A crash before 5 leaves files that nothing refers to, and a log for the next run; after 3 an attempt too, which that run ends before it
-// begins it anew: the lock of the log keeps others from it. A crash in 5 may leave the log beside a checkpoint, whose files are no remains.
+// A crash before 5 leaves unreferenced files, and a log for the next run. After 3 it also leaves an
+// open attempt, which the next run ends before it starts again. The lock of the log keeps other
+// conversions from doing so. A crash in 5 may leave the log beside a complete checkpoint; the next
+// run does not remove that checkpoint's files.
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -32,7 +36,7 @@ using LogJson = nlohmann::ordered_json;
 
 constexpr const char* kLogName = ".cairn-convert.log";
 
-// Which boxes of a tensor each rank gets.
+// Assigns boxes of each tensor to ranks.
 class Layout {
  public:
   explicit Layout(const Conversion& conversion) : metadata_(conversion.source().metadata()), wanted_(conversion.options().world) {
@@ -50,7 +54,7 @@ class Layout {
 
   int world() const { return world_; }
 
-  // By rank.
+  // Returns the boxes, by rank.
   std::vector<std::vector<Box>> boxes_of(const ConvertedKey& key) const {
     std::vector<std::vector<Box>> boxes(static_cast<std::size_t>(world_));
     const TensorStorageMetadata& stored = key.stored;
@@ -85,7 +89,7 @@ class Layout {
   int world_ = 1;
 };
 
-// Gives the writer what it asks for, as it asks for it.
+// Reads data from the source when the writer asks for it.
 class ConversionPlanner : public SavePlanner {
  public:
   explicit ConversionPlanner(Conversion& conversion) : conversion_(conversion) {
@@ -108,7 +112,7 @@ class ConversionPlanner : public SavePlanner {
   std::mutex mutex_;
 };
 
-// What each rank writes. Boxes are cut into chunks that fit into memory.
+// Returns the plan of each rank. Cuts boxes into chunks that fit into memory.
 std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layout) {
   std::vector<SavePlan> plans(static_cast<std::size_t>(layout.world()));
   for (const ConvertedKey& key : conversion.keys()) {
@@ -174,7 +178,8 @@ WriteResults results_of(const LogJson& entry) {
   return results;
 }
 
-// Whether files of save `id` are what `metadata` names, or retires: readers that began before the record was replaced still read those.
+// Returns whether `metadata` refers to files of save `id`, as current or retired. Readers that
+// opened the checkpoint before its record was replaced still read retired files.
 bool needs(const Metadata& metadata, const std::string& id) {
   if (metadata.save_id == id) return true;
   if (metadata.commit && std::count(metadata.commit->retired.begin(), metadata.commit->retired.end(), id) > 0) return true;
@@ -182,7 +187,7 @@ bool needs(const Metadata& metadata, const std::string& id) {
                      [&](const FileInfo& file) { return save_id_of_file(file.name) == id; });
 }
 
-// Whether all files are there as they were written.
+// Returns whether all files exist with the lengths that were written.
 bool are_there(Store& store, const WriteResults& results) {
   return std::all_of(results.files.begin(), results.files.end(), [&](const FileResult& file) {
     return store.exists(file.name) && store.size_bytes(file.name) == file.length_bytes;
@@ -245,14 +250,14 @@ class DcpConversion {
     return converted_;
   }
 
-  // Whether there is something that the next run would go on from.
+  // Returns whether the log has progress that the next run can resume.
   bool has_progress() const { return log_.entries().size() > first_; }
   void clean_up() noexcept {
     try {
       remove_files(save_id_);
       log_.remove();
       store_->remove_root();
-    } catch (const std::exception&) {  // what is left, the next run removes
+    } catch (const std::exception&) {  // the next run removes the rest
     }
   }
 
@@ -292,7 +297,7 @@ class DcpConversion {
     ConversionPlanner planner(conversion_);
     for (std::size_t rank = plans.size(); rank-- > 0;) {
       if (done[rank]) continue;
-      store_->remove(data_file_name(static_cast<int>(rank), 0, save_id_));  // half of it, of a run that was interrupted
+      store_->remove(data_file_name(static_cast<int>(rank), 0, save_id_));  // may be a partial file of an interrupted run
       CheckpointWriter writer(options);
       writer.reset(directory_);
       writer.set_up_storage_writer(context_of(static_cast<int>(rank)));
@@ -302,8 +307,9 @@ class DcpConversion {
     return results;
   }
 
-  // Of a save that only who has the lock of the log may begin. Once it returns, `save_id` is not open, and what the record is, which is
-  // returned, tells whether it was published.
+  // Ends the attempt of a save. Only the holder of the log's lock may begin such a save, so
+  // `save_id` is not open after the return. The returned state of the record then tells whether the
+  // save was published.
   Replaced end_attempt(const std::string& save_id) const {
     const auto is_among = [&](const std::vector<std::string>& ids) { return std::count(ids.begin(), ids.end(), save_id) > 0; };
     if (is_among(store_->open_attempts())) store_->fence(save_id);
@@ -312,7 +318,8 @@ class DcpConversion {
     return there;
   }
 
-  // Of a save that came to nothing. Those of one that was published stay, and where that cannot be told, all.
+  // Removes the files of a save that was not published. Keeps all files if it was published, or if
+  // that is unknown.
   void remove_files(const std::string& save_id) const {
     if (!is_save_id(save_id)) return;
     const Replaced there = end_attempt(save_id);
@@ -326,7 +333,7 @@ class DcpConversion {
   const std::shared_ptr<Store> store_;
   const Layout layout_;
   ConversionLog log_;
-  std::size_t first_ = 0;  // of the log's entries, that of this save
+  std::size_t first_ = 0;  // index of the first log entry after the one that names this save
   std::string save_id_;
   Converted converted_;
 };

@@ -1,4 +1,4 @@
-// The formats that are one file: safetensors, and what torch.load opens.
+// Converts to the single-file formats: safetensors, and the one that torch.load reads.
 #include <filesystem>
 #include <unordered_map>
 
@@ -21,7 +21,8 @@ using PlaceJson = nlohmann::ordered_json;
 
 ByteSpan bytes_of(const torch::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
-// Runs `write`, which writes a file in order; when that fails for a reason that may pass, what there is stays for the next run.
+// Runs `write`, which writes a file sequentially. If it fails for a reason that may pass, keeps the
+// written part for the next run.
 template <class Write>
 void written(PartialFile& file, Write&& write) {
   try {
@@ -34,7 +35,7 @@ void written(PartialFile& file, Write&& write) {
   }
 }
 
-// When to say how far the writing is: each time so many bytes have come.
+// Records the progress after every `every` bytes.
 class Milestones {
  public:
   Milestones(PartialFile& file, std::uint64_t every) : file_(file), every_(every) {}
@@ -64,7 +65,7 @@ void require_file_destination(const std::string& destination) {
 
 Existing existing_of(const ConvertOptions& options) { return options.force ? Existing::kReplaced : Existing::kRefused; }
 
-// A tree with a tensor without elements at each place of one that is in the source.
+// A tree with an empty tensor in the place of each tensor of the source.
 struct Skeleton {
   StateDict tree;
   std::unordered_map<const void*, const ConvertedKey*> tensors;  // by TensorImpl
@@ -162,7 +163,8 @@ Converted convert_to_torch(Conversion& conversion) {
   const bool resumed = !file.recorded().is_null();
   std::uint64_t length = 0;
   written(file, [&] {
-    // Where an earlier run came to: that many tensors, of the next so many bytes; and the checksums of them.
+    // The progress of an earlier run: `checksums` of the tensors written, of which the last has
+    // only its first `part` bytes.
     std::vector<std::uint32_t> checksums;
     std::uint64_t part = 0;
     if (resumed) {
@@ -174,7 +176,7 @@ Converted convert_to_torch(Conversion& conversion) {
     TorchArchiveWriter archive(pickled.pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
     for (std::size_t i = 0; i < pickled.tensors.size(); ++i) {
       const auto found = skeleton.tensors.find(pickled.tensors[i].unsafeGetTensorImpl());
-      if (found == skeleton.tensors.end()) {  // one within a value: in memory, and small
+      if (found == skeleton.tensors.end()) {  // a tensor inside a value: it is small, and already in memory
         archive.begin_storage(pickled.tensors[i].nbytes());
         archive.append(bytes_of(pickled.tensors[i]));
         done.push_back(archive.storage_crc32());

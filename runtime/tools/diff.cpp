@@ -1,4 +1,5 @@
-// `cairn diff`: what differs between two checkpoints. A piece of one tensor of each is in memory at a time.
+// `cairn diff`: compares two checkpoints. Only a piece of one tensor of each is in memory at a
+// time.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -42,12 +43,12 @@ struct DiffOptions {
 
 using DiffJson = nlohmann::ordered_json;
 
-// How the elements of one tensor differ.
+// The differences between the elements of one tensor.
 struct ElementDifference {
   std::int64_t elements = 0;
   std::int64_t different = 0;  // beyond the tolerance
-  std::int64_t one_nan = 0;    // of these: NaN in one of the two
-  double max = 0;              // of the absolute differences, NaN left out
+  std::int64_t one_nan = 0;    // of these: NaN on one side only
+  double max = 0;              // the largest absolute difference, without NaN
   double sum = 0;
   std::vector<std::int64_t> first;  // index of the first element that differs
   std::string first_a, first_b;
@@ -58,17 +59,18 @@ struct ElementDifference {
 struct KeyDifference {
   std::string key;
   const char* what = "";  // "only_a", "only_b", "kind", "shape", "dtype", "values", "value", "unreadable"
-  std::string a, b;       // the two, as text
+  std::string a, b;       // both sides as text
   std::optional<ElementDifference> elements;
 };
 
 bool are_whole(const torch::Tensor& numbers) { return !numbers.is_floating_point() && !numbers.is_complex(); }
 
-// Numbers as sums of two doubles, exactly: whole ones of 64 bits do not fit into one. Whatever the types, the difference of two that lie close
-// together is exact, and that of two is 0 only if they are equal.
+// Represents each number exactly as a sum of two doubles, because a 64-bit integer does not fit
+// into one. For all types, the difference of two close numbers is exact, and a difference is 0 only
+// if the numbers are equal.
 struct SplitNumbers {
   torch::Tensor coarse;
-  torch::Tensor fine;  // with the sign of `coarse`, if neither is 0
+  torch::Tensor fine;  // has the sign of `coarse`, if neither is 0
 };
 
 SplitNumbers split(const torch::Tensor& numbers) {
@@ -92,7 +94,8 @@ void compare_piece(const torch::Tensor& read_a, const torch::Tensor& read_b, std
   const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
   const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
   const torch::Tensor distance = difference.abs();
-  // Of numbers with fractions the coarse parts are all of them, and infinities can be equal, though subtracting says NaN.
+  // Compare floating-point numbers directly: `coarse` holds all of each, and the difference of
+  // equal infinities is NaN.
   torch::Tensor differs = are_whole(flat_a) || are_whole(flat_b) ? difference.ne(0) : a.coarse.ne(b.coarse);
   differs.logical_and_(nan_a.logical_and(nan_b).logical_not());
   const torch::Tensor one_nan = nan_a.logical_xor(nan_b);
@@ -232,7 +235,7 @@ class Comparison {
   void compare_values(const std::string& key) {
     const Bytes a = a_->read_bytes(key), b = b_->read_bytes(key);
     if (a == b) return;
-    // Different programs write the same value in different bytes.
+    // Compare values, not bytes: different programs serialize the same value to different bytes.
     const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
     if (serialize_leaf(value_a) == serialize_leaf(value_b)) return;
     constexpr std::size_t kTextMax = 200;
@@ -241,7 +244,7 @@ class Comparison {
 
   void compare_elements(const std::string& key, const TensorStorageMetadata& a, const TensorStorageMetadata& b,
                         ProgressBar& progress) {
-    // Two pieces, and what comparing them takes beside: each element some doubles and flags.
+    // For two pieces and the temporaries of the comparison: per element some doubles and flags.
     constexpr std::uint64_t kBytesPerElement = 96;
     const auto elements_max = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / kBytesPerElement));
     const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);

@@ -1,4 +1,4 @@
-// `cairn doctor`: what would make saves slow or fail here.
+// `cairn doctor`: finds what would make saves slow or fail here.
 #include <algorithm>
 #include <iostream>
 

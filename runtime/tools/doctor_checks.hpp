@@ -1,4 +1,5 @@
-// What `cairn doctor` looks at: each check says what it found, what that would make slow or fail, and what to do.
+// The checks of `cairn doctor`. Each one reports what it found, what that makes slow or fail, and
+// what to do.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +16,17 @@ struct Finding {
   std::string name;  // "open files"
   Health health = Health::kOk;
   std::string found;   // "1024"
-  std::string effect;  // what it would make slow or fail, and what to do; "" if it is ok
+  std::string effect;  // what it makes slow or fail, and what to do; "" if kOk
 };
 
-// Of this machine and process.
+// These check this machine and process.
 std::vector<Finding> check_versions();
 std::vector<Finding> check_limits();
 std::vector<Finding> check_network();
 std::vector<Finding> check_kernel();
 std::vector<Finding> check_clock();
-// Of a directory that checkpoints are to be written to. Writes a file of at most `test_bytes` there, and removes it. Where it cannot
-// be written to, that is what is found.
+// Checks a directory for checkpoints. Writes a file of at most `test_bytes` there, and removes it.
+// If the directory is not writable, reports that as a finding.
 std::vector<Finding> check_place(const std::filesystem::path& directory, std::uint64_t test_bytes);
 
 }  // namespace cairn::tools

@@ -1,4 +1,4 @@
-// What `cairn doctor` finds out about the machine.
+// The checks of `cairn doctor` that concern the machine.
 #include <cairn/runtime/tools/doctor_checks.hpp>
 
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ class Socket {
   int descriptor_;
 };
 
-// "" if a connection over loopback, to a port that the system gives, can be made.
+// Connects over loopback to a port that the system chooses. Returns "" or the error.
 std::string loopback_fault() {
   const Socket server, client;
   if (server.get() < 0 || client.get() < 0) return fmt::format("no socket: {}", std::strerror(errno));
@@ -63,7 +63,7 @@ std::string loopback_fault() {
   return "";
 }
 
-// Whether MASTER_PORT, which the rendezvous uses, is free here.
+// Checks that MASTER_PORT, which the rendezvous uses, is free on this machine.
 Finding master_port() {
   const char* const text = std::getenv("MASTER_PORT");
   if (text == nullptr || *text == '\0') return {"MASTER_PORT", Health::kOk, "not set: cairn-launch chooses a free one", ""};
@@ -147,7 +147,8 @@ std::vector<Finding> check_network() {
 }
 
 std::vector<Finding> check_kernel() {
-  // Asked without arguments, a kernel that has it finds them wrong; one that forbids it says so first.
+  // Invalid arguments: a kernel that supports io_uring rejects them, one that forbids it returns
+  // another error first.
   const long asked = ::syscall(SYS_io_uring_setup, 0, nullptr);
   const bool has = asked < 0 && (errno == EFAULT || errno == EINVAL);
   return {{"io_uring", Health::kOk,

@@ -1,4 +1,4 @@
-// What `cairn doctor` finds out about a directory: its file system, its room, its speed.
+// The checks of `cairn doctor` that concern a directory: its file system, free space and speed.
 #include <cairn/runtime/tools/doctor_checks.hpp>
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kMeasuredMax{3};
 struct KnownFileSystem {
   unsigned long magic;
   const char* name;
-  const char* effect;  // "" if all is well
+  const char* effect;  // "" if it is fine
 };
 constexpr unsigned long kLustre = 0x0BD00BD0, kGpfs = 0x47504653, kFuse = 0x65735546, kZfs = 0x2FC12FC1, kCeph = 0x00C36400,
                         kCifs = 0xFF534D42, kSmb2 = 0xFE534D42, kV9fs = 0x01021997;
@@ -78,7 +78,7 @@ void check_room(const std::string& path, std::vector<Finding>& findings) {
       {"free space", is_tight ? Health::kWarning : Health::kOk, fmt::format("{}, {:.0f} %", human_bytes(room), 100 * part),
        is_tight ? "a save needs its whole size before it writes, beside the checkpoints that stay: cairn prune, or another disk"
                 : ""});
-  if (status.f_files == 0) return;  // made as they are needed
+  if (status.f_files == 0) return;  // the file system creates inodes on demand
   const bool is_scarce = status.f_favail < kInodesWanted;
   findings.push_back({"free inodes", is_scarce ? Health::kWarning : Health::kOk, std::to_string(status.f_favail),
                       is_scarce ? "each rank makes a file or more in every save: remove files, or use another disk" : ""});
@@ -89,11 +89,12 @@ struct Free {
 };
 using Block = std::unique_ptr<void, Free>;
 
-// Whether a file for measuring has a name after it was opened. Without one it goes with the process, however that ends; but file
-// systems that keep a log need not sync what no name leads to.
+// Selects whether the measuring file keeps its name after it is opened. Without a name it
+// disappears with the process, however that ends; but journaling file systems need not sync a file
+// that has no name.
 enum class TestName { kNone, kThere };
 
-// A file for measuring, gone when destroyed.
+// A file for measurements; removed when destroyed.
 class TestFile {
  public:
   TestFile(const std::filesystem::path& directory, TestName name)
@@ -117,7 +118,8 @@ class TestFile {
 
   bool is_direct() const { return direct_; }
 
-  // Writes blocks until `bytes_max`, or the time is up; with the sync at the end. Returns bytes and seconds.
+  // Writes blocks until `bytes_max` or the time limit, then syncs. Returns bytes, and seconds
+  // including the sync.
   std::pair<std::uint64_t, double> write(std::uint64_t bytes_max) {
     const Block block = make_block();
     const auto start = steady_clock::now();
@@ -147,11 +149,11 @@ class TestFile {
     }
     return {done, std::chrono::duration<double>(steady_clock::now() - start).count()};
   }
-  // What one small sync costs: a save makes a handful of them.
+  // Returns the time of one small sync; a save makes a few of them.
   double sync_seconds() {
     constexpr int kSyncs = 5;
     const Block block = make_block();
-    ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_DIRECT);  // which some file systems refuse only when writing
+    ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_DIRECT);  // some file systems refuse it only when writing
     const auto start = steady_clock::now();
     for (int i = 0; i < kSyncs; ++i)
       if (::pwrite(descriptor_, block.get(), kAlignment, 0) < 0 || ::fsync(descriptor_) != 0)
@@ -160,7 +162,7 @@ class TestFile {
   }
 
  private:
-  // Of no pattern that a disk could compress.
+  // The bytes have no pattern that a disk could compress.
   static Block make_block() {
     Block block(std::aligned_alloc(kAlignment, kBlockBytes));
     if (!block) throw Error(ErrorCode::kUnavailable, "no memory for a block to write");
@@ -176,7 +178,7 @@ class TestFile {
 };
 
 Finding speed(const char* name, std::pair<std::uint64_t, double> measured) {
-  constexpr double kSlow = 200e6;  // bytes a second
+  constexpr double kSlow = 200e6;  // bytes per second
   const double rate = static_cast<double>(measured.first) / std::max(measured.second, 1e-9);
   return {name, rate < kSlow ? Health::kWarning : Health::kOk,
           fmt::format("{}/s, by {}", human_bytes(static_cast<std::uint64_t>(rate)), human_bytes(measured.first)),
@@ -189,7 +191,7 @@ void measure(const std::filesystem::path& directory, std::uint64_t test_bytes, s
   TestFile file(directory, TestName::kNone);
   struct statvfs status {};
   std::uint64_t bytes = std::max<std::uint64_t>(test_bytes, kBlockBytes);
-  // Never more than a tenth of what is free.
+  // Never write more than a tenth of the free space.
   if (::statvfs(directory.c_str(), &status) == 0) bytes = std::min(bytes, std::uint64_t{status.f_bavail} * status.f_frsize / 10);
   if (bytes < kBlockBytes) {
     findings.push_back({"disk speed", Health::kWarning, "not measured", "there is too little room to write a file"});

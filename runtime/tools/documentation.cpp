@@ -18,7 +18,7 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) { return app.get
 
 bool is_positional(const CLI::Option& option) { return option.get_lnames().empty() && option.get_snames().empty(); }
 
-// "--json", "-o".
+// Returns the names of an option: "--json", "-o".
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const auto& name : option.get_snames()) names.push_back("-" + name);
@@ -28,7 +28,8 @@ std::vector<std::string> names_of(const CLI::Option& option) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
-// What to write for the value: "DTYPE"; of a choice "safetensors|torch|dcp".
+// Returns the fixed choices of an option's value: "safetensors", "torch", "dcp". Empty if it has
+// none.
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const auto begin = type.find('{'), end = type.find('}');
@@ -46,7 +47,7 @@ std::string value_name(const CLI::Option& option) {
   for (const std::string& choice : choices) text += (text.empty() ? "" : "|") + choice;
   if (!text.empty()) return text;
   const std::string type = option.get_type_name();
-  const bool is_word = !type.empty() && type.front() >= 'A' && type.front() <= 'Z';  // and what is checked may follow
+  const bool is_word = !type.empty() && type.front() >= 'A' && type.front() <= 'Z';  // a description of CLI11's check may follow
   return is_word ? type.substr(0, type.find_first_of(" :")) : type;
 }
 
@@ -64,7 +65,7 @@ void for_each_command(const CLI::App& app, const std::string& path, Visit&& visi
     for_each_command(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), visit);
 }
 
-// --- the manual -------------------------------------------------------------------------------------------------------------
+// --- the manual ---
 
 std::string roff(const std::string& text) {
   std::string escaped;
@@ -95,12 +96,12 @@ void add_command(std::string& page, const CLI::App& app, const std::string& path
       page += roff(fmt::format(" If it is left out: {}.", option->get_default_str()));
     page += "\n";
   }
-  // A command that has no examples of its own shows those of the one above it.
+  // A command without examples of its own inherits those of its parent; do not repeat them.
   if (!app.get_footer().empty() && (app.get_parent() == nullptr || app.get_parent()->get_footer() != app.get_footer()))
     page += ".PP\n.nf\n" + roff(app.get_footer()) + "\n.fi\n";
 }
 
-// --- completion -------------------------------------------------------------------------------------------------------------
+// --- completion ---
 
 std::string quoted(const std::string& text) {
   std::string escaped;
@@ -108,10 +109,10 @@ std::string quoted(const std::string& text) {
   return "'" + escaped + "'";
 }
 
-// " trace explain": as the scripts know commands.
+// Returns the name of a command in the scripts: " trace explain".
 std::string place(const std::string& path) { return path.empty() ? "" : " " + path; }
 
-// A case for each way to go from a command to one below it.
+// Returns a shell `case` for each step from a command to its subcommand.
 std::string steps(const CLI::App& app) {
   std::vector<std::string> patterns;
   for_each_command(app, "", [&](const CLI::App&, const std::string& path) {

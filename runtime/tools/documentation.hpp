@@ -1,4 +1,5 @@
-// What is made of the command line's own description, so that nothing about it is written twice: the manual page, and what shells complete.
+// Generates the manual page and shell completions from the command line's own description, so that
+// nothing is written twice.
 #pragma once
 
 #include <string>
@@ -9,9 +10,10 @@ class App;
 
 namespace cairn::tools {
 
-// The page of section 1, for man.
+// Returns the manual page, for section 1.
 std::string manual_page(const CLI::App& app);
-// Scripts for the two shells: commands, options, and the values of options that have a choice.
+// Return completion scripts for bash and zsh. They complete commands, options, and the values of
+// options that have a fixed set.
 std::string bash_completion(const CLI::App& app);
 std::string zsh_completion(const CLI::App& app);
 

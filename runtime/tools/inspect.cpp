@@ -1,4 +1,4 @@
-// `cairn inspect`: what a checkpoint holds, from its commit record alone.
+// `cairn inspect`: lists the contents of a checkpoint, from its commit record alone.
 #include <algorithm>
 #include <iostream>
 #include <set>
@@ -35,7 +35,7 @@ struct InspectOptions {
 using InspectJson = nlohmann::ordered_json;
 using Entry = std::pair<std::string, Metadata::Entry>;
 
-// What is asked for of a checkpoint.
+// The selected part of a checkpoint.
 struct Inspected {
   std::string url;
   const Metadata& metadata;
@@ -58,7 +58,7 @@ struct RankShare {
   std::uint64_t bytes = 0;  // of elements and bytes objects
 };
 
-// By rank; -1: the files' names do not tell.
+// Returns the shares by rank; -1 for files whose names do not give a rank.
 std::map<int, RankShare> shares_of(const Inspected& inspected) {
   std::map<int, RankShare> shares;
   for (const Entry* entry : inspected.entries) {
@@ -79,7 +79,7 @@ std::map<int, RankShare> shares_of(const Inspected& inspected) {
   return shares;
 }
 
-// --- for programs -----------------------------------------------------------------------------------------------------------
+// --- output for programs ---
 
 std::string crc_text(std::uint32_t crc32) { return fmt::format("{:08x}", crc32); }
 
@@ -160,7 +160,7 @@ InspectJson json_of(const Inspected& inspected) {
   return json;
 }
 
-// --- for people -------------------------------------------------------------------------------------------------------------
+// --- output for people ---
 
 void print_head(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
@@ -193,7 +193,7 @@ std::string location(const Metadata& metadata, const StorageInfo& storage) {
   return fmt::format("{} at {}, {} bytes", file, storage.offset, storage.length);
 }
 
-// "rank 0", "ranks 0-3", "ranks 0, 2".
+// Returns "rank 0", "ranks 0-3" or "ranks 0, 2".
 std::string ranks_text(const std::set<int>& ranks) {
   if (ranks.empty() || *ranks.begin() < 0) return "";
   if (ranks.size() == 1) return fmt::format("rank {}", *ranks.begin());
@@ -209,7 +209,7 @@ std::string ranks_text(const std::set<int>& ranks) {
   return text;
 }
 
-// The keys as they nest.
+// The keys as a tree.
 class Tree {
  public:
   explicit Tree(const Inspected& inspected) : inspected_(inspected) {
@@ -225,7 +225,7 @@ class Tree {
     std::vector<std::pair<std::string, std::unique_ptr<Node>>> children;
     std::unordered_map<std::string, Node*> by_name;
     const Entry* entry = nullptr;
-    std::size_t keys = 0;  // below it
+    std::size_t keys = 0;  // below this node
     std::uint64_t bytes = 0;
   };
 
@@ -315,11 +315,12 @@ void print_files(const Inspected& inspected) {
   table.print(std::cout, "");
 }
 
-// Who holds which box. The same cut of the same shape is drawn once, for all tensors that have it.
+// Prints which rank holds which box. Tensors of the same shape with the same boxes share one
+// picture.
 void print_layouts(const Inspected& inspected) {
   constexpr int kPictureColumns = 64;
   constexpr int kPictureRows = 10;
-  std::vector<std::pair<std::string, std::vector<std::string>>> pictures;  // the picture, and whose it is
+  std::vector<std::pair<std::string, std::vector<std::string>>> pictures;  // the picture, and the tensors that it shows
   std::unordered_map<std::string, std::size_t> known;
   for (const Entry* entry : inspected.entries) {
     const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second);

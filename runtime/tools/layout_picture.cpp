@@ -10,7 +10,7 @@
 namespace cairn::tools {
 namespace {
 
-// Which neighbours a place of the canvas is joined to.
+// The neighbours to which a canvas cell is connected by lines; flags.
 constexpr unsigned kUp = 1, kDown = 2, kLeft = 4, kRight = 8;
 
 const char* line_of(unsigned joined) {
@@ -18,7 +18,7 @@ const char* line_of(unsigned joined) {
   return kLines[joined];
 }
 
-// Offsets at which boxes begin or end, to places on the canvas: to scale, as far as neighbours stay `gap` apart.
+// Maps offsets at which boxes begin or end to canvas positions: to scale, but at least `gap` apart.
 using Axis = std::map<std::int64_t, int>;
 std::optional<Axis> lay_out(std::int64_t size, const std::vector<LabelledBox>& boxes, std::size_t dim, int last, int gap) {
   Axis axis{{0, 0}, {size, last}};
@@ -78,7 +78,7 @@ class Canvas {
   std::vector<std::string> text_;
 };
 
-// Offsets above the places of an axis, those that have room.
+// Returns a line with the offsets of an axis above their positions, as far as there is room.
 std::string ruler(const Axis& axis, std::size_t margin) {
   std::string line(margin, ' ');
   for (const auto& [offset, place] : axis) {
@@ -104,7 +104,7 @@ std::optional<std::vector<std::string>> draw_boxes(const Extents& size, const st
   if (!across) return std::nullopt;
   Axis down{{0, 0}, {1, 2}};
   if (!is_bar) {
-    // Not higher than a square would be, as letters are about twice as high as wide, and with room for each box.
+    // At most to scale, as characters are about twice as high as wide, but with room for each box.
     const double square = static_cast<double>(width) / 2 * static_cast<double>(size[0]) / static_cast<double>(size[1]);
     const auto least = lay_out(size[0], boxes, 0, rows, 2);
     if (!least) return std::nullopt;

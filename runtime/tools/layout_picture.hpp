@@ -1,4 +1,4 @@
-// Draws who holds which box of a tensor. Pure text.
+// Draws which rank holds which box of a tensor. Pure text.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,13 @@ namespace cairn::tools {
 
 struct LabelledBox {
   Box box;
-  std::string label;  // short: the rank
+  std::string label;  // a short text, such as the rank
 };
 
-// The boxes to scale, a line of text each: of a tensor with two dimensions a grid with rows downwards, of one with one dimension a bar; offsets
-// stand where boxes begin and end. Nothing for other tensors, for those without elements, and where so many boxes do not fit into
-// `columns` (of the terminal) and `rows`.
+// Draws the boxes to scale and returns the lines of text. A tensor with two dimensions becomes a
+// grid with rows downwards, one with one dimension a bar. Offsets mark where boxes begin and end.
+// Returns nothing for other tensors, for empty ones, and if the boxes do not fit into `columns` (of
+// the terminal) and `rows`.
 std::optional<std::vector<std::string>> draw_boxes(const Extents& size, const std::vector<LabelledBox>& boxes, int columns,
                                                    int rows);
 

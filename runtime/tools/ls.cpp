@@ -1,4 +1,4 @@
-// `cairn ls`: the checkpoints of a run.
+// `cairn ls`: lists the checkpoints of a run.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -32,7 +32,7 @@ using LsJson = nlohmann::ordered_json;
 
 double now_seconds() { return std::chrono::duration<double>(system_clock().wall_now().time_since_epoch()).count(); }
 
-// The one that a run would go on from: the last to be committed that is sound.
+// Returns the checkpoint from which a run would resume: the last one committed that is sound.
 const ListedCheckpoint* latest_sound(const RunContents& contents) {
   for (const auto& checkpoint : contents.checkpoints)
     if (checkpoint.by_cairn && checkpoint.sequence && checkpoint.fault.empty()) return &checkpoint;

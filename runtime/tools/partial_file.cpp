@@ -37,7 +37,7 @@ PartialFile::PartialFile(std::string path, const nlohmann::ordered_json& identit
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
     if (existing_ == Existing::kRefused) throw already_there(path_);
-    // Renaming over a device or a pipe would replace it, for everybody who uses it.
+    // Renaming over a device or a pipe would replace it for everyone who uses it.
     if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode))
       throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
                                                          S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
@@ -84,7 +84,7 @@ void PartialFile::rename_into_place() {
     return;
   }
   if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return;
-  // File systems without that flag: a second name, which is exclusive as well.
+  // The file system lacks RENAME_NOREPLACE. link() also fails if the name exists.
   if (errno == EINVAL || errno == ENOSYS) {
     if (::link(from, to) == 0) {
       ::unlink(from);

@@ -1,5 +1,6 @@
-// A file that appears whole, under its name, when it is finished; until then it lies beside it as "<name>.cairn-partial". A process that is
-// killed meanwhile leaves that, with a log of how far it came, and the same conversion goes on there.
+// A file that appears under its name only when it is complete. Until then it is written beside that
+// name, as "<name>.cairn-partial". A process that is killed leaves the partial file and a log of
+// its progress, and the same conversion resumes there.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +18,25 @@ enum class Existing { kRefused, kReplaced };
 
 class PartialFile {
  public:
-  // Throws kAlreadyExists for a path that is taken (with kReplaced: by anything that is no file); as ConversionLog; what the file system says.
+  // Throws kAlreadyExists if the path exists (with kReplaced: if it is not a regular file or
+  // symbolic link); whatever ConversionLog throws; file system errors.
   PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing);
-  // Unfinished: leaves what was recorded if the reason may pass (`keep_for_later`), else nothing.
+  // If unfinished, keeps the recorded part after `keep_for_later`, and otherwise removes
+  // everything.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  // The last that was recorded, of an earlier run too; null at the start. All that was written before it is there.
+  // Returns the last recorded place, possibly of an earlier run; null at the start. Everything
+  // written before it is in the file.
   const nlohmann::ordered_json& recorded() const { return recorded_; }
   void write_at(std::uint64_t offset, ByteSpan bytes);
-  // What has been written is synced, and `place` is where to go on.
+  // Syncs what has been written, and records `place` as the place to resume at.
   void record(nlohmann::ordered_json place);
   void keep_for_later() { keep_ = true; }
   bool is_kept() const { return keep_ && !recorded_.is_null(); }
-  // All is written: cuts the file to `length`, makes it appear, and survive power loss. kAlreadyExists if one came to be there meanwhile.
+  // Completes the file: cuts it to `length`, syncs it and renames it into place, so that it
+  // survives power loss. Throws kAlreadyExists if a file has appeared there meanwhile.
   void finish(std::uint64_t length);
 
  private:

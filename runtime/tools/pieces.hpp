@@ -1,4 +1,4 @@
-// Walks over a tensor in pieces that fit into memory. Pure.
+// Iterates over a tensor in pieces that fit into memory. Pure.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,15 @@
 
 namespace cairn::tools {
 
-// Calls `visit(box, begin)` for boxes that tile a tensor of `size`, each of at most `elements_max` elements (at least one): in row-major
-// order, each a run of neighbours in it. `begin`: the number of elements before the box. A tensor without elements has none.
+// Calls `visit(box, begin)` for boxes that tile a tensor of `size`, in row-major order. Each box
+// has at most `elements_max` elements (at least one), which are contiguous in that order. `begin`
+// is the number of elements before the box. An empty tensor has no boxes.
 template <class Visit>
 void for_each_piece(const Extents& size, std::int64_t elements_max, Visit&& visit) {
   const std::int64_t all = volume(size);
   if (all == 0) return;
-  // Dimensions from `whole` on are taken whole; the one before it is cut into ranges; of those before, one index at a time.
+  // A box takes dimensions from `whole` on whole, a range of the dimension before, and one index of
+  // each dimension before that.
   std::size_t whole = size.size();
   std::int64_t inner = 1;
   while (whole > 0 && inner * size[whole - 1] <= std::max<std::int64_t>(1, elements_max)) inner *= size[--whole];

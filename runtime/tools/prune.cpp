@@ -1,4 +1,4 @@
-// `cairn prune`: removes checkpoints of a run that nobody wants to keep, as the manager does.
+// `cairn prune`: removes checkpoints of a run that no rule keeps, as the manager does.
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,13 +51,13 @@ Number number_of(const std::string& spec, const std::string& text) {
   return value;
 }
 
-// What each --keep asks for. A checkpoint stays that one of them does.
+// The rules of all --keep options. A checkpoint stays if any of them keeps it.
 struct Wanted {
   RetentionPolicy last_and_every;
-  std::vector<RetentionPolicy> best;  // one for each metric and direction, which asks for nothing else
+  std::vector<RetentionPolicy> best;  // one per metric and direction, with no other rule
 };
 
-// `ranking`: K:METRIC, K:METRIC:higher or K:METRIC:lower.
+// Parses `ranking`: K:METRIC, K:METRIC:higher or K:METRIC:lower.
 RetentionPolicy best_of(const std::string& spec, const std::string& ranking) {
   const auto colon = ranking.find(':');
   if (colon == std::string::npos) refuse_keep(spec);
@@ -105,7 +105,8 @@ Wanted wanted_of(const std::vector<std::string>& keep) {
   return wanted;
 }
 
-// A metric that no checkpoint has is taken for one that is misspelt: nothing would stay for it.
+// Throws for a metric that no checkpoint has. It is probably misspelt, and would keep no
+// checkpoint.
 void require_metrics(const Wanted& wanted, const std::vector<CheckpointInfo>& infos) {
   if (infos.empty()) return;
   std::set<std::string> metrics;
@@ -117,7 +118,7 @@ void require_metrics(const Wanted& wanted, const std::vector<CheckpointInfo>& in
                                  metrics.empty() ? "none has any" : fmt::format("there are: {}", fmt::join(metrics, ", "))));
 }
 
-// What the policies keep together, and the latest that is sound.
+// Returns the union of what the policies keep, and the latest sound checkpoint.
 Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
   Retention retention = look_at_retention(run, wanted.last_and_every);
   require_metrics(wanted, retention.infos);
@@ -125,7 +126,7 @@ Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
   return retention;
 }
 
-// Why each that stays does, in words; by the parts of the policy, each alone.
+// Returns why a checkpoint stays, in words. Applies each part of the policy separately.
 std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
@@ -157,7 +158,7 @@ bool agreed(const PruneOptions& options) {
 struct Pruning {
   RunDirectory run;
   Retention retention;
-  std::vector<RunCheckpoint> go;  // the oldest first
+  std::vector<RunCheckpoint> go;  // to be removed, the oldest first
   std::vector<Leftover> leftovers;
   std::uint64_t bytes = 0;
 };
@@ -185,7 +186,7 @@ void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
   table.print(std::cout, "");
 }
 
-// Says what was removed, and what could not be; whether all was.
+// Removes checkpoints and leftovers, and reports each result. Returns whether all were removed.
 bool remove_all(const Pruning& pruning) {
   std::size_t removed = 0, failed = 0;
   const auto say = [&](const std::string& name, const std::string& why) {

@@ -21,7 +21,7 @@ std::optional<double> written_at(const std::string& url) {
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
-// What only the whole record tells.
+// Fills in the fields that only the whole record contains.
 void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
   const auto place = run.open(listed.name);
   const auto metadata = published_metadata(*place);
@@ -69,7 +69,7 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
       Leftover leftover{name, 0, !place->open_attempts().empty()};
       for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;
       leftovers.push_back(std::move(leftover));
-    } catch (const Error& error) {  // then nobody knows what it is, and it is listed as a checkpoint with that fault
+    } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault
       if (error.code() == ErrorCode::kUnavailable) throw;
     }
   }

@@ -11,7 +11,7 @@
 namespace cairn::tools {
 namespace {
 
-constexpr std::size_t kHeaderBytesMax = 100'000'000;  // what readers of the format accept
+constexpr std::size_t kHeaderBytesMax = 100'000'000;  // the limit of readers of the format
 constexpr std::size_t kHeaderAlignment = 8;
 constexpr const char* kMetadataKey = "__metadata__";
 

@@ -1,5 +1,6 @@
-// The safetensors format: a length, a JSON header, the tensors one after the other. The header says where each tensor lies, so names, types and
-// shapes are known before the first byte of data.
+// The safetensors format: a length, a JSON header, then the tensors one after another. The header
+// gives the position of each tensor, so names, dtypes and shapes are known before the first byte of
+// data.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +21,19 @@ struct SafetensorsTensor {
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
 };
 
-// The format's name of an element type; nothing for those that it lacks (complex numbers).
+// Returns the format's name of a dtype; nothing for dtypes that it lacks (complex numbers).
 std::optional<std::string> safetensors_type(DType dtype);
-// Why the format cannot hold a tensor of this name and type, "" if it can.
+// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can.
 std::string safetensors_objection(const std::string& name, DType dtype);
 
 struct SafetensorsLayout {
-  std::vector<SafetensorsTensor> tensors;  // in the order of the file
-  std::string head;                        // what comes before the first of them
+  std::vector<SafetensorsTensor> tensors;  // in file order
+  std::string head;                        // everything before the first tensor
 };
 
-// Tensors are laid out by falling alignment, then by name, so that each begins at a multiple of its element size. `metadata` goes into
-// the header. Throws kUnsupported for a header above the format's limit. None of the tensors has an objection.
+// Lays out tensors by decreasing alignment, then by name, so that each begins at a multiple of its
+// element size. `metadata` goes into the header. `safetensors_objection` must be "" for each
+// tensor. Throws kUnsupported if the header exceeds the format's limit.
 SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, const std::map<std::string, std::string>& metadata);
 
 }  // namespace cairn::tools

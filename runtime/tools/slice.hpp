@@ -1,4 +1,4 @@
-// Parts of tensors as people write them. Pure.
+// Parses slices of tensors as users write them. Pure.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@ namespace cairn::tools {
 
 struct Slice {
   Box box;
-  std::vector<bool> is_index;  // by dimension: given by one number, so that what is shown has one dimension less
+  std::vector<bool> is_index;  // by dimension: given as one number, so the result lacks the dimension
 };
 
-// "0:4,:" as Python has it: a range, ":" or a number for each dimension, counted from the end if negative; "..." stands for those
-// between, what is left out at the end is taken whole. Ranges are cut to the tensor. Throws WrongUse for what cannot be meant: a number
-// outside, too many dimensions, steps.
+// Parses a Python slice such as "0:4,:": a range, ":" or a number per dimension; negative numbers
+// count from the end. "..." stands for the dimensions between. Dimensions omitted at the end are
+// taken whole. Ranges are clipped to the tensor. Throws WrongUse for an index out of range, too
+// many dimensions, or steps.
 Slice parse_slice(const std::string& text, const Extents& size);
 
 }  // namespace cairn::tools

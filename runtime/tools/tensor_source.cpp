@@ -20,7 +20,7 @@
 namespace cairn::tools {
 namespace {
 
-// Binds one destination to a plan that others have made.
+// A planner for a ready-made plan with one destination.
 class OneDestination : public LoadPlanner {
  public:
   void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
@@ -102,7 +102,8 @@ class CheckpointSource final : public TensorSource {
     return options;
   }
 
-  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data that the checkpoint lacks.
+  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data
+  // that the checkpoint lacks.
   void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
     const auto known = first_faults_.find(fqn);
     if (known != first_faults_.end() && !known->second) return;
@@ -120,12 +121,13 @@ class CheckpointSource final : public TensorSource {
                                                  printable(to_string(*first))));
   }
 
-  // Whether only the archives tell where elements lie: PyTorch's do, Cairn's record knows.
+  // Returns whether the position of the elements is known only from the archive, as in PyTorch's
+  // checkpoints. Cairn's record contains it.
   static bool is_archived(const TensorStorageMetadata& stored) {
     return !stored.storage.empty() && stored.storage.front().payload_offset == 0;
   }
 
-  // Reads all of a chunk of PyTorch's against its checksum, once.
+  // Verifies a whole chunk of a PyTorch checkpoint against its checksum, once.
   void check_archive(const std::string& fqn, const StorageInfo& storage) {
     if (!checked_archives_.emplace(storage.file, storage.offset).second) return;
     const std::string& file = opened_.metadata.files.at(storage.file).name;
@@ -153,7 +155,7 @@ class CheckpointSource final : public TensorSource {
   CheckpointReader checked_;
   CheckpointReader unchecked_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
-  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if it is sound
+  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if there is no fault
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Where commands take tensors from: a checkpoint in any store, or a file that torch.save wrote of a state dict. Reads what is asked for,
-// and holds nothing.
+// The source of tensors for commands: a checkpoint in any store, or a state dict that torch.save
+// wrote. Reads data only when asked, and caches none.
 #pragma once
 
 #include <memory>
@@ -13,35 +13,40 @@
 
 namespace cairn::tools {
 
-// Whether parts of PyTorch's tensors are checked: the only checksum there is covers a whole chunk, which is then read in addition. What
-// Cairn wrote is always checked, and whole tensors are.
+// Selects whether reading a part of a tensor in a PyTorch checkpoint verifies it. PyTorch has only
+// one checksum per chunk, so verifying reads the whole chunk in addition. Whole tensors, and all
+// data written by Cairn, are always verified.
 enum class CheckParts { kYes, kNo };
 
-// Not thread-safe, but for `read` and `read_bytes` of the two below: any thread, one at a time.
+// Not thread-safe. But `read` and `read_bytes` of the two implementations may be called on any
+// thread, one call at a time.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // Names, shapes and nesting. Of a file, every tensor is one chunk, of no known place.
+  // Returns names, shapes and nesting. In a torch.save file, every tensor is one chunk of unknown
+  // position.
   virtual const Metadata& metadata() const = 0;
-  // As people know it.
+  // Returns a name for messages.
   virtual std::string name() const = 0;
-  // Another one if the content is: for conversions that are resumed.
+  // Returns a text that changes if the content does. Conversions use it to resume.
   virtual std::string identity() const = 0;
 
-  // The elements of `box` of a tensor, dense, in memory, of the type that is stored. kUnsupported for types that LibTorch cannot hold;
-  // kCorrupt and what stores throw.
+  // Returns the elements of `box` of a tensor, dense, in memory, with the stored dtype. Throws
+  // kUnsupported for dtypes that LibTorch lacks; kCorrupt; the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
-  // Of a key that is no tensor: what torch.save wrote of it, and what that is. kUnsupported for classes that are not known.
+  // For a key that is not a tensor: `read_bytes` returns the torch.save bytes, `read_value` the
+  // value. Throws kUnsupported for unknown classes.
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
  protected:
-  // kUnsupported, naming the key.
+  // Throws kUnsupported, naming the key.
   torch::ScalarType scalar_type(const std::string& fqn) const;
 };
 
-// `place`: a path or URL of a checkpoint, or the path of a file. Errors as open_existing's; kCorrupt, kUnsupported for what is none.
+// `place`: a path or URL of a checkpoint, or the path of a file. Throws what open_existing throws;
+// kCorrupt and kUnsupported if it is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
 }  // namespace cairn::tools

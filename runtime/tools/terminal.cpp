@@ -54,7 +54,7 @@ const char* code_of(Colour colour) {
 std::size_t display_width(const std::string& text) {
   std::size_t width = 0;
   for (std::size_t at = 0; at < text.size();) {
-    if (text[at] == '\033') {  // a colour: up to its 'm'
+    if (text[at] == '\033') {  // a colour code ends with 'm'
       const auto end = text.find('m', at);
       at = end == std::string::npos ? text.size() : end + 1;
       continue;

@@ -1,4 +1,4 @@
-// What people see: colours, columns, a bar that fills. All of it is for terminals: into a file or a pipe goes plain text.
+// Terminal output: colours, columns, a progress bar. Files and pipes get plain text.
 #pragma once
 
 #include <chrono>
@@ -10,18 +10,19 @@
 
 namespace cairn::tools {
 
-// Columns that a text takes on a terminal, colours not counted: its characters.
+// Returns the columns that a text takes on a terminal: its characters, without colour codes.
 std::size_t display_width(const std::string& text);
 
-// Text in colour where standard output is a terminal that has colours and NO_COLOR (https://no-color.org) is not set; else as it is.
+// Returns the text in colour if standard output is a terminal with colours and NO_COLOR
+// (https://no-color.org) is not set; otherwise unchanged.
 enum class Colour { kGood, kBad, kWarning, kDim, kBold };
 std::string coloured(Colour colour, const std::string& text);
-// Whether standard output, or error, is a terminal.
+// Returns whether standard output is a terminal.
 bool is_output_terminal();
-// Columns of the terminal at standard output; 100 where it is none.
+// Returns the width of the terminal at standard output; 100 if it is not a terminal.
 int output_columns();
 
-// Rows of text in columns that are as wide as their widest cell; the last one is not padded.
+// A table whose columns are as wide as their widest cell. The last column is not padded.
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) { add(std::move(heading)); }
@@ -34,15 +35,15 @@ class Table {
   std::vector<std::size_t> widths_;
 };
 
-// "verifying: 42 % of 3.1 GiB" at the bottom of the terminal of standard error, from the second second on; nothing where that is no
-// terminal. Thread-safe. Gone when destroyed.
+// Shows "verifying: 42 % of 3.1 GiB" in the last line of the terminal at standard error, from the
+// second second on. Shows nothing if that is not a terminal. Thread-safe. Erased when destroyed.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string doing);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
-  // Bytes done, and in all. The first may be called in any order: the largest counts.
+  // Sets the bytes done and in total. `done` values may arrive in any order: the largest counts.
   void update(std::uint64_t done, std::uint64_t all);
   std::uint64_t done() const;
 

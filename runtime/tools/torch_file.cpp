@@ -32,7 +32,7 @@ class MappedFile {
       ::close(file);
       throw system_error("look at", path, why);
     }
-    // Writable for this process alone: LibTorch knows no tensors that are not.
+    // Mapped privately and writable, because LibTorch has no read-only tensors.
     void* const begin =
         size() == 0 ? nullptr : ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file, 0);
     const int why = errno;
@@ -98,7 +98,7 @@ class TorchFileSource final : public TensorSource {
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override {
     const Value& value = values_.at(fqn);
-    if (value.is_ivalue()) check_storages_in(value.ivalue());  // of a tuple: flattening takes apart all else that has tensors
+    if (value.is_ivalue()) check_storages_in(value.ivalue());  // a tuple: flattening handles all other containers of tensors
     return value;
   }
 
@@ -108,7 +108,7 @@ class TorchFileSource final : public TensorSource {
     const auto width = static_cast<std::uint64_t>(c10::elementSize(type));
     const auto count = static_cast<std::int64_t>(storage.size_bytes / width);
     char* const begin = file_.begin() + storage.offset;
-    if (reinterpret_cast<std::uintptr_t>(begin) % width != 0) {  // of a program other than torch.save
+    if (reinterpret_cast<std::uintptr_t>(begin) % width != 0) {  // not aligned: written by a program other than torch.save
       const Bytes bytes = archive_.read_storage(key);
       torch::Tensor copied = torch::empty({count}, type);
       if (count > 0) std::memcpy(copied.data_ptr(), bytes.data(), copied.nbytes());
@@ -119,7 +119,7 @@ class TorchFileSource final : public TensorSource {
   }
 
   void check_storages_in(const c10::IValue& value) {
-    std::unordered_set<const void*> seen;  // a node may appear in many places
+    std::unordered_set<const void*> seen;  // a node may be referenced several times
     value.visit([&](const c10::IValue& node) {
       if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
       if (node.isTensor()) check_storage(node.toTensor());
@@ -141,7 +141,7 @@ class TorchFileSource final : public TensorSource {
   const TorchArchive archive_;
   Metadata metadata_;
   std::unordered_map<std::string, Value> values_;
-  std::map<const void*, TorchArchive::Storage> unchecked_;  // by where they begin
+  std::map<const void*, TorchArchive::Storage> unchecked_;  // by the address of their first byte
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A file that torch.save wrote of a state dict, as a source of tensors.
+// Reads tensors from a state dict that torch.save wrote.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,9 @@
 
 namespace cairn::tools {
 
-// The file is mapped: tensors are read as they are asked for, each storage against its checksum. Whoever cuts the file short meanwhile ends
-// the process. kUnsupported, naming them, for classes that are no part of plain state dicts; kCorrupt.
+// Maps the file. Tensors are read on demand, and each storage is verified against its checksum. If
+// the file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, naming them,
+// for classes that plain state dicts do not contain; kCorrupt.
 std::unique_ptr<TensorSource> open_torch_file(const std::filesystem::path& path);
 
 }  // namespace cairn::tools

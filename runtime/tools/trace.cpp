@@ -12,7 +12,7 @@
 namespace cairn::tools {
 namespace {
 
-// Seconds since 1970 of what `TraceChoice::after` names.
+// Parses `TraceChoice::after` into seconds since 1970.
 double moment_of(const std::string& text) {
   if (text.empty()) return 0;
   std::tm parts{};
@@ -60,10 +60,10 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
 }
 
 constexpr std::size_t kSlowAmong = 3;
-constexpr double kSlowFactor = 4;  // times what is usual
+constexpr double kSlowFactor = 4;  // times the median
 constexpr Duration kSlowMin = std::chrono::milliseconds(100);
 
-// How long saves, and how long loads, take in a directory of traces.
+// The median duration of saves and of loads in a directory of traces.
 class UsualDurations {
  public:
   explicit UsualDurations(const TraceDirectory& directory) {
@@ -78,7 +78,7 @@ class UsualDurations {
     }
   }
 
-  // Whether it took several times as long as others of its kind.
+  // Returns whether the attempt took several times as long as others of its kind.
   bool are_exceeded_by(const TracedAttempt& attempt) const {
     const auto found = medians_.find(attempt.operation);
     if (found == medians_.end()) return false;
@@ -87,7 +87,7 @@ class UsualDurations {
   }
 
  private:
-  std::map<std::string, Duration> medians_;  // of operations that there are enough of
+  std::map<std::string, Duration> medians_;  // by operation; only those with at least kSlowAmong attempts
 };
 
 }  // namespace
@@ -147,7 +147,7 @@ std::string human_duration(Duration duration) {
 
 std::string describe_event(const ObservedEvent& event) {
   std::string name(event.name);
-  // "rank: moving" is what the supervisor says of its rank.
+  // The supervisor names the states of its rank "rank: moving".
   if (event.kind == EventKind::kState && event.ok && name.find(": ") != std::string::npos) {
     if (name.rfind("timer: ", 0) == 0) return fmt::format("{} met the deadline for {}", event.actor, name.substr(7));
     return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
@@ -235,7 +235,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
   std::vector<const ObservedEvent*> events;
   for (const auto& [rank, of_rank] : opened.trace.events)
     for (const auto& event : of_rank) events.push_back(&event);
-  // By cause, as far as clocks that were aligned by it tell.
+  // Sort by aligned time. The alignment puts causes before their effects as far as possible.
   std::stable_sort(events.begin(), events.end(),
                    [&](const auto* a, const auto* b) { return opened.clocks.at(*a) < opened.clocks.at(*b); });
   const auto moment = [&](const std::string& text) -> std::optional<double> {

@@ -1,4 +1,5 @@
-// `cairn trace`: reads what ranks have written of a save or load. Each command prints its result, in text or as JSON.
+// `cairn trace`: analyses the traces that ranks recorded of a save or load. Each command prints its
+// result as text or JSON.
 #pragma once
 
 #include <cstdint>
@@ -20,48 +21,50 @@ namespace cairn::tools {
 
 using Json = nlohmann::ordered_json;
 
-// Which save or load, of what directory.
+// Selects a save or load in a directory of traces.
 struct TraceChoice {
   std::string directory;
-  // A counter, alone or as in "save:2", a save id, a part of the checkpoint's id, or "last"; "": the most interesting one.
+  // A counter, alone or as in "save:2", a save id, a part of the checkpoint's id, or "last". "":
+  // the most interesting one.
   std::string attempt;
-  std::string job;    // the beginning of an incarnation; "": any
-  std::string after;  // only what began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
+  std::string job;    // the first characters of an incarnation; "": any
+  std::string after;  // only attempts that began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
   bool json = false;
 };
 
 struct TraceMessagesOptions {
   std::optional<int> rank;
   std::string actor;
-  std::string name;   // message type, hook or state: a part of it
+  std::string name;   // part of a message type, hook or state
   std::string kind;   // "sent", "handled", …
   std::string phase;  // "write"
-  std::string text;   // in the whole line
-  std::string since;  // seconds from the beginning of the attempt, or a time of day
+  std::string text;   // anywhere in the line
+  std::string since;  // seconds since the beginning of the attempt, or a time of day
   std::string until;
   bool failed = false;
-  std::uint64_t limit = 0;  // 0: none
+  std::uint64_t limit = 0;  // 0: no limit
 };
 
 int trace_summary(const TraceChoice& choice);
 int trace_list(const TraceChoice& choice);
-// The slowest beside `shown` that took several times as long as others of its kind there; null: there is none.
+// Returns the slowest attempt other than `shown` that took several times as long as others of its
+// kind there; null if there is none.
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
 int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-int trace_check(const TraceChoice& choice);  // of whole jobs: of the choice `job` alone
-// `format`: "perfetto", "html". `path`: "" or "-": to standard output.
+int trace_check(const TraceChoice& choice);  // of whole jobs: uses only `directory` and `job` of the choice
+// `format`: "perfetto" or "html". `path`: "" or "-" for standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
-// --- shared by them ---------------------------------------------------------------------------------------------------------
+// --- shared by the commands ---
 
-// WrongUse where no traces are, saying what is there.
+// Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);
 
-// The chosen attempt with all that is computed of it.
+// The chosen attempt and everything computed from it.
 struct OpenedTrace {
   explicit OpenedTrace(const TraceChoice& choice);
 
@@ -70,13 +73,13 @@ struct OpenedTrace {
   std::vector<TracedMessage> messages;
   TraceClocks clocks;
 
-  // Of an event or a moment, from the beginning of the attempt.
+  // Returns the time of an event or moment, in seconds since the beginning of the attempt.
   double seconds(WallTime time) const;
   WallTime begin;
 };
 
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
-std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's
+std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
 std::string trace_page(const OpenedTrace& opened);                                              // HTML
 
 std::string time_of_day(WallTime time);  // "12:00:01.234", UTC

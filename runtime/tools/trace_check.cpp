@@ -1,4 +1,4 @@
-// `cairn trace check`: whether the state machines of this version decide as those did that were recorded.
+// `cairn trace check`: checks that this version's state machines decide as the recorded ones did.
 #include <iostream>
 
 #include <fmt/format.h>

@@ -32,7 +32,7 @@ A directory whose name is that of a command: cairn trace ./list)";
 
 struct TraceOptions {
   TraceChoice choice;
-  TraceChoice other;  // of diff: the second
+  TraceChoice other;  // for diff: the second attempt
   TraceMessagesOptions filters;
   std::optional<int> rank;
   unsigned columns = 100;

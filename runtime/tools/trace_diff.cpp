@@ -1,4 +1,4 @@
-// `cairn trace diff A B`: two saves or loads beside each other: what got slower, and on which rank.
+// `cairn trace diff A B`: compares two saves or loads: what got slower, and on which rank.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -21,12 +21,13 @@ struct Side {
   Diagnosis diagnosis;
 };
 
-// What is compared: the whole, the phases, and each hook where it took longest.
+// One compared duration: of the whole attempt, of a phase, or of a hook on the rank where it took
+// longest.
 struct Row {
   std::string what;
-  std::optional<Duration> before;  // nothing: there was none
+  std::optional<Duration> before;  // absent if it did not occur
   std::optional<Duration> after;
-  int rank_before = -1;  // where it took so long
+  int rank_before = -1;  // the rank where it took this long
   int rank_after = -1;
   bool ended_before = true;
   bool ended_after = true;
@@ -36,7 +37,7 @@ struct Row {
 struct Longest {
   Duration duration{0};
   int rank = -1;
-  bool has_ended = true;  // else as long as the call itself is known to have lasted
+  bool has_ended = true;  // if not, `duration` lasts until the known end of the call
 };
 
 std::map<std::string, Longest> longest_hooks(const Side& side) {
@@ -66,7 +67,7 @@ std::vector<Row> phase_rows(const Side& before, const Side& after) {
   return rows;
 }
 
-// Those that changed most first.
+// Returns the hooks, those that changed most first.
 std::vector<Row> hook_rows(const Side& before, const Side& after) {
   std::map<std::string, Row> by_name;
   for (const auto& [name, hook] : longest_hooks(before)) {

@@ -1,5 +1,6 @@
-// `cairn trace export --to perfetto`: the JSON that ui.perfetto.dev and chrome://tracing open. One process a rank, one track an actor, an
-// arrow for each message between ranks. The format: "Trace Event Format", Google, 2016.
+// `cairn trace export --to perfetto`: writes JSON for ui.perfetto.dev and chrome://tracing. One
+// process per rank, one track per actor, one arrow per message between ranks. The format: "Trace
+// Event Format", Google, 2016.
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
@@ -14,7 +15,7 @@
 namespace cairn::tools {
 namespace {
 
-// The tracks of a rank, in the order in which they are shown. What lies on one never overlaps, but for handlers within each other.
+// The tracks of a rank, in display order. Slices on a track never overlap, except nested handlers.
 enum Track : int { kRankStates = 1, kCoordinatorStates, kLinks, kPlannerHooks, kStorageHooks, kOtherHooks, kTracks };
 constexpr const char* kTrackNames[] = {"",        "rank",    "coordinator",        "messages between ranks",
                                        "planner", "storage", "hooks beside others"};
@@ -112,12 +113,13 @@ class Exporter {
     }
   }
 
-  // Messages take no time that anybody sees: a microsecond, or until the next one, so that arrows have something to hold on to.
+  // Draws messages. Each gets one microsecond, or less if the next one is closer, so that its arrow
+  // has a slice to attach to.
   void links() {
     struct End {
       WallTime time;
       const ObservedEvent* event;
-      std::uint64_t flow;  // 0: none
+      std::uint64_t flow;  // 0: no arrow
     };
     std::map<int, std::vector<End>> ends;
     std::uint64_t flow = 0;

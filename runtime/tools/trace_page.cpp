@@ -1,8 +1,10 @@
-// `cairn trace export --to html`: one page with all that is in the trace, drawn by the scripts in html/, which CMake puts into this program. The
-// page asks nobody for anything.
+// `cairn trace export --to html`: writes one page with the whole trace. The scripts in html/, which
+// CMake embeds in this program, draw it. The page makes no network requests.
 //
-// The events of a rank are columns of numbers, one number an event: seven bits a byte, the lowest first, in base64. That is a third of the
-// same as JSON, and is read without an object an event. Names and texts are numbered. html/model.js reads it.
+// The events of a rank are stored as columns of numbers, one number per event: as base64 of
+// variable-length integers with seven bits per byte, lowest first. That takes a third of the size
+// of JSON, and is decoded without one object per event. Names and texts are replaced by numbers.
+// html/model.js decodes it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -24,7 +26,7 @@ class PageColumn {
     for (; value >= 128; value >>= 7) bytes_.push_back(static_cast<char>(value | 128));
     bytes_.push_back(static_cast<char>(value));
   }
-  // Small numbers stay short whatever their sign.
+  // Zigzag encoding, so that small numbers of either sign stay short.
   void add_signed(std::int64_t value) { add((static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63)); }
 
   bool is_needed() const { return is_needed_; }
@@ -46,7 +48,7 @@ class PageColumn {
   bool is_needed_ = false;
 };
 
-// Texts by number; 0 is none.
+// Numbers distinct texts; 0 means no text.
 class NumberedTexts {
  public:
   std::uint64_t number(std::string_view text) {
@@ -96,7 +98,7 @@ class PageModel {
   }
 
  private:
-  // Among all events of the page; -1 of null.
+  // Returns the index of an event among all events of the page; -1 for null.
   std::int64_t place_of(const ObservedEvent* event) const {
     if (event == nullptr) return -1;
     return first_.at(event->rank) + (event - opened_.trace.events.at(event->rank).data());
@@ -116,7 +118,8 @@ class PageModel {
     return list;
   }
 
-  // `event`: where it is shown. `at`: when it happened. `told`: when the first rank was told of it, null if none was.
+  // Returns the failures. `event`: where the page shows it. `at`: when it happened. `told`: when
+  // the first rank learned of it, null if none did.
   Json failures() const {
     const auto explanations = explain(opened_.trace, opened_.clocks, diagnosis_);
     Json list = Json::array();
@@ -131,7 +134,7 @@ class PageModel {
       for (const auto& explanation : explanations)
         if (explanation.is_failure && explanation.rank == failure.rank && !explanation.chain.empty())
           shown = explanation.chain.back().event;
-      // Of a hook that has not ended, the beginning is not when it failed.
+      // If a hook has not ended, the failure did not happen when the hook began.
       const bool is_open = shown != nullptr && shown->kind == EventKind::kBegan;
       const WallTime at = shown == nullptr               ? diagnosis_.begin
                           : is_open && failure.last_sign ? *failure.last_sign
@@ -148,7 +151,8 @@ class PageModel {
     return list;
   }
 
-  // Those without a trace as well: that they are missing is to be seen.
+  // Returns all ranks, including those without a trace, because the page shows that they are
+  // missing.
   Json ranks() {
     const auto& [incarnation, world_size, begin, hosts, missing] = opened_.trace.job;
     std::map<int, Json> by_rank;
@@ -200,7 +204,7 @@ class PageModel {
 
   const OpenedTrace& opened_;
   const Diagnosis diagnosis_;
-  std::map<int, std::int64_t> first_;  // place of each rank's first event
+  std::map<int, std::int64_t> first_;  // index of each rank's first event
   std::int64_t count_ = 0;
   std::set<const ObservedEvent*> lost_;
   NumberedTexts kinds_;
@@ -208,7 +212,8 @@ class PageModel {
   NumberedTexts texts_;
 };
 
-// JSON within a script element: what could end it, or begin a comment in it, is written as JSON's own escape, and means the same.
+// Escapes JSON for a script element: characters that could end the element or begin a comment
+// become JSON escapes with the same meaning.
 std::string in_script(std::string json) {
   std::string text;
   text.reserve(json.size());

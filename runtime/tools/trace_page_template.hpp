@@ -1,11 +1,12 @@
-// The page of `cairn trace export --to html`, with marks where the trace belongs: made of html/ when this is built.
+// The page of `cairn trace export --to html`, with marks where the trace is inserted. The build
+// makes it from html/.
 #pragma once
 
 #include <string_view>
 
 namespace cairn::tools {
 
-// `<!--summary-->`, for people without scripts, then `<!--data-->`, each once.
+// Contains `<!--summary-->`, for readers without scripts, then `<!--data-->`, each once.
 extern const std::string_view kTracePageTemplate;
 
 }  // namespace cairn::tools

@@ -1,4 +1,5 @@
-// `cairn trace explain`, `timeline` and `critical-path`: how it came to the end, and what the time went into.
+// `cairn trace explain`, `timeline` and `critical-path`: why an attempt ended as it did, and where
+// its time went.
 #include <algorithm>
 #include <iostream>
 
@@ -20,7 +21,7 @@ void check_rank(const OpenedTrace& opened, std::optional<int> rank) {
   throw WrongUse(fmt::format("rank {} has no trace of this call", *rank));
 }
 
-// Change of one state machine's state that an event led to, to be said beside it.
+// Returns the state change that an event caused, to print beside it.
 std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
   std::string text;
   const auto& events = opened.trace.events.at(event.rank);
@@ -60,7 +61,8 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
   check_rank(opened, rank);
   const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
   auto sections = explain(opened.trace, opened.clocks, diagnosis, rank);
-  // Of many failures the others have causes of the same kind; each can be asked for.
+  // Explain only the first failures. The others usually have similar causes, and `--rank` explains
+  // each.
   std::size_t failures = 0, unsaid = 0;
   for (auto section = sections.begin(); section != sections.end();) {
     const bool is_one_more = section->is_failure && ++failures > kFailuresExplained;
@@ -156,7 +158,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     if (letter != ' ') paint(last, true);
     for (auto i = static_cast<std::size_t>(std::clamp(last / whole, 0.0, 1.0) * columns) + 1; i < columns && !has_ended; ++i)
       row[i] = '?';
-    // What came after its end must not hide it.
+    // Later states must not hide the failure.
     bool failed = false;
     for (const auto& event : events) failed = failed || event.kind == EventKind::kFailure;
     if (failed && row.find('X') == std::string::npos) row[columns - 1] = 'X';

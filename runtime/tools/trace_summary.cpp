@@ -1,4 +1,4 @@
-// `cairn trace DIR`: the ten lines that a person wants first.
+// `cairn trace DIR`: prints the ten most useful lines.
 #include <algorithm>
 #include <iostream>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLines = 10;
 constexpr std::size_t kFailuresShown = 2;
-constexpr std::size_t kTextShown = 240;  // bytes of one failure's text
+constexpr std::size_t kTextShown = 240;  // bytes shown of one failure's text
 
 std::string line(const char* name, const std::string& text) { return fmt::format("{:<11}{}", name, text); }
 
@@ -57,7 +57,7 @@ std::string failure_line(const TracedFailure& failure) {
   return text + ": " + shortened(failure.text);
 }
 
-// What the traces know beyond what the ranks were told.
+// Returns details of a failure that the traces contain, but the ranks' failure map does not.
 std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFailure& failure) {
   if (failure.hook && failure.hook->duration) return std::nullopt;
   std::string text = fmt::format("rank {}: ", failure.rank);
@@ -110,7 +110,7 @@ std::string data_line(const Diagnosis& diagnosis) {
   return text;
 }
 
-// What these traces are worth.
+// Returns a line on how complete the traces are.
 std::string traces_line(const OpenedTrace& opened) {
   const auto& job = opened.trace.job;
   std::string text = fmt::format("{} of {} ranks, job {}", job.world_size - static_cast<int>(job.missing.size()), job.world_size,

@@ -13,7 +13,7 @@
 namespace cairn::tools {
 namespace {
 
-// As Python tells floats from ints.
+// Appends ".0" to whole numbers, to mark them as floats as Python does.
 std::string real_text(std::string digits) {
   return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
 }
@@ -46,7 +46,7 @@ class ValueText {
   std::string take() {
     if (text_.size() <= length_max_) return std::move(text_);
     std::size_t end = length_max_;
-    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // not within a character
+    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
     return text_.substr(0, end) + "…";
   }
 
@@ -109,7 +109,8 @@ class ValueText {
   std::string text_;
 };
 
-// Calls `use` with the element: a whole number, or a number of floating point or a complex one and whether it was kept in fewer bits than that.
+// Calls `use` with the element: an integer; or a floating-point or complex number, and whether its
+// dtype has less than double precision.
 template <class Use>
 auto with_element(const torch::Tensor& tensor, std::int64_t index, Use&& use) {
   const torch::Tensor element = tensor.reshape({-1})[index];
@@ -121,7 +122,7 @@ auto with_element(const torch::Tensor& tensor, std::int64_t index, Use&& use) {
   return dtype_of(type) == DType::kUInt64 ? use(static_cast<std::uint64_t>(bits)) : use(bits);
 }
 
-// The shortest that is the same in the tensor's type.
+// Returns the shortest text that reads back as the same number of the tensor's dtype.
 std::string digits_of(double value, bool is_short) {
   return is_short ? fmt::format("{}", static_cast<float>(value)) : fmt::format("{}", value);
 }

@@ -1,4 +1,4 @@
-// Saved values and elements of tensors as people and programs read them.
+// Formats saved values and tensor elements, for people and programs.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,16 @@
 
 namespace cairn::tools {
 
-// As Python would write it: `[0.1, 'a', None]`. Tensors by shape, bytes by length. Cut off with "…" after `length_max` bytes.
+// Returns the value as Python would write it: `[0.1, 'a', None]`. Shows tensors by shape and bytes
+// by length. Cuts off after `length_max` bytes, with "…".
 std::string value_text(const Value& value, std::size_t length_max = 4000);
-// "a tuple of 2", "an int".
+// Returns the kind of a value: "a tuple of 2", "an int".
 std::string value_kind(const Value& value);
 
-// One element, by its place in row-major order: the shortest text that reads back as the same number of the tensor's type. `tensor`:
-// dense, in memory.
+// Returns one element, by its index in row-major order, as the shortest text that reads back as the
+// same number of the tensor's dtype. `tensor`: dense, in memory.
 std::string element_text(const torch::Tensor& tensor, std::int64_t index);
-// The same as JSON: texts for what JSON has no numbers for (NaN, infinities), pairs for complex numbers.
+// Returns the same element as JSON: NaN and infinities as strings, complex numbers as pairs.
 nlohmann::ordered_json element_json(const torch::Tensor& tensor, std::int64_t index);
 
 }  // namespace cairn::tools

@@ -1,4 +1,4 @@
-// `cairn verify`: reads every byte of a checkpoint and lists all that is wrong with it.
+// `cairn verify`: reads every byte of a checkpoint and lists everything that is wrong with it.
 #include <algorithm>
 #include <iostream>
 #include <thread>
