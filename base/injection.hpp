@@ -56,7 +56,7 @@ class InjectedFault : public Error {
 
 // The injector's effects on its process. Tests substitute their own.
 struct InjectorHands {
-  std::function<void(int signal)> raise;                  // sends the signal to the whole process
+  std::function<void(int signal)> raise;                  // signals this thread; SIGKILL and SIGSTOP act on the whole process
   std::function<void(std::chrono::milliseconds)> sleep;   // suspends the calling thread
   std::function<void(const std::string& line)> announce;  // called before any other effect
 };
