@@ -12,15 +12,14 @@ namespace cairn {
 
 // Converts Python values as follows:
 //   None, bool, int, float, complex, str, torch.device   an IValue of that kind
-//   tuple, torch.Size                                    an IValue tuple
-//   list                                                 a List if it is empty, or if it contains a tensor,
-//                                                        dict or bytes, directly or in an inner list;
-//                                                        otherwise an IValue list, typed if all elements
-//                                                        have one type
-//   dict, OrderedDict                                    a Dict with text keys; in tuples an IValue dict
-//   bytes, bytearray, io.BytesIO                         a Blob
-//   Tensor, Parameter                                    a tensor on the CPU
-//   torch.dtype                                          an IValue int: LibTorch's number for it
+//   tuple, torch.Size               an IValue tuple
+//   list                            a List if it is empty, or if it contains a tensor, dict or bytes,
+//                                   directly or in an inner list; otherwise an IValue list, typed if
+//                                   all elements have one type
+//   dict, OrderedDict               a Dict with text keys; in tuples an IValue dict
+//   bytes, bytearray, io.BytesIO    a Blob
+//   Tensor, Parameter               a tensor on the CPU
+//   torch.dtype                     an IValue int: LibTorch's number for it
 // Throws kUnsupported, naming the class, for anything else, and kCorrupt if the archive is damaged.
 // Never executes anything.
 Value read_leaf(ByteSpan archive);

@@ -92,8 +92,9 @@ using KnownBase = typename KnownBaseOf<Object>::type;
 // One value of a state dict.
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
-//   IValue                  int, double, bool, string, None, tuples and lists of those; tuples are never flattened
-//                           A list of plain values is loaded as the kind, List or IValue, of the caller's list.
+//   IValue                  int, double, bool, string, None, tuples and lists of those. Tuples are
+//                           never flattened. A list of plain values is loaded as the kind, List or
+//                           IValue, of the caller's list.
 //   Blob                    bytes
 //   Stateful                an object that describes itself; called at save and at load
 class Value {

@@ -2,11 +2,11 @@
 // parallelize_module.
 //
 //   training::ProcessMesh mesh(group, {2, 2}, {"dp", "tp"});
-//   Net model(…);                                                            // identical on all ranks
+//   Net model(…);                                              // identical on all ranks
 //   training::parallelize(*model, mesh.along("tp"), {{"blocks.*.up", training::ColwiseParallel{}},
 //                                                    {"blocks.*.down", training::RowwiseParallel{}}});
-//   training::fully_shard(*model, mesh.along("dp"));                         // optional: shards the parts over "dp"
-//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);                // after both
+//   training::fully_shard(*model, mesh.along("dp"));           // optional: shards the parts over "dp"
+//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // after both
 //
 // Layers remain the same objects and may be called in any way. An operation that reads a cut
 // parameter computes with this rank's part and sends what the other ranks need, in forward and

@@ -2,7 +2,7 @@
 // stack machine.
 //
 //   Pickler out(4);
-//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();      // {"step": 7}
+//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();  // {"step": 7}
 //   Bytes pickle = std::move(out).finish();
 //
 // Texts and globals are memoised automatically: each is written once, and later uses refer to it.

@@ -32,7 +32,7 @@ struct StorageReference {
   std::uint64_t bytes = 0;
 };
 
-// Parses ("storage", class, key, device, count). Before PyTorch 0.4, a view followed.
+// Parses ("storage", class, key, device, count). Before PyTorch 0.4, a view could follow.
 StorageReference storage_of(const PickleValue& value) {
   const auto id = value.persistent_id();
   if (id.size() < 5 || id[0].as_text() != "storage") corrupt(id, "a persistent id that names no storage");
