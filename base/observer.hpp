@@ -13,8 +13,8 @@
 namespace cairn {
 
 enum class EventKind : std::uint8_t {
-  kSent = 1,   // a message left an actor
-  kHandled,    // a message was handled; `duration` is the handler's
+  kSent = 1,  // a message left an actor
+  kHandled,   // a message was handled; `duration` is the handler's
   // A state machine changed state: `name` is the change. Or it ignored something: `name` is the
   // reason.
   kState,
@@ -41,9 +41,9 @@ enum class EventKind : std::uint8_t {
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// All views are borrowed for the call. Names of types, states and actors are never freed; `text`
-// and `content` may be. Events never contain tensor data, secrets or values of the user's metadata.
-// They do contain checkpoint ids and the texts of exceptions.
+// Names of types, states and actors are never freed; `text` and `content` are borrowed for the call.
+// Events never contain tensor data, secrets or values of the user's metadata. They do contain
+// checkpoint ids and the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when it was recorded; for handlers and operations, their end
@@ -61,9 +61,9 @@ struct ObservedEvent {
   // For kDecision if everything is recorded: the event and the decision, for replay
   // (actors/recording). Unlimited size; written to files only, never kept in a ring buffer.
   std::string_view content;
-  std::uint64_t number = 0;    // see kCall, kFailure and kDecision
-  std::uint64_t bytes = 0;     // size of the message's frame or of the operation's data, 0 for local messages
-  std::uint64_t id = 0;        // of this event: counts the events of a rank from 1
+  std::uint64_t number = 0;  // see kCall, kFailure and kDecision
+  std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
+  std::uint64_t id = 0;      // of this event: counts the events of a rank from 1
   // Id of the event that caused this one, 0 if none. For a handled message, the id of its kSent
   // event; if another rank sent the message, that id is in the trace of `peer`.
   std::uint64_t cause = 0;

@@ -73,7 +73,7 @@ enum class Held : std::uint8_t {
   // Each rank saves its own, under `<name>.rank_<r>`. A rank for which the checkpoint has no entry
   // keeps its state.
   kByEachRank = 1,
-  kByAllAlike,      // identical on all ranks: saved once, loaded by any number of ranks
+  kByAllAlike,  // identical on all ranks: saved once, loaded by any number of ranks
 };
 
 // Returns the state of LibTorch's default random number generators: {"cpu": a uint8 tensor as from

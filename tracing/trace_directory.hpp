@@ -34,7 +34,7 @@ struct TracedFile {
 // One rank's part in a save or load.
 struct TracedCall {
   int rank = 0;
-  std::uint64_t attempt = 0;   // the attempt's counter, 0 if the rank never received it
+  std::uint64_t attempt = 0;  // the attempt's counter, 0 if the rank never received it
   // number of the call among this rank's calls of its checkpointer, 0 if the trace lacks its
   // beginning
   std::uint64_t number = 0;

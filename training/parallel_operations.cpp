@@ -124,8 +124,7 @@ torch::Tensor parallel_embedding(const ParallelArgument& weight, const torch::Te
                                                  std::to_string(parameter.size[0]) + " rows of \"" + parameter.name + '"');
   }
   // On a device, the device reports the error, as for a plain layer.
-  if (!indices.is_cpu() && indices.numel() > 0)
-    at::_assert_async((indices >= 0).logical_and(indices < parameter.size[0]).all());
+  if (!indices.is_cpu() && indices.numel() > 0) at::_assert_async((indices >= 0).logical_and(indices < parameter.size[0]).all());
   const std::int64_t count = part.size(0);
   const std::int64_t chunk = (parameter.size[0] + parameter.group().size() - 1) / parameter.group().size();
   const std::int64_t begin = std::min(parameter.size[0], chunk * parameter.group().rank());

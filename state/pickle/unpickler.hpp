@@ -16,7 +16,7 @@
 namespace cairn {
 
 struct PickleLimits {
-  std::uint32_t depth_max = 200;       // of nested values
+  std::uint32_t depth_max = 200;  // of nested values
   // number of values; each takes at least one byte of pickle, and at most about 50 bytes here
   std::uint32_t nodes_max = 1u << 28;
 };
