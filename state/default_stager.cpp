@@ -345,7 +345,7 @@ void DefaultStager::prepare(const StateDict& state) {
   const torch::NoGradGuard no_grad;
   if (!implementation_->options.cache_staged_state_dict) return;
   const auto memory = implementation_->take(layout_of(state, implementation_->options));
-  // touches the pages now, so that the first save need not wait for them
+  // Touch the pages now, so that the first save need not wait for them.
   if (memory.plain) std::memset(memory.plain->data(), 0, memory.plain->bytes());
 }
 

@@ -35,8 +35,8 @@ struct TracedFile {
 struct TracedCall {
   int rank = 0;
   std::uint64_t attempt = 0;  // the attempt's counter, 0 if the rank never received it
-  // number of the call among this rank's calls of its checkpointer, 0 if the trace lacks its
-  // beginning
+  // Number of the call among this rank's calls of its checkpointer; 0 if the trace lacks its
+  // beginning.
   std::uint64_t number = 0;
   std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
   std::uint64_t last_id = 0;   // the last event before the next call

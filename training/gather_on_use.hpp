@@ -3,7 +3,7 @@
 // LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher.
 // The model's parameter remains the same full-size tensor object and carries a dispatch key,
 // kShardedKey. Views inherit the key, including those that autograd saves for backward. The kernel
-// for that key runs before all others: it asks the unit that owns the memory to gather it, and then
+// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather it, and then
 // redispatches the operation. The kernel gathers nothing for operations that only make views, since
 // they touch no data.
 //

@@ -36,7 +36,7 @@ torch::Tensor handle_tensor(const torch::Tensor& like, std::unique_ptr<ParallelH
 }
 
 WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
-  // never destroyed: tensors may outlive static objects
+  // Never destroyed, because tensors may outlive static objects.
   static auto* const table = new WeakTensorTable<std::weak_ptr<const ParallelParameter>>;
   return *table;
 }

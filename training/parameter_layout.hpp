@@ -26,8 +26,8 @@ std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter);
 // tensors.
 ProcessGroup world_behind(const torch::Tensor& parameter);
 
-// Declares `shard` to `state`. `placements` on `mesh` cut `cut` to `shard`. If `cut` is itself a
-// part of a tensor, `shard` is declared as a part of that tensor.
+// Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` leave to this rank.
+// If `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
 void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, const ProcessMesh& mesh,
                           const std::vector<Placement>& placements);
 

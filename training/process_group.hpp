@@ -20,7 +20,7 @@
 // LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
 //
-// No call hangs. It throws kDeadline after the timeout, and kUnavailable if a peer is gone. The
+// No call hangs: calls throw kDeadline after the timeout, and kUnavailable if a peer is gone. The
 // error names the collective, this rank, and the ranks that have not been heard of since. A failure
 // breaks the group, the group that it was made from, and all groups made from either: later calls
 // throw kUnavailable with the first failure.
@@ -47,8 +47,8 @@ struct ProcessGroupOptions {
   std::string address;
 };
 
-// A collective in flight. Destroying it without `wait` lets the collective continue; the next call
-// then reports a failure.
+// A collective in flight. Destroying it without `wait` lets the collective continue; if it fails,
+// the next call throws.
 class Pending {
  public:
   Pending() noexcept;  // no collective in flight

@@ -17,7 +17,7 @@ class ProcessMesh {
   // Puts all ranks on one axis.
   explicit ProcessMesh(const ProcessGroup& group);
   // Arranges the ranks in row-major order: with shape {2, 2}, ranks 0 and 1 form row 0. Every rank
-  // of `group` passes the same shape. Messages contain `name`. All ranks make meshes of the same
+  // of `group` passes the same shape. Errors contain `name`. All ranks make meshes of the same
   // name in the same order. Throws kInvalidArgument if the shape does not have one place per rank
   // of the group.
   ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {},

@@ -93,7 +93,7 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   torch::Tensor shard =
       torch::empty(part.sizes(), part.options().device(parameter.place).pinned_memory(parameter.place != full.device()))
           .copy_(part);
-  // equal gradients alone would preserve initial differences between replicas
+  // Equal gradients alone would preserve initial differences between replicas.
   if (replica_group_) replica_group_->broadcast(shard, 0);
   parameter.shard_elements = shard.numel();
   parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());

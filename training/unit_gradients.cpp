@@ -105,7 +105,7 @@ void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient)
   } else if (own.device() != gradient.device()) {
     held = torch::empty(own.sizes(), own.options().requires_grad(false).pinned_memory(own.is_pinned())).copy_(gradient);
   } else {
-    // part of the message's memory, but not a view, because optimizers detach gradients in place
+    // Part of the message's memory, but not a view, because optimizers detach gradients in place.
     held = gradient.to(own.scalar_type()).variable_data();
   }
   if (parameters_[index].is_cut) mark_as_sharded(held);

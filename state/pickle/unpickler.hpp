@@ -17,7 +17,7 @@ namespace cairn {
 
 struct PickleLimits {
   std::uint32_t depth_max = 200;  // of nested values
-  // number of values; each takes at least one byte of pickle, and at most about 50 bytes here
+  // Number of values. Each takes at least one byte of pickle, and at most about 50 bytes in memory.
   std::uint32_t nodes_max = 1u << 28;
 };
 
