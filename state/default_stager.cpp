@@ -245,8 +245,8 @@ class DefaultStaging final : public Staging {
     }
   }
 
-  // Called on the caller's thread, copies with LibTorch's threads. Called on a save's own thread, it
-  // must leave those to the trainer's operations.
+  // On the caller's thread, copies with LibTorch's threads. On a save's own thread, copies without
+  // them, because the trainer's operations need them.
   void copy_host_memory() {
     std::vector<std::size_t> regions;
     std::vector<std::uint64_t> ends;  // end of each region if all were concatenated

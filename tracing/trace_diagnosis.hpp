@@ -48,8 +48,8 @@ struct TracedPhase {
   WallTime begin;
   Duration duration{0};
   bool has_ended = true;
-  // The parts of the ranks; for `join`, how long after the first rank each rank called. Empty for
-  // phases in which only the coordinator works.
+  // The parts of the ranks; for `join`, how long after the first rank each rank called. Unset
+  // for phases in which only the coordinator works.
   int slowest_rank = -1;
   Duration slowest{0};
   Duration median{0};

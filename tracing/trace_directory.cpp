@@ -147,7 +147,7 @@ class CallFinder {
 
  private:
   void close(const ObservedEvent& event) {
-    // The other ranks may have called before this rank, and told the coordinator on it.
+    // The other ranks may have called before this rank, and told the coordinator on this rank.
     next_first_ = outcome_id_ != 0 ? outcome_id_ + 1 : event.id;
     put_away();
   }

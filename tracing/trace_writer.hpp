@@ -44,7 +44,7 @@ class TraceEncoder {
 void write_trace_file(const std::string& path, const TraceHeader& header, const std::vector<ObservedEvent>& events);
 
 // Writes all events of one rank to files in a directory as they happen. When a file reaches a
-// quarter of `bytes_max`, a new file begins and the oldest one is deleted. Each event is passed to
+// quarter of `bytes_max`, a new file begins; the last four files are kept. Each event is passed to
 // the operating system at once, on the thread where it happens, so events survive a crash of the
 // process but not of the machine. Use a fast local directory. A write error ends the stream and
 // logs a warning; it has no other effect.

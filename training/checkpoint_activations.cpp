@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// Returns nothing if the process has not used CUDA: asking would create a context.
+// Returns nothing if the process has not used CUDA.
 std::optional<at::Device> current_cuda_device() {
   if (!at::globalContext().hasCUDA()) return std::nullopt;
   const at::Device current = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();

@@ -75,7 +75,7 @@ void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& 
   }
 }
 
-// Checks, before anything else is sent, that all ranks wrap the same.
+// Checks, before anything else is sent, that all ranks wrap the same modules.
 void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
                          const FullyShardOptions& options) {
   DigestBuilder digest;
