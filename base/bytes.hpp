@@ -1,4 +1,4 @@
-// Borrowed and owned runs of bytes.
+// Borrowed and owned byte ranges.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// Borrowed bytes, read only. Whoever passes one keeps the memory alive for the call.
+// A read-only view of bytes. The caller keeps the memory alive during the call.
 class ByteSpan {
  public:
   constexpr ByteSpan() = default;
@@ -28,7 +28,7 @@ class ByteSpan {
   std::size_t size_ = 0;
 };
 
-// Borrowed bytes that may be written.
+// A writable view of bytes.
 class MutableByteSpan {
  public:
   constexpr MutableByteSpan() = default;
@@ -45,7 +45,7 @@ class MutableByteSpan {
   std::size_t size_ = 0;
 };
 
-// Owned bytes: the container that Protobuf, streams and the standard library agree on.
+// Owned bytes. Protobuf, streams and the standard library all use std::string.
 using Bytes = std::string;
 
 }  // namespace cairn

@@ -12,7 +12,7 @@ class SystemClock final : public Clock {
 }  // namespace
 
 const Clock& system_clock() {
-  // Never destroyed: threads may still read the time while static objects go.
+  // Never destroyed, because threads may still read the time while static objects are destroyed.
   static const SystemClock& clock = *new SystemClock;
   return clock;
 }

@@ -1,4 +1,5 @@
-// The seam for time. Everything that waits or stamps takes one of these; simulated worlds pass a virtual clock.
+// The interface for time. Code that waits or takes timestamps gets a Clock; simulations pass a
+// virtual one.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@ class Clock {
   virtual WallTime wall_now() const = 0;
 };
 
-// The machine's clocks. Thread-safe, lives for ever.
+// Returns the machine's clocks. Thread-safe; never destroyed.
 const Clock& system_clock();
 
 }  // namespace cairn

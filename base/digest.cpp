@@ -21,7 +21,8 @@ std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint6
 
 namespace {
 
-// One SHA-256 computation. Integers are gathered before OpenSSL sees them: a call per integer costs more than hashing it.
+// One SHA-256 computation. Integers are buffered, because an OpenSSL call per integer costs more
+// than hashing it.
 class Sha256 {
  public:
   Sha256() : context_(EVP_MD_CTX_new()) {

@@ -54,7 +54,8 @@ struct Meaning {
   const char* advice;
 };
 
-// What a caller can do about an errno value. What is not listed is taken for trouble with the device or the network.
+// Returns the code and the advice for an errno value. Unlisted values count as device or network
+// errors.
 Meaning meaning_of(int error_number) {
   switch (error_number) {
     case ENOENT:
@@ -106,7 +107,7 @@ Error system_error(std::string_view action, std::string_view object, int error_n
   const Meaning meaning = meaning_of(error_number);
   std::string text = "cannot ";
   text.append(action).append(" ").append(object).append(": ");
-  // Unlike strerror, these two are thread-safe and the same in every locale.
+  // Unlike strerror, these functions are thread-safe and independent of the locale.
   if (const char* description = strerrordesc_np(error_number)) {
     text.append(description).append(" (").append(strerrorname_np(error_number)).append(")");
   } else {

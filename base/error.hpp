@@ -1,7 +1,9 @@
-// The errors of Cairn: one exception type for what callers branch on by code, one for broken invariants.
+// Cairn's errors: one exception type with a code that callers can branch on, and one for broken
+// invariants.
 //
-// Every exception that Cairn throws derives from cairn::Error, and its text says what was tried, on what, and what to do.
-// Exceptions of user plug-ins (planners, writers, readers, stores, Stateful objects) may be of any type; they are captured.
+// Every exception that Cairn throws derives from cairn::Error. Its text says what was tried, on
+// which object, and what to do. User plug-ins (planners, writers, readers, stores, Stateful
+// objects) may throw any type; Cairn captures those exceptions.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +13,24 @@
 
 namespace cairn {
 
-// A code exists only where a caller can branch on it. Names in messages and in JSON are those of `to_string`.
+// A code exists only if a caller can branch on it. Messages and JSON use the names of `to_string`.
 enum class ErrorCode : std::uint8_t {
-  kInvalidArgument = 1,  // a value that no state of the world could make valid
+  kInvalidArgument = 1,  // never valid, whatever the circumstances
   kPrecondition,         // valid, but not now or not in this configuration
   kNotFound,             // no such object, key or checkpoint
-  kAlreadyExists,        // exclusive creation found something there
-  kCorrupt,              // bytes are not what they claim to be
-  kUnsupported,          // well formed, but a feature, version or type that is not supported
+  kAlreadyExists,        // exclusive creation found an existing object
+  kCorrupt,              // the bytes are not what they claim to be
+  kUnsupported,          // well formed, but an unsupported feature, version or type
   kMismatch,             // two sides disagree: keys, shapes, dtypes, world, options
-  kUnavailable,          // I/O failed; trying again may help
-  kNoSpace,              // the store is full or a quota is reached
-  kPermission,           // the store refuses
-  kDeadline,             // did not end in time
-  kCancelled,            // the caller cancelled it
+  kUnavailable,          // I/O failed; a retry may succeed
+  kNoSpace,              // the store is full, or a quota is exhausted
+  kPermission,           // the store denied access
+  kDeadline,             // timed out
+  kCancelled,            // cancelled by the caller
   kFenced,               // another rank or job ended this attempt
   kChanged,              // the object was replaced while it was being read
   kCheckpoint,           // a save or load failed: see CheckpointException::failures()
-  kInternal,             // a broken invariant of Cairn's own
+  kInternal,             // a broken invariant in Cairn
 };
 
 const char* to_string(ErrorCode code) noexcept;
@@ -42,16 +44,18 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// A broken invariant: ends the actor and the attempt, publishes nothing, never aborts the trainer.
+// A broken invariant. It ends the actor and the attempt, publishes nothing, and never aborts the
+// trainer.
 class InternalError : public Error {
  public:
   explicit InternalError(const std::string& what) : Error(ErrorCode::kInternal, what) {}
 };
 
-// Throws InternalError with the text unless `condition` holds. Stays in release builds.
+// Throws InternalError with the text unless `condition` holds. Also active in release builds.
 void check_invariant(bool condition, const char* what);
 
-// The error of a failed system call: `action` ("write 4096 bytes at 8192 to"), `object` (a path or URL), `error_number` (errno).
+// Returns the Error for a failed system call: `action` ("write 4096 bytes at 8192 to"), `object` (a
+// path or URL), `error_number` (errno).
 Error system_error(std::string_view action, std::string_view object, int error_number);
 
 }  // namespace cairn

@@ -72,13 +72,14 @@ namespace {
 
 constexpr int kNestedMax = 8;
 
-// Failures travel in messages and end in JSON: their texts are UTF-8, never cut within a character, and bounded.
+// Returns the text as valid UTF-8 of bounded size, never cut within a character. Failures are sent
+// in messages and written as JSON.
 std::string clean_text(std::string_view text, std::size_t max_bytes) {
   static constexpr std::string_view kCut = " [...]";
   std::string result;
   result.reserve(std::min(text.size(), max_bytes));
   const std::size_t room = max_bytes - kCut.size();
-  std::size_t cut = 0;  // where to cut if the text turns out too long
+  std::size_t cut = 0;  // the place to cut if the text turns out too long
   while (!text.empty()) {
     const std::size_t length = utf8_character_bytes(text);
     const std::size_t used = std::max<std::size_t>(length, 1);
@@ -165,7 +166,7 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
     }
     failure.what = clean_text(text, kFailureTextMax);
   } catch (...) {
-    // Out of memory, or a what() that threw: say what fits without allocating.
+    // Out of memory, or a what() that threw: set only what needs no allocation.
     failure.code = ErrorCode::kUnavailable;
     failure.kind = FailureKind::kRaised;
     failure.type.clear();
@@ -199,7 +200,8 @@ std::string indent(const std::string& text) {
   return result;
 }
 
-// What a person wants to read first. Losses and silence often follow from what a rank raised, seldom the other way round.
+// Orders failures for people. Lost and silent ranks often follow from an exception on some rank,
+// rarely the reverse.
 int importance(FailureKind kind) {
   switch (kind) {
     case FailureKind::kRaised:
@@ -227,11 +229,11 @@ std::string describe(const FailureMap& failures) {
     const Failure* cause;
     std::vector<int> ranks;
   };
-  // Causes are equal if they differ in rank and position only.
+  // Causes are equal if they differ only in rank and position.
   const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
   const auto less = [&](const Failure* a, const Failure* b) { return key(*a) < key(*b); };
   std::map<const Failure*, std::size_t, decltype(less)> known(less);
-  std::vector<Group> groups;  // by lowest rank
+  std::vector<Group> groups;  // in the order of their lowest rank
   for (const auto& [rank, failure] : failures) {
     const auto [position, added] = known.emplace(&failure, groups.size());
     if (added) groups.push_back({&failure, {}});

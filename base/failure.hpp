@@ -1,4 +1,4 @@
-// What went wrong, on which rank: the failure map that every surviving rank receives, identical on all of them.
+// The failure map: which rank failed, and how. All surviving ranks receive the same map.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace cairn {
 
-// The steps of one save or load. A failure names the phase that was running on its rank.
+// The steps of a save or load. A failure names the phase that its rank was in.
 enum class Phase : std::uint8_t {
-  kJoin = 1,         // the call is known to all ranks; Stateful hooks run
+  kJoin = 1,         // all ranks learn of the call; Stateful hooks run
   kLocalPlan,        // reset, set_up, read_metadata, create_local_plan, prepare_local_plan
   kGlobalPlan,       // create_global_plan, prepare_global_plan: on the coordinator
   kWrite,            // finish_plan, write_data
@@ -22,15 +22,15 @@ enum class Phase : std::uint8_t {
 };
 
 enum class FailureKind : std::uint8_t {
-  kRaised = 1,  // user or storage code threw
+  kRaised = 1,  // user code or storage code threw
   kLost,        // the process or its connection died
-  kSilent,      // no heartbeat for the configured time, or no answer before a deadline
-  kCancelled,   // the caller cancelled
-  kBusy,        // had not stopped when the grace period ended
-  kInternal,    // a broken invariant of Cairn's own
+  kSilent,      // no heartbeat within the heartbeat timeout, or no answer before a deadline
+  kCancelled,   // cancelled by the caller
+  kBusy,        // still running when the grace period ended
+  kInternal,    // a broken invariant in Cairn
 };
 
-// Whether the checkpoint of a failed save exists nevertheless.
+// Says whether the checkpoint of a failed save exists nevertheless.
 enum class Committed : std::uint8_t { kNo = 1, kYes, kUnknown };
 
 const char* to_string(Phase phase) noexcept;
@@ -41,13 +41,13 @@ struct Failure {
   int rank = 0;  // global rank, 0-based
   Phase phase = Phase::kJoin;
   FailureKind kind = FailureKind::kRaised;
-  ErrorCode code = ErrorCode::kInternal;  // of a cairn::Error; kUnavailable for exceptions of other types
-  std::string type;                       // demangled C++ type of the exception, "" when nothing was thrown
-  std::string what;                       // its text, at most `kFailureTextMax` bytes
-  std::string actor;                      // who reported it: "planner", "storage", "coordinator", "supervisor", "link"
-  std::uint64_t trace_position = 0;       // of the event in the trace of `rank`, 0 when nothing was recorded
+  ErrorCode code = ErrorCode::kInternal;  // the code of a cairn::Error; kUnavailable for other exception types
+  std::string type;                       // demangled C++ type of the exception, "" if nothing was thrown
+  std::string what;                       // text of the exception, at most `kFailureTextMax` bytes
+  std::string actor;                      // the reporter: "planner", "storage", "coordinator", "supervisor", "link"
+  std::uint64_t trace_position = 0;       // position of the event in the trace of `rank`, 0 if not recorded
 
-  // Set only on the rank where it was thrown; takes no part in comparison.
+  // Set only on the rank that threw it. Comparisons ignore it.
   std::exception_ptr exception;
 
   friend bool operator==(const Failure& a, const Failure& b);
@@ -58,14 +58,16 @@ inline constexpr std::size_t kFailureTextMax = 16 * 1024;
 
 using FailureMap = std::map<int, Failure>;  // by rank
 
-// Describes the exception in flight, or `exception`: its demangled type, text and code. Never throws, whatever its `what()` does.
+// Describes `exception`, or the current exception if `exception` is null: demangled type, text and
+// code. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
-// First the one-line cause, then one line per rank; equal causes are grouped, so that a thousand ranks stay readable.
+// Returns a one-line cause, followed by one line per rank. Equal causes are grouped, so the text
+// stays readable with a thousand ranks.
 std::string describe(const FailureMap& failures);
 
-// A save or load failed. Every rank of the attempt that is alive throws one with the same map.
-// After a failed save the checkpoint that was there before is whole; `committed()` says whether the new one exists.
+// A save or load failed. Every live rank of the attempt throws it with the same map. After a failed
+// save the previous checkpoint is intact; `committed()` says whether the new one exists.
 class CheckpointException : public Error {
  public:
   CheckpointException(std::string operation, FailureMap failures, Committed committed, std::string save_id);
@@ -74,7 +76,8 @@ class CheckpointException : public Error {
   Committed committed() const noexcept { return committed_; }
   const std::string& save_id() const noexcept { return save_id_; }
 
-  // Throws the original exception of `rank` where this process holds it (its own rank); returns otherwise.
+  // Rethrows the original exception of `rank` if this process holds it, which it does only for its
+  // own rank. Otherwise returns.
   void rethrow_original(int rank) const;
 
  private:

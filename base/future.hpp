@@ -1,7 +1,8 @@
-// A value that arrives later, with callbacks: what asynchronous writers, readers and stores return.
+// A value that arrives later, with callbacks. Asynchronous writers, readers and stores return it.
 //
-// std::future can only be waited for; actors never wait. Thread-safe. A callback runs on the thread that fulfils the promise, or at
-// once on the caller's thread when the value is there already; no lock is held while it runs.
+// Actors may not block, and std::future supports only blocking waits. Thread-safe. A callback runs
+// on the thread that fulfils the promise, or at once on the caller's thread if the value is already
+// available. No lock is held while it runs.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +24,7 @@ class Promise;
 template <class T>
 class Future {
  public:
-  Future() = default;  // refers to nothing: valid() is false
+  Future() = default;  // empty: valid() is false
 
   bool valid() const { return state_ != nullptr; }
   bool ready() const {
@@ -31,7 +32,8 @@ class Future {
     return state_->done();
   }
 
-  // Blocks until the value or the exception is there. Returns a copy, throws the exception. May be called many times.
+  // Blocks until the value or exception is available. Returns a copy of the value, or rethrows the
+  // exception. May be called many times.
   T get() const {
     std::unique_lock lock(state_->mutex);
     state_->changed.wait(lock, [&] { return state_->done(); });
@@ -39,7 +41,8 @@ class Future {
     return *state_->value;
   }
 
-  // Calls `callback(future)` once ready; inside it `get()` does not block. Any number of callbacks, in the order given.
+  // Calls `callback(future)` once the future is ready; `get()` does not block in the callback. Any
+  // number of callbacks may be added; they run in that order.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
       std::lock_guard lock(state_->mutex);
@@ -64,7 +67,8 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-// Fulfilled once, by whoever makes the value. One that is destroyed unfulfilled fails its future, so that nobody waits for ever.
+// The producer's side of a Future; set it once. Destroying an unfulfilled promise fails its future,
+// so that no caller waits for ever.
 template <class T>
 class Promise {
  public:

@@ -14,7 +14,7 @@ namespace {
 struct ActionWord {
   const char* word;
   FaultAction action;
-  const char* shown;  // in errors
+  const char* shown;  // for error texts
 };
 constexpr std::array kActions{
     ActionWord{"kill", FaultAction::kKill, "kill"},
@@ -35,7 +35,7 @@ constexpr std::array kSites{SiteWord{"send", FaultSite::kSend}, SiteWord{"receiv
                             SiteWord{"hook", FaultSite::kHook}, SiteWord{"phase", FaultSite::kPhase},
                             SiteWord{"store", FaultSite::kStore}};
 
-// The store operations at which an action makes sense; empty: it makes none at stores.
+// Returns the store operations at which an action can happen; empty if there are none.
 std::vector<std::string> operations_for(FaultAction action, const std::vector<std::string>& all) {
   const auto only = [&](std::initializer_list<const char*> wanted) {
     std::vector<std::string> kept;
@@ -208,7 +208,7 @@ class Parser {
     return std::chrono::milliseconds(value * factor);
   }
 
-  // At most six digits.
+  // Parses at most six digits.
   std::uint64_t number(const std::string& expected) {
     const std::size_t begin = at_;
     std::uint64_t value = 0;
@@ -218,7 +218,7 @@ class Parser {
     return value;
   }
 
-  // Letters, '_' and '-'.
+  // Takes letters, '_' and '-'.
   std::string_view take_word() {
     const std::size_t begin = at_;
     while (at_ < spec_.size()) {
@@ -238,7 +238,7 @@ class Parser {
     ++at_;
   }
 
-  // Shows what stands at `position` up to the end of its rule.
+  // Quotes the text from `position` to the end of its rule.
   [[noreturn]] void refuse(std::size_t position, const std::string& expected) const {
     const std::string_view rest = spec_.substr(position, std::min<std::size_t>(spec_.substr(position).find(';'), 40));
     throw Error(ErrorCode::kInvalidArgument,
@@ -254,7 +254,7 @@ class Parser {
 
 std::mutex active_mutex;
 std::shared_ptr<Injector>& active_slot() {
-  static auto* const slot = new std::shared_ptr<Injector>;  // never destroyed: stores may be opened while the process ends
+  static auto* const slot = new std::shared_ptr<Injector>;  // never destroyed: stores may be opened while the process exits
   return *slot;
 }
 
@@ -266,10 +266,11 @@ std::vector<InjectionRule> parse_injection(std::string_view spec, const Injectio
 
 InjectorHands system_hands() {
   InjectorHands hands;
-  // To this very thread: sent to the process, a stop may reach another thread first, and this one goes on past the place meanwhile.
+  // Signal this thread. A stop signal sent to the process may reach another thread first, and this
+  // thread would continue past the injection point.
   hands.raise = [](int signal) { ::raise(signal); };
   hands.sleep = [](std::chrono::milliseconds time) { std::this_thread::sleep_for(time); };
-  // In one piece, and past every buffer: what follows may be the end of the process.
+  // Write in one unbuffered call, because the process may end next.
   hands.announce = [](const std::string& line) {
     const std::string text = line + "\n";
     if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;
@@ -289,7 +290,7 @@ void Injector::replace(std::vector<InjectionRule> rules) {
   for (auto& rule : rules) armed_.push_back({std::move(rule), {}});
 }
 
-// Counts the occurrence for every rule that names the place, and returns those whose turn it is.
+// Counts the occurrence for every rule that names the place. Returns the rules that are due.
 std::vector<InjectionRule> Injector::take(FaultSite site, std::string_view name, int rank) {
   std::vector<InjectionRule> due;
   std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
-// Faults on purpose: the rules that say what goes wrong where, and the injector that looks for them wherever the runtime passes a
-// place that can be named. <cairn/runtime/injection.hpp> has the grammar, and decides whether any of this is in use at all: where it
-// is not, every holder's pointer to an injector is null.
+// Fault injection: rules that say which fault happens where, and the injector that the runtime
+// consults at each injection point. <cairn/runtime/injection.hpp> has the grammar and decides
+// whether injection is on. If it is off, all pointers to an injector are null.
 #pragma once
 
 #include <chrono>
@@ -20,23 +20,23 @@
 
 namespace cairn {
 
-// What goes wrong.
+// The fault.
 enum class FaultAction : std::uint8_t { kKill = 1, kFreeze, kThrow, kDelay, kDropLink, kDiskFull, kShortWrite, kReadFlip };
-// What kind of place it goes wrong at.
+// The kind of place where the fault happens.
 enum class FaultSite : std::uint8_t { kSend = 1, kReceive, kHook, kPhase, kStore };
 
 struct InjectionRule {
   FaultAction action = FaultAction::kKill;
   FaultSite site = FaultSite::kHook;
-  std::string name;         // of the message, hook, phase or store operation
+  std::string name;         // name of the message, hook, phase or store operation
   std::optional<int> rank;  // absent: every rank
-  std::uint64_t nth = 1;    // which occurrence on its rank, from 1; 0: all of them
+  std::uint64_t nth = 1;    // which occurrence on a rank, from 1; 0: every occurrence
   std::chrono::milliseconds delay{0};
-  std::optional<int> peer;  // of kDropLink: whose link; absent: all
-  std::string text;         // as it was written
+  std::optional<int> peer;  // for kDropLink: the peer whose connection is dropped; absent: all peers
+  std::string text;         // the rule as written
 };
 
-// What there is to name at each kind of place.
+// The valid names for each kind of place.
 struct InjectionNames {
   std::vector<std::string> messages;
   std::vector<std::string> hooks;
@@ -44,39 +44,42 @@ struct InjectionNames {
   std::vector<std::string> operations;
 };
 
-// Throws kInvalidArgument, saying at which character of `spec` (from 1) it does not understand what, and what is allowed there.
+// Throws kInvalidArgument if `spec` is invalid. The error gives the character position (from 1),
+// the text there, and what is allowed.
 std::vector<InjectionRule> parse_injection(std::string_view spec, const InjectionNames& names);
 
-// What the action `throw` throws. kUnavailable, as an I/O error that may pass.
+// The exception of the action `throw`. Its code is kUnavailable, as for a transient I/O error.
 class InjectedFault : public Error {
  public:
   explicit InjectedFault(const std::string& what) : Error(ErrorCode::kUnavailable, what) {}
 };
 
-// How an injector acts on its process; tests have others.
+// The injector's effects on its process. Tests substitute their own.
 struct InjectorHands {
-  std::function<void(int signal)> raise;                  // to the whole process
-  std::function<void(std::chrono::milliseconds)> sleep;   // the calling thread
-  std::function<void(const std::string& line)> announce;  // before anything else happens
+  std::function<void(int signal)> raise;                  // signals this thread; SIGKILL and SIGSTOP act on the whole process
+  std::function<void(std::chrono::milliseconds)> sleep;   // suspends the calling thread
+  std::function<void(const std::string& line)> announce;  // called before any other effect
 };
 InjectorHands system_hands();
 
 // Thread-safe.
 class Injector {
  public:
-  // `process_rank`: the rank that the launcher gave this process, which then holds whatever the rank in a world is; absent where it
-  // gave none, as in tests that hold many ranks.
+  // `process_rank` is the rank that the launcher gave this process. If present, rules apply to that
+  // rank whatever the process's rank in a world is. It is absent if the launcher gave none, as in
+  // tests that run many ranks in one process.
   Injector(std::vector<InjectionRule> rules, std::optional<int> process_rank, InjectorHands hands = system_hands());
 
-  // Takes the place of all rules; every count begins anew.
+  // Replaces all rules and resets all counts.
   void replace(std::vector<InjectionRule> rules);
 
-  // A rank passes a place. Counts it; kills, freezes and delays right here, and throws InjectedFault. What is left for the caller
-  // to do is returned: links to drop, faults of the store. `rank`: -1 if the caller does not know; then only rules for every rank
-  // hold.
+  // Called when a rank passes an injection point. Counts the occurrence; executes kills, freezes
+  // and delays; throws InjectedFault for the action `throw`. Returns the rules that the caller must
+  // execute: dropped connections and store faults. Pass `rank` -1 if the rank is unknown; then only
+  // rules for every rank apply.
   std::vector<InjectionRule> pass(FaultSite site, std::string_view name, int rank);
-  // The same for a hook of attempt `counter` of `checkpointer`. The first one of a phase begins that phase: then both places are
-  // passed. `phase`: "" for a hook that belongs to none.
+  // Does the same for a hook of attempt `counter` of `checkpointer`. The first hook of a phase also
+  // passes that phase's injection point. `phase` is "" for a hook that belongs to no phase.
   std::vector<InjectionRule> pass_hook(std::string_view hook, std::string_view phase, const std::string& checkpointer,
                                        std::uint64_t counter, int rank);
 
@@ -91,12 +94,12 @@ class Injector {
   const InjectorHands hands_;
   std::mutex mutex_;
   std::vector<Armed> armed_;
-  // By rank and checkpointer: its last attempt, and the phases that have begun there.
+  // By rank and checkpointer: the last attempt, and the phases that it has begun.
   std::map<std::pair<int, std::string>, std::pair<std::uint64_t, std::set<std::string>>> begun_;
 };
 
-// The injector of this process, for whatever is made from now on: worlds and stores keep the one they began with. Null: nothing is
-// injected, which is how every program begins.
+// Returns the injector for worlds and stores made from now on; existing ones keep theirs. Null
+// means no injection, which is the default.
 std::shared_ptr<Injector> active_injector();
 void set_active_injector(std::shared_ptr<Injector> injector);
 

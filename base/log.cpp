@@ -48,15 +48,15 @@ spdlog::level::level_enum level_of(LogLevel level) {
   return spdlog::level::err;
 }
 
-// Never destroyed: whoever has something to say may be a static.
+// Never destroyed, because destructors of static objects may log.
 struct Log {
   std::atomic<LogLevel> level{LogLevel::kWarning};
   std::mutex mutex;
   std::shared_ptr<const LogSink> sink;  // null: standard error
 
-  std::mutex terminal;  // around what is written to standard error
-  std::string status;   // what is drawn there
-  // Not registered with spdlog: its names belong to the program.
+  std::mutex terminal;  // guards writes to standard error
+  std::string status;   // the status line now drawn there
+  // Not registered with spdlog, whose registry belongs to the program.
   spdlog::logger own{"cairn", std::make_shared<spdlog::sinks::stderr_sink_st>()};
 
   Log() {
@@ -76,7 +76,7 @@ Log& the_log() {
   return log;
 }
 
-// Standard error as it is: no buffer, and nothing that throws. False: it takes nothing just now.
+// Writes to standard error without buffering; never throws. Returns false if it would block.
 bool write_to_terminal(std::string_view text) noexcept {
   pollfd terminal{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
@@ -89,7 +89,7 @@ bool write_to_terminal(std::string_view text) noexcept {
   return true;
 }
 
-constexpr std::string_view kStartOver = "\r\x1b[K";  // to the beginning of the line, which becomes empty
+constexpr std::string_view kStartOver = "\r\x1b[K";  // moves to the start of the line and clears it
 
 void write_to_stderr(Log& log, const LogLine& line) {
   const std::string rank = line.rank < 0 ? "" : "rank " + std::to_string(line.rank) + ": ";
@@ -113,11 +113,11 @@ void write(Log& log, const LogLine& line) noexcept {
       within_sink = false;
       write_to_stderr(log, line);
     }
-  } catch (...) {  // out of memory: nothing can be said
+  } catch (...) {  // out of memory: the line is lost
   }
 }
 
-// What the environment says, once. A warning of it goes where the first line goes.
+// Reads the environment once. A warning about it goes to the same place as the first line.
 Log& configured_log() noexcept {
   Log& log = the_log();
   static std::once_flag read;
@@ -194,7 +194,7 @@ void draw_status(std::string_view text) noexcept {
     std::lock_guard lock(log.terminal);
     log.status.assign(kStartOver).append(text);
     write_to_terminal(log.status);
-  } catch (...) {  // out of memory: it is drawn next time
+  } catch (...) {  // out of memory: the next call draws it
   }
 }
 

@@ -1,11 +1,13 @@
-// What Cairn has to say to people when nobody asked: errors are exceptions, and what the ranks say to each other is in the trace. Lines
-// name files, checkpoints and ranks, and quote the texts of exceptions; never what a checkpoint holds, and no secret.
+// Cairn's log. Errors are exceptions, and messages between ranks are in the trace; the log holds
+// everything else that people should know. Lines name files, checkpoints and ranks, and quote the
+// texts of exceptions. They never contain checkpoint data or secrets.
 //
 //   cairn::set_log_level(cairn::LogLevel::kInfo);
 //   cairn::set_log_sink([](const cairn::LogLine& line) { my_log(line.text); });
 //
-// By default warnings and errors go to standard error, a line each with time and level. The environment variable CAIRN_LOG sets another
-// level: trace, debug, info, warning, error or off; a value that is none of these gives one warning.
+// By default, warnings and errors go to standard error, one line each, with time and level. The
+// environment variable CAIRN_LOG sets another level: trace, debug, info, warning, error or off. Any
+// other value logs one warning.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +18,37 @@ namespace cairn {
 
 enum class LogLevel : std::uint8_t {
   kTrace = 1,
-  kDebug,    // what was removed, or made anew
-  kInfo,     // what a save or load is doing: one line a phase, of rank 0
-  kWarning,  // something is not as it should be, and Cairn goes on
+  kDebug,    // objects that were removed or recreated
+  kInfo,     // progress of a save or load: one line per phase, from rank 0
+  kWarning,  // something is wrong, but Cairn continues
   kError,    // something was lost
-  kOff,      // of no line: nothing is logged
+  kOff,      // as a log level: logs nothing. Not for lines
 };
-const char* to_string(LogLevel level) noexcept;  // as in CAIRN_LOG
+const char* to_string(LogLevel level) noexcept;  // the names used in CAIRN_LOG
 
 struct LogLine {
   LogLevel level = LogLevel::kInfo;
-  int rank = -1;          // whose line it is; -1: of the whole process
-  std::string_view text;  // without level and rank; mostly one line. Borrowed for the call
+  int rank = -1;          // the rank that logs the line; -1: the whole process
+  std::string_view text;  // without level and rank; usually one line. Borrowed for the call
 };
 
-// Gets every line of the level or above. It is called on whatever thread has something to say, on several at a time, without locks of
-// Cairn's: it should be quick. What it throws goes no further, and the line goes to standard error; so do lines of Cairn's that its own
-// work leads to.
+// Receives every line at or above the log level. Called on any thread, on several at once, without
+// Cairn's locks; it should be quick. If a sink throws, the exception is dropped and the line goes
+// to standard error. Lines that Cairn logs while the sink runs on the same thread also go to
+// standard error.
 using LogSink = std::function<void(const LogLine&)>;
 
-// For the whole process; all of these are thread-safe. A null sink: standard error again. A sink that was replaced may still be running.
+// These settings apply to the whole process and are thread-safe. A null sink restores standard
+// error. A replaced sink may still be running when this returns.
 void set_log_sink(LogSink sink);
-// From now on, whatever CAIRN_LOG says.
+// Overrides CAIRN_LOG from now on.
 void set_log_level(LogLevel level) noexcept;
 LogLevel log_level() noexcept;
 
-// For Cairn's own use, and for sinks and planners that want their lines among Cairn's. `write_log` drops a line that cannot be written.
+// For Cairn itself, and for sinks and planners that log through Cairn. `write_log` drops a line
+// that it cannot write.
 bool is_logged(LogLevel level) noexcept;
-bool is_logged_to_stderr() noexcept;  // there is no sink but Cairn's own
+bool is_logged_to_stderr() noexcept;  // true unless a sink is set
 void write_log(LogLevel level, int rank, std::string_view text) noexcept;
 
 }  // namespace cairn

@@ -14,7 +14,8 @@ class SystemRandom final : public Random {
  public:
   std::uint64_t next() override {
     std::uint64_t value = 0;
-    // Requests of up to 256 bytes come whole; only a signal before the entropy pool is ready interrupts them.
+    // Requests of up to 256 bytes are never partial. Only a signal before the entropy pool is ready
+    // interrupts them.
     while (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) {
       if (errno != EINTR) throw system_error("read random numbers from", "the operating system", errno);
     }
@@ -28,7 +29,7 @@ class SeededRandom final : public Random {
   std::uint64_t next() override { return engine_(); }
 
  private:
-  std::mt19937_64 engine_;  // the standard fixes its numbers, so a seed means the same on every machine
+  std::mt19937_64 engine_;  // standardised, so a seed gives the same numbers on every machine
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The seam for randomness: incarnations, jitter, fault injection. Simulated worlds pass a seeded one.
+// The interface for randomness: incarnations, jitter, fault injection. Simulations pass a seeded
+// generator.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@ class Random {
   virtual std::uint64_t next() = 0;
 };
 
-// From the operating system's entropy. Thread-safe.
+// Returns a generator that draws from the operating system's entropy. Thread-safe.
 std::unique_ptr<Random> system_random();
-// The same numbers for the same seed. Not thread-safe.
+// Returns a generator that yields the same numbers for the same seed. Not thread-safe.
 std::unique_ptr<Random> seeded_random(std::uint64_t seed);
 
-// `bits` (a multiple of 4) random bits as lower-case hexadecimal.
+// Returns `bits` random bits (a multiple of 4) as lower-case hexadecimal.
 std::string random_hex(Random& random, int bits);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Ranks in texts for people.
+// Formats lists of ranks for messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace cairn {
 
-// "rank 3", "ranks 0-3, 7", "ranks 0, 2, 4 and 500 more": `ranks` ascending and not empty.
+// Returns "rank 3", "ranks 0-3, 7" or "ranks 0, 2, 4 and 500 more". `ranks` is ascending and not
+// empty.
 std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace cairn

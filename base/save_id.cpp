@@ -19,14 +19,14 @@ bool is_lower_hex(std::string_view text) noexcept {
   return true;
 }
 
-// Takes `length` hexadecimal digits and a '-' off the front of `text`.
+// Removes `length` hexadecimal digits and a '-' from the front of `text`.
 bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
   if (text.size() <= length || text[length] != '-' || !is_lower_hex(text.substr(0, length))) return false;
   text.remove_prefix(length + 1);
   return true;
 }
 
-// As std::to_string writes a std::uint64_t: no sign, no leading zero, no overflow.
+// Accepts what std::to_string writes for a std::uint64_t: no sign, no leading zero, no overflow.
 bool is_canonical_counter(std::string_view text) noexcept {
   if (text.empty() || (text.size() > 1 && text.front() == '0')) return false;
   std::uint64_t value = 0;

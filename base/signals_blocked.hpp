@@ -1,4 +1,5 @@
-// Signals belong to the program's own threads: a handler of the trainer's is not to run on one of the library's.
+// Blocks signals on library threads, so that the trainer's signal handlers run on its own threads
+// only.
 #pragma once
 
 #include <csignal>
@@ -8,8 +9,9 @@
 
 namespace cairn {
 
-// What is started on this thread while it lives inherits a mask that blocks all signals, except those that a thread causes itself, such
-// as SIGSEGV, whose handlers say how a program crashed, and SIGPROF, by which profilers look at every thread.
+// While it exists, threads started by this thread inherit a mask that blocks all signals with two
+// exceptions. Signals that a thread causes itself, such as SIGSEGV, stay open so that crash
+// handlers run. SIGPROF stays open so that profilers can sample every thread.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,4 +1,5 @@
-// The line at the bottom of a terminal that says what is going on: redrawn in place, and lines of the log go above it. Internal.
+// The status line at the bottom of a terminal. It is redrawn in place, and log lines appear above
+// it. Internal.
 #pragma once
 
 #include <string>
@@ -6,13 +7,14 @@
 
 namespace cairn {
 
-// Whether standard error is a terminal that can redraw a line.
+// Returns whether standard error is a terminal that can redraw a line.
 bool has_status_terminal() noexcept;
-// Its width in columns, at least 20; 80 if it does not tell.
+// Returns the terminal's width in columns, at least 20, or 80 if unknown.
 int status_columns() noexcept;
 
-// One for the whole process, thread-safe. Whoever draws last is seen. A terminal that takes nothing just now (stopped by Ctrl-S) is not
-// waited for: the line is drawn next time. `text`: one line, no wider than the terminal.
+// One line for the whole process; thread-safe. The last text drawn is visible. If the terminal is
+// blocked (stopped by Ctrl-S), this returns without drawing, and the next call draws the line.
+// `text` is one line, no wider than the terminal.
 void draw_status(std::string_view text) noexcept;
 void clear_status() noexcept;
 

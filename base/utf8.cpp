@@ -7,7 +7,7 @@ std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates) n
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4) return 0;  // the middle of one; overlong; beyond
+  if (lead < 0xC2 || lead > 0xF4) return 0;  // a continuation byte, an overlong form, or beyond U+10FFFF
   const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
   if (text.size() < bytes) return 0;
   for (std::size_t i = 1; i < bytes; ++i)
@@ -37,7 +37,7 @@ std::string printable_utf8(std::string_view text) {
   while (!text.empty()) {
     const auto first = static_cast<unsigned char>(text[0]);
     const std::size_t length = utf8_character_bytes(text);
-    // C0, DEL, and C1, which is C2 80 to C2 9F.
+    // The control characters: C0, DEL, and C1, which is C2 80 to C2 9F.
     const bool control =
         first < 0x20 || first == 0x7F || (first == 0xC2 && length == 2 && static_cast<unsigned char>(text[1]) < 0xA0);
     const std::string_view character = text.substr(0, length == 0 ? 1 : length);

@@ -1,4 +1,4 @@
-// Characters in UTF-8. Pure; thread-safe.
+// UTF-8 characters. Pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,18 @@
 
 namespace cairn {
 
-enum class Surrogates { kRefused, kAllowed };  // U+D800 to U+DFFF: no characters, though Python keeps undecodable bytes in them
+enum class Surrogates { kRefused, kAllowed };  // U+D800 to U+DFFF are not characters, but Python stores undecodable bytes in them
 
-// How many bytes the character that `text` begins with takes, 1 to 4. 0: it begins with none, as it is empty, or with something cut off,
-// in a longer form than needed, or beyond U+10FFFF.
+// Returns the size in bytes, 1 to 4, of the first character in `text`. Returns 0 if `text` is empty
+// or starts with a truncated or overlong sequence, with another invalid byte, or with a character
+// beyond U+10FFFF.
 std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates = Surrogates::kRefused) noexcept;
 
-// Whether `text` is nothing but such characters.
+// Returns whether `text` consists only of such characters.
 bool is_utf8(std::string_view text) noexcept;
 
-// `text` for people: bytes that are no UTF-8, and control characters, which terminals obey, are shown as \xNN.
+// Returns `text` in a form that is safe to display: invalid bytes and control characters, which
+// would affect a terminal, become \xNN.
 std::string printable_utf8(std::string_view text);
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 // The version of the library. The build reads it from here.
 //
-// Versions follow https://semver.org; before 1.0 a new minor version may change the API. The ABI follows the LibTorch in use.
+// Versions follow https://semver.org; before 1.0, a new minor version may change the API. The ABI
+// depends on the LibTorch in use.
 #pragma once
 
 #define CAIRN_VERSION_MAJOR 0
@@ -10,7 +11,7 @@
 
 namespace cairn {
 
-// Of the headers that the caller was compiled with.
+// The version of the headers that the caller was compiled with.
 inline constexpr const char* kVersion = CAIRN_VERSION;
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// How long anybody waits.
+// Limits the duration of waits.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 
 namespace cairn {
 
-// Longer waits count as this one: a caller's "for ever", std::chrono::milliseconds::max(), is to be added to the time of day and to
-// other waits without an overflow.
+// Longer waits are cut to this value. A caller may pass std::chrono::milliseconds::max() for "for
+// ever"; adding that to the time of day or to another wait would overflow.
 inline constexpr std::chrono::hours kWaitMax{24 * 365};
 
 constexpr std::chrono::milliseconds bounded_wait(std::chrono::milliseconds wait) {

@@ -1,5 +1,5 @@
-// When to log that a wait goes on: first after ten seconds, then each time it has lasted twice as long, at least every five
-// minutes.
+// Decides when to log that a wait is still going on: first after ten seconds, then each time the
+// wait has doubled, and at least every five minutes.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// Has no clock: the caller passes the time that it has waited.
+// Has no clock: the caller passes the time waited so far.
 class WaitNotices {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(10);
@@ -18,8 +18,8 @@ class WaitNotices {
 
   explicit WaitNotices(Duration first = kFirst) : next_(first) {}
 
-  Duration next() const { return next_; }  // the time waited at which the next notice is due
-  // Returns whether a notice is due; true once for each notice.
+  Duration next() const { return next_; }  // the waiting time at which the next notice is due
+  // Returns whether a notice is due. Returns true once per notice.
   bool is_due(Duration waited) {
     if (waited < next_) return false;
     next_ = waited + std::min(std::max(waited, Duration(1)), kEveryMax);
@@ -30,7 +30,7 @@ class WaitNotices {
   Duration next_;
 };
 
-// Returns "12 s of 300 s", for texts.
+// Returns a text such as "12 s of 300 s".
 inline std::string in_whole_seconds(Duration waited, Duration limit) {
   const auto seconds = [](Duration time) {
     return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";

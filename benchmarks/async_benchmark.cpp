@@ -1,8 +1,10 @@
-// Asynchronous saves: how long they stop the trainer, beside a plain copy of the same bytes in the same run; how much memory they hold;
-// and what the trainer's steps notice of what goes on behind. On the CPU, and on the first CUDA device where there is one.
+// Asynchronous saves: how long they stop the trainer, compared with a plain copy of the same bytes
+// in the same run; how much memory they hold; and how much background work slows the trainer's
+// steps. On the CPU, and on the first CUDA device if there is one.
 //
-// One JSON object a line: {name, value, unit, limit, ratio, goal, met}; medians of several runs, each with a checkpointer of its own.
-// `--quick`: less data, fewer runs. `--directory DIRECTORY`: where the checkpoints go that are written; default /dev/shm.
+// Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}. Values are medians
+// of several runs, each with a new checkpointer. `--quick`: less data, fewer runs. `--directory
+// DIRECTORY`: where checkpoints are written; default /dev/shm.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -47,7 +49,7 @@ double quantile(std::vector<double> values, double part) {
 }
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
-// `goal`: the most that value may be, in limits; 0: none, the figure is for information.
+// `goal` is the maximum of value / limit; 0: none, the value is for information only.
 void print(const std::string& name, double value, const char* unit, double limit, double goal) {
   std::printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, ", name.c_str(), value, unit,
               limit, value / limit);
@@ -58,7 +60,7 @@ void print(const std::string& name, double value, const char* unit, double limit
   std::fflush(stdout);
 }
 
-// Takes every tensor once, and stores nothing: what is left is what the trainer waits for.
+// Takes every tensor once and stores nothing, so only the time that the trainer waits remains.
 class NowhereWriter final : public StorageWriter {
  public:
   void reset(const std::string&) override {}
@@ -92,8 +94,9 @@ void wait_for(torch::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize(device.index());
 }
 
-// Copies of the same bytes by nothing but memcpy, by as many threads as stage, or by the device's copy engine into page-locked memory;
-// into memory that has been used before, and is larger than any cache.
+// Copies the same bytes without Cairn: with memcpy, on as many threads as staging uses, or with the
+// device's copy engine into page-locked memory. The destination has been used before and is larger
+// than any cache.
 class PlainCopy {
  public:
   explicit PlainCopy(torch::Device device)
@@ -142,7 +145,7 @@ AsyncSaveOptions kept() {
 
 void measure_stall(const std::string& name, const Load& load, torch::Device device, int runs, double goal) {
   PlainCopy plain(device);
-  plain.seconds(load);  // warms it
+  plain.seconds(load);  // warm-up
   std::vector<double> first, tenth, limits;
   std::uint64_t held = 0;
   const World world = World::single();
@@ -197,7 +200,8 @@ void measure_streaming(const std::string& name, const Load& load, torch::Device 
   print("async_streaming_" + name + "_stall", median(stalls), "s", median(limits), 0);
 }
 
-// A step of matrix multiplications: at least ten milliseconds; on a device so long that the copy of the state fits into it.
+// A training step of matrix multiplications. It takes at least ten milliseconds; on a device, long
+// enough for the copy of the state.
 class Trainer {
  public:
   explicit Trainer(torch::Device device)
@@ -209,7 +213,7 @@ class Trainer {
   }
   void step() {
     for (int i = 0; i < times_; ++i) matrix_ = torch::mm(matrix_, matrix_).clamp_(-1, 1);
-    // The trainer's own stream: copies for a save go on beside it.
+    // Wait only for the trainer's own stream: copies for a save run in parallel.
     if (device_.is_cuda()) c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).synchronize();
   }
   double seconds() {
@@ -254,7 +258,7 @@ void measure_steps(const std::string& name, const Load& load, torch::Device devi
     double stall = seconds_of([&] {
       saving = std::make_unique<AsyncSaveResponse>(checkpointer.async_save(load.state, directory + "/beside", {}, options));
     });
-    const double step = trainer.seconds();  // forward and backward, while the copy is under way
+    const double step = trainer.seconds();  // forward and backward, while the copy is in flight
     stall += seconds_of([&] { saving->wait_staged(); });
     stalls.push_back(stall);
     beside.push_back(step);
@@ -286,7 +290,7 @@ void measure_growth(const std::string& name, torch::Device device, const std::st
     const auto saving = checkpointer.async_save(load.state, directory + "/growing", {}, kept());
     saving.result();
     held = saving.progress().staging_bytes;
-    if (save != saves / 4) continue;  // pools and caches are full
+    if (save != saves / 4) continue;  // from here on pools and caches are full
     before = resident_mib();
     held_before = held;
   }

@@ -1,4 +1,4 @@
-// The rows and the command line of benchmarks that measure the coordinator's work, without ranks.
+// Output and command line of the benchmarks that measure the coordinator without ranks.
 #pragma once
 
 #include <cstdio>
@@ -8,7 +8,8 @@
 
 namespace cairn::benchmarks {
 
-// Prints one row as a line of JSON, for the table of benchmarks/report.py. `goal` describes in words what `met` judges.
+// Prints one row as a line of JSON for the table of benchmarks/report.py. `goal` describes the
+// condition that `met` reports on.
 inline void print(const std::string& name, double value, const char* unit, double limit, const std::string& goal, bool met) {
   std::printf(
       "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, \"ratio\": %.4g, \"goal\": \"%s\", \"met\": %s}\n",
@@ -16,7 +17,7 @@ inline void print(const std::string& name, double value, const char* unit, doubl
   std::fflush(stdout);
 }
 
-// Calls `run(quick)`, where `quick` is whether `--quick` was given. Returns the exit status of the program.
+// Calls `run(quick)`; `quick` is true if `--quick` was given. Returns the program's exit status.
 inline int run_benchmark(int argc, char** argv, void (*run)(bool quick)) {
   bool quick = false;
   for (int i = 1; i < argc; ++i) {

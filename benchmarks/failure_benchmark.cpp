@@ -1,10 +1,12 @@
-// How long the survivors of a save wait for its failure map when a rank is killed or frozen, beside the time in which a bare socket of
-// the same process reports its end; whether busy machines raise false alarms; and what it costs that ranks are watched and events recorded
-// while nothing fails.
+// Measures the time from the death or freeze of a rank during a save until the survivors have the
+// failure map, compared with the time until a bare socket of the same process reports its end. Also
+// measures false alarms on busy machines, and the cost of heartbeats and event recording while
+// nothing fails.
 //
-// Four rank processes on this machine. One JSON object a line: {name, value, unit, limit, ratio, goal, met}. `--quick`: fewer
-// repetitions. `--resident MIB`: memory that the victim holds, default 256: the kernel closes the sockets of a large process late.
-// `--calm SECONDS`: how long to look for false alarms, default 30, or 5.
+// Runs four rank processes on this machine. Prints one JSON object per line: {name, value, unit,
+// limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory that the victim
+// holds, default 256, because the kernel closes the sockets of a large process late. `--calm
+// SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -70,7 +72,7 @@ void tell(const std::string& line) {
   if (::write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::_Exit(3);
 }
 
-// Stores nothing. The victim's write never ends; everybody says when the first has begun.
+// Stores nothing. The victim's write never ends. Every rank reports when its first write begins.
 class WaitingWriter : public StorageWriter {
  public:
   explicit WaitingWriter(bool waits) : waits_(waits) {}
@@ -97,7 +99,7 @@ RuntimeOptions watchful() {
   return options;
 }
 
-// Next to no beats, and nothing is recorded.
+// Almost no heartbeats, and no event recording.
 RuntimeOptions careless() {
   RuntimeOptions options;
   options.silence = std::chrono::hours(1);
@@ -140,7 +142,8 @@ int be_rank(int rank, int victim, const std::string& addresses, const std::strin
   } catch (const CheckpointException& error) {
     const std::int64_t heard = now_ns();
     tell("map " + std::to_string(heard) + " " + std::to_string(std::hash<std::string>()(describe(error.failures()))) + "\n");
-    // Others may still ask this rank what it was told. Then no farewell: the victim may be frozen.
+    // Other ranks may still ask this rank for its failure map. Then exit without leaving the world,
+    // because the victim may be frozen.
     pollfd ended{STDIN_FILENO, POLLIN, 0};
     ::poll(&ended, 1, kPatienceMs);
     std::_Exit(0);
@@ -148,14 +151,14 @@ int be_rank(int rank, int victim, const std::string& addresses, const std::strin
   return 3;
 }
 
-// Saves again and again until its standard input ends; prints how often it failed.
+// Saves repeatedly until standard input ends. Prints the number of saves and the first failure.
 int be_calm_rank(int rank, const std::string& addresses, const std::string& job) {
   Checkpointer checkpointer(join(rank, addresses, job));
   SaveOptions options;
   options.storage_writer = std::make_shared<WaitingWriter>(false);
   std::string failure;
   std::int64_t saves = 0;
-  // All ranks stop after the same save: rank 0 tells through what it saves.
+  // All ranks stop after the same save, because rank 0 saves the decision to stop.
   for (bool going = true; going && failure.empty();) {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     going = ::poll(&input, 1, 0) == 0;
@@ -167,12 +170,13 @@ int be_calm_rank(int rank, const std::string& addresses, const std::string& job)
     }
   }
   std::replace(failure.begin(), failure.end(), '\n', ' ');
-  // Ranks that stopped a save earlier than others end the calls of those: only an alarm before the end counts.
+  // Ranks that stop earlier than others end the calls of those, so only failures before the end
+  // count.
   tell("calm " + std::to_string(saves) + " " + failure + "\n");
   std::_Exit(0);
 }
 
-// Saves `saves` times, 1,000 small tensors in all, to `directory`; prints the median time.
+// Saves 1,000 small tensors in all, `saves` times, to `directory`. Prints the median time.
 int be_paced_rank(int rank, const std::string& addresses, const std::string& job, bool watched, int saves,
                   const std::string& directory) {
   const World world = join(rank, addresses, job, watched ? watchful() : careless());
@@ -184,7 +188,7 @@ int be_paced_rank(int rank, const std::string& addresses, const std::string& job
   for (int i = 0; i <= saves; ++i) {
     const std::int64_t start = now_ns();
     checkpointer.save(state, directory, options);
-    if (i > 0) times.push_back(static_cast<double>(now_ns() - start) / 1e6);  // the first one links the ranks
+    if (i > 0) times.push_back(static_cast<double>(now_ns() - start) / 1e6);  // the first save connects the ranks
   }
   std::nth_element(times.begin(), times.begin() + saves / 2, times.end());
   tell("paced " + std::to_string(times[static_cast<std::size_t>(saves / 2)]) + "\n");
@@ -233,7 +237,7 @@ class RankProcess {
     input_ = -1;
   }
 
-  // The next line that begins with `word`, without it.
+  // Returns the next line that begins with `word`, without `word`.
   std::string wait_for(const std::string& word) {
     for (;;) {
       const std::size_t end = text_.find('\n');
@@ -350,8 +354,9 @@ void measure_freezes(const std::string& program, const std::string& name, int vi
   print("freeze_" + name + "_to_map_p99", worst, silence, "at most 1.2 x the silence", worst <= 1.2 * silence);
 }
 
-// Busy threads, four to a core, beside ranks that save all the time: nobody may be called silent. The limit is the longest that a bare
-// thread, which only sleeps for a quarter of the silence, woke up late meanwhile.
+// Runs busy threads, four per core, while ranks save all the time: no rank may be reported silent.
+// The limit is the longest delay with which a plain thread woke up from sleeping a quarter of the
+// heartbeat timeout.
 void look_for_false_alarms(const std::string& program, int seconds) {
   std::atomic<bool> going{true};
   std::vector<std::thread> busy;
@@ -374,7 +379,7 @@ void look_for_false_alarms(const std::string& program, int seconds) {
     std::this_thread::sleep_for(kSilence / 4);
     late_ms = std::max(late_ms, static_cast<double>(now_ns() - before) / 1e6 - static_cast<double>(kSilence.count()) / 4);
   }
-  // Whatever was raised so far is an alarm; what is raised once the first rank has been told to stop is its leaving.
+  // Failures before the first rank was told to stop are alarms; later ones result from its leaving.
   int alarms = 0;
   for (auto& rank : ranks) rank.end_input();
   std::int64_t saves = 0;
@@ -392,7 +397,8 @@ void look_for_false_alarms(const std::string& program, int seconds) {
       seconds, static_cast<int>(kSilence.count()), alarms, alarms == 0 ? "true" : "false");
 }
 
-// The median of a run of saves, watched and not, in turns: the machine is the same for both.
+// Takes the median over saves with and without watching, in alternating runs, so that both see the
+// same machine load.
 void measure_cost(const std::string& program, int turns, int saves, int world_size) {
   const auto one_run = [&](bool watched) {
     char directory[] = "/dev/shm/cairn-failure-XXXXXX";
@@ -437,7 +443,7 @@ int run(int argc, char** argv) {
   bool quick = false;
   int resident_mib = 256;
   std::optional<int> calm_seconds;
-  std::optional<int> cost_ranks;  // nothing but what it costs
+  std::optional<int> cost_ranks;  // measure the cost only
   for (int i = 1; i < argc; ++i) {
     if (words[static_cast<std::size_t>(i)] == "--quick") {
       quick = true;

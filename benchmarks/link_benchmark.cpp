@@ -1,8 +1,9 @@
-// Links between two ranks of one process over loopback, in the clear and over TLS: how long the first message takes, with all that
-// makes a link; a short message and its answer; and how fast 64 MiB of plan travel.
+// Connections between two ranks of one process over loopback, with and without TLS: the time of the
+// first message, which includes making the connection; the round trip of a short message; and the
+// throughput of 64 MiB of plan.
 //
-// One JSON object a line: {name, value, unit}; TLS also has limit, the same in the clear, and ratio. Times are medians. `--quick`:
-// fewer repetitions.
+// Prints one JSON object per line: {name, value, unit}; TLS rows also have limit, the value without
+// TLS, and ratio. Times are medians. `--quick`: fewer repetitions.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -36,7 +37,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// How many messages have come.
+// Counts messages that have arrived.
 class Arrivals {
  public:
   void add() {
@@ -70,7 +71,7 @@ struct Rank {
   caf::actor links;
 };
 
-// Two ranks with their links, which end with it.
+// Two connected ranks. Destroying the object closes the connections.
 class TwoRanks {
  public:
   TwoRanks(caf::actor_system& system, bool secured) : system_(system) {
@@ -104,7 +105,7 @@ class TwoRanks {
   TwoRanks(const TwoRanks&) = delete;
   TwoRanks& operator=(const TwoRanks&) = delete;
 
-  // Seconds until a message from one rank to the other has arrived.
+  // Returns the seconds until a message from one rank has arrived at the other.
   double send(int from, const SharedBytes& bytes) {
     Rank& receiver = ranks_[1 - from];
     const auto start = SteadyClock::now();

@@ -1,8 +1,9 @@
-// Planning of one save, as the coordinator and its ranks see it: local plans to bytes, bytes to plans, one global plan, coverage,
-// and back to every rank as bytes.
+// The planning of one save on the coordinator and its ranks: encoding and decoding local plans,
+// making one global plan, checking coverage, and encoding the plan for every rank.
 //
-// One JSON object a line: {name, value, unit, limit, ratio, goal, met}. The limit of a time is that of copying the messages in
-// memory; the limit of an item's cost among many ranks is its cost among few. `--quick`: fewer repetitions.
+// Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}. The limit of a
+// time is the time to copy the messages in memory. The limit of the cost per item with many ranks
+// is that with few. `--quick`: fewer repetitions.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,11 +45,11 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What the tensors of a benchmark look like.
+// How the tensors of a benchmark are distributed.
 enum class Layout {
-  kSharded,     // every tensor split on dim 0 over all ranks
-  kReplicated,  // every tensor on every rank
-  kHybrid,      // 2-D mesh: split on dim 0 over half of the ranks, replicated over the other dimension
+  kSharded,     // every tensor is split on dim 0 over all ranks
+  kReplicated,  // every tensor is on every rank
+  kHybrid,      // 2-D mesh: split on dim 0 over half of the ranks, replicated over the other axis
 };
 
 std::string tensor_name(int tensor) {
@@ -59,7 +60,7 @@ std::string tensor_name(int tensor) {
 SavePlan local_plan(Layout layout, int rank, int ranks, int tensors) {
   constexpr std::int64_t kColumns = 1024;
   const int shards = layout == Layout::kSharded ? ranks : layout == Layout::kHybrid ? std::max(1, ranks / 2) : 1;
-  const std::int64_t rows = 8;  // of each shard
+  const std::int64_t rows = 8;  // per shard
   SavePlan plan;
   for (int tensor = 0; tensor < tensors; ++tensor) {
     WriteItem item;
@@ -94,7 +95,7 @@ struct Timing {
   double encode_global = 0;
   double decode_global = 0;
   double all = 0;
-  double cpu = 0;  // of this thread, in all
+  double cpu = 0;  // total CPU time of this thread
   std::size_t message_bytes = 0;
 };
 
@@ -142,7 +143,7 @@ Timing plan_once(const std::vector<SavePlan>& locals) {
   return timing;
 }
 
-// What no encoding could beat: the same bytes copied once to be written and once to be read.
+// The lower bound for any encoding: copying the same bytes once for writing and once for reading.
 double copy_seconds(std::size_t bytes) {
   const std::string source(bytes, 'x');
   std::string target(bytes, 'y');
@@ -168,9 +169,9 @@ void measure(Layout layout, const std::string& name, bool quick) {
   constexpr int kTensors = 1000;
   const std::vector<SavePlan> many = local_plans(layout, kRanks, kTensors);
   const std::vector<SavePlan> few = local_plans(layout, kRanksFew, kTensors);
-  plan_once(many);  // warms the allocator
+  plan_once(many);  // warm-up of the allocator
   plan_once(few);
-  // Taken in turns, so that whatever else the machine does falls on both alike.
+  // Alternate the two, so that other load on the machine affects both equally.
   std::vector<Timing> timings;
   std::vector<Timing> timings_few;
   for (int i = 0; i < (quick ? 3 : 11); ++i) {
@@ -203,8 +204,9 @@ void run(bool quick) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  // Rounds reuse each other's memory. By default the C library hands a round's memory back to the kernel, as it cannot in a
-  // trainer, whose heap goes on above it; then most of what is measured would be page faults.
+  // Rounds reuse each other's memory. By default the C library returns a round's memory to the
+  // kernel, and most of the measured time would be page faults. In a trainer it cannot return the
+  // memory, because the heap continues above it.
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   return cairn::benchmarks::run_benchmark(argc, argv, cairn::run);

@@ -1,8 +1,9 @@
-// Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, beside what the same machine does in the same run
-// with nothing but threads that write and read.
+// Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, compared with plain
+// threads that write and read on the same machine in the same run.
 //
-// One JSON object a line: {name, value, unit, limit, ratio, goal, met}; times are medians. `--quick`: a quarter of the data, fewer
-// repetitions. `--disk DIRECTORY`: a place on the disk to measure; default: the working directory.
+// Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
+// `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
+// to measure; default: the working directory.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -52,7 +53,7 @@ void require(bool ok, const std::string& what) {
   if (!ok) throw system_error(what, "the benchmark's files", errno);
 }
 
-// Nothing of the files stays in the page cache: reading them is reading the disk.
+// Drops the files from the page cache, so that the next read comes from the disk.
 void forget_cached(const std::string& directory) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     if (!entry.is_regular_file()) continue;
@@ -64,7 +65,7 @@ void forget_cached(const std::string& directory) {
   }
 }
 
-// Each rank's share as one block of memory, on page boundaries.
+// Each rank's share, as one page-aligned block of memory.
 class Shares {
  public:
   explicit Shares(std::size_t bytes) : bytes_(bytes) {
@@ -74,7 +75,8 @@ class Shares {
     }
   }
 
-  // Every rank's share to a file of its own, by plain writes (past the page cache if the file system can).
+  // Writes every rank's share to its own file with plain writes, bypassing the page cache if the
+  // file system can.
   double write(const std::string& directory, bool direct) const {
     return seconds_of([&] {
       on_all_ranks([&](int rank) {
@@ -138,7 +140,7 @@ void print(const std::string& name, double value, double limit, double goal) {
   std::fflush(stdout);
 }
 
-// Writers, readers and planners live from save to save, as in a trainer.
+// Writers, readers and planners are reused from save to save, as in a trainer.
 class Ranks {
  public:
   explicit Ranks(int tensors) {
@@ -176,10 +178,10 @@ class Ranks {
 };
 
 struct Place {
-  std::string name;  // in the figures' names
+  std::string name;  // in the names of the rows
   std::string directory;
   bool on_disk = false;
-  double save_goal = 1;  // times the limit
+  double save_goal = 1;  // maximum of time / limit
   double load_goal = 1;
 };
 
@@ -191,7 +193,7 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
   Ranks ranks(tensors);
   std::vector<double> saves, loads, writes, reads;
   for (int repeat = 0; repeat <= repeats; ++repeat) {
-    // In turns, so that whatever else the machine does falls on both alike.
+    // Alternate, so that other load on the machine affects both equally.
     const std::string path = directory.path() + "/step";
     const double write = shares.write(raw, place.on_disk);
     if (place.on_disk) forget_cached(raw);
@@ -202,7 +204,7 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
     if (place.on_disk) forget_cached(path);
     const double load = ranks.load(path);
     std::filesystem::remove_all(path);
-    if (repeat == 0) continue;  // warms memory and threads
+    if (repeat == 0) continue;  // warm-up of memory and threads
     writes.push_back(write);
     reads.push_back(read);
     saves.push_back(save);
@@ -217,7 +219,8 @@ void run(bool quick, const std::string& disk) {
   const int tensors = quick ? 16 : 64;
   const int repeats = quick ? 3 : 7;
   const std::string size = quick ? "256mib" : "1gib";
-  // On tmpfs the limit is one copy; saving copies twice and checksums, loading copies once and checksums.
+  // On tmpfs the limit is one copy. Saving copies twice and computes checksums; loading copies once
+  // and computes checksums.
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
 }

@@ -1,7 +1,9 @@
-// Measures what one coordinator costs in a world of thousands of ranks: its state machine alone, without actors and connections.
+// Measures the cost of one coordinator in a world of thousands of ranks: its state machine alone,
+// without actors and connections.
 //
-// One JSON object a line: {name, value, unit, limit, ratio, goal, met}; report.py makes a table of them. The limit of a cost per rank
-// or per message among many ranks is that among a thousand. One function a row. `--quick`: fewer ranks.
+// Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; report.py makes a
+// table of them. The limit of a cost per rank or message with many ranks is the cost with a
+// thousand. One function per row. `--quick`: fewer ranks.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -42,7 +44,7 @@ double heap_bytes() {
   return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
 }
 
-// Prints the cost of one rank or message among many; the limit is its cost among few.
+// Prints the cost per rank or message with many ranks; the limit is the cost with few.
 void print_scaling(const std::string& name, const char* unit, int many, const std::function<double(int)>& cost_of_one) {
   constexpr double kScalingGoal = 3;
   const double few = cost_of_one(kFewRanks);
@@ -80,7 +82,8 @@ Failure failure_of(int rank, bool same_text) {
 
 // --- rows ---------------------------------------------------------------------------------------------------------------------
 
-// All ranks fail with a long text: the peak memory of the coordinator, with all messages about it encoded.
+// All ranks fail with a long text: peak memory of the coordinator with all resulting messages
+// encoded.
 void measure_failure_of_all(int ranks, bool same_text) {
   constexpr double kGoalMegabytes = 64;
   const double before = heap_bytes();
@@ -119,7 +122,7 @@ void measure_joins(int many) {
   });
 }
 
-// All ranks join one call that rank 1 coordinates: CPU time of the registrar per rank.
+// All ranks join a call that rank 1 coordinates: CPU time of the registrar per rank.
 void measure_registrar(int many) {
   print_scaling("registrar_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(kRegistrar, ranks);
@@ -143,7 +146,7 @@ void measure_progress(int many) {
   });
 }
 
-// All ranks have lost their coordinator: CPU time of its successor per answer.
+// All ranks lost their coordinator: CPU time of its successor per answer.
 void measure_succession(int many) {
   print_scaling("succession_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(1, ranks);
@@ -177,7 +180,7 @@ void run(bool quick) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  // As in a trainer, whose heap goes on above what is measured.
+  // As in a trainer, whose heap continues above the measured memory.
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   return cairn::benchmarks::run_benchmark(argc, argv, cairn::run);
 }

@@ -1,11 +1,15 @@
-// What sharding costs a training step. Without arguments: on the CPU, one rank, `replicate` and `fully_shard` beside the plain model, and the host's
-// time per unit.
-// With --cuda, as the ranks of cairn-launch, each on a CUDA device of its own: a transformer of about a billion parameters computed in
-// bfloat16, alone, fully sharded and replicated: time and memory of a step, and of saving and resuming. fsdp2_step.py is the same in
-// PyTorch.
+// The cost of sharding in a training step.
 //
-// One JSON object a line, by rank 0: {name, value, unit, limit, ratio, goal, met}; medians. `--quick`: a smaller model, fewer steps.
-// `--directory DIRECTORY`: where the checkpoint goes; default /dev/shm.
+// Without arguments, runs one rank on the CPU. Compares `replicate` and `fully_shard` with the
+// plain model, and measures the host's time per unit.
+//
+// With --cuda, runs as the ranks of cairn-launch, each on its own CUDA device. Trains a transformer
+// of about a billion parameters in bfloat16 on one rank, fully sharded and replicated. Measures
+// time and memory of a step, of saving and of resuming. fsdp2_step.py does the same in PyTorch.
+//
+// Rank 0 prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; values are
+// medians. `--quick`: a smaller model, fewer steps. `--directory DIRECTORY`: where the checkpoint
+// is written; default /dev/shm.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -38,7 +42,7 @@ using training::ProcessGroup;
 using training::ProcessMesh;
 
 struct Shape {
-  std::int64_t layers, width, heads, words, length, rows;  // rows: of a rank's batch
+  std::int64_t layers, width, heads, words, length, rows;  // rows: in the batch of a rank
 };
 constexpr Shape kLarge{18, 2048, 16, 32000, 512, 16};
 constexpr Shape kQuick{4, 1024, 16, 8000, 256, 4};
@@ -55,7 +59,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `limit` 0: none. `goal`: the most that value may be, in limits; 0: none.
+// `limit` 0: none. `goal` is the maximum of value / limit; 0: none.
 void print(const std::string& name, double value, const char* unit, double limit = 0, double goal = 0) {
   std::printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"", name.c_str(), value, unit);
   if (limit > 0) std::printf(", \"limit\": %.6g, \"ratio\": %.4g", limit, value / limit);
@@ -81,8 +85,8 @@ struct BlockImpl : torch::nn::Module {
     register_module("up", up);
     register_module("down", down);
   }
-  // x: a row for each word of `rows` texts. LibTorch's C++ linear layers add the bias within the product for two dimensions only, as
-  // PyTorch's do for any number.
+  // x has one row for each word of `rows` texts. LibTorch's C++ linear layers fuse the bias into
+  // the product only for two dimensions; PyTorch's do for any number.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask, std::int64_t rows) {
     const std::int64_t width = x.size(1), length = x.size(0) / rows;
     const auto parts = qkv(before_attention(x)).view({rows, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
@@ -141,7 +145,7 @@ double peak_mib(at::Device device) {
   return 0;
 }
 
-// A model in training. Every rank has an input of its own.
+// A model in training. Every rank has different input.
 class Trainer {
  public:
   Trainer(const Shape& shape, at::Device device, int rank, const std::function<void(Hooked<Transformer>&)>& wrap)
@@ -155,7 +159,7 @@ class Trainer {
     input_ = torch::randint(shape.words, {shape.rows, shape.length}, torch::kLong).to(device);
   }
 
-  // Forward and backward, and apart from it the optimizer.
+  // Returns the seconds of forward and backward, and those of the optimizer.
   std::pair<double, double> step() {
     const double pass = seconds_of([&] {
       optimizer_->zero_grad();
@@ -194,7 +198,7 @@ void measure_overhead(bool quick) {
     training::fully_shard(model, ProcessMesh(alone), options);
   });
   std::vector<double> of_plain, of_replicated, of_sharded;
-  for (int i = 0; i < (quick ? 7 : 41); ++i) {  // side by side: the machine's mood is the same for all
+  for (int i = 0; i < (quick ? 7 : 41); ++i) {  // alternating, so that other load on the machine affects all equally
     for (const auto& [trainer, times] : {std::pair{&plain, &of_plain}, {&replicated, &of_replicated}, {&sharded, &of_sharded}}) {
       const auto [pass, rest] = trainer->step();
       if (i > 1) times->push_back(pass + rest);
@@ -204,7 +208,8 @@ void measure_overhead(bool quick) {
   print("training_step_cpu_fully_shard_1_rank", median(of_sharded), "s", median(of_plain), 1.05);
 }
 
-// The host time that each unit adds to forward and backward, in a chain of small layers that are units.
+// Measures the host time that each unit adds to forward and backward, in a chain of small layers
+// that are units.
 void measure_units(bool quick) {
   const ProcessMesh alone(ProcessGroup::single());
   double of_few = 0;
@@ -253,7 +258,7 @@ Measured measure_steps(Trainer& trainer, at::Device device, int steps) {
   return {median(passes), median(rests), peak_mib(device)};
 }
 
-// The same computation without other ranks.
+// Runs the same computation without other ranks.
 double measure_alone(const Shape& shape, at::Device device, int rank, int steps) {
   Trainer plain(shape, device, rank, [](auto& model) { model->to(at::kBFloat16); });
   return measure_steps(plain, device, steps).pass;

@@ -1,4 +1,4 @@
-// Which tensors are parts of larger ones.
+// Records which tensors are parts of larger ones.
 #include <memory>
 
 #include <cairn/base/error.hpp>
@@ -20,7 +20,7 @@ struct DeclaredShard {
   std::shared_ptr<const MeshLayout> layout;  // may be null
 };
 
-// Never destroyed: tensors may outlive static objects.
+// Never destroyed, because tensors may outlive static objects.
 WeakTensorTable<DeclaredShard>& declarations() {
   static auto* const instance = new WeakTensorTable<DeclaredShard>;
   return *instance;
@@ -73,7 +73,7 @@ Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
                                           "; declare it again when its size changes");
   }
   const auto dtype = dtype_of(tensor.scalar_type());
-  if (!dtype) return tensor;  // saving it says why it cannot be
+  if (!dtype) return tensor;  // saving it reports why it cannot be saved
   if (const auto& layout = declaration->layout)
     return ShardedTensor::from_local(tensor, declaration->size, layout->mesh, layout->placements, layout->rank);
   return ShardedTensor(declaration->size, *dtype, {{tensor, box.offsets}});

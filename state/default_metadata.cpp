@@ -1,4 +1,4 @@
-// DCP's create_default_metadata: what saving would record, without saving.
+// Implements DCP's create_default_metadata: the metadata of a save, without saving.
 #include <cairn/base/error.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>

@@ -23,7 +23,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kRegionAlignmentBytes = 64;  // a line of the cache, and more than any element
+constexpr std::uint64_t kRegionAlignmentBytes = 64;  // a cache line, and more than any element
 
 std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
@@ -33,7 +33,7 @@ bool can_be_staged(const torch::Tensor& tensor) {
   return tensor.defined() && why_not_storable(tensor).empty() && tensor.has_storage() && !tensor.is_meta();
 }
 
-// Bytes of the storage between the first and the last element.
+// A byte range of a storage, from the first to the last element used.
 struct Interval {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -48,15 +48,15 @@ Interval interval_of(const torch::Tensor& tensor) {
   return {first, first + (last + 1) * element};
 }
 
-// A part of a storage that is copied as it is.
+// A part of a storage that is copied without change.
 struct Region {
   c10::Storage storage;
   c10::Device device = c10::kCPU;
-  const char* memory = nullptr;  // of the storage, when staging began
+  const char* memory = nullptr;  // the storage's memory when staging began
   Interval bytes;
-  std::string name;  // of a tensor in it
+  std::string name;  // name of a tensor in it
   bool pinned = false;
-  std::uint64_t position = 0;  // in the memory of its kind
+  std::uint64_t position = 0;  // in the memory block of its kind
   std::uint64_t length() const { return bytes.end - bytes.begin; }
 };
 
@@ -64,21 +64,22 @@ struct Leaf {
   torch::Tensor tensor;
   std::string name;
   std::size_t region = 0;
-  bool is_staged = false;  // otherwise it has no bytes, or cannot be copied
+  bool is_staged = false;  // false: it has no bytes or cannot be copied
 };
 
 const char* memory_of(const c10::Storage& storage) { return static_cast<const char*>(storage.unsafeGetStorageImpl()->data()); }
 
-// Where everything goes.
+// The position of all data in the copy.
 struct Layout {
-  std::vector<Leaf> leaves;  // in the order in which `replace_tensors` finds them
+  std::vector<Leaf> leaves;  // in the order in which `replace_tensors` visits them
   std::vector<Region> regions;
   std::uint64_t plain_bytes = 0;
   std::uint64_t pinned_bytes = 0;
-  Digest digest{};  // of names, shapes, strides, dtypes and places
+  Digest digest{};  // of names, shapes, strides, dtypes and positions
 };
 
-// The regions of one storage: one for all, if they make up half of what they span, else one for each part without a gap.
+// Returns the regions of one storage: a single region if the used bytes make up half of the whole
+// range, otherwise one region for each part without gaps.
 std::vector<Interval> regions_of(std::vector<Interval> used) {
   std::sort(used.begin(), used.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   std::vector<Interval> joined;
@@ -92,7 +93,7 @@ std::vector<Interval> regions_of(std::vector<Interval> used) {
   for (const Interval& interval : joined) covered += interval.end - interval.begin;
   const Interval whole{joined.front().begin, joined.back().end};
   if (2 * covered >= whole.end - whole.begin) joined = {whole};
-  // So that elements of every type are aligned in the copy as they are here.
+  // Elements of every type keep their alignment in the copy.
   for (Interval& interval : joined) interval.begin -= interval.begin % kRegionAlignmentBytes;
   return joined;
 }
@@ -168,7 +169,7 @@ Layout layout_of(const StateDict& state, const StagingOptions& options) {
   });
 }
 
-// What a region becomes: its bytes, whose memory lives as long as anything made of them.
+// Returns a region's bytes in the copy. The tensor keeps the memory alive.
 torch::Tensor bytes_at(const std::shared_ptr<const StagingMemory>& memory, const Region& region) {
   return torch::from_blob(
       memory->data() + region.position, {static_cast<std::int64_t>(region.length())}, [memory](void*) {}, torch::kUInt8);
@@ -214,7 +215,7 @@ class DefaultStaging final : public Staging {
   }
 
  private:
-  // Small neighbours are copied at once.
+  // Copies small adjacent regions together.
   void begin_device_copies(const std::shared_ptr<const StagingMemory>& pinned) {
     const auto& regions = layout_.regions;
     const auto is_small = [&](std::size_t i) { return regions[i].pinned && regions[i].length() <= kJoinedRegionMaxBytes; };
@@ -244,10 +245,11 @@ class DefaultStaging final : public Staging {
     }
   }
 
-  // On the caller's thread by as many threads as LibTorch's operations take there; a save's own thread must not take them from those.
+  // On the caller's thread, copies with LibTorch's threads. On a save's own thread, copies without
+  // them, because the trainer's operations need them.
   void copy_host_memory() {
     std::vector<std::size_t> regions;
-    std::vector<std::uint64_t> ends;  // of each, when all of them stand one behind the other
+    std::vector<std::uint64_t> ends;  // end of each region if all were concatenated
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
       if (!layout_.regions[i].device.is_cpu()) continue;
       regions.push_back(i);
@@ -285,15 +287,15 @@ class DefaultStaging final : public Staging {
                 "\"" + region.name + "\" was resized while it was being staged: call wait_staged() before changing the state");
   }
 
-  static constexpr std::uint64_t kJoinedRegionMaxBytes = 4 << 20;  // above it a copy of its own is as fast
-  static constexpr std::uint64_t kJoinedMaxBytes = 64 << 20;       // of device memory, while it lasts
-  static constexpr std::int64_t kGrainBytes = 4 << 20;             // less is not worth another thread
+  static constexpr std::uint64_t kJoinedRegionMaxBytes = 4 << 20;  // a larger region is copied just as fast on its own
+  static constexpr std::uint64_t kJoinedMaxBytes = 64 << 20;       // device memory for a joined copy, held until it is done
+  static constexpr std::int64_t kGrainBytes = 4 << 20;             // smaller pieces are not worth another thread
 
   const std::thread::id begun_on_ = std::this_thread::get_id();
   Layout layout_;
   std::vector<torch::Tensor> bytes_;  // by region
   StateDict copy_;
-  DeviceCopies copies_;  // goes first
+  DeviceCopies copies_;  // last, so destroyed first
 };
 
 }  // namespace
@@ -338,12 +340,13 @@ std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
   });
 }
 
-// Without `cache_staged_state_dict` nothing is kept, and so nothing prepared.
+// Does nothing without `cache_staged_state_dict`, because then no memory is kept.
 void DefaultStager::prepare(const StateDict& state) {
   const torch::NoGradGuard no_grad;
   if (!implementation_->options.cache_staged_state_dict) return;
   const auto memory = implementation_->take(layout_of(state, implementation_->options));
-  if (memory.plain) std::memset(memory.plain->data(), 0, memory.plain->bytes());  // or the first save would wait for its pages
+  // Touch the pages now, so that the first save need not wait for them.
+  if (memory.plain) std::memset(memory.plain->data(), 0, memory.plain->bytes());
 }
 
 void DefaultStager::release() { implementation_->pool->release(); }

@@ -81,7 +81,7 @@ void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std
   torch::Tensor joined;
   try {
     joined = torch::empty(to.sizes(), parts.front().options());
-  } catch (const c10::Error&) {  // the trainer has all of the device's memory
+  } catch (const c10::Error&) {  // the trainer uses all of the device's memory
     std::int64_t at = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       to.narrow(0, at, parts[i].numel()).copy_(parts[i], /*non_blocking=*/true);
@@ -107,7 +107,7 @@ void DeviceCopies::wait() { streams_.wait(); }
 DeviceCopies::~DeviceCopies() {
   try {
     wait();
-  } catch (...) {  // the device has failed: nothing of it runs any more
+  } catch (...) {  // the device has failed, so no copies are running
   }
 }
 

@@ -1,5 +1,5 @@
-// Copies out of devices' memory that run beside the trainer's work. All that differs between a LibTorch with and without CUDA is in the
-// source file of this header. Internal.
+// Copies from device memory that run in parallel with the trainer's work. The source file of this
+// header contains all differences between LibTorch with and without CUDA. Internal.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +12,46 @@
 
 namespace cairn {
 
-// Whether page-locked host memory is to be had.
+// Returns whether page-locked host memory is available.
 bool has_pinned_memory();
-// Returns the CUDA devices that this process has used. On any other device, asking LibTorch for the current stream, or whether
-// memory is page-locked, creates a context first: that takes a second, and half a gigabyte of device memory.
+// Returns the CUDA devices that this process has used. For any other device, asking LibTorch for
+// the current stream, or whether memory is page-locked, first creates a context, which takes a
+// second and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 
-// A stream of its own for each device, after all that the creating thread's current stream there was given before. Not thread-safe.
+// Owns one stream per device. Each stream starts after all work that the creating thread's current
+// stream had been given. Not thread-safe.
 class SideStreams {
  public:
-  // Made when it is first asked for. Throws kPrecondition if the current stream of the device is being captured into a graph: what it was
-  // given has not run then.
+  // Creates the stream on first use. Throws kPrecondition if the device's current stream is being
+  // captured into a graph, because the work given to it has not run.
   c10::Stream of(const c10::Device& device);
   std::vector<c10::Stream> all() const;
-  // On any thread: blocks until they have done all that they were given; then forgets them.
+  // Blocks until the streams have done all their work, then forgets them. May be called on any
+  // thread.
   void wait();
 
  private:
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
 };
 
-// Each device's copies run on a stream of their own, after what the creating thread's current stream there was given before the first of
-// them. Not thread-safe.
+// Runs each device's copies on a stream of its own. They start after all work that the creating
+// thread's current stream had been given when the first copy was added. Not thread-safe.
 class DeviceCopies {
  public:
   DeviceCopies() = default;
-  // Waits: what is copied from and to may go then.
+  // Waits, so that the caller may then free the sources and destinations.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Throws as `SideStreams::of`.
+  // Throws as `SideStreams::of` does.
   void add(const torch::Tensor& from, torch::Tensor& to);
-  // `parts`, bytes of one device each, become `to`, one after the other with `gaps` unused bytes behind each: gathered on the device first,
-  // if it has memory for that, as many small copies take longer than a large one.
+  // Copies `parts`, byte tensors on one device, into `to`. `gaps[i]` unused bytes follow part i. If
+  // the device has enough memory, the parts are gathered there first, because many small copies
+  // take longer than one large copy.
   void add_joined(const std::vector<torch::Tensor>& parts, const std::vector<std::int64_t>& gaps, torch::Tensor& to);
-  // On any thread: blocks until all of them are done.
+  // Blocks until all copies are done. May be called on any thread.
   void wait();
 
  private:

@@ -13,7 +13,7 @@ constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
 
-// The number of ranks in a mesh of this shape.
+// Returns the number of ranks in a mesh of this shape.
 std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
   if (shape.empty()) refuse("the shape is empty; give the size of at least one axis");
   std::int64_t count = 1;

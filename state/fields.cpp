@@ -39,7 +39,7 @@ Value value_of(const Field& field) {
       field.place);
 }
 
-// Puts what was loaded into its place; cannot fail any more.
+// Stores a loaded value in its field. Cannot fail.
 using Adopt = std::function<void()>;
 
 template <class Type>
@@ -47,7 +47,8 @@ Adopt adopt_number(Type* place, Type number) {
   return [place, number] { *place = number; };
 }
 
-// Returns how `loaded` goes into its place, or nothing, and then `wrong` says why.
+// Returns a function that stores `loaded` in the field. If `loaded` does not fit, returns nothing
+// and sets `wrong` to the reason.
 std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& wrong) {
   const c10::IValue* const plain = loaded.is_ivalue() ? &loaded.ivalue() : nullptr;
   return std::visit(

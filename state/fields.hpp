@@ -1,4 +1,4 @@
-// A struct of the trainer's as a Stateful object: its fields, by name.
+// Makes a Stateful object from the named fields of a trainer's struct.
 //
 //   struct Progress {
 //     std::int64_t step = 0;
@@ -6,7 +6,9 @@
 //     torch::Tensor average;
 //   };
 //   auto progress = std::make_shared<Progress>();
-//   state["progress"] = cairn::stateful(progress, {{"step", &Progress::step}, {"best_loss", &Progress::best_loss}, {"average", &Progress::average}});
+//   state["progress"] = cairn::stateful(progress, {{"step", &Progress::step},
+//                                                  {"best_loss", &Progress::best_loss},
+//                                                  {"average", &Progress::average}});
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@
 
 namespace cairn {
 
-// One field: what it is called, and where it lives. Whole numbers are saved as Python's int, float and double as its float, a Blob
-// as bytes. Tensors are loaded in place, whatever their device and layout.
+// The name and address of a field. Integers are saved as Python ints, float and double as Python
+// floats, a Blob as bytes. Tensors are loaded in place, on any device and with any strides.
 struct Field {
   using Place = std::variant<bool*, int*, std::int64_t*, std::uint64_t*, float*, double*, std::string*, torch::Tensor*, Blob*>;
   std::string name;
@@ -36,15 +38,17 @@ struct Field {
   Field(std::string of_name, T& field) : name(std::move(of_name)), place(&field) {}
 };
 
-// The fields as a dict, in their order. Loading takes over all of them or none: a field that is missing, one too many, or one of another
-// type, range, shape or dtype throws kMismatch, which names all of them. (`Checkpointer::load` asks the checkpoint for these fields
-// and no others: what else it holds stays unread, as everywhere; and says by their names which are missing, on all ranks.)
+// Saves the fields as a dict, in the given order. Loading replaces all fields or none. Throws
+// kMismatch, naming every field that is missing, unexpected, or of another type, range, shape or
+// dtype. `Checkpointer::load` asks the checkpoint only for these fields, so other entries stay
+// unread; it reports missing fields by name on all ranks.
 //
-// Where the fields live must outlive the object; `owner` is kept for that. Throws kInvalidArgument for two fields of one name; asking
-// for the state throws kPrecondition for a tensor that is undefined and a number beyond 2^63.
+// The fields must outlive the object; it keeps `owner` for that purpose. Throws kInvalidArgument if
+// two fields have the same name. Asking for the state throws kPrecondition for an undefined tensor
+// or a number of 2^63 or more.
 std::shared_ptr<Stateful> stateful_fields(std::vector<Field> fields, std::shared_ptr<const void> owner = nullptr);
 
-// A field of any `Struct`, by member pointer.
+// Names a field of any `Struct` by member pointer.
 template <class Struct>
 class Member {
  public:
@@ -62,7 +66,8 @@ struct MembersOf {
   using Type = std::initializer_list<Member<Struct>>;
 };
 
-// The same for a struct that the result keeps. Throws kInvalidArgument for a null pointer.
+// Does the same for a struct that the result keeps alive. Throws kInvalidArgument for a null
+// pointer.
 template <class Struct>
 std::shared_ptr<Stateful> stateful(std::shared_ptr<Struct> object, typename MembersOf<Struct>::Type members) {
   if (!object) throw Error(ErrorCode::kInvalidArgument, "state dict: a struct is a null pointer; leave its key out");

@@ -1,4 +1,5 @@
-// From nested state dicts to flat names and back, by the rules of DCP's flatten_state_dict and set_element.
+// Converts between nested state dicts and flat names by the rules of DCP's flatten_state_dict and
+// set_element.
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
@@ -13,7 +14,7 @@ void check_depth(std::size_t depth) {
               "state dict: nested deeper than " + std::to_string(kNestingMax) + " levels; make it flatter");
 }
 
-// Dicts are always taken apart; a list when something in it is a tensor, a dict, or a list that is taken apart.
+// Dicts are always split. A list is split if it contains a tensor, a dict, or a list that is split.
 bool is_taken_apart(const Value& value, std::size_t depth) {
   check_depth(depth);
   if (value.is_dict()) return true;
@@ -71,10 +72,10 @@ class Flattener {
 
   Path path_;
   FlatStateDict entries_;
-  std::unordered_map<std::string, std::size_t> positions_;  // of the names in `entries_`
+  std::unordered_map<std::string, std::size_t> positions_;  // indices into `entries_`, by name
 };
 
-// The value one step below `container`, made if it is not there.
+// Returns the value one step below `container`; creates it if it does not exist.
 Value& step_into(Value& container, const PathElement& step, const Path& path, std::size_t depth) {
   const auto* index = std::get_if<std::int64_t>(&step);
   if (container.is_none()) container = index != nullptr ? Value(List{}) : Value(Dict{});

@@ -21,7 +21,7 @@ Digest digest_of(const std::vector<SavePlan>& plans, const GlobalPlanOptions& op
   return builder.finish();
 }
 
-// Whether every bytes object has one value on all ranks that hold it.
+// Returns whether every bytes object has the same value on all ranks that hold it.
 bool values_agree(const std::vector<SavePlan>& plans) {
   std::unordered_map<std::string_view, const WriteItem*> first;
   for (const SavePlan& plan : plans) {
@@ -35,7 +35,8 @@ bool values_agree(const std::vector<SavePlan>& plans) {
   return true;
 }
 
-// Writes the current hashes and sizes of `local` into `planned`. False if `planned` has an object that `local` lacks.
+// Copies the current hashes and sizes of `local` to `planned`. Returns false if `planned` has an
+// object that `local` lacks.
 bool refresh(const SavePlan& local, SavePlan& planned) {
   std::vector<const WriteItem*> by_name(local.names.size(), nullptr);
   for (const WriteItem& item : local.items) {
@@ -55,7 +56,7 @@ bool refresh(const SavePlan& local, SavePlan& planned) {
 
 GlobalSavePlan GlobalPlanMemo::plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options) {
   const Digest key = digest_of(local_plans, options);
-  // Ranks that disagree go to the planner proper, which tells how.
+  // If ranks disagree, run the full planner: it reports how they differ.
   if (key_ == key && (options.rank_values == RankValues::kLowestRankWins || values_agree(local_plans))) {
     GlobalSavePlan result = result_;
     bool refreshed = result.plans.size() == local_plans.size();
@@ -65,7 +66,7 @@ GlobalSavePlan GlobalPlanMemo::plan(std::vector<SavePlan> local_plans, const Glo
   }
   key_.reset();
   GlobalSavePlan result = create_global_save_plan(std::move(local_plans), options);
-  // Checked before anybody writes. Remembered plans have passed already.
+  // Check before any rank writes. Cached plans have already passed this check.
   require_coverage(result.metadata, "cannot plan the save");
   result_ = result;
   key_ = key;

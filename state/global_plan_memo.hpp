@@ -1,4 +1,4 @@
-// Planning is the same work for the same local plans: remembers the last result.
+// Caches the last global plan, since equal local plans give equal global plans.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,14 @@ namespace cairn {
 
 class GlobalPlanMemo {
  public:
-  // Plans as create_global_save_plan does, and throws its errors; also kMismatch if chunks do not tile their tensors. The digest
-  // of a plan leaves out the values of bytes objects. So they are compared between the ranks every time, and a remembered plan is
-  // returned with their current hashes and sizes.
+  // Plans as create_global_save_plan does and throws the same errors, and kMismatch if chunks do
+  // not tile their tensors. A plan's digest does not cover the values of bytes objects. So every
+  // call compares those between ranks, and a cached plan is returned with their current hashes and
+  // sizes.
   GlobalSavePlan plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options);
 
  private:
-  std::optional<Digest> key_;  // of the local plans and options that gave `result_`
+  std::optional<Digest> key_;  // of the local plans and options that produced `result_`
   GlobalSavePlan result_;
 };
 

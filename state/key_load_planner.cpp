@@ -1,4 +1,4 @@
-// Loads what lies below given names, without a template.
+// Loads everything below given names, without a template.
 #include <algorithm>
 #include <optional>
 
@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Elements that lists may get in all.
+// Limits on the number of list elements that a load may create.
 constexpr std::uint64_t kListGrowthFree = 4096;
 constexpr std::uint64_t kListGrowthPerName = 16;
 
@@ -21,7 +21,7 @@ bool is_below(const std::string& name, const std::string& prefix) {
   return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
 }
 
-// How many elements the lists on the way to `path` would grow by.
+// Returns by how many elements the lists on the way to `path` would grow.
 std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
   std::uint64_t growth = 0;
   for (std::size_t depth = 1; depth < path.size(); ++depth) {
@@ -50,7 +50,8 @@ class KeyLoadPlanner final : public LoadPlanner {
 
     LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, LoadPlannerOptions{});
     std::string unsupported;
-    // Saved lists are whole, so nearly every element has a name: damaged paths must not make lists of nothing.
+    // Saved lists are whole, so nearly every element has a name. The limit stops damaged paths from
+    // creating huge empty lists.
     std::uint64_t growth_left = kListGrowthFree + kListGrowthPerName * metadata.state_dict_metadata.size();
     for (const auto& [name, entry] : metadata.state_dict_metadata) {
       if (!is_wanted(name)) continue;
@@ -63,7 +64,7 @@ class KeyLoadPlanner final : public LoadPlanner {
           unsupported += "\n  \"" + name + "\" is " + to_string(tensor->properties.dtype);
           continue;
         }
-        volume(tensor->size);  // refuses sizes that overflow
+        volume(tensor->size);  // throws if the size is negative or overflows
         value = with_torch("allocate \"" + name + "\" of size " + to_string(tensor->size),
                            [&] { return torch::empty(array_of(tensor->size), torch::TensorOptions().dtype(*type)); });
       }
@@ -76,7 +77,7 @@ class KeyLoadPlanner final : public LoadPlanner {
       if (there == nullptr || there->is_none()) {
         set_at(state_dict, path, value);
       } else if (value.is_tensor() || !there->is_dict()) {
-        // (An empty dict of one rank may be stored besides what others had in it: that is fine.)
+        // An empty dict of one rank may be stored besides the values that other ranks had in it.
         throw Error(ErrorCode::kMismatch, "load by keys: \"" + name + "\" belongs at " + describe_path(path) + ", where " +
                                               there->type_name() + " of another name is; ask for one of them only");
       }

@@ -1,4 +1,4 @@
-// Leaves of a state dict as torch.save writes them, for torch.load to read; back: state/leaf_reader.cpp.
+// Writes leaves of a state dict as torch.save does. state/leaf_reader.cpp reads them.
 #include <cmath>
 #include <vector>
 
@@ -14,7 +14,8 @@
 namespace cairn {
 namespace {
 
-// Values inside values. Below what the reader takes (PickleLimits::depth_max), since a tensor or Blob is several levels there.
+// Nesting limit. It is below the reader's (PickleLimits::depth_max), because a tensor or Blob takes
+// several levels there.
 constexpr int kDepthMax = 100;
 
 [[noreturn]] void unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
@@ -34,8 +35,9 @@ bool holds_blob(const Value& value) {
 
 class LeafPickler {
  public:
-  // Bytes are compact from protocol 3 on only. A BytesIO is not on the list of torch.load(weights_only=True) anyway, so nothing is
-  // lost with the protocol that it refuses; all else keeps to the one that it reads.
+  // Bytes are compact only from protocol 3 on. torch.load(weights_only=True) reads neither protocol
+  // 4 nor a BytesIO, so protocol 4 costs nothing here. All other leaves use protocol 2, which it
+  // reads.
   LeafPickler(const Value& value, BlobsAs blobs) : blobs_(blobs), out_(blobs == BlobsAs::kBytesIO && holds_blob(value) ? 4 : 2) {
     add(value, 0);
   }
@@ -85,7 +87,8 @@ class LeafPickler {
     if (!value.isTuple() && !value.isList() && !value.isGenericDict())
       unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
 
-    // One list, dict or tuple that appears in several places is one object in Python, too: that keeps the archive small.
+    // A list, dict or tuple that appears in several places becomes one object in Python, which
+    // keeps the archive small.
     if (const auto known = containers_.find(value); known != containers_.end())
       return out_.recall(static_cast<Pickler::Slot>(known->second.toInt()));
     if (!open_.insert(value).second) unsupported("a list or dict that contains itself cannot be saved");
@@ -149,7 +152,7 @@ class LeafPickler {
     out_.empty_tuple();
     out_.new_object();
     out_.bytes(blob.bytes);
-    out_.integer(0);  // the position of reading
+    out_.integer(0);  // the read position
     out_.none();
     out_.tuple(3);
     out_.build();
@@ -199,9 +202,9 @@ class LeafPickler {
 
   const BlobsAs blobs_;
   Pickler out_;
-  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU or meta; index = storage key
-  c10::IValue::HashAliasedIValueMap containers_;  // those written, to the memo slot of each
-  c10::IValue::HashAliasedIValues open_;          // those being written
+  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU or meta device; index = storage key
+  c10::IValue::HashAliasedIValueMap containers_;  // containers already written, with their memo slots
+  c10::IValue::HashAliasedIValues open_;          // containers being written
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<PickleGlobal>& leaf_globals() {
   static const auto globals = [] {
-    std::vector<PickleGlobal> result = tensor_globals();  // OrderedDict is among them
+    std::vector<PickleGlobal> result = tensor_globals();  // includes OrderedDict
     result.insert(
         result.end(),
         {{"builtins", "complex"}, {"builtins", "bytearray"}, {"_codecs", "encode"}, {"_io", "BytesIO"}, {"torch", "device"}});
@@ -24,7 +24,8 @@ const std::vector<PickleGlobal>& leaf_globals() {
   return globals;
 }
 
-// The content of bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2 spells bytes as a call of _codecs.encode.
+// Returns the content of bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2
+// writes bytes as a call of _codecs.encode.
 std::optional<Bytes> bytes_in(const PickleValue& value) {
   if (value.is(PickleKind::kBytes)) return Bytes(value.as_bytes());
   if (value.is_object_of("_codecs", "encode")) {
@@ -44,7 +45,7 @@ std::optional<Bytes> bytes_in(const PickleValue& value) {
   return std::nullopt;
 }
 
-// The pairs of a dict or of an OrderedDict; nothing for other values.
+// Returns the pairs of a dict or of an OrderedDict; nothing for other values.
 std::optional<PickleValue> pairs_of(const PickleValue& value) {
   if (value.is(PickleKind::kDict)) return value;
   if (value.is_object_of("collections", "OrderedDict")) {
@@ -54,8 +55,9 @@ std::optional<PickleValue> pairs_of(const PickleValue& value) {
   return std::nullopt;
 }
 
-// The type that an IValue list of such elements has in LibTorch. Long tuples, and tuples in tuples, count as anything: the same
-// tuple may appear in many places, and spelling its type out in each could take for ever.
+// Returns the element type that LibTorch gives an IValue list of such values. Long tuples, and
+// tuples within tuples, become AnyType: a tuple may appear in many places, and expanding its type
+// in each could take exponential time.
 c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
   if (value.isBool()) return c10::BoolType::get();
   if (value.isInt()) return c10::IntType::get();
@@ -111,8 +113,8 @@ class LeafReader {
   static constexpr std::uint64_t kUnfoldedFree = 64 << 20;
   static constexpr std::uint64_t kUnfoldedPerByte = 16;
 
-  // Dicts, Lists and Blobs are values: what Python shares becomes copies here, and sharing within sharing could become a great
-  // many.
+  // Dicts, Lists and Blobs are values, so a shared Python object is copied to each place. Nested
+  // sharing could multiply the copies without limit.
   void spend(const PickleValue& on, std::uint64_t bytes) {
     if (bytes > budget_bytes_) unsupported(on, "values that appear in many places unfold to more than can be held");
     budget_bytes_ -= bytes;
@@ -131,7 +133,7 @@ class LeafReader {
     }
   }
 
-  // Whether a list is a List rather than an IValue.
+  // Returns whether a list becomes a List rather than an IValue.
   bool must_nest(const PickleValue& list) {
     if (const auto known = nests_.find(list.id()); known != nests_.end()) return known->second;
     bool nests = false;
@@ -149,7 +151,8 @@ class LeafReader {
            value.is_object_of("_io", "BytesIO");
   }
 
-  // IValues of texts, lists, dicts and tuples are handles: each node is made once, and shared as in Python.
+  // Texts, lists, dicts and tuples in IValues are handles, so each node is made once and shared as
+  // in Python.
   c10::IValue plain(const PickleValue& from) {
     switch (from.kind()) {
       case PickleKind::kNone:
@@ -209,7 +212,8 @@ class LeafReader {
     std::vector<c10::IValue> elements;
     elements.reserve(from.size());
     for (std::size_t i = 0; i < from.size(); ++i) elements.push_back(plain(from[i]));
-    // LibTorch tells a list of numbers from a list of anything, also when it compares: give back the narrowest type.
+    // LibTorch distinguishes a list of numbers from a list of anything, even in comparisons. Use
+    // the narrowest type.
     auto type = elements.empty() ? c10::TypePtr(c10::AnyType::get()) : type_of(elements.front());
     for (const auto& element : elements) {
       if (type->kind() == c10::TypeKind::AnyType) break;
@@ -274,8 +278,9 @@ class LeafReader {
     return made;
   }
 
-  // The elements of a storage, read once: tensors that share it in Python share it here. What is stored conjugated or negated is
-  // put right for the whole storage, since a view of it may claim any number of elements.
+  // Returns the elements of a storage, read once: tensors that share it in Python share it here.
+  // Conjugated or negated elements are resolved for the whole storage, because a view may claim any
+  // number of elements.
   const torch::Tensor& storage(const PickleValue& from, const TensorDescription& description, at::ScalarType type) {
     const bool is_conjugated = description.is_conjugated && c10::isComplexType(type);
     const auto key = description.storage_key + (is_conjugated ? " conj " : " ") + (description.is_negated ? "neg " : "") +
@@ -308,7 +313,7 @@ class LeafReader {
 
   const TorchArchive& archive_;
   const LoadStorage& load_storage_;
-  std::uint64_t budget_bytes_;  // that copies may still take
+  std::uint64_t budget_bytes_;  // the bytes that copies may still use
   std::unordered_map<std::uint32_t, bool> nests_;
   std::unordered_map<std::uint32_t, c10::IValue> made_;
   std::unordered_map<std::uint32_t, torch::Tensor> tensors_;

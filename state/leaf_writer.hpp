@@ -1,4 +1,5 @@
-// Writes values as torch.save does, for those who write the tensors in them by themselves: see serialize_leaf for all else.
+// Writes values as torch.save does, but leaves the tensor data to the caller. For everything else,
+// see serialize_leaf.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,17 @@
 namespace cairn {
 
 enum class BlobsAs : std::uint8_t {
-  kBytesIO = 1,  // as DCP has them; torch.load(weights_only=True) refuses those
-  kBytes,        // Python's bytes
+  kBytesIO = 1,  // as DCP stores them; torch.load(weights_only=True) refuses these
+  kBytes,        // as Python bytes
 };
 
 struct PickledValue {
-  Bytes pickle;                        // the "data.pkl" of an archive
-  std::vector<torch::Tensor> tensors;  // dense; the elements of tensors[i] belong into storage "i"
+  Bytes pickle;                        // the entry "data.pkl" of an archive
+  std::vector<torch::Tensor> tensors;  // dense; tensors[i] holds the elements of storage "i"
 };
 
-// Tensors on the meta device stand for such as the caller has elsewhere: only type and size are looked at. kUnsupported for what Python could
-// not read.
+// Only type and size of a tensor are used, so a tensor on the meta device may stand for one stored
+// elsewhere. Throws kUnsupported for values that Python could not read.
 PickledValue pickle_value(const Value& value, BlobsAs blobs);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// What differs between the LibTorch versions that Cairn builds against (1.13 and 2.x). Nothing else in `state` asks for the
-// version.
+// Hides the differences between the LibTorch versions that Cairn supports (1.13 and 2.x). Nothing
+// else in `state` tests the version.
 #pragma once
 
 #include <sstream>
@@ -13,7 +13,7 @@
 #define CAIRN_LIBTORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// float8 with "finite" and "unsigned zero" variants, and the wide unsigned integers.
+// float8 types with "finite" and "unsigned zero" variants, and the wide unsigned integers.
 #define CAIRN_LIBTORCH_HAS_FLOAT8 CAIRN_LIBTORCH_AT_LEAST(2, 1)
 #define CAIRN_LIBTORCH_HAS_FLOAT8_FNUZ CAIRN_LIBTORCH_AT_LEAST(2, 2)
 #define CAIRN_LIBTORCH_HAS_WIDE_UNSIGNED CAIRN_LIBTORCH_AT_LEAST(2, 3)
@@ -23,7 +23,8 @@ namespace cairn {
 using OptimizerStateMap = std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
 using OptimizerStateKey = OptimizerStateMap::key_type;
 
-// The key of `parameter` in Optimizer::state(): the address of its TensorImpl, as text in LibTorch 1.x, as a pointer in 2.x.
+// Returns the key of `parameter` in Optimizer::state(): the address of its TensorImpl, as text in
+// LibTorch 1.x, as a pointer in 2.x.
 template <class Key = OptimizerStateKey>
 Key optimizer_state_key(const torch::Tensor& parameter) {
   if constexpr (std::is_same_v<Key, std::string>) {

@@ -21,7 +21,7 @@ std::string joined(const char* heading, const std::vector<std::string>& lines) {
   return text;
 }
 
-// Why `tensor` cannot be filled; empty if it can.
+// Returns why `tensor` cannot be filled, or an empty string if it can.
 std::string why_not_fillable(const torch::Tensor& tensor) {
   std::string reason = why_not_storable(tensor);
   if (reason.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
@@ -29,19 +29,19 @@ std::string why_not_fillable(const torch::Tensor& tensor) {
   return reason;
 }
 
-// Whether whoever fills `view` may write its elements as they are stored.
+// Returns whether stored elements can be written directly into `view`.
 bool is_direct(const torch::Tensor& view, at::ScalarType stored) {
   return view.scalar_type() == stored && !view.is_conj() && !view.is_neg() && !view.is_inference();
 }
 
-// What is wrong with the stored chunks, as far as `wanted` needs them; empty if nothing is.
+// Returns the faults in the stored chunks that `wanted` needs, or an empty string.
 std::string fault_in(const std::string& name, const TensorStorageMetadata& stored, const std::vector<Box>& wanted) {
   const std::vector<CoverageFault> faults = check_coverage(name, stored.size, stored.chunks);
   if (faults.empty()) return "";
   for (const CoverageFault& fault : faults) {
     if (fault.kind != CoverageFault::Kind::kGap) return "the checkpoint is damaged: " + to_string(fault);
   }
-  // Without overlaps, volumes tell whether a gap concerns this rank.
+  // Without overlaps, comparing volumes shows whether a gap affects this rank.
   const ChunkIndex index(stored.chunks);
   for (const Box& box : wanted) {
     if (box.empty()) continue;
@@ -57,9 +57,10 @@ std::string fault_in(const std::string& name, const TensorStorageMetadata& store
   return "";
 }
 
-// The number in a 0-dim tensor, whole where the caller's number was whole and this one is.
+// Returns the number in a 0-dim tensor, as an integer if both the caller's number and this one are
+// integers.
 c10::IValue number_in(const torch::Tensor& tensor, const c10::IValue& callers) {
-  constexpr double kExactMax = 9007199254740992.0;  // 2^53: whole numbers up to here are exact in float64
+  constexpr double kExactMax = 9007199254740992.0;  // 2^53: float64 represents all integers up to here
   if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
   if (!tensor.is_floating_point()) {
     const auto whole = tensor.item<std::int64_t>();
@@ -71,7 +72,8 @@ c10::IValue number_in(const torch::Tensor& tensor, const c10::IValue& callers) {
   return number;
 }
 
-// A saved list does not tell what kind of container it was: gives `loaded` the kind of `held`, what the caller has in its place.
+// Converts `loaded` to the kind of container that the caller holds in its place, `held`. A saved
+// list does not record its kind.
 Value like(const Value& held, Value loaded) {
   const bool is_plain_list = loaded.is_ivalue() && loaded.ivalue().isList();
   if (held.is_list() && (is_plain_list || loaded.is_list())) {
@@ -81,7 +83,8 @@ Value like(const Value& held, Value loaded) {
     } else {
       elements = std::move(loaded.list());
     }
-    // Where the caller's list is shorter, its last element stands for the rest; an empty one says List all the way down.
+    // If the caller's list is shorter, its last element is the pattern for the rest. An empty list
+    // means List at every level.
     static const Value kList{List{}};
     const List& patterns = held.list();
     for (std::size_t i = 0; i < elements.size(); ++i) {
@@ -129,7 +132,7 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
 LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
   Problems problems;
-  // By index: containers that were stored whole are added on the way.
+  // Loop by index: the loop adds destinations for containers that were stored whole.
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
     Destination& destination = destinations_[i];
@@ -170,7 +173,7 @@ void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& pla
     if (destination.is_tensor) {
       problems.mismatched.push_back('"' + destination.name + "\": the state dict holds " + destination.type_name +
                                     ", the checkpoint only \"" + above->name + "\" as bytes");
-    } else if (!plan.names.find(above->name)) {  // its siblings may have asked for it before
+    } else if (!plan.names.find(above->name)) {  // a sibling may have requested it before
       ReadItem item;
       item.type = LoadItemType::kByteIO;
       item.dest_name = item.storage_name = plan.names.intern(above->name);
@@ -181,8 +184,8 @@ void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& pla
   if (!options_.allow_partial_load) problems.missing.push_back('"' + destination.name + '"');
 }
 
-// PyTorch before 2.4 stored containers without tensors whole: the destination for the one that holds `destination`, if the
-// checkpoint has such a one.
+// Returns the destination for the container around `destination` if the checkpoint has that
+// container as a whole: PyTorch before 2.4 stored containers without tensors this way.
 const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const Destination& destination) {
   if (metadata_->commit || destination.name != destination.storage_name) return nullptr;
   for (std::size_t length = destination.path.size() - 1; length >= 1; --length) {
@@ -245,7 +248,8 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
   }
 }
 
-// A number that is stored as a 0-dim tensor lands in a tensor first. False if it cannot be one.
+// A number that is stored as a 0-dim tensor is first read into a tensor. Returns false if that is
+// not possible.
 bool LoadDestinations::prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems) {
   const auto type = scalar_type_of(stored.properties.dtype);
   if (type && c10::isComplexType(*type)) {
@@ -299,7 +303,7 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
     const bool is_filled =
         view.is_alias_of(tensor) && view.scalar_type() == tensor.scalar_type() && view.data_ptr() == tensor.data_ptr();
     if (!is_filled && view.numel() != 0) {
-      // A tensor made under inference mode may be written only under it.
+      // A tensor created in inference mode may be written only in inference mode.
       const c10::InferenceMode inference(view.is_inference());
       const torch::NoGradGuard no_grad;
       view.copy_(tensor);
@@ -323,7 +327,8 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 void LoadDestinations::place(const Destination& destination, Value value) {
   const std::lock_guard lock(mutex_);
   if (const Value* held = find_at(*state_dict_, destination.path)) {
-    // Ranks may differ in whether a dict is empty: then its name is stored besides what others have in it.
+    // If a dict is empty on some ranks only, its name is stored besides the values of the other
+    // ranks.
     if (held->is_dict() && value.is_dict() && value.dict().empty()) return;
     value = like(*held, std::move(value));
   }

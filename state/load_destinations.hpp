@@ -1,4 +1,5 @@
-// What a load fills: the leaves of the caller's state dict, bound to names of the checkpoint. Shared by the load planners.
+// The destinations of a load: the leaves of the caller's state dict, bound to names in the
+// checkpoint. Shared by the load planners.
 #pragma once
 
 #include <deque>
@@ -17,16 +18,18 @@ namespace cairn {
 
 class LoadDestinations {
  public:
-  // Borrows both until destroyed.
+  // Borrows both arguments until destroyed.
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options);
 
-  // A leaf called `name` at `path`, to be filled with `storage_name` of the checkpoint. `name` is new.
+  // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
+  // must not have been added before.
   void add(std::string name, std::string storage_name, Path path, const Value& value);
 
-  // The reads that fill everything, or one error with all that stands in the way. Changes nothing in the state dict.
+  // Returns the reads that fill all leaves, or throws one error that lists every obstacle. Does not
+  // change the state dict.
   LoadPlan create_plan();
 
-  // The hooks of LoadPlanner; any threads.
+  // Implement the hooks of LoadPlanner. May be called on any threads.
   torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor);
   void load_bytes(const LoadPlan& plan, const ReadItem& item, const Bytes& bytes);
@@ -42,11 +45,11 @@ class LoadDestinations {
     std::string storage_name;
     Path path;
     Extents size;             // of the global tensor
-    std::vector<Part> parts;  // of tensors; for a number that is stored as a tensor, where it lands first
+    std::vector<Part> parts;  // of a tensor; for a number stored as a tensor, the temporary tensor that receives it
     bool is_tensor = false;
     bool is_number = false;
     bool is_blob = false;
-    bool may_be_absent = false;  // the caller's value is kept if the checkpoint has none
+    bool may_be_absent = false;  // if the checkpoint has no value, the caller's is kept
     std::string type_name;
     c10::IValue number;
   };
@@ -68,9 +71,9 @@ class LoadDestinations {
   StateDict* state_dict_;
   const Metadata* metadata_;
   LoadPlannerOptions options_;
-  std::deque<Destination> destinations_;                    // references to them stay valid
-  std::unordered_map<std::string, std::size_t> positions_;  // of destinations, by name
-  std::mutex mutex_;                                        // guards the state dict against hooks that replace leaves
+  std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
+  std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
+  std::mutex mutex_;                                        // guards the state dict while hooks replace leaves
 };
 
 }  // namespace cairn

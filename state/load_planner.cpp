@@ -1,4 +1,4 @@
-// The default planner of a load: fills the caller's state dict in place.
+// The default load planner: fills the caller's state dict in place.
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>

@@ -15,7 +15,7 @@ void collect(const torch::nn::Module& module, const std::string& prefix, Dict& d
   for (const auto& child : module.named_children()) collect(*child.value(), prefix + child.key() + '.', dict);
 }
 
-// One tensor of a module's state dict: the whole, or this rank's part.
+// One tensor of a module's state dict: the whole tensor, or this rank's part.
 struct Piece {
   torch::Tensor tensor;
   Box box;
@@ -60,7 +60,7 @@ Dict module_state_dict(const torch::nn::Module& module) {
 void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
   const Dict live = module_state_dict(module);
   std::string problems;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // to, from
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
   for (const auto& [name, value] : live) {
     const Value* given = state_dict.find(name);
     if (given == nullptr) {

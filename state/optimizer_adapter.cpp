@@ -47,12 +47,12 @@ typename Kind::Options& options_of(torch::optim::OptimizerParamGroup& group) {
 void collect_names(const torch::nn::Module& module, const std::string& prefix,
                    std::unordered_map<const void*, std::string>& names) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-    names.emplace(parameter.value().unsafeGetTensorImpl(), prefix + parameter.key());  // of a tied one, the first name
+    names.emplace(parameter.value().unsafeGetTensorImpl(), prefix + parameter.key());  // the first name of a tied parameter
   }
   for (const auto& child : module.named_children()) collect_names(*child.value(), prefix + child.key() + '.', names);
 }
 
-// The parameters' names, group by group.
+// Returns the parameters' names by group.
 std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, const torch::nn::Module* module) {
   std::unordered_map<const void*, std::string> known;
   if (module != nullptr) collect_names(*module, "", known);
@@ -98,7 +98,7 @@ Dict state_of(typename Kind::State& state, const torch::Tensor& parameter) {
 
 // --- reading values back --------------------------------------------------------------------------------------------------
 
-// The one tensor, or part, in a value; undefined if there is none.
+// Returns the single tensor or part in a value; undefined if there is none.
 torch::Tensor tensor_in(const Value& value) {
   if (value.is_tensor()) return value.tensor();
   if (value.is_sharded() && value.sharded().local_shards().size() == 1) return value.sharded().local_shards().front().tensor;
@@ -149,7 +149,8 @@ bool read(const Value& value, std::tuple<double, double>& field) {
   return elements.size() == 2 && read(elements[0], std::get<0>(field)) && read(elements[1], std::get<1>(field));
 }
 
-// The names in a "params" list: texts, or PyTorch's positions. Nothing if it is not such a list.
+// Returns the names in a "params" list: texts, or PyTorch's positions. Returns nothing for any
+// other value.
 std::optional<std::multiset<std::string>> names_in(const Value& value) {
   List elements;
   if (value.is_list()) {
@@ -180,7 +181,7 @@ bool is_on(const Dict& dict, const char* key) {
 
 // --- loading --------------------------------------------------------------------------------------------------------------
 
-// Checks a whole state dict against an optimizer, then takes it over.
+// Checks a whole state dict against an optimizer, then loads it.
 template <class Kind>
 class Loading {
  public:
@@ -190,7 +191,7 @@ class Loading {
   Loading(Optimizer& optimizer, const Dict& state_dict, std::vector<std::vector<std::string>> names)
       : optimizer_(optimizer), names_(std::move(names)) {
     static const Dict kNone;
-    const Value* state = state_dict.find("state");  // PyTorch stores no empty dicts
+    const Value* state = state_dict.find("state");  // PyTorch does not store empty dicts
     if (state != nullptr && !state->is_dict()) problem(std::string("\"state\" is ") + state->type_name() + ", not a dict");
     state_ = state != nullptr && state->is_dict() ? &state->dict() : &kNone;
     const Value* groups = state_dict.find("param_groups");
@@ -230,7 +231,7 @@ class Loading {
       } else {
         problem(where + " is " + groups[i].type_name() + ", not a dict");
       }
-      // Which fields the options call for shows in what an empty parameter begins with.
+      // The initial state of an empty parameter shows which fields the options require.
       const auto needed = Kind::begin(options_[i], torch::empty({0}));
       const auto& parameters = optimizer_.param_groups()[i].params();
       for (std::size_t k = 0; k < parameters.size(); ++k) {
@@ -255,14 +256,16 @@ class Loading {
         problem(where + "[\"params\"] names other parameters than the optimizer's group has");
       }
     }
-    // PyTorch's options that LibTorch lacks: most only choose how to compute, these choose what.
+    // Options of PyTorch that LibTorch lacks. Most only select an implementation; these change the
+    // result.
     if (is_on(given, "maximize")) problem(where + " maximizes, which LibTorch's optimizers cannot");
     if (is_on(given, "decoupled_weight_decay") && std::is_same_v<Options, torch::optim::AdamOptions>) {
       problem(where + " decouples weight decay: use AdamW");
     }
   }
 
-  // The stored state of a parameter; nullptr if it has none. PyTorch's SGD keeps {"momentum_buffer": None} before the first step.
+  // Returns the stored state of a parameter; nullptr if it has none. Before the first step,
+  // PyTorch's SGD stores {"momentum_buffer": None}.
   const Value* entry_of(const std::string& name) const {
     const Value* entry = state_->find(name);
     if (entry == nullptr || !entry->is_dict()) return entry;
@@ -337,7 +340,7 @@ class Loading {
         read(*value, field);
       }
     });
-    // Zeros stand for "no step yet" where having state is not the same as having none.
+    // Zeros mean "no step yet" if training from zeros differs from training without state.
     if (!Kind::begins_as_absent(options) && all_zero) {
       if (!is_new) states.erase(held);
     } else if (is_new) {
@@ -346,7 +349,7 @@ class Loading {
   }
 
   static void fill(torch::Tensor& field, const torch::Tensor& given, const torch::Tensor& parameter) {
-    if (field.defined() && field.unsafeGetTensorImpl() == given.unsafeGetTensorImpl()) return;  // was loaded in place
+    if (field.defined() && field.unsafeGetTensorImpl() == given.unsafeGetTensorImpl()) return;  // already loaded in place
     if (!field.defined()) field = torch::empty_like(parameter.detach(), at::MemoryFormat::Preserve);
     field.copy_(given);
   }
@@ -354,7 +357,7 @@ class Loading {
   Optimizer& optimizer_;
   std::vector<std::vector<std::string>> names_;
   const Dict* state_ = nullptr;
-  std::vector<Options> options_;  // as they will be, by group
+  std::vector<Options> options_;  // the new options, by group
   std::string problems_;
 };
 
@@ -390,7 +393,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
         auto& states = optimizer.state();
         const OptimizerStateKey key = optimizer_state_key(parameter);
         auto held = states.find(key);
-        std::unique_ptr<typename Kind::State> apart;  // would change the training if the optimizer had it
+        std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
         if (held == states.end() && parameter.requires_grad() && Kind::keeps_state(options)) {
           apart = with_torch("begin the state of \"" + names[i][k] + '"', [&] { return Kind::begin(options, parameter); });
           if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;

@@ -1,4 +1,4 @@
-// What LibTorch's optimizers keep: the names (PyTorch's) of their options and state, and how state begins.
+// The options and state of LibTorch's optimizers: their names in PyTorch, and the initial state.
 //
 // OptimizerKind<T> has for each optimizer T:
 //   Options, State         LibTorch's types
@@ -80,7 +80,7 @@ struct OptimizerKind<torch::optim::SGD> {
     visit("momentum_buffer", state.momentum_buffer());
   }
   static bool keeps_state(const Options& options) { return options.momentum() != 0; }
-  // Without state the first step takes the whole gradient; with it, the dampened one.
+  // Without state, the first step uses the whole gradient; with state, the dampened one.
   static bool begins_as_absent(const Options& options) { return options.dampening() == 0; }
   static std::unique_ptr<State> begin(const Options&, const torch::Tensor& parameter) {
     auto state = std::make_unique<State>();

@@ -1,9 +1,11 @@
-// Planners bind tensors to plans. After DCP's SavePlanner and LoadPlanner: every hook, in DCP's order; all may be replaced.
+// Planners connect tensors with plans. They have all hooks of DCP's SavePlanner and LoadPlanner, in
+// DCP's order, and users may replace them.
 //
-// One planner object serves one save or load at a time and may be used again. Hooks run on the thread that called `save` or `load`
-// (for an asynchronous save: on a thread of its own), one after the other; `resolve_data`, `load_bytes`, `resolve_tensor`
-// and `commit_tensor` may be called from several of the writer's or reader's threads at once, unless it says otherwise. A hook that
-// throws fails the attempt on all ranks, with this rank and the exception's type and text in the failure map.
+// A planner object serves one save or load at a time and may be reused. Hooks run one after the
+// other on the thread that called `save` or `load`, or on the thread of an asynchronous save. By
+// default the writer's or reader's threads may call `resolve_data`, `load_bytes`, `resolve_tensor`
+// and `commit_tensor` concurrently. If a hook throws, the attempt fails on all ranks; the failure
+// map holds this rank and the exception's type and text.
 #pragma once
 
 #include <memory>
@@ -18,23 +20,25 @@
 
 namespace cairn {
 
-// What `resolve_data` gives the writer: a tensor with exactly the item's chunk sizes (any strides, any device), or bytes.
+// The data that `resolve_data` gives the writer: bytes, or a tensor with exactly the sizes of the
+// item's chunk (any strides, any device).
 using ResolvedData = std::variant<torch::Tensor, Bytes>;
 
 class SavePlanner {
  public:
   virtual ~SavePlanner() = default;
 
-  // On every rank, first. `state_dict` stays alive and unchanged until the attempt ends; Stateful objects in it are replaced by
-  // what they returned.
+  // Called first, on every rank. `state_dict` stays alive and unchanged until the attempt ends. In
+  // it, Stateful objects are replaced by the dicts that they returned.
   virtual void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) = 0;
-  // On every rank: what this rank could write.
+  // Called on every rank. Returns the items that this rank could write.
   virtual SavePlan create_local_plan() = 0;
-  // On the coordinator: `all_plans[r]` is rank r's. Returns what each rank is to write, by rank, and the metadata.
+  // Called on the coordinator; `all_plans[r]` is the plan of rank r. Returns the items that each
+  // rank must write, by rank, and the metadata.
   virtual GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) = 0;
-  // On every rank: a last look at what this rank is to write.
+  // Called on every rank, to make final changes to this rank's plan.
   virtual SavePlan finish_plan(SavePlan new_plan) = 0;
-  // On every rank, from the writer: the data of one item of the finished plan.
+  // Called by the writer on every rank. Returns the data of one item of the finished plan.
   virtual ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) = 0;
 };
 
@@ -42,26 +46,27 @@ class LoadPlanner {
  public:
   virtual ~LoadPlanner() = default;
 
-  // On every rank, after `read_metadata`. The planner fills `state_dict`: tensors in place, other leaves by replacement. Both
-  // arguments stay alive until the attempt ends.
+  // Called on every rank, after `read_metadata`. The planner fills `state_dict`: tensors in place,
+  // other leaves by replacement. Both arguments stay alive until the attempt ends.
   virtual void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) = 0;
-  // On every rank: what this rank needs. Reports everything that is missing or does not fit in one error, before a byte is changed.
+  // Called on every rank. Returns the items that this rank needs. Reports everything that is
+  // missing or does not fit in one error, before any data changes.
   virtual LoadPlan create_local_plan() = 0;
-  // On the coordinator.
+  // Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
-  // On every rank.
+  // Called on every rank.
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
-  // From the reader: the bytes object of one item.
+  // Called by the reader with the bytes object of an item.
   virtual void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) = 0;
-  // From the reader: the tensor of `item.lengths` to fill (any strides, any device), a view of the destination where possible; never
-  // undefined.
+  // Called by the reader. Returns the tensor of size `item.lengths` to fill (any strides, any
+  // device), a view of the destination if possible; never undefined.
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
-  // From the reader: that tensor is filled.
+  // Called by the reader when it has filled that tensor.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
 };
 
 struct SavePlannerOptions {
-  bool flatten_state_dict = true;  // off: nested dicts and lists are an error
+  bool flatten_state_dict = true;  // false: nested dicts and lists are an error
   GlobalPlanOptions global;
 };
 
@@ -71,18 +76,18 @@ struct LoadPlannerOptions {
   bool allow_dtype_cast = false;    // a stored dtype may differ from the destination's
 };
 
-// Cairn's own; derive from them to change one hook.
+// Cairn's default planner; derive from it to change a hook.
 //
-// Errors of create_local_plan: kAlreadyExists (two paths flatten to one name), kUnsupported (sparse, quantized and other tensors
-// that cannot be stored, leaves that cannot be pickled; all of them named). It serialises bytes leaves: they are what they were
-// then.
+// create_local_plan throws kAlreadyExists if two paths flatten to one name. It throws kUnsupported,
+// naming all of them, for tensors that cannot be stored (such as sparse and quantized ones) and for
+// leaves that cannot be pickled. It serialises bytes leaves; later changes to them have no effect.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
   ~DefaultSavePlanner() override;
   void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) override;
   SavePlan create_local_plan() override;
-  // Remembers its last result: the same local plans give it again without planning anew.
+  // Caches the last result and returns it if the local plans are the same.
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override;
   SavePlan finish_plan(SavePlan new_plan) override;
   ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override;
@@ -92,11 +97,14 @@ class DefaultSavePlanner : public SavePlanner {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Errors of create_local_plan: kNotFound where only keys are missing, kUnsupported where only types are, else kMismatch; each lists
-// everything at once, and nothing was changed.
+// Cairn's default planner; derive from it to change a hook.
 //
-// Beyond equal types, it accepts: a stored 0-dim tensor for a number (PyTorch keeps an optimizer's `step` so); for an empty dict,
-// nothing at all (PyTorch does not store them); in a checkpoint of PyTorch before 2.4, a container that was stored whole.
+// create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
+// unsupported, and otherwise kMismatch. Each error lists every problem, and nothing has changed.
+//
+// It accepts more than equal types: a stored 0-dim tensor for a number (PyTorch stores an
+// optimizer's `step` that way); a missing entry for an empty dict (PyTorch does not store empty
+// dicts); and, in a checkpoint of PyTorch before 2.4, a container that was stored whole.
 class DefaultLoadPlanner : public LoadPlanner {
  public:
   explicit DefaultLoadPlanner(LoadPlannerOptions options = {});
@@ -114,17 +122,20 @@ class DefaultLoadPlanner : public LoadPlanner {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Loads by key prefixes without a template (kNotFound, with the closest keys, for a prefix that nothing has; kInvalidArgument for a
-// state dict that is not empty): builds whole CPU tensors and values for every stored name that is one of `prefixes` or
-// below it ("optimizer.state" has "optimizer.state.…"), nested as saved, into the state dict passed to `load`, which must be empty.
-// No prefixes: everything.
+// Returns a planner that loads by key prefix, without a template. Pass an empty state dict to
+// `load` (kInvalidArgument otherwise). The planner fills it with whole CPU tensors and values,
+// nested as saved, for every stored name that equals a prefix or lies below one: "optimizer.state"
+// matches "optimizer.state.…". An empty list of prefixes matches everything. Throws kNotFound, with
+// the closest keys, if a prefix matches nothing.
 std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes);
 
-// The metadata that saving `state_dict` would give, seen from one rank (DCP's create_default_metadata): sharded tensors made from a
-// spec or a mesh list the chunks of all ranks; values marked by `per_rank` are listed as rank 0's.
+// Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's
+// create_default_metadata). Sharded tensors made from a spec or a mesh list the chunks of all
+// ranks; values marked by `per_rank` are listed as those of rank 0.
 Metadata create_default_metadata(const StateDict& state_dict);
 
-// The Python pickle of a leaf (torch.save's archive), as bytes objects are stored, and back. Defined in state/leaf_bytes.cpp.
+// Convert a leaf to the Python pickle in which bytes objects are stored (torch.save's archive), and
+// back. Defined in state/leaf_bytes.cpp.
 Bytes serialize_leaf(const Value& value);
 Value deserialize_leaf(ByteSpan bytes);
 

@@ -1,4 +1,4 @@
-// The default planner of a save: binds the leaves of a state dict to items.
+// The default save planner: binds the leaves of a state dict to items.
 #include <unordered_map>
 #include <unordered_set>
 
@@ -13,7 +13,8 @@
 namespace cairn {
 namespace {
 
-// Serialised leaves are kept from planning to writing up to this many bytes in all; beyond, they are serialised again when written.
+// Serialised leaves are kept from planning to writing, up to this many bytes in total. The others
+// are serialised again for writing.
 constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
 
 std::uint64_t content_hash(const Bytes& bytes) {
@@ -27,8 +28,8 @@ TensorProperties properties_of(const torch::Tensor& tensor, bool uses_cuda) {
   TensorProperties properties;
   properties.dtype = *dtype_of(tensor.scalar_type());
   properties.requires_grad = tensor.requires_grad();
-  // In some versions of LibTorch, `is_pinned` throws in a build without CUDA or for a device tensor. A process that has not used
-  // CUDA has no page-locked memory.
+  // In some versions of LibTorch, `is_pinned` throws in a build without CUDA or for a device
+  // tensor. A process that has not used CUDA has no page-locked memory.
   properties.pin_memory = uses_cuda && tensor.is_cpu() && tensor.is_pinned();
   return properties;
 }
@@ -40,7 +41,7 @@ struct DefaultSavePlanner::Implementation {
 
   struct Leaf {
     FlatEntry entry;
-    std::optional<Bytes> bytes;  // of a bytes object, while kept
+    std::optional<Bytes> bytes;  // the serialised leaf, while kept
   };
 
   Bytes serialize(const Leaf& leaf) const {
@@ -51,7 +52,8 @@ struct DefaultSavePlanner::Implementation {
     }
   }
 
-  // Why the leaf cannot be saved; empty if it can, or if only trying tells.
+  // Returns why the leaf cannot be saved, or an empty string if it can or if only an attempt can
+  // tell.
   static std::string why_not(const Value& value) {
     if (value.is_tensor()) return why_not_storable(value.tensor());
     if (!value.is_sharded()) return "";
@@ -69,7 +71,8 @@ struct DefaultSavePlanner::Implementation {
       item.type = WriteItemType::kShard;
       item.properties = properties_of(shard.tensor, uses_cuda);
       item.size = sharded.size();
-      // A tensor without elements is one chunk, the same on all ranks; of others, empty parts are not worth an item.
+      // A tensor without elements is one chunk, the same on all ranks. In other tensors, empty
+      // parts get no item.
       item.chunk = has_elements ? Box{shard.offsets, extents_of(shard.tensor.sizes())} : Box::whole(sharded.size());
       if (has_elements && item.chunk.empty()) continue;
       plan.items.push_back(std::move(item));
@@ -153,14 +156,14 @@ struct DefaultSavePlanner::Implementation {
                                               "; the plan must keep to what its local plan offered");
       }
     }
-    // Writers see memory, not LibTorch's lazy bits.
+    // Writers see memory only, so resolve LibTorch's lazy conj and neg bits.
     return part.resolve_conj().resolve_neg();
   }
 
   SavePlannerOptions options;
   int rank = 0;
   std::vector<Leaf> leaves;
-  std::unordered_map<std::string, std::size_t> positions;  // of leaves, by name
+  std::unordered_map<std::string, std::size_t> positions;  // indices into `leaves`, by name
   GlobalPlanMemo memo;
 };
 
@@ -193,7 +196,7 @@ GlobalSavePlan DefaultSavePlanner::create_global_plan(std::vector<SavePlan> all_
 }
 
 SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
-  // What other ranks write need not be kept.
+  // Do not keep leaves that other ranks write.
   std::unordered_set<std::string> written;
   for (const WriteItem& item : new_plan.items) {
     if (item.type == WriteItemType::kByteIO) written.insert(new_plan.names[item.name]);

@@ -1,12 +1,13 @@
-// TorchScript modules among LibTorch's own.
+// TorchScript modules as LibTorch modules.
 //
 //   torch::jit::Module loaded = torch::jit::load("net.pt");
-//   cairn::ScriptModule model(loaded);                                      // or training::Hooked<cairn::ScriptModule>
+//   cairn::ScriptModule model(loaded);  // or training::Hooked<cairn::ScriptModule>
 //   cairn::save({{"model", model}}, id);
 //   torch::optim::Adam optimizer(model->parameters(), 1e-3);
 //   model(input).sum().backward();
 //
-// All that takes a torch::nn::Module takes it: state dicts, optimizers, fully_shard, replicate, checkpoint_activations.
+// Works wherever a torch::nn::Module does: state dicts, optimizers, fully_shard, replicate,
+// checkpoint_activations.
 #pragma once
 
 #include <ostream>
@@ -20,20 +21,22 @@
 
 namespace cairn {
 
-// Registers the script's parameters, buffers and submodules (each a ScriptModuleImpl) under their names: those of the eager module that was
-// scripted. The tensors are the script's own: casting, moving and training change both. Whoever uses it on one thread at a time may
-// use the script beside it. It owns a handle; the script lives as long as one does. A
-// frozen script (torch::jit::freeze) has constants for parameters, and registers none.
+// Registers the script's parameters, buffers and submodules (each as a ScriptModuleImpl) under the
+// names of the eager module that was scripted. The tensors are shared with the script: casting,
+// moving and training change both. You may also use the script directly, on one thread at a time.
+// The object keeps the script alive. A frozen script (torch::jit::freeze) has constants instead of
+// parameters, so none are registered.
 class ScriptModuleImpl : public torch::nn::Module {
  public:
   explicit ScriptModuleImpl(torch::jit::Module script);
 
-  // Calls the script's `forward`, which returns one tensor (kUnsupported if not: use `run`). Exceptions of the script pass.
+  // Calls the script's `forward`. Throws kUnsupported if that does not return one tensor: use
+  // `run`. Exceptions of the script pass through.
   torch::Tensor forward(const torch::Tensor& input, std::vector<c10::IValue> more_arguments = {});
   c10::IValue run(std::vector<c10::IValue> arguments) { return script_.forward(std::move(arguments)); }
 
   const torch::jit::Module& script() const { return script_; }
-  void train(bool on = true) override;  // and the script
+  void train(bool on = true) override;  // also sets the script's mode
   void pretty_print(std::ostream& stream) const override;
 
  private:

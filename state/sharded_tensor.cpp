@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "sharded tensor: " + why); }
 
-// One chunk per placement, in their order.
+// Returns one chunk per placement, in order.
 std::vector<Box> spec_chunks(const ChunkShardingSpec& spec, const Extents& size) {
   const auto dims = static_cast<std::int64_t>(size.size());
   if (spec.placements.empty()) refuse("the spec has no placements; name at least one rank");
@@ -22,7 +22,7 @@ std::vector<Box> spec_chunks(const ChunkShardingSpec& spec, const Extents& size)
   if (spec.dim < -dims || spec.dim >= dims) {
     refuse("dim " + std::to_string(spec.dim) + " of the spec is out of range for a tensor of size " + to_string(size));
   }
-  volume(size);  // refuses negative sizes
+  volume(size);  // throws if a size is negative
   const auto dim = static_cast<std::size_t>(spec.dim < 0 ? spec.dim + dims : spec.dim);
   const auto parts = static_cast<std::int64_t>(spec.placements.size());
   const std::int64_t chunk = size[dim] / parts + (size[dim] % parts != 0 ? 1 : 0);
@@ -36,7 +36,7 @@ std::vector<Box> spec_chunks(const ChunkShardingSpec& spec, const Extents& size)
   return boxes;
 }
 
-// Replicas once, empty chunks not at all; a tensor without elements is one chunk.
+// Returns each replicated chunk once, and no empty chunks. A tensor without elements is one chunk.
 std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   if (volume(size) == 0) return {Box::whole(size)};
   std::vector<Box> kept;
@@ -63,7 +63,7 @@ torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
 
 ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards)
     : size_(std::move(size)), dtype_(dtype), local_shards_(std::move(local_shards)), layout_(std::make_shared<Layout>()) {
-  volume(size_);  // refuses negative sizes
+  volume(size_);  // throws if a size is negative
   std::vector<Box> boxes;
   for (const LocalShard& shard : local_shards_) {
     const DType found = storable_dtype(shard.tensor);

@@ -1,4 +1,4 @@
-// What stagers do with the values of a state. Internal.
+// Copies and replaces the values of a staged state. Internal.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,12 @@
 
 namespace cairn {
 
-// Calls `replace` for each tensor in `value`, with its name, and puts the result in its place.
+// Replaces each tensor in `value` with the result of `replace`, which also gets the tensor's name.
 using Replace = std::function<torch::Tensor(const std::string& name, const torch::Tensor& tensor)>;
 void replace_tensors(Value& value, const std::string& name, const Replace& replace);
 
-// Containers within plain values are handles, and the trainer may change what they refer to: copies those, with the tensors in them.
+// Copies the containers within plain values, and the tensors in them. These containers are handles,
+// so the trainer could otherwise change them during the save.
 void copy_plain_values(Value& value);
 
 }  // namespace cairn

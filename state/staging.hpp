@@ -1,7 +1,9 @@
-// Staging: the copy of a state that an asynchronous save writes while the trainer goes on. After DCP's AsyncStager.
+// Staging: copies a state so that an asynchronous save can write it while training continues. After
+// DCP's AsyncStager.
 //
-// A copy is made in two steps: `begin`, on the thread that called `async_save`, and `Staging::finish`, on the same thread or, for an
-// overlapped save, on the save's own. Between the two the caller's tensors may be read, but neither written nor resized.
+// A copy has two steps. `begin` runs on the thread that called `async_save`. `Staging::finish` runs
+// on the same thread or, for an overlapped save, on the save's own thread. Between the two steps
+// the caller's tensors may be read, but neither written nor resized.
 #pragma once
 
 #include <cstdint>
@@ -14,70 +16,80 @@
 namespace cairn {
 
 struct StagingOptions {
-  // Keeps the memory of the copies for the next save, which takes it again if names, shapes, strides, dtypes and shared memory are the
-  // same. Otherwise it is made anew. Off: given back at the end of each save.
+  // Keeps the memory of the copies for the next save. That save reuses it if names, shapes,
+  // strides, dtypes and memory sharing are the same, and otherwise allocates anew. If false, each
+  // save frees its memory at the end.
   bool cache_staged_state_dict = false;
-  // Off: `async_save` returns before the copy is complete, and the trainer calls `wait_staged` before it changes the state, as a rule
-  // right before `optimizer.step()`.
+  // If false, `async_save` returns before the copy is complete. The trainer must then call
+  // `wait_staged` before it changes the state, usually right before `optimizer.step()`.
   bool block_on_staging = true;
-  // What comes from devices is put into page-locked memory, so that copying it keeps no thread busy; where there is none to be had, into
-  // plain memory. LibTorch's allocator of page-locked memory takes the next power of two, and keeps what is given back for later.
+  // Copies device tensors into page-locked memory, so that the copy does not occupy a thread. If
+  // page-locked memory is not available, plain memory is used. LibTorch's allocator rounds
+  // page-locked memory up to a power of two, and caches what is freed.
   bool use_pinned_memory = true;
-  // Host memory of all copies of this checkpointer together, those in flight and those kept; bytes, 0: no bound. A save that needs more
-  // fails with kPrecondition on all ranks.
+  // Limit in bytes for the host memory of all copies of this checkpointer, in use and kept; 0: no
+  // limit. A save that needs more fails with kPrecondition on all ranks.
   std::uint64_t bytes_max = 0;
-  // For those short of memory: no copy of the state is made. Cairn's writer copies its tensors in the order of the plan, through a ring of
-  // at most this many bytes a rank, and writes what is in the ring meanwhile. `async_save` returns when the last of them was copied
-  // (or, without `block_on_staging`, at once): after all of the planning, all earlier saves, and, of a state that is larger than the
-  // ring, most of the writing. The ring is kept for the next save until `release`; the options above but `block_on_staging` do nothing.
+  // Streams the state instead of copying it, to save memory. Cairn's writer copies tensors in the
+  // order of the plan through a ring buffer of at most `stream_bytes_max` bytes per rank, and
+  // writes the buffer's contents at the same time. `async_save` returns when the last tensor has
+  // been copied (at once without `block_on_staging`). That is after all planning, all earlier saves
+  // and, if the state is larger than the buffer, most of the writing. The buffer is kept for the
+  // next save until `release`. Of the options above, only `block_on_staging` has an effect.
   //
-  // Until the save is staged its tensors are the caller's own: not to be written nor resized. They are held until it has ended. A user's
-  // own writer may read what `resolve_data` gave it for as long as it holds it, asks for each item once, and the save is staged when it
-  // has let go of all tensors; that memory, and its bound, is its own.
+  // Until the save is staged, do not write or resize its tensors; the save holds references to them
+  // until it ends. A user's own writer may read the result of `resolve_data` for as long as it
+  // holds it, and must ask for each item once. The save is then staged when the writer has released
+  // all tensors. The writer manages its own memory and limit.
   bool stream = false;
   std::uint64_t stream_bytes_max = 256u << 20;
 };
 
-// One state being copied. Holds what it still reads.
+// A state that is being copied. Holds references to the tensors that it still reads.
 class Staging {
  public:
   virtual ~Staging() = default;
-  // Once: blocks until everything is copied, and returns the copy: the same dict, with tensors on the host that nobody else writes to.
-  // Throws kPrecondition, naming the tensor, if one was resized meanwhile.
+  // Call it once. Blocks until everything is copied. Returns the same dict with tensors on the host
+  // that nobody else writes to. Throws kPrecondition, naming the tensor, if one was resized
+  // meanwhile.
   virtual StateDict finish() = 0;
 };
 
-// A user's own: derive, and pass it in AsyncSaveOptions. One that throws fails the save on all ranks. One thread at a time calls it,
-// except for `bytes_held`, which may be called at any time; memory of copies may come back on any thread.
+// The interface of stagers. To use your own, derive from it and pass it in AsyncSaveOptions. If it
+// throws, the save fails on all ranks. One thread at a time calls it, except for `bytes_held`,
+// which may be called at any time. The memory of copies may be released on any thread.
 class AsyncStager {
  public:
   virtual ~AsyncStager() = default;
-  // `state` has no Stateful objects any more. Its structure and plain values are copied here; of tensors, those on devices begin to
-  // move, in the order of the work that the calling thread's current streams have been given.
+  // Starts to copy `state`, which contains no Stateful objects. Copies its structure and plain
+  // values before it returns. Copies of device tensors are ordered after the work already queued on
+  // the calling thread's current streams.
   virtual std::unique_ptr<Staging> begin(const StateDict& state) = 0;
-  // Gets the memory that staging such a state will need.
+  // Allocates the memory that staging such a state will need.
   virtual void prepare(const StateDict& /*state*/) {}
-  // Gives back what is kept between saves; what is in use, when it is not any more.
+  // Frees memory kept between saves. Memory in use is freed when it is no longer used.
   virtual void release() {}
-  // Host memory, in use and kept.
+  // Returns the host memory in use and kept, in bytes.
   virtual std::uint64_t bytes_held() const { return 0; }
-  // Whether what `finish` returns, at once, still refers to the caller's tensors: the save is staged when the writer has let go of them.
+  // Returns true if `finish` returns at once with the caller's own tensors. The save is then staged
+  // when the writer has released them.
   virtual bool streams() const { return false; }
 };
 
-// Cairn's own.
+// Cairn's default stager.
 //
-// Tensors that share memory share it in the copy, strides are kept, and so are gaps between elements, up to as many bytes as are used.
-// Everything of one kind of memory lies in one allocation. What it cannot copy (sparse and quantized tensors) stays as it is: planning
-// refuses that, naming all of it.
+// Tensors that share memory also share it in the copy. Strides are kept. Gaps between elements are
+// kept, up to as many bytes as are used. All data in one kind of memory goes into one allocation.
+// Sparse and quantized tensors cannot be copied and stay as they are; planning then refuses them by
+// name.
 class DefaultStager : public AsyncStager {
  public:
-  // `note` is told when memory that was kept does not fit any more, or page-locked memory is not to be had; on the thread of `begin` or
-  // `prepare`.
+  // Calls `note` if memory that was kept no longer fits or page-locked memory is not available, on
+  // the thread of `begin` or `prepare`.
   explicit DefaultStager(StagingOptions options = {}, std::function<void(std::string_view what)> note = {});
   ~DefaultStager() override;
-  // Errors: kPrecondition beyond `bytes_max`, or for a device whose current stream is being captured into a graph; kUnavailable if
-  // there is no memory.
+  // Throws kPrecondition if `bytes_max` would be exceeded, or if the current stream of a device is
+  // being captured into a graph. Throws kUnavailable if allocation fails.
   std::unique_ptr<Staging> begin(const StateDict& state) override;
   void prepare(const StateDict& state) override;
   void release() override;
@@ -88,7 +100,7 @@ class DefaultStager : public AsyncStager {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// That of StagingOptions::stream.
+// The stager for StagingOptions::stream.
 class StreamingStager : public AsyncStager {
  public:
   std::unique_ptr<Staging> begin(const StateDict& state) override;

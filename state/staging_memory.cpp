@@ -20,7 +20,7 @@ StagingMemory::StagingMemory(std::uint64_t bytes, bool pinned) : bytes_(bytes) {
       data_ = static_cast<char*>(::operator new (bytes, std::align_val_t{kAlignmentBytes}, std::nothrow));
       if (!data_) throw std::bad_alloc();
     }
-  } catch (const std::exception& error) {  // LibTorch's own, or bad_alloc
+  } catch (const std::exception& error) {  // from LibTorch, or bad_alloc
     throw Error(ErrorCode::kUnavailable, "cannot get " + std::to_string(bytes) + " bytes of " + (pinned ? "page-locked " : "") +
                                              "host memory to stage a state: " + error.what() +
                                              "; release what other saves keep, or save without async_save");
@@ -31,7 +31,7 @@ StagingMemory::~StagingMemory() {
   if (!pinned()) ::operator delete (data_, std::align_val_t{kAlignmentBytes});
 }
 
-// What the users of a block share.
+// The state shared by the users of a block.
 struct StagingPool::Lease {
   ~Lease() {
     if (block) pool->give_back(std::move(block), generation);
@@ -64,7 +64,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
   lease->pool = shared_from_this();
   std::lock_guard lock(mutex_);
   Block block = take_kept(bytes, pinned);
-  if (!block && pinned) block = take_kept(bytes, false);  // page-locked memory was not to be had the last time
+  if (!block && pinned) block = take_kept(bytes, false);  // page-locked memory was not available last time
   if (!block) {
     if (bytes_max_ != 0 && bytes_held_ + bytes > bytes_max_) {
       for (const Block& kept : kept_) bytes_held_ -= kept->bytes();
@@ -75,7 +75,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
       throw Error(ErrorCode::kPrecondition, "staging a state needs " + std::to_string(bytes) + " bytes of host memory beside the " +
                                                 std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
                                                 std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
-    kept_.reserve(blocks_ + 1);  // so that giving back cannot fail
+    kept_.reserve(blocks_ + 1);  // so that give_back cannot fail
     block = make(bytes, pinned);
     ++blocks_;
     bytes_held_ += bytes;
@@ -90,7 +90,7 @@ void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
   if (keep_ && generation == generation_) return kept_.push_back(std::move(block));
   bytes_held_ -= block->bytes();
   --blocks_;
-  block.reset();  // before anybody sees that it is gone
+  block.reset();  // free the memory before others see that it is gone
 }
 
 bool StagingPool::release() {

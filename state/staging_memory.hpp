@@ -1,4 +1,5 @@
-// The host memory of staged states: blocks that are given back when their last user lets go of them. Internal.
+// Host memory for staged states: blocks that return to the pool when their last user releases them.
+// Internal.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class StagingMemory {
  public:
   static constexpr std::size_t kAlignmentBytes = 4096;
 
-  // Throws kUnavailable if there is none.
+  // Throws kUnavailable if allocation fails.
   StagingMemory(std::uint64_t bytes, bool pinned);
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
@@ -27,20 +28,22 @@ class StagingMemory {
 
  private:
   const std::uint64_t bytes_;
-  torch::Tensor owner_;  // of page-locked memory
+  torch::Tensor owner_;  // owns page-locked memory
   char* data_ = nullptr;
 };
 
 // Thread-safe. Blocks may outlive it.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  // `bytes_max`: of all blocks, 0: no bound. `keep`: blocks that come back are kept for the next who takes one of the same size.
+  // `bytes_max` limits all blocks together; 0: no limit. With `keep`, returned blocks are kept for
+  // the next `take` of the same size.
   StagingPool(std::uint64_t bytes_max, bool keep) : bytes_max_(bytes_max), keep_(keep) {}
 
-  // At least one byte. `pinned`: if there is no page-locked memory to be had, it is plain. Throws kPrecondition beyond the bound,
-  // kUnavailable.
+  // Returns at least one byte. With `pinned`, falls back to plain memory if page-locked memory is
+  // not available. Throws kPrecondition above the limit, and kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, bool pinned);
-  // Frees what is kept, and what is in use once it comes back. Returns whether there was anything.
+  // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were
+  // any.
   bool release();
   std::uint64_t bytes_held() const;
 
@@ -56,8 +59,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   mutable std::mutex mutex_;
   std::vector<Block> kept_;
   std::size_t blocks_ = 0;        // in use and kept
-  std::uint64_t bytes_held_ = 0;  // the same
-  std::uint64_t generation_ = 0;  // blocks of earlier ones are not kept
+  std::uint64_t bytes_held_ = 0;  // in use and kept
+  std::uint64_t generation_ = 0;  // blocks of earlier generations are not kept
 };
 
 }  // namespace cairn

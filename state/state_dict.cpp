@@ -9,7 +9,8 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kKeysInErrorTexts = 8;
-// Values of Dicts and Lists that one IValue may hold more often than once: each of their places gets a copy.
+// The maximum number of repeated values when one IValue expands to Dicts and Lists. A container
+// that appears in several places is copied to each.
 constexpr std::size_t kCopiedMax = std::size_t{1} << 20;
 
 std::string some_keys(const std::vector<Dict::Item>& items) {
@@ -87,7 +88,8 @@ std::vector<Dict::Item>::iterator Dict::end() { return items_.end(); }
 std::vector<Dict::Item>::const_iterator Dict::begin() const { return items_.begin(); }
 std::vector<Dict::Item>::const_iterator Dict::end() const { return items_.end(); }
 
-// Takes IValues apart as far as flattening does. Their lists and dicts are handles: one may lie in many places, even in itself.
+// Converts IValues to Dicts and Lists as far as flattening splits them. An IValue's lists and dicts
+// are handles: one may appear in many places, or contain itself.
 class Value::Unfolding {
  public:
   Variant unfold(const c10::IValue& value, std::size_t depth) {
@@ -108,7 +110,7 @@ class Value::Unfolding {
   }
 
  private:
-  // A container that is being looked into.
+  // A container that is being visited.
   class Open {
    public:
     Open(Unfolding& unfolding, const c10::IValue& container, std::size_t depth) : unfolding_(unfolding), container_(container) {
@@ -127,7 +129,7 @@ class Value::Unfolding {
     const c10::IValue& container_;
   };
 
-  // A container that becomes a Dict or List.
+  // A container that is being converted to a Dict or List.
   class Copying {
    public:
     Copying(Unfolding& unfolding, const c10::IValue& container, std::size_t depth)
@@ -157,7 +159,7 @@ class Value::Unfolding {
     return made;
   }
 
-  // Whether flattening takes the list apart.
+  // Returns whether flattening splits the list.
   bool must_nest(const c10::IValue& list, std::size_t depth) {
     if (const auto known = nests_.find(list); known != nests_.end()) return known->second.toBool();
     const Open open(*this, list, depth);
@@ -170,10 +172,10 @@ class Value::Unfolding {
     return nests;
   }
 
-  c10::IValue::HashAliasedIValues open_;     // containers that are being looked into
-  c10::IValue::HashAliasedIValueMap nests_;  // lists that were, and what `must_nest` said
-  c10::IValue::HashAliasedIValues copied_;   // containers that were made into Dicts and Lists
-  std::size_t repeats_ = 0;                  // containers around the current one that had been copied before
+  c10::IValue::HashAliasedIValues open_;     // containers being visited
+  c10::IValue::HashAliasedIValueMap nests_;  // visited lists, with the results of `must_nest`
+  c10::IValue::HashAliasedIValues copied_;   // containers already converted to Dicts and Lists
+  std::size_t repeats_ = 0;                  // containers around the current one that were copied before
   std::size_t repeated_values_ = 0;
 };
 
@@ -190,7 +192,7 @@ Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
 Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_) {
-  // Deep for containers; a moved-from one holds nothing to copy.
+  // Copy containers deeply. A moved-from value has no container.
   if (const auto* dict = std::get_if<std::shared_ptr<Dict>>(&value_); dict && *dict) value_ = std::make_shared<Dict>(**dict);
   if (const auto* list = std::get_if<std::shared_ptr<List>>(&value_); list && *list) value_ = std::make_shared<List>(**list);
 }

@@ -1,4 +1,4 @@
-// What is saved and loaded: nested dicts and lists of values, insertion order kept.
+// State dicts: nested dicts and lists of values, in insertion order.
 #pragma once
 
 #include <initializer_list>
@@ -30,14 +30,14 @@ namespace cairn {
 class Value;
 using List = std::vector<Value>;
 
-// A dict with text keys that keeps the order of insertion. Values are stored by value; tensors and objects are handles, so copying
-// a Dict copies no tensor data.
+// A dict with text keys in insertion order. It holds its values by value, but tensors and objects
+// are handles, so copying a Dict copies no tensor data.
 class Dict {
  public:
   using Item = std::pair<std::string, Value>;
 
   Dict() = default;
-  Dict(std::initializer_list<Item> items);  // throws kAlreadyExists on a key given twice
+  Dict(std::initializer_list<Item> items);  // throws kAlreadyExists if a key occurs twice
 
   std::size_t size() const;
   bool empty() const;
@@ -62,13 +62,14 @@ class Dict {
 
 using StateDict = Dict;
 
-// Bytes that are saved as they are; PyTorch reads them back as an io.BytesIO.
+// Bytes that are saved unchanged. PyTorch reads them back as an io.BytesIO.
 struct Blob {
   Bytes bytes;
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
 };
 
-// As what a state dict keeps an object of a class derived from Stateful, Module or Optimizer; no type for any other class.
+// The base class as which a state dict holds an object: Stateful, Module or Optimizer. No type for
+// any other class.
 template <class Object, class = void>
 struct KnownBaseOf {};
 template <class Object>
@@ -91,17 +92,18 @@ using KnownBase = typename KnownBaseOf<Object>::type;
 // One value of a state dict.
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
-//   IValue                  int, double, bool, string, None, tuples and lists of those (tuples are never taken apart)
-//                           A list of plain values is loaded as the kind, List or IValue, that the caller has in its place.
+//   IValue                  int, double, bool, string, None, tuples and lists of those. Tuples are
+//                           never flattened. A list of plain values is loaded as the kind, List or
+//                           IValue, of the caller's list.
 //   Blob                    bytes
-//   Stateful                an object that describes itself: asked at save and at load
+//   Stateful                an object that describes itself; called at save and at load
 class Value {
  public:
   using Variant = std::variant<c10::IValue, torch::Tensor, ShardedTensor, Blob, std::shared_ptr<Dict>, std::shared_ptr<List>,
                                std::shared_ptr<Stateful>>;
 
   Value() = default;                                          // None
-  Value(torch::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT: implicit on purpose, as are all of these
+  Value(torch::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT: all these conversions are implicit on purpose
   Value(ShardedTensor tensor) : value_(std::move(tensor)) {}  // NOLINT
   Value(Blob blob) : value_(std::move(blob)) {}               // NOLINT
   Value(Dict dict);                                           // NOLINT
@@ -109,16 +111,19 @@ class Value {
   Value(std::shared_ptr<Stateful> object);                    // NOLINT: must not be null
   Value(std::shared_ptr<torch::nn::Module> module);           // NOLINT: see adapters.hpp
   Value(std::shared_ptr<torch::optim::Optimizer> optimizer);  // NOLINT: see adapters.hpp
-  // The same for classes derived from these: `std::make_shared<MyModel>()`, `std::make_shared<torch::optim::Adam>(…)`. A class that
-  // is both a Stateful and a module is asked as a Stateful.
+  // Accepts classes derived from these: `std::make_shared<MyModel>()`,
+  // `std::make_shared<torch::optim::Adam>(…)`. A class that is both Stateful and a module counts as
+  // Stateful.
   template <class Object, class = KnownBase<Object>>
   Value(std::shared_ptr<Object> object);  // NOLINT
-  // And for what TORCH_MODULE makes, as torch::nn::Linear and torch::nn::Sequential are.
+  // Accepts the holders that TORCH_MODULE makes, such as torch::nn::Linear and
+  // torch::nn::Sequential.
   template <class Holder, class = KnownBase<typename Holder::ContainedType>>
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
-  // A tensor becomes a Tensor; a dict becomes a Dict (keys as text, as Python's str() writes them), and so does a list that holds
-  // tensors or dicts become a List: those are what flattening takes apart. All else stays an IValue. Throws kUnsupported for a list
-  // or dict that contains itself, or whose shared parts unfold to millions of values; kInvalidArgument beyond kNestingMax levels.
+  // Converts a tensor to a Tensor and a dict to a Dict, with keys written as Python's str() does. A
+  // list that holds tensors or dicts becomes a List. Flattening splits these. Any other IValue
+  // stays as it is. Throws kUnsupported for a list or dict that contains itself or whose shared
+  // parts expand to millions of values, and kInvalidArgument beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -127,7 +132,7 @@ class Value {
   Value(const char* text) : value_(c10::IValue(std::string(text))) {}          // NOLINT
   Value(std::string text) : value_(c10::IValue(std::move(text))) {}            // NOLINT
 
-  // Values are values: copying a Dict or List inside copies it deeply (tensors stay shared handles).
+  // Copying a Value copies the Dict or List inside deeply; tensors remain shared handles.
   Value(const Value& other);
   Value& operator=(const Value& other);
   Value(Value&&) noexcept = default;
@@ -143,7 +148,7 @@ class Value {
   bool is_stateful() const { return std::holds_alternative<std::shared_ptr<Stateful>>(value_); }
   bool is_ivalue() const { return std::holds_alternative<c10::IValue>(value_); }
 
-  // Each throws kMismatch, saying what the value is instead.
+  // Each throws kMismatch, naming the actual type, if the value is of another type.
   const torch::Tensor& tensor() const;
   const ShardedTensor& sharded() const;
   const Blob& blob() const;
@@ -154,16 +159,16 @@ class Value {
   const std::shared_ptr<Stateful>& stateful() const;
   const c10::IValue& ivalue() const;
   std::int64_t to_int() const;
-  double to_double() const;  // also from an int
+  double to_double() const;  // also converts an int
   bool to_bool() const;
   const std::string& to_text() const;
 
-  // Nested access: `state["model"]["weight"]`. On a value that is not a dict: throws kMismatch, except that None becomes a dict in
-  // the non-const form.
+  // Accesses a nested value: `state["model"]["weight"]`. Throws kMismatch if the value is not a
+  // dict. The non-const form turns None into a dict.
   Value& operator[](std::string_view key);
   const Value& operator[](std::string_view key) const;
 
-  // Marked by `per_rank`: each rank saves and loads its own.
+  // True for values marked by `per_rank`: each rank saves and loads its own.
   bool is_per_rank() const { return per_rank_; }
   friend Value per_rank(Value value);
 
@@ -177,38 +182,44 @@ class Value {
   bool per_rank_ = false;
 };
 
-// Says that ranks hold different values under this key on purpose (RNG states, data positions). Saved under
-// `<name>.rank_<r>`; loading on a rank that the checkpoint has no value for keeps what the caller passed.
+// Marks a value that differs between ranks on purpose (RNG states, data positions). It is saved
+// under `<name>.rank_<r>`. If the checkpoint has no value for a rank, loading keeps the caller's
+// value there.
 Value per_rank(Value value);
 
 // --- flattening: state/flatten.cpp ----------------------------------------------------------------------------------------
 
-// A leaf of a state dict under its flattened name. Stateful objects must have been replaced by their dicts before.
+// A leaf of a state dict under its flattened name. Replace Stateful objects by their dicts before
+// flattening.
 struct FlatEntry {
   std::string fqn;
   Path path;
-  Value value;  // tensors: handles to the caller's memory
+  Value value;  // tensors are handles to the caller's memory
 };
 using FlatStateDict = std::vector<FlatEntry>;
 
-// Deeper nesting than this is refused (kInvalidArgument).
+// The maximum nesting depth (kInvalidArgument beyond it).
 inline constexpr std::size_t kNestingMax = 256;
-// `set_at` makes no list longer than this (kInvalidArgument).
+// The maximum length of a list that `set_at` makes (kInvalidArgument beyond it).
 inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
-// As DCP: dicts are taken apart; lists only if a tensor, dict or such a list is in them; tuples never; keys join with '.'. An empty
-// dict is a leaf of its own, so that it survives. Two paths that give the same name: kAlreadyExists naming both. What `per_rank`
-// marks: every leaf below it; a list that stays whole and holds a marked value is marked as a whole.
-// Throws kPrecondition for a Stateful, naming its path.
+// Flattens as DCP does. Dicts are split; lists only if they contain a tensor, a dict or such a
+// list; tuples never. Keys are joined with '.'. An empty dict is a leaf, so that it survives.
+// `per_rank` marks every leaf below it; a list that stays whole is marked if it contains a marked
+// value. Throws kAlreadyExists, naming both paths, if two paths give the same name, and
+// kPrecondition, naming the path, for a Stateful.
 FlatStateDict flatten(const StateDict& state_dict);
-// Without taking apart: top-level keys only. What `flatten` would take apart is an error (kUnsupported) that names all such keys.
+// Returns the top-level entries only. Throws kUnsupported, naming all such keys, if `flatten` would
+// split any value.
 FlatStateDict flatten_top_level(const StateDict& state_dict);
-// Puts `value` at `path`, making dicts and lists on the way; a numeric element makes a list, filled up with None. A place that was
-// marked by `per_rank` stays marked. Throws kMismatch, naming the place, where the path leads through a value that holds none.
+// Stores `value` at `path` and makes dicts and lists on the way. A numeric element makes a list,
+// padded with None. A place marked by `per_rank` stays marked. Throws kMismatch, naming the place,
+// if the path leads through a value that is not a container.
 void set_at(StateDict& state_dict, const Path& path, Value value);
-// What is at `path`; nullptr if nothing is.
+// Returns the value at `path`, or nullptr if there is none.
 const Value* find_at(const StateDict& state_dict, const Path& path);
-// For error texts: `["model"]["net1.weight"][0]`. Other than to_string(Path), it tells keys with dots from nested ones.
+// Returns a path for error texts: `["model"]["net1.weight"][0]`. Unlike to_string(Path), it
+// distinguishes keys that contain dots from nested keys.
 std::string describe_path(const Path& path);
 
 template <class Object, class>

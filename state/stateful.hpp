@@ -1,4 +1,4 @@
-// Objects that know how to describe and restore themselves. After DCP's `Stateful` protocol.
+// Objects that save and restore their own state. After DCP's `Stateful` protocol.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,13 @@ class Stateful {
  public:
   virtual ~Stateful() = default;
 
-  // What to save, or what to fill when loading: tensors in it are loaded in place, so return the live ones. Called on the trainer's
-  // thread, on all ranks in the same order: it may run collectives. May throw: that becomes a failure of this rank.
+  // Returns the state to save, or the state to fill when loading. Loads fill tensors in place, so
+  // return the live ones. Called on the trainer's thread, on all ranks in the same order, so it may
+  // run collectives. An exception becomes a failure of this rank.
   virtual Dict state_dict() = 0;
 
-  // Takes over what was loaded: the same structure that `state_dict` returned, filled. Called on the trainer's thread, after every
-  // rank has loaded, on all ranks in the same order.
+  // Restores the state from a filled dict of the structure that `state_dict` returned. Called on
+  // the trainer's thread, on all ranks in the same order, after every rank has loaded.
   virtual void load_state_dict(const Dict& state_dict) = 0;
 };
 

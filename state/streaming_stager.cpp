@@ -1,4 +1,4 @@
-// Staging that copies no tensor: the writer does, through its own bounded memory.
+// A stager that copies no tensors. The writer copies them through its own bounded memory.
 #include <memory>
 #include <utility>
 

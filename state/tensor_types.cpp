@@ -57,7 +57,8 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
 
 std::string why_not_storable(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "is an undefined tensor";
-  // Before the layout: that of a quantized tensor is strided, that of an mkldnn one is its own.
+  // Test this before the layout: quantized tensors have the strided layout, mkldnn tensors their
+  // own.
   if (tensor.is_quantized()) return "is quantized";
   if (tensor.is_mkldnn()) return "has mkldnn's layout";
   if (tensor.layout() != at::kStrided) return "is sparse";

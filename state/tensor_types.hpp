@@ -1,4 +1,4 @@
-// Between LibTorch's tensors and the plain records of `planning`.
+// Converts between LibTorch's tensors and the plain records of `planning`.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,24 @@
 
 namespace cairn {
 
-// Nothing for types that no checkpoint can hold (quantized ones).
+// Returns nothing for types that no checkpoint can hold (quantized ones).
 std::optional<DType> dtype_of(at::ScalarType type) noexcept;
-// Nothing for types that the LibTorch in use cannot hold (float8, uint16 and such in 1.13).
+// Returns nothing for types that the LibTorch in use lacks (such as float8 and uint16 in 1.13).
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
 
 inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), sizes.size()); }
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }
 
-// Why `tensor` cannot be saved or loaded ("is sparse"); empty if it can. Strided tensors with memory and a dtype that DType knows
-// can.
+// Returns why `tensor` cannot be saved or loaded ("is sparse"), or an empty string if it can. It
+// can if it is strided, has memory, and has a dtype known to DType.
 std::string why_not_storable(const torch::Tensor& tensor);
 
-// The part of `tensor` that begins at `offsets` and has `sizes`: a view without autograd history. Throws kInvalidArgument if it
-// does not lie within.
+// Returns the part of `tensor` that begins at `offsets` and has size `sizes`, as a view without
+// autograd history. Throws kInvalidArgument if the part does not lie within the tensor.
 torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const Extents& sizes);
 
-// LibTorch's exceptions as Cairn's: runs `work`, and turns what LibTorch throws into an Error (kUnavailable when memory ran out,
-// kPrecondition otherwise) that begins with `action` ("copy 12 bytes into \"w\"").
+// Runs `work` and converts LibTorch's exceptions to Error: kUnavailable if memory ran out,
+// otherwise kPrecondition. The text begins with `action` ("copy 12 bytes into \"w\"").
 template <class Work>
 auto with_torch(const std::string& action, Work&& work) -> decltype(work());
 

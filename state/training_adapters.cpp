@@ -1,4 +1,5 @@
-// What a trainer keeps beside module and optimizer: learning-rate schedulers, random number generators, places in the data.
+// The trainer's state besides module and optimizer: learning-rate schedulers, random number
+// generators, data positions.
 #include <limits>
 #include <mutex>
 #include <sstream>
@@ -17,7 +18,8 @@
 namespace cairn {
 namespace {
 
-// LibTorch leaves the number of steps to derived classes: as one of them, this may ask where it is in any scheduler.
+// LibTorch exposes the number of steps only to derived classes. Deriving gives access to that of
+// any scheduler.
 struct SchedulerAccess : torch::optim::LRScheduler {
   static unsigned& step_count(torch::optim::LRScheduler& scheduler) { return scheduler.*(&SchedulerAccess::step_count_); }
   static std::vector<double> learning_rates(const torch::optim::LRScheduler& scheduler) {
@@ -60,14 +62,14 @@ torch::Tensor state_of(at::Generator& generator) {
   return generator.get_state().clone();
 }
 
-// A state that is to go into a generator.
+// A state to be set in a generator.
 struct NewState {
   std::string name;
   at::Generator generator;
   const Value* loaded = nullptr;
 };
 
-// Sets all of them or none.
+// Sets all states or none.
 void set_states(std::vector<NewState> states) {
   std::string problems;
   for (NewState& state : states) {
@@ -185,7 +187,7 @@ class SamplerState final : public Stateful {
   }
 
  private:
-  // What was written to an archive can be read once it went through bytes.
+  // An OutputArchive can be read only after it has been serialised to bytes.
   static torch::serialize::InputArchive reread(torch::serialize::OutputArchive& written) {
     std::stringstream bytes;
     written.save_to(bytes);

@@ -1,4 +1,4 @@
-// What is known of tensors, for as long as they live.
+// A table of entries for tensors. An entry is valid while its tensor lives.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// By TensorImpl. Thread-safe.
+// Keyed by TensorImpl. Thread-safe.
 template <class Entry>
 class WeakTensorTable {
  public:
@@ -24,7 +24,7 @@ class WeakTensorTable {
     known_.insert_or_assign(pointer.get(), std::make_pair(WeakPointer(pointer), std::move(entry)));
   }
 
-  // Nothing for tensors that were not put.
+  // Returns nothing for a tensor without an entry.
   std::optional<Entry> find(const torch::Tensor& tensor) const {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(tensor.unsafeGetTensorImpl());
@@ -44,7 +44,8 @@ class WeakTensorTable {
   }
 
   mutable std::mutex mutex_;
-  // While the weak pointer is held, no other TensorImpl gets this address: a lookup never finds what was known of a dead tensor.
+  // A held weak pointer keeps the address from being reused, so a lookup never finds the entry of a
+  // dead tensor.
   std::unordered_map<const c10::TensorImpl*, std::pair<WeakPointer, Entry>> known_;
   std::size_t sweep_at_ = kSweepAtLeast;
 };

@@ -22,7 +22,8 @@ bool is_change_of_state(const ObservedEvent& event) {
          (begins_with(event.name, kRankState) || begins_with(event.name, kCoordinatorState));
 }
 
-// Deadlines and lost connections are nobody's doing: they ended a wait, which began when the machines of the rank had last moved.
+// Deadlines and lost connections have no causing event. They ended a wait that began with the last
+// state change of the rank.
 const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent& event) {
   const auto& events = trace.events.at(event.rank);
   const bool by_coordinator = event.actor == kCoordinator;
@@ -36,7 +37,8 @@ const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent&
 
 std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }
 
-// What the time between two links of a chain was spent on, said of the second one's rank.
+// Returns what the time between two links of a chain was spent on, as a statement about the second
+// link's rank.
 std::string describe(const ChainLink& before, const ObservedEvent& event) {
   const std::string name(event.name);
   if (before.waited)

@@ -1,5 +1,6 @@
-// Causes, from rank to rank: what led to an event, back to the trainer's call. A handler acts on the last of the messages that it needs, so
-// the chain that led to the end of a save is also its critical path.
+// Follows causes from rank to rank: the events that led to an event, back to the trainer's call. A
+// handler acts on the last message that it needs, so the chain that led to the end of a save is
+// also its critical path.
 #pragma once
 
 #include <string>
@@ -12,27 +13,31 @@ namespace cairn {
 
 struct ChainLink {
   const ObservedEvent* event = nullptr;  // in the trace
-  // Nothing led to the next one but time: a deadline, or the end of a connection. This is the last change of state before.
+  // The next link has no cause except time: a deadline, or the end of a connection. This is the
+  // last state change before it.
   bool waited = false;
 };
 
-// What led to `event` directly, or, where nothing but time did, when its machine had last moved; null where the traces have neither.
+// Returns the direct cause of `event`. If only time caused it, returns the last state change of its
+// machine. Null if the traces contain neither.
 ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
 
-// From the earliest cause that the traces hold to `event` itself.
+// Returns the chain from the earliest known cause to `event` itself.
 std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& event);
 
-// "rank 2 wrote: write_data", and how long it took.
+// A step of the critical path, such as "rank 2 wrote: write_data", and its duration.
 struct PathStep {
   int rank = 0;
   std::string what;
   WallTime begin;
   Duration duration{0};
 };
-// The chain in steps, neighbours of one kind together. From the first call of the attempt to `event`; steps without time are left out.
+// Returns the chain from the attempt's first call to `event` as steps. Adjacent links of one kind
+// form one step; steps without duration are left out.
 std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event);
 
-// Of the rank on which the call ended last, or of `rank`. Null if no outcome is in the traces.
+// Returns the outcome on the rank where the call ended last, or on `rank`. Null if the traces
+// contain none.
 const ObservedEvent* last_outcome(const Trace& trace, const TraceClocks& clocks, std::optional<int> rank = std::nullopt);
 
 }  // namespace cairn

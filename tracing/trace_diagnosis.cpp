@@ -24,7 +24,7 @@ const ObservedEvent* last_event(const Trace& trace, int rank) {
   return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
 }
 
-// The hook that an event is of.
+// Returns the hook that an event belongs to.
 TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
   TracedHook hook;
   hook.name = event.name;
@@ -34,7 +34,7 @@ TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
   return hook;
 }
 
-// The last hook of a rank that has begun and not ended.
+// Returns the last hook of a rank that began and did not end.
 std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& clocks, int rank) {
   const auto found = trace.events.find(rank);
   if (found == trace.events.end()) return std::nullopt;
@@ -77,7 +77,8 @@ std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& 
   return failures;
 }
 
-// Where nobody was told anything, hooks that threw, and ranks whose traces end first, are all there is.
+// If no rank received a failure map, infers failures from hooks that threw and from traces that end
+// first.
 std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClocks& clocks) {
   std::vector<TracedFailure> failures;
   for (const auto& [rank, events] : trace.events) {
@@ -104,7 +105,8 @@ std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClo
   return failures;
 }
 
-// Those who were left waited for the ones that were lost or silent from their last sign of life until they were given up.
+// The surviving ranks waited for a lost or silent rank from its last sign of life until they gave
+// it up.
 std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClocks& clocks, const Diagnosis& diagnosis) {
   std::optional<TracedWait> longest;
   for (const auto& failure : diagnosis.failures) {
@@ -118,7 +120,7 @@ std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClock
         const WallTime time = clocks.at(event);
         const bool is_about_it = event.kind == EventKind::kHandled && event.peer == failure.rank;
         if (is_about_it && event.name == kLinkDown) {
-          // Of two who noticed, the coordinator counts.
+          // If several ranks noticed, the coordinator's time counts.
           if (!given_up || rank == diagnosis.coordinator) {
             given_up = time;
             waiter = rank;
@@ -134,7 +136,7 @@ std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClock
     wait.awaited = {failure.rank};
     wait.phase = failure.phase;
     wait.since = std::min(*given_up, std::max(last_heard, failure.last_sign.value_or(last_heard)));
-    // It may have written its trace on after it was given up, having come back.
+    // The rank may have come back and continued its trace after it was given up.
     if (failure.last_sign && *failure.last_sign > *given_up) wait.since = last_heard;
     wait.duration = *given_up - wait.since;
     wait.was_answered = false;

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace trace_names;
 
-constexpr std::size_t kCallsMax = 100'000;  // of one checkpointer on one rank: the later ones are the interesting ones
+constexpr std::size_t kCallsMax = 100'000;  // per checkpointer and rank; keeps the later calls, which matter more
 
 std::vector<std::string> traces_in(const fs::path& directory) {
   std::vector<std::string> paths;
@@ -29,7 +29,8 @@ std::vector<std::string> traces_in(const fs::path& directory) {
   return paths;
 }
 
-// Returns the latest report that has traces; without `with_traces`, that has a report.txt, since a full disk leaves no traces.
+// Returns the latest report with traces. If not `with_traces`, a report.txt suffices: on a full
+// disk a report has no traces.
 std::optional<fs::path> latest_report(const fs::path& directory, bool with_traces = true) {
   std::optional<fs::path> latest;
   fs::file_time_type latest_time;
@@ -50,7 +51,7 @@ struct Found {
   std::vector<std::string> files;
 };
 
-// In `path`, or in the directory `traces` beside it.
+// Returns a place with traces: one directory inside `path`, or the directory `traces` beside it.
 std::optional<std::string> traces_nearby(const fs::path& path) {
   std::error_code failed;
   std::vector<fs::path> places{fs::weakly_canonical(path, failed).parent_path() / "traces"};
@@ -59,7 +60,7 @@ std::optional<std::string> traces_nearby(const fs::path& path) {
   for (const fs::path& place : places) {
     try {
       if (fs::is_directory(place, failed) && (!traces_in(place).empty() || latest_report(place))) return place.string();
-    } catch (const std::exception&) {  // it may not be looked into
+    } catch (const std::exception&) {  // no permission to read it
     }
   }
   return std::nullopt;
@@ -79,7 +80,7 @@ Found find_traces(const std::string& path) {
                   (nearby ? "; there are traces in " + *nearby : "; ranks write traces where CAIRN_TRACE names a directory"));
 }
 
-// Not within CallFinder: it is complete there too late for std::optional.
+// Not nested in CallFinder, because std::optional needs a complete type there.
 struct FoundCall {
   TracedCall call;
   std::string operation;
@@ -89,7 +90,7 @@ struct FoundCall {
   bool failed = false;
 };
 
-// Finds the calls of one checkpointer on one rank, as its events go by.
+// Finds the calls of one checkpointer on one rank while reading its events in order.
 class CallFinder {
  public:
   using Call = FoundCall;
@@ -133,7 +134,7 @@ class CallFinder {
     }
   }
 
-  // Events are missing between those that were taken and the next one.
+  // Call it if events are missing between the last event and the next one.
   void pass_gap() {
     if (current_) put_away();
     next_first_ = 0;
@@ -146,7 +147,7 @@ class CallFinder {
 
  private:
   void close(const ObservedEvent& event) {
-    // The others may have called before this rank, and told its coordinator.
+    // The other ranks may have called before this rank, and told the coordinator on this rank.
     next_first_ = outcome_id_ != 0 ? outcome_id_ + 1 : event.id;
     put_away();
   }
@@ -166,7 +167,7 @@ class CallFinder {
 
 using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>;  // job, checkpointer, counter, number
 
-// Calls of all ranks -> attempts. Those that have heard their counter come first.
+// Groups the calls of all ranks into attempts. Add calls with a known counter first.
 class Grouping {
  public:
   void add(const std::string& job, std::uint32_t checkpointer, CallFinder::Call call) {
@@ -216,8 +217,8 @@ class Grouping {
     attempt.calls.insert_or_assign(call.call.rank, std::move(call.call));
   }
 
-  // A rank that never heard the counter was in the call of the same number, if anybody was; one that has heard of a call of the others
-  // only, in the one that was running.
+  // A rank that never received the counter belongs to the call of the same number, if there is one.
+  // A rank that only heard of the other ranks' call belongs to the call that was running.
   TracedAttempt* of_the_others(const AttemptKey& key, const TracedCall& call) {
     TracedAttempt* found = nullptr;
     for (auto& [other, attempt] : attempts_) {
@@ -238,7 +239,7 @@ class Grouping {
 
 bool is_earlier(const TracedFile& a, const TracedFile& b) {
   const auto key = [](const TracedFile& file) {
-    const TraceHeader& header = *file.header;  // rings are of one part each, and go by time
+    const TraceHeader& header = *file.header;  // each ring has only one part, so order rings by time
     return std::make_tuple(header.incarnation, header.rank, header.source, header.part, header.wall);
   };
   return key(a) < key(b);
@@ -299,20 +300,20 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   }
   std::sort(readable.begin(), readable.end(), is_earlier);
 
-  // By job and rank; a rank's files follow one another.
+  // By job, rank and checkpointer; the files of one rank are adjacent.
   using FinderKey = std::tuple<std::string, int, std::uint32_t>;
   std::map<FinderKey, CallFinder> finders;
   const auto names = std::make_shared<TraceNames>();
   std::set<std::pair<std::string, int>> streams;
-  std::map<std::pair<std::string, int>, std::uint64_t> last_in_rings;  // ids
+  std::map<std::pair<std::string, int>, std::uint64_t> last_in_rings;  // last event ids
   for (auto& file : readable) {
     const TraceHeader& header = *file.header;
     const std::pair<std::string, int> whose(header.incarnation, header.rank);
     if (header.source == TraceSource::kStream) streams.insert(whose);
     const bool is_ring = header.source == TraceSource::kRing;
-    const bool is_of_stream = is_ring && streams.count(whose) != 0;  // its events are in that
+    const bool is_of_stream = is_ring && streams.count(whose) != 0;  // the stream contains its events
     std::uint64_t& last_in_ring = last_in_rings[whose];
-    const std::uint64_t known = last_in_ring;  // up to there, from rings that were written before this one
+    const std::uint64_t known = last_in_ring;  // id of the last event in rings written before this one
     TracedJob& job = jobs[header.incarnation];
     if (job.incarnation.empty()) {
       job.incarnation = header.incarnation;
@@ -324,7 +325,7 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     try {
       TraceFileReader reader(file.path, names);
       ObservedEvent event;
-      bool goes_on = false;  // where a ring holds what the one before it ended with, nothing is missing in between
+      bool goes_on = false;  // the ring overlaps the one before it, so no events are missing in between
       while (reader.next(event)) {
         ++file.events;
         if (is_of_stream) continue;
@@ -399,7 +400,7 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
   }
   for (auto& [rank, events] : trace.events) {
     std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-    // A stream and a ring of one rank hold the same events.
+    // A stream and a ring of the same rank contain the same events.
     events.erase(std::unique(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.id == b.id; }),
                  events.end());
   }

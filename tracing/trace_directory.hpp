@@ -1,11 +1,12 @@
-// The traces of a job's ranks, together: which saves and loads are in them, and all events of one of these.
+// Reads the traces of all ranks of a job: lists its saves and loads, and returns all events of one.
 //
-//   cairn::TraceDirectory traces("failure-cairn-…");                 // reads every file once, keeps little of it
-//   cairn::Trace trace = traces.read(traces.attempts().back());      // the events of one save or load, on all ranks
-//   for (const auto& [rank, events] : trace.events) …                // in the order in which that rank recorded them
+//   cairn::TraceDirectory traces("failure-cairn-…");             // reads each file once, keeps a summary
+//   cairn::Trace trace = traces.read(traces.attempts().back());  // the events of one save or load
+//   for (const auto& [rank, events] : trace.events) …            // in the order of recording
 //
-// From there on: trace_messages.hpp joins what was sent with what was handled, and aligns the ranks' clocks by it; trace_chain.hpp follows
-// causes from rank to rank, trace_diagnosis.hpp says what a person wants to know first.
+// Next steps: trace_messages.hpp pairs sent messages with handled ones, and aligns the ranks'
+// clocks with them. trace_chain.hpp follows causes from rank to rank. trace_diagnosis.hpp
+// summarises the result.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace cairn {
 struct TracedFile {
   std::string path;
   std::optional<TraceHeader> header;
-  std::string fault;  // why nothing of it could be read; "": it was
+  std::string fault;  // why it could not be read; "" if it was read
   std::uint64_t events = 0;
   std::vector<TraceDamage> damage;
   std::uint64_t bytes_cut = 0;
@@ -33,33 +34,35 @@ struct TracedFile {
 // One rank's part in a save or load.
 struct TracedCall {
   int rank = 0;
-  std::uint64_t attempt = 0;   // the attempt's counter, 0 if the rank never heard it
-  std::uint64_t number = 0;    // which call of its checkpointer it is on this rank, 0 if its beginning is not in the trace
-  std::uint64_t first_id = 1;  // of its events, with what came before it since the last call of that checkpointer
-  std::uint64_t last_id = 0;   // up to the next call
+  std::uint64_t attempt = 0;  // the attempt's counter, 0 if the rank never received it
+  // Number of the call among this rank's calls of its checkpointer; 0 if the trace lacks its
+  // beginning.
+  std::uint64_t number = 0;
+  std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
+  std::uint64_t last_id = 0;   // the last event before the next call
   WallTime begin;
-  WallTime end;             // of the outcome, or of the last event
-  bool has_ended = false;   // its outcome is in the trace
+  WallTime end;             // time of the outcome, or of the last event
+  bool has_ended = false;   // the trace contains its outcome
   bool ok = false;          // of the outcome
   std::string committed;    // of the outcome: "no", "yes", "unknown"
-  bool was_called = false;  // otherwise the rank has heard of the others' call only
+  bool was_called = false;  // false: the rank only heard of the other ranks' call
 };
 
 // One save or load, on all ranks that have a trace of it.
 struct TracedAttempt {
   std::string job;                 // the incarnation
   std::uint32_t checkpointer = 0;  // as in save ids
-  std::uint64_t counter = 0;       // 0: it failed before it was an attempt
-  std::string operation;           // "save", "load"; "call" if no beginning of it is in the traces
+  std::uint64_t counter = 0;       // 0: it failed before it became an attempt
+  std::string operation;           // "save", "load"; "call" if the traces lack its beginning
   std::string checkpoint_id;
   std::string save_id;
   std::map<int, TracedCall> calls;  // by rank
 
   WallTime begin() const;        // of the first call
-  WallTime end() const;          // of the last one, as far as the traces go
-  bool has_failed() const;       // on some rank
+  WallTime end() const;          // of the last call, as far as the traces go
+  bool has_failed() const;       // on at least one rank
   bool has_ended() const;        // on every rank that has a trace of it
-  bool went_wrong() const;       // failed, but not by being cancelled only, or has not ended
+  bool went_wrong() const;       // failed other than by cancellation only, or has not ended
   bool was_cancelled = false;    // all of its failures are cancellations
   std::string describe() const;  // "save of 'run/step_100'"
 };
@@ -69,40 +72,43 @@ struct TracedJob {
   int world_size = 0;
   WallTime begin;  // of its first file
   std::map<int, std::string> hosts;
-  std::vector<int> missing;  // ranks without a file that can be read
+  std::vector<int> missing;  // ranks without a readable file
 };
 
-// The events of one attempt, and those of no checkpointer (links, restarts) that happened during it. Texts live as long as it does.
+// The events of one attempt, and events of no checkpointer (links, restarts) during it. Texts live
+// as long as this object.
 struct Trace {
   TracedAttempt attempt;
   TracedJob job;
   std::map<int, std::vector<ObservedEvent>> events;  // by rank, ascending ids
-  bool truncated = false;                            // there were more than were asked for: the later ones are left out
-  std::vector<std::string> unread;                   // why a file could not be read again: a job that runs takes away its oldest
+  bool truncated = false;                            // there were more events than requested; the later ones are missing
+  std::vector<std::string> unread;                   // why files could not be read again; a running job deletes its oldest files
   std::shared_ptr<TraceNames> names;
 
-  // Null if it is not there.
+  // Returns null if there is no such event.
   const ObservedEvent* find(int rank, std::uint64_t id) const;
 };
 
 class TraceDirectory {
  public:
-  // Reads all files `*.trace` in `path`, or `path` itself if it is one. Where there are none, but reports of failures (failure-*), it takes
-  // the latest of these. What rings of one rank both hold counts once. Keeps a record per call, no events. Throws kNotFound if there is nothing
-  // to read, saying what is there.
+  // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If there are
+  // none but there are failure reports (failure-*), reads the latest report. An event that several
+  // rings of a rank contain counts once. Keeps a record per call and no events. Throws kNotFound,
+  // listing what is there, if there is nothing to read.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }
   const std::vector<TracedFile>& files() const { return files_; }
-  const std::vector<TracedJob>& jobs() const { return jobs_; }              // in the order in which they began
-  const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // of all jobs, in the order in which they began
-  // What is looked at first, among those that `fits`: the last one that has failed (not by being cancelled), or never ended; else the last
-  // one. Null: there is none.
+  const std::vector<TracedJob>& jobs() const { return jobs_; }              // in order of their start
+  const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // of all jobs, in order of their start
+  // Returns the attempt to look at first, among those that `fits` accepts: the last one that failed
+  // (other than by cancellation) or never ended, or else the last one. Null if there is none.
   using Fits = std::function<bool(const TracedAttempt&)>;
   const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 
   static constexpr std::size_t kEventsMax = 2'000'000;
-  // Reads the files again; what cannot be read any more is left out, and told. Of each rank at most its share of `events_max`.
+  // Reads the files again. Files that have become unreadable are left out and listed in
+  // `Trace::unread`. Returns at most an equal share of `events_max` for each rank.
   Trace read(const TracedAttempt& attempt, std::size_t events_max = kEventsMax) const;
 
  private:

@@ -10,7 +10,7 @@ const ObservedEvent* last_of(const Trace& trace, int rank) {
   return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
 }
 
-// The event that a failure in the map stands for.
+// Returns the event behind a failure in the map.
 const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure) {
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {

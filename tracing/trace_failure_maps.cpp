@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// What each rank was told.
+// Returns the failure map that each rank received.
 std::map<int, EventsByRank> told_maps(const Trace& trace) {
   std::map<int, EventsByRank> maps;
   for (const auto& [rank, events] : trace.events)

@@ -1,4 +1,4 @@
-// The failure maps that ranks were told. Internal.
+// The failure maps that ranks received. Internal.
 #pragma once
 
 #include <map>
@@ -11,7 +11,8 @@ namespace cairn {
 
 using EventsByRank = std::map<int, const ObservedEvent*>;  // by the failing rank
 
-// The map that most ranks were told: others have it who ended alone, as those do who were cut off or stood still. `others`: they.
+// Returns the map that most ranks received. `others` gets the ranks that ended with another map
+// because they were cut off or frozen.
 std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others);
 
 }  // namespace cairn

@@ -21,11 +21,12 @@ using namespace trace_format;
 
 constexpr std::size_t kChunkBytes = 256 * 1024;
 constexpr int kRanksMax = 1 << 20;
-// Nine years, and up to the year 2043: so no sum of a few of these overflows. What lies beyond is no time.
+// Times up to nine years and up to the year 2043, so that sums of a few of them do not overflow.
+// Values beyond that are invalid.
 constexpr std::int64_t kMonotonicMax = std::int64_t{1} << 58;
 constexpr std::int64_t kWallMax = std::int64_t{1} << 61;
 
-// What is read of a file at a time, from `offset()` on.
+// A window into a file, which starts at `offset()`.
 class Window {
  public:
   explicit Window(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
@@ -40,7 +41,7 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // Whether there are so many bytes.
+  // Returns whether at least `bytes` bytes are left.
   bool has(std::size_t bytes) {
     while (buffer_.size() - at_ < bytes && !ended_) read_more();
     return buffer_.size() - at_ >= bytes;
@@ -69,7 +70,7 @@ class Window {
   const int file_;
   Bytes buffer_;
   std::size_t at_ = 0;
-  std::uint64_t buffer_offset_ = 0;  // of buffer_ in the file
+  std::uint64_t buffer_offset_ = 0;  // position of buffer_ in the file
   bool ended_ = false;
 };
 
@@ -144,7 +145,8 @@ struct TraceFileReader::Implementation {
 
   enum class Found : std::uint8_t { kRecord, kNone, kIncomplete };
 
-  // What begins where the window does. A record is parsed into `record`, and its length is returned in `length`.
+  // Looks for a record at the start of the window. Parses it into `record` and sets `length` to its
+  // length.
   Found look(std::size_t& length) {
     if (!window.has(kFrameBytes)) {
       const std::size_t known = std::min(window.size(), kMark.size());
@@ -159,7 +161,8 @@ struct TraceFileReader::Implementation {
     return record.ParseFromArray(window.data() + kFrameBytes, static_cast<int>(bytes)) ? Found::kRecord : Found::kNone;
   }
 
-  // The next sound record; what lies before it is damage, or at the end of the file, and begun like a record, cut off.
+  // Reads the next valid record. Bytes before it are damage; an incomplete record at the end of the
+  // file counts as cut off.
   bool next_record() {
     const std::uint64_t begin = window.offset();
     std::optional<std::uint64_t> incomplete;
@@ -172,7 +175,7 @@ struct TraceFileReader::Implementation {
         return true;
       }
       if (found == Found::kIncomplete && !incomplete) incomplete = window.offset();
-      // On to the next place where one could begin.
+      // Skip to the next byte where a record could begin.
       const std::string_view rest(window.data() + 1, window.size() - 1);
       const auto next = rest.find(kMark[0]);
       window.drop(1 + (next == std::string_view::npos ? rest.size() : next));
@@ -189,7 +192,7 @@ struct TraceFileReader::Implementation {
   std::string_view name(std::uint32_t id) const {
     if (id == 0) return {};
     const bool known = id <= texts.size() && texts[id - 1].data() != nullptr;
-    return known ? texts[id - 1] : std::string_view("?");  // it was in a part that is damaged
+    return known ? texts[id - 1] : std::string_view("?");  // its definition was in a damaged part
   }
 
   void take_name(const v1::TraceName& message) {
@@ -213,7 +216,7 @@ struct TraceFileReader::Implementation {
 
   bool take_event(const v1::TraceEvent& message, ObservedEvent& event) const {
     if (!v1::TraceEventKind_IsValid(message.kind()) || message.kind() == v1::TRACE_EVENT_KIND_UNSPECIFIED)
-      return false;  // of later
+      return false;  // a kind from a later version
     if (!are_times(message)) return false;
     event.kind = static_cast<EventKind>(message.kind());
     event.id = message.id();
@@ -243,12 +246,12 @@ struct TraceFileReader::Implementation {
   const std::string path;
   const std::shared_ptr<TraceNames> names;
   const bool takes_contents;
-  Bytes content;                 // so far, of the event that follows
-  std::uint64_t content_of = 0;  // its id
+  Bytes content;                 // of the next event, as far as read
+  std::uint64_t content_of = 0;  // the id of that event
   Window window;
   TraceHeader header;
   v1::TraceRecord record;
-  std::vector<std::string_view> texts;  // by id - 1
+  std::vector<std::string_view> texts;  // indexed by id - 1
   std::vector<TraceDamage> damage;
   std::uint64_t cut = 0;
 };

@@ -1,8 +1,10 @@
-// How records lie in a trace file. Internal; docs/tracing.md specifies it.
+// The layout of records in a trace file. Internal; docs/tracing.md specifies it.
 //
-//   | mark "CTrc" | length u32 | CRC-32 u32 | TraceRecord (Protobuf), `length` bytes |       little-endian, one after the other
+//   | mark "CTrc" | length u32 | CRC-32 u32 | TraceRecord (Protobuf), `length` bytes |
 //
-// The CRC-32 is over the length's four bytes and the record. By the mark a reader finds the next record after damage.
+// Integers are little-endian, and records follow one another without gaps. The CRC-32 covers the
+// four bytes of the length and the record. After damage, a reader searches for the mark to find the
+// next record.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,7 @@ namespace cairn::trace_format {
 inline constexpr std::string_view kMark = "CTrc";
 inline constexpr std::size_t kFrameBytes = 12;
 inline constexpr std::uint32_t kRecordBytesMax = 64 * 1024;
-inline constexpr std::uint32_t kNamesMax = 16 * 1024;  // of one file
+inline constexpr std::uint32_t kNamesMax = 16 * 1024;  // per file
 inline constexpr std::size_t kNameBytesMax = 4096;
 inline constexpr std::size_t kContentPieceBytesMax = 60 * 1024;
 
@@ -29,7 +31,7 @@ inline std::uint32_t get_u32(const char* from) {
   for (int i = 0; i < 4; ++i) value |= std::uint32_t{static_cast<unsigned char>(from[i])} << (8 * i);
   return value;
 }
-// `frame`: from the mark on, with the whole record behind it.
+// `frame` points to the mark; the whole record follows.
 inline std::uint32_t checksum(const char* frame, std::uint32_t length) {
   return crc32(crc32(0, ByteSpan(frame + 4, 4)), ByteSpan(frame + kFrameBytes, length));
 }

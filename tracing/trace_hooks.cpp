@@ -7,7 +7,7 @@ namespace cairn {
 
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events) {
   std::vector<const ObservedEvent*> hooks;
-  std::map<std::uint64_t, const ObservedEvent*> open;  // ids grow
+  std::map<std::uint64_t, const ObservedEvent*> open;  // ids are ascending
   for (const auto& event : events) {
     if (event.kind == EventKind::kBegan) open[event.id] = &event;
     if (event.kind != EventKind::kOperation) continue;

@@ -1,4 +1,4 @@
-// Hooks of planners and storage in the trace of one rank, each by what is known of it last.
+// The hooks of planners and storage in the trace of one rank, each with its latest event.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace cairn {
 
-// Of each hook among `events` of one rank its end (kOperation), in order; then, of those without an end, their beginning (kBegan), in order.
+// Returns the end (kOperation) of each finished hook among `events` of one rank, in order, then the
+// beginning (kBegan) of each unfinished one, in order.
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
 
 }  // namespace cairn

@@ -11,15 +11,15 @@ namespace {
 
 using namespace trace_names;
 
-// Links come and go without a message.
+// Link events are not messages.
 bool is_from_a_rank(const ObservedEvent& event) {
   return event.kind == EventKind::kHandled && event.peer >= 0 && event.name != kLinkUp && event.name != kLinkDown;
 }
 
-// Clocks that differ by more, or are known less well, are not aligned: nine years.
+// Do not align clocks whose difference or error is larger: nine years.
 constexpr Duration kDifferenceMax{std::int64_t{1} << 58};
 
-// What is known of (clock of `b`) - (clock of `a`), of ranks a < b.
+// Bounds for (clock of `b`) - (clock of `a`), for ranks a < b.
 struct Bounds {
   std::optional<Duration> lower;
   std::optional<Duration> upper;
@@ -29,7 +29,7 @@ struct Bounds {
 
 std::vector<TracedMessage> match_messages(const Trace& trace) {
   std::vector<TracedMessage> messages;
-  std::map<std::pair<int, std::uint64_t>, std::size_t> sent;  // sender and id -> place
+  std::map<std::pair<int, std::uint64_t>, std::size_t> sent;  // sender and id -> index in `messages`
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (event.kind != EventKind::kSent || event.peer < 0) continue;
@@ -62,7 +62,7 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
     if (message.sent == nullptr || message.handled == nullptr || message.from == message.to) continue;
     ++degree[message.from];
     ++degree[message.to];
-    // handled + correction of `to` is not before sent + correction of `from`.
+    // handled + correction of `to` >= sent + correction of `from`.
     const Duration bound = wall(*message.sent) - wall(*message.handled, message.handled->duration);
     auto& pair = bounds[std::minmax(message.from, message.to)];
     if (message.from < message.to)
@@ -80,7 +80,7 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
     violations_.push_back({pair.first, pair.second, *bound.lower - *bound.upper});
   }
 
-  // Shortest paths from the reference, by the error.
+  // Find the paths with the smallest total error from the reference (Dijkstra).
   clocks_[reference_].error = Duration(0);
   std::set<int> settled;
   while (true) {
@@ -133,7 +133,7 @@ std::vector<int> TraceClocks::unaligned() const {
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages,
                                          const TraceClocks& clocks) {
   std::vector<TracedMessage> lost;
-  // What comes after its own end is no longer of interest to a rank.
+  // A rank ignores messages after its own end.
   std::map<int, WallTime> last_seen;
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {

@@ -1,4 +1,5 @@
-// The messages between ranks: what was sent joined with what was handled, and the ranks' clocks aligned by them.
+// Pairs the messages that ranks sent with those that ranks handled, and aligns the ranks' clocks
+// with them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace cairn {
 
-// One of `sent` and `handled` may be null: where that rank's trace does not have it. Both point into the trace.
+// A message between ranks, with pointers into the trace. Either `sent` or `handled` is null if that
+// rank's trace lacks the event.
 struct TracedMessage {
   int from = 0;
   int to = 0;
@@ -18,31 +20,35 @@ struct TracedMessage {
   const ObservedEvent* handled = nullptr;
 };
 
-// All of one attempt, by sender, in the order of sending; those without a sending come last.
+// Returns all messages of one attempt by sender, in the order of sending. Messages without a sent
+// event come last.
 std::vector<TracedMessage> match_messages(const Trace& trace);
 
-// Every message is handled after it was sent: so messages in both directions hold the difference of two clocks between two bounds, and the
-// middle is off by at most half their distance. Ranks that have no such pair with each other are aligned over those in between; a rank
-// that has none at all keeps its own wall clock.
+// Aligns clocks. Every message is handled after it was sent, so messages in both directions bound
+// the difference of two clocks. The middle of the bounds is wrong by at most half their distance.
+// Ranks that did not exchange messages in both directions are aligned through other ranks. A rank
+// that cannot be aligned keeps its own wall clock.
 //
-// Clocks are taken to run equally fast: an attempt is short enough for that.
+// Assumes that clocks run at the same speed, since an attempt is short.
 class TraceClocks {
  public:
   TraceClocks(const Trace& trace, const std::vector<TracedMessage>& messages);
 
-  // On the wall clock of the reference, which is the rank with most messages.
+  // Times are on the wall clock of the reference, the rank with the most messages.
   int reference() const { return reference_; }
   WallTime at(int rank, MonotonicTime time) const;
   WallTime at(const ObservedEvent& event) const { return at(event.rank, event.time); }
-  // When what it tells began.
+  // Returns when the event's operation began.
   WallTime begin_of(const ObservedEvent& event) const { return at(event.rank, event.time - event.duration); }
 
-  // How far off that is at most, beside the reference; nothing for a rank whose wall clock had to do.
+  // Returns the maximum error relative to the reference; nothing for a rank that keeps its own wall
+  // clock.
   std::optional<Duration> error(int rank) const;
-  Duration error_max() const;          // of those that have one
-  std::vector<int> unaligned() const;  // ranks that have none
-  // Pairs of ranks whose messages contradict each other: by this much one was handled before it was sent, whatever the clocks. One of the
-  // clocks has jumped, or the traces are not of one job.
+  Duration error_max() const;          // over the aligned ranks
+  std::vector<int> unaligned() const;  // the ranks that keep their own wall clock
+  // A pair of ranks whose messages contradict each other: for any offset between the clocks, one
+  // message was handled at least `by` before it was sent. A clock jumped, or the traces belong to
+  // different jobs.
   struct Violation {
     int rank = 0;
     int other = 0;
@@ -52,7 +58,7 @@ class TraceClocks {
 
  private:
   struct Clock {
-    Duration to_wall{0};  // of the rank itself
+    Duration to_wall{0};  // from the rank's own monotonic clock
     Duration correction{0};
     std::optional<Duration> error;
   };
@@ -61,7 +67,8 @@ class TraceClocks {
   std::vector<Violation> violations_;
 };
 
-// Sent to a rank whose trace goes on after that and has no sign of it.
+// Returns the messages that were sent to a rank whose trace continues afterwards without handling
+// them.
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
 }  // namespace cairn

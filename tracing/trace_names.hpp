@@ -1,5 +1,5 @@
-// What the analysis knows of the names that the actors give to their messages, hooks and states (actors/protocol). A trace of another
-// version may have others: then less is said. Internal.
+// The names of messages, hooks and states (actors/protocol) that the analysis knows. Traces of
+// another version may use other names; the analysis then reports less. Internal.
 #pragma once
 
 #include <array>

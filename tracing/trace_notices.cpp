@@ -16,7 +16,7 @@ namespace {
 
 using namespace trace_names;
 
-// Below these, what is uneven is nobody's trouble.
+// Imbalances below these values are not worth a notice.
 constexpr Duration kStragglerMin = std::chrono::milliseconds(100);
 constexpr std::uint64_t kUnevenBytesMin = 64u << 20;
 constexpr Duration kQueuedMin = std::chrono::milliseconds(500);
@@ -111,11 +111,11 @@ struct Noticing {
   }
 
   void links_and_restarts() {
-    std::map<int, std::pair<int, int>> seen;  // by rank: restarts, lost links
+    std::map<int, std::pair<int, int>> seen;  // by rank: number of restarts, of lost links
     for (const auto& [rank, events] : trace.events)
       for (const auto& event : events) {
         if (event.name == kRestarted) ++seen[rank].first;
-        // Of those that failed it is known already, and those that left have ended.
+        // Skip peers that failed, which are already reported, and peers that left at their end.
         if (event.kind == EventKind::kHandled && event.name == kLinkDown && !has_failed(event.peer) && !has_left(event))
           ++seen[rank].second;
       }
@@ -156,7 +156,7 @@ struct Noticing {
                              ": its threads had no time");
   }
 
-  // A rank that others went on without.
+  // A rank whose trace ends while the others went on.
   void ended_early() {
     for (const auto& [rank, call] : trace.attempt.calls) {
       if (call.has_ended || !call.was_called || has_failed(rank) || diagnosis.end == TracedEnd::kUnfinished) continue;
@@ -165,7 +165,7 @@ struct Noticing {
     }
   }
 
-  // Who asked, and has heard nothing.
+  // A rank that asked and got no answer.
   void unanswered() {
     if (diagnosis.end != TracedEnd::kUnfinished) return;
     for (const auto& [rank, events] : trace.events) {
@@ -200,7 +200,7 @@ struct Noticing {
                           std::to_string(latest->to) + " " + in_text(longest) + " after it was sent");
   }
 
-  // What had to be asked for or said once more.
+  // Requests and messages that had to be repeated.
   void retries() {
     std::map<std::string_view, std::pair<int, std::set<int>>> seen;
     for (const auto& [rank, events] : trace.events) {

@@ -1,4 +1,5 @@
-// What looks wrong in a save or load, beside its failures: stragglers, clocks that jumped, messages that were lost. Internal.
+// Finds what looks wrong in a save or load besides its failures: stragglers, clock jumps, lost
+// messages. Internal.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,7 @@
 
 namespace cairn {
 
-// The most important ones first. `diagnosis`: all of it but its notices.
+// Returns the most important notices first. `diagnosis` is complete except for its notices.
 std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks,
                                      const Diagnosis& diagnosis);
 

@@ -14,9 +14,9 @@ namespace {
 using namespace trace_names;
 
 struct PhaseNames {
-  std::string_view of_coordinator;          // its state
-  std::string_view of_ranks;                // theirs; "": the coordinator alone works
-  std::array<std::string_view, 3> answers;  // that end a rank's part, beside kEnds
+  std::string_view of_coordinator;          // the coordinator's state
+  std::string_view of_ranks;                // the ranks' state; "": only the coordinator works
+  std::array<std::string_view, 3> answers;  // messages that end a rank's part, in addition to kEnds
 };
 constexpr std::array<std::string_view, 3> kEnds = {"PhaseFailed", "PhaseStopped", "Cancel"};
 
@@ -85,7 +85,7 @@ std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks
   for (const auto& event : found->second) {
     if (event.kind != EventKind::kState || !event.ok || !begins_with(event.name, prefix)) continue;
     const std::string_view name = event.name.substr(prefix.size());
-    if (name == "coordinator lost" || name == "coordinator found") continue;  // said, but no state
+    if (name == "coordinator lost" || name == "coordinator found") continue;  // events, not states
     const WallTime time = clocks.at(event);
     if (!states.empty()) states.back().end = time;
     if (name == "idle") {
@@ -103,7 +103,8 @@ int coordinator_of(const Trace& trace) {
       if (event.kind == EventKind::kState && event.ok && begins_with(event.name, kCoordinatorState) &&
           (event.attempt == trace.attempt.counter || trace.attempt.counter == 0))
         return rank;
-  // Its own trace is not there: every rank reports to it, and to the registrar, which is rank 0, only that it has joined.
+  // The coordinator's own trace is missing. Every rank sends its reports to the coordinator; the
+  // registrar, rank 0, only receives joins.
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events)
       if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == kSupervisor &&
@@ -138,7 +139,8 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
       begin = state->begin;
       until = state->end;
     }
-    // The ranks have begun before the coordinator knows of it; without its trace they are all there is.
+    // Ranks begin before the coordinator learns of it. Without the coordinator's trace, only their
+    // states are known.
     for (const auto& [rank, of_rank] : states) {
       if (names.of_ranks.empty()) break;
       const auto* state = find(of_rank, names.of_ranks);

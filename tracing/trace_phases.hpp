@@ -1,4 +1,5 @@
-// When each rank, and the coordinator, was in which state: what phases and waits are computed from. Internal.
+// The states of each rank and of the coordinator over time. Phases and waits are computed from
+// them. Internal.
 #pragma once
 
 #include <optional>
@@ -11,23 +12,25 @@
 namespace cairn {
 
 struct TracedState {
-  std::string_view name;  // without who is in it: "moving"
+  std::string_view name;  // without the prefix: "moving"
   WallTime begin;
-  std::optional<WallTime> end;  // nothing: it is the last one in the trace
+  std::optional<WallTime> end;  // nothing: it is the last state in the trace
 };
 
-// `prefix`: trace_names::kRankState or kCoordinatorState. Of the coordinator, up to its first "idle".
+// Returns the states of a rank. `prefix` is trace_names::kRankState or kCoordinatorState. The
+// states of the coordinator end at its first "idle".
 std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix);
 
-// Whose trace has the coordinator's states; -1: nobody's.
+// Returns the rank whose trace has the coordinator's states; -1 if unknown.
 int coordinator_of(const Trace& trace);
 
-// In which phase the trace of a rank has it, and of the coordinator the save or load, in the end; "": that is not to be seen.
+// Returns the last phase that a rank's own trace shows; for the coordinator, the last phase of the
+// save or load. Returns "" if unknown.
 std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);
 
-// The longest time for which the coordinator waited for the last ranks' answers in one phase.
+// Returns the longest time that the coordinator waited for the last ranks' answers in a phase.
 std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& clocks, int coordinator);
 
 }  // namespace cairn

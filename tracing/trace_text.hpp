@@ -1,11 +1,11 @@
-// How events are told to people.
+// Texts that describe events to people.
 #pragma once
 
 #include <cairn/base/observer.hpp>
 
 namespace cairn {
 
-// What the actor of an event has done, as `cairn trace` and the dump of a ring say it: "sent", "handled".
+// Returns the verb for an event's actor that `cairn trace` and ring dumps use: "sent", "handled".
 const char* verb_of(EventKind kind) noexcept;
 
 }  // namespace cairn

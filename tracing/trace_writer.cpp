@@ -21,7 +21,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kParts = 4;  // that are kept of a stream
+constexpr std::uint64_t kParts = 4;  // number of parts kept of a stream
 constexpr std::size_t kBufferKept = 1u << 20;
 
 template <class Time>
@@ -70,7 +70,7 @@ std::string trace_file_name(const TraceHeader& header) {
 }
 
 struct TraceEncoder::Implementation {
-  std::unordered_map<std::string_view, std::uint32_t> names;  // their texts live for ever
+  std::unordered_map<std::string_view, std::uint32_t> names;  // the texts are never freed
   v1::TraceRecord record;
   v1::TraceRecord name_record;
 
@@ -86,7 +86,7 @@ struct TraceEncoder::Implementation {
     trace_format::put_u32(trace_format::checksum(frame, static_cast<std::uint32_t>(length)), frame + 8);
   }
 
-  // 0 for none, and where a file has more than readers take.
+  // Returns 0 for an empty text, and if a file has more names than readers accept.
   std::uint32_t id_of(std::string_view text, Bytes& bytes) {
     if (text.empty()) return 0;
     const auto known = names.find(text);
@@ -194,7 +194,7 @@ void TraceStream::open_part() {
   if (file_ >= 0) {
     ::close(std::exchange(file_, -1));
     earlier_.push_back(path_);
-    // With the new one there are kParts.
+    // Together with the new part there are at most kParts.
     if (earlier_.size() >= kParts) {
       ::unlink(earlier_.front().c_str());
       earlier_.pop_front();

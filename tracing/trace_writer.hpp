@@ -1,4 +1,4 @@
-// Trace files being written: a stream of all events of a rank, and the events of a ring at once. Internal.
+// Writes trace files: a stream of all events of a rank, or the events of a ring at once. Internal.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,15 @@
 
 namespace cairn {
 
-// Version, process, host and the clocks as they are here and now; the rest is the caller's.
+// Returns a header with the version, this process and host, and both clocks read now. The caller
+// supplies the rest.
 TraceHeader trace_header(std::string incarnation, int rank, int world_size, TraceSource source);
 
-// "rank-00003-1f2e3d4c-001.trace": rank, the beginning of the incarnation, part.
+// Returns "rank-00003-1f2e3d4c-001.trace": rank, start of the incarnation, part.
 std::string trace_file_name(const TraceHeader& header);
 
-// The bytes of one file. Not thread-safe; allocates nothing once its buffers have grown and its names are known.
+// Encodes one file. Not thread-safe. Does not allocate once its buffers have grown and all names
+// are known.
 class TraceEncoder {
  public:
   TraceEncoder();
@@ -37,21 +39,23 @@ class TraceEncoder {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Writes `events` as one file, which is there as a whole or not at all; one of that name is replaced. Throws kNotFound, kPermission,
-// kNoSpace, kUnavailable.
+// Writes `events` as one file, atomically; replaces an existing file. Throws kNotFound,
+// kPermission, kNoSpace and kUnavailable.
 void write_trace_file(const std::string& path, const TraceHeader& header, const std::vector<ObservedEvent>& events);
 
-// All events of one rank, as they happen, in files of a directory; a file that has grown to a quarter of `bytes_max` is followed by the
-// next, and the oldest one goes. Each event is given to the operating system at once, on the thread that it happens on: it outlives the
-// process, not the machine. The directory should be a fast one of this machine.
-// What cannot be written ends the stream, with a warning in the log, and nothing else.
+// Writes all events of one rank to files in a directory as they happen. When a file reaches a
+// quarter of `bytes_max`, a new file begins; the last four files are kept. Each event is passed to
+// the operating system at once, on the thread where it happens, so events survive a crash of the
+// process but not of the machine. Use a fast local directory. A write error ends the stream and
+// logs a warning; it has no other effect.
 class TraceStream final : public Observer {
  public:
   static constexpr std::uint64_t kBytesMax = 256u << 20;
-  // With contents: those that lack their beginning cannot be gone through again.
+  // The limit for streams with contents. It is larger, because a replay needs the stream's
+  // beginning.
   static constexpr std::uint64_t kBytesMaxWithContents = std::uint64_t{4} << 30;
 
-  // Makes the directory, and in it the first file. Throws as write_trace_file.
+  // Creates the directory and the first file. Throws as write_trace_file does.
   TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax);
   ~TraceStream() override;
   TraceStream(const TraceStream&) = delete;
@@ -72,7 +76,7 @@ class TraceStream final : public Observer {
   int file_ = -1;  // -1: the stream has ended
   std::string path_;
   std::uint64_t part_bytes_ = 0;
-  std::deque<std::string> earlier_;  // paths of the parts before this one, oldest first
+  std::deque<std::string> earlier_;  // paths of the earlier parts, oldest first
   Bytes buffer_;
 };
 

@@ -1,4 +1,4 @@
-// What is the same whichever group of c10d a backend talks through. Internal.
+// Implements the collectives that every c10d process group runs the same way. Internal.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cairn::training {
 
-// `Group`: ProcessGroupGloo or ProcessGroupNCCL.
+// `Group` is ProcessGroupGloo or ProcessGroupNCCL.
 template <class Group>
 class C10dBackendOver : public C10dBackend {
  public:

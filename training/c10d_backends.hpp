@@ -1,4 +1,5 @@
-// The groups of c10d that a ProcessGroup talks through: Gloo for tensors in host memory, NCCL for those on CUDA devices. Internal.
+// The c10d backends of a ProcessGroup: Gloo for tensors in host memory, NCCL for tensors on CUDA
+// devices. Internal.
 #pragma once
 
 #include <chrono>
@@ -13,34 +14,37 @@
 
 namespace cairn::training {
 
-// One group of c10d, with tensors as it wants them: contiguous, not empty, more than one rank. Calls come one after the other. What goes
-// wrong is thrown as c10d throws it. On devices a Work's `wait` orders the caller's stream behind the collective, and returns before it
-// is done.
+// One c10d process group of more than one rank. The caller passes contiguous, non-empty tensors and
+// makes one call at a time. Functions throw whatever c10d throws. On devices, `Work::wait` orders
+// the caller's stream after the collective and may return before the collective has finished.
 class C10dBackend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
   virtual ~C10dBackend() = default;
 
-  // Of bytes: `output` has room for the inputs of all ranks.
+  // Both tensors are bytes. `output` has room for the inputs of all ranks.
   virtual Work all_gather(torch::Tensor output, torch::Tensor input) = 0;
-  // Part i of `input` goes to rank i, which finds it in `output` at its sender's place.
+  // Sends part i of `input` to rank i. `output` holds the received parts in the order of their
+  // senders.
   virtual Work all_to_all(torch::Tensor output, torch::Tensor input) = 0;
   virtual Work all_reduce(torch::Tensor tensor) = 0;
   virtual Work broadcast(torch::Tensor tensor, int root) = 0;
-  // This rank's part of the sum over the ranks; only where `reduces_and_scatters`.
+  // `output` gets this rank's part of the sum over the ranks. Call it only if
+  // `reduces_and_scatters`.
   virtual Work reduce_scatter(torch::Tensor output, torch::Tensor input) = 0;
 
-  // Whether sums of this type are made by the backend itself.
+  // Returns whether the backend itself can sum elements of this type.
   virtual bool sums(at::ScalarType type) const = 0;
   virtual bool reduces_and_scatters() const = 0;
-  // Ends what is under way, on this rank. From any thread.
+  // Aborts the collectives in flight on this rank. May be called from any thread.
   virtual void abort() = 0;
 };
 
-// Returns when all ranks have come.
+// Returns when all ranks have joined.
 std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, const std::string& address);
-// Communicators are made by the first collective. Throws kUnsupported if Cairn was built without NCCL.
+// The first collective creates the communicators. Throws kUnsupported if Cairn was built without
+// NCCL.
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout);
 

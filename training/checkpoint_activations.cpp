@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// Nothing while the process has not used it.
+// Returns nothing if the process has not used CUDA.
 std::optional<at::Device> current_cuda_device() {
   if (!at::globalContext().hasCUDA()) return std::nullopt;
   const at::Device current = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
@@ -41,7 +41,7 @@ class RandomState {
     for (const auto& input : inputs) {
       if (input.defined()) keep(input.device());
     }
-    if (const auto device = current_cuda_device()) keep(*device);  // whatever else the module is given
+    if (const auto device = current_cuda_device()) keep(*device);  // the current device, even if no input is on it
   }
   void restore() const {
     for (const auto& [device, state] : states_) {
@@ -60,7 +60,7 @@ class RandomState {
   std::vector<std::pair<at::Device, torch::Tensor>> states_;
 };
 
-// What the thread computes in: as it was when this was made, within such an object's life.
+// The autocast state of the thread. `restore` sets it to the state at construction.
 class AutocastState {
  public:
   AutocastState() {
@@ -75,8 +75,9 @@ class AutocastState {
   Autocast autocast_[std::size(kDevices)];
 };
 
-// Within such an object's life no casts of parameters are kept, or taken from those that were: kept without a graph they would end
-// gradients elsewhere, and those that a backward pass keeps would still be there when the optimizer has changed the parameters.
+// Turns off autocast's cache of cast parameters while it exists. Casts cached without a graph would
+// stop gradients elsewhere. Casts cached in a backward pass would become stale when the optimizer
+// changes the parameters.
 class WithoutCastCache {
  public:
   WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
@@ -105,7 +106,7 @@ class RestoredAtEnd {
               "checkpoint_activations: " + what + "; call backward() on the loss, or do without checkpointing here");
 }
 
-// Stands for the whole module in the graph.
+// Represents the whole module in the graph.
 class ComputedAnew : public torch::autograd::Node {
  public:
   ComputedAnew(Forward forward, const std::vector<torch::Tensor>& inputs, bool preserves_random_state)
@@ -173,7 +174,7 @@ torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor
     output = forward(inputs);
   }
   if (!output.defined()) return output;
-  output = output.detach();  // the module may have returned an input
+  output = output.detach();  // a new tensor, because the module may have returned an input
   torch::autograd::set_history(output, node);
   return output;
 }

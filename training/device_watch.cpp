@@ -51,7 +51,7 @@ struct DeviceWatch::State {
     try {
       return event.query();
     } catch (const std::exception&) {
-      return true;  // the device has failed: whoever uses it next is told by the device itself
+      return true;  // the device has failed and reports that to its next user
     }
   }
 

@@ -1,4 +1,5 @@
-// Notices collectives that a device does not finish: the calls that began them have returned long before. Internal.
+// Detects collectives that a device does not finish in time, after the calls that started them have
+// returned. Internal.
 #pragma once
 
 #include <chrono>
@@ -12,13 +13,14 @@ namespace cairn::training {
 
 class DeviceWatch {
  public:
-  // `late` is called once, on the watch's thread, with the first action that was not over in time. It may destroy the watch.
+  // Starts the watch's thread. That thread calls `late` at most once, with the first action that
+  // was not finished in time. `late` may destroy the watch.
   DeviceWatch(std::chrono::milliseconds timeout, std::function<void(const std::string& action)> late);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  // What is on the current stream of `device` by now is to be over when the timeout has passed.
+  // Expects the work queued so far on the current stream of `device` to finish within the timeout.
   void expect(std::string action, c10::Device device);
 
  private:

@@ -1,4 +1,5 @@
-// Functions of one tensor that have a backward of their own, such as what sends tensors between ranks.
+// Functions of one tensor with a backward function of their own, such as those that send tensors
+// between ranks.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,9 @@ namespace cairn::training {
 
 using TensorMap = std::function<torch::Tensor(const torch::Tensor&)>;
 
-// `forward` of `input`, computed without a graph; its result must be a tensor of its own, or `input` itself. Gradients of the result go
-// through `backward` to those of the input. Gradients of gradients are there if `backward` is differentiable.
+// Returns `forward(input)`, computed without a graph. `forward` must return a new tensor or `input`
+// itself. `backward` maps the gradient of the result to the gradient of the input. If `backward` is
+// differentiable, so are the gradients.
 torch::Tensor differentiable(const torch::Tensor& input, const TensorMap& forward, TensorMap backward);
 
 }  // namespace cairn::training

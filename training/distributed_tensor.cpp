@@ -36,7 +36,8 @@ Placements checked(Placements placements, const Extents& size, const ProcessMesh
   return placements;
 }
 
-// As `state` knows them; addends have the size of the sum.
+// Returns the placements as `state` knows them; the addends of a Partial tensor have the size of
+// the sum.
 std::vector<Placement> stored(const Placements& placements) {
   std::vector<Placement> result;
   for (const auto& placement : placements) {
@@ -61,7 +62,7 @@ Box box_of(const Extents& size, const ProcessMesh& mesh, const Placements& place
 
 std::int64_t chunk_of(std::int64_t length, int ranks) { return (length + ranks - 1) / ranks; }
 
-// `dim` first, filled up with zeros to `rows`, in one piece.
+// Returns a contiguous copy with `dim` first, padded with zeros to `rows`.
 torch::Tensor rows_first(const torch::Tensor& tensor, std::int64_t dim, std::int64_t rows) {
   const torch::Tensor moved = tensor.movedim(dim, 0);
   if (moved.size(0) == rows) return moved.contiguous();
@@ -88,7 +89,7 @@ torch::Tensor cut(const torch::Tensor& whole, const ProcessGroup& group, std::in
   return whole.narrow(dim, begin_of(group, length), count_of(group, length)).clone(at::MemoryFormat::Contiguous);
 }
 
-// `length`: of the dimension, before this axis cuts it.
+// `length` is the size of the dimension before this axis cuts it.
 torch::Tensor gather(const torch::Tensor& part, const ProcessGroup& group, std::int64_t dim, std::int64_t length) {
   const torch::Tensor own = rows_first(part, dim, chunk_of(length, group.size()));
   auto sizes = own.sizes().vec();
@@ -116,7 +117,8 @@ torch::Tensor sum_and_cut(const torch::Tensor& addend, const ProcessGroup& group
 
 // --- along all of them ----------------------------------------------------------------------------------------------------
 
-// Which axes may stay as they are. A cut rests on those of the axes before it that cut the same dimension.
+// Returns which axes may stay as they are. A cut depends on the earlier axes that cut the same
+// dimension.
 std::vector<bool> unchanged(const Placements& from, const Placements& to) {
   std::vector<bool> stays(from.size());
   for (std::size_t axis = 0; axis < from.size(); ++axis) {
@@ -129,7 +131,8 @@ std::vector<bool> unchanged(const Placements& from, const Placements& to) {
   return stays;
 }
 
-// Cuts that change are undone from the last axis to the first, and made anew from the first to the last.
+// Undoes the cuts that change from the last axis to the first. Then makes the new cuts from the
+// first to the last.
 torch::Tensor moved(torch::Tensor local, const Extents& size, const ProcessMesh& mesh, const Placements& from,
                     const Placements& to) {
   const std::vector<bool> stays = unchanged(from, to);
@@ -150,7 +153,7 @@ torch::Tensor moved(torch::Tensor local, const Extents& size, const ProcessMesh&
     const ProcessGroup& group = mesh.axis(axis);
     if (const Shard* const shard = shard_in(to[axis])) {
       local = is_partial(now[axis]) ? sum_and_cut(local, group, shard->dim) : cut(local, group, shard->dim);
-    } else if (group.rank() != 0) {  // becomes Partial: one rank has it all
+    } else if (group.rank() != 0) {  // becomes Partial: only the first rank keeps the values
       local = torch::zeros_like(local);
     }
     now[axis] = to[axis];

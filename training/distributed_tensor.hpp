@@ -1,16 +1,18 @@
-// A tensor that lies on a mesh of ranks, each of which has a part. After PyTorch's DTensor.
+// A tensor distributed over a mesh of ranks, each of which holds a part. After PyTorch's DTensor.
 //
-//   auto rows = DistributedTensor::distribute(whole, mesh, {Shard{0}});    // each rank its rows
-//   auto columns = rows.redistribute({Shard{1}});                          // the same tensor, cut the other way
-//   columns.full_tensor();                                                 // whole, on every rank
-//   cairn::save({{"table", rows}}, id);                                    // and loaded with any other placements
+//   auto rows = DistributedTensor::distribute(whole, mesh, {Shard{0}});    // each rank gets its rows
+//   auto columns = rows.redistribute({Shard{1}});                      // the same tensor, cut by columns
+//   columns.full_tensor();                                             // the whole, on every rank
+//   cairn::save({{"table", rows}}, id);                                // loads with any other placements
 //
-// Along each axis of the mesh a tensor is cut in one dimension (Shard), the same on all ranks (Replicate), or the sum of what the ranks
-// have (Partial). Cuts are those of `local_box`: chunks as torch.chunk makes them, the last ranks with less or nothing; axes that cut the
-// same dimension cut it one after the other.
+// Along each mesh axis, a tensor is cut in one dimension (Shard), identical on all ranks
+// (Replicate), or the sum of the ranks' tensors (Partial). `local_box` computes the cuts: chunks
+// are those of torch.chunk, so the last ranks may get less or nothing. If several axes cut the same
+// dimension, each axis cuts what the axes before it leave.
 //
-// A DistributedTensor is a handle; copies share the local tensor. What sends data between ranks is a collective: all ranks of the mesh
-// call it, in the same order, with the same arguments. Failures are those of ProcessGroup; after one, the tensor is as it was.
+// A DistributedTensor is a handle; copies share the local tensor. Functions that send data between
+// ranks are collectives: all ranks of the mesh call them in the same order with the same arguments.
+// They fail as ProcessGroup does. After a failure, the tensor is unchanged.
 #pragma once
 
 #include <string>
@@ -32,36 +34,42 @@ std::string to_string(const TensorPlacement& placement);          // "Shard(0)",
 
 class DistributedTensor {
  public:
-  // `local` is this rank's part of a tensor of size `size`, and stays shared. Sends nothing. Throws kInvalidArgument for a wrong number of
-  // placements, a dimension out of range, or a part that has not the size of `box()`.
+  // Wraps `local`, this rank's part of a tensor of size `size`. The result shares `local`. Sends
+  // nothing. Throws kInvalidArgument if the number of placements is wrong, a dimension is out of
+  // range, or `local` does not have the size of `box()`.
   static DistributedTensor from_local(torch::Tensor local, const Extents& size, const ProcessMesh& mesh,
                                       std::vector<TensorPlacement> placements);
-  // What the mesh's first rank has counts; the others pass a tensor of the same size and type. The parts are copies, without a graph.
-  // Partial: the first rank of the axis has all, the others zeros. A collective.
+  // Distributes the `whole` of the mesh's first rank. Other ranks pass a tensor of the same size
+  // and type, whose values are ignored. The parts are copies without a graph. With Partial, the
+  // first rank of the axis holds the values and the others hold zeros. A collective.
   static DistributedTensor distribute(const torch::Tensor& whole, const ProcessMesh& mesh, std::vector<TensorPlacement> placements);
 
-  const Extents& size() const { return size_; }  // of the whole
+  const Extents& size() const { return size_; }  // of the whole tensor
   const ProcessMesh& mesh() const { return mesh_; }
-  const std::vector<TensorPlacement>& placements() const { return placements_; }  // dimensions count from the first
+  const std::vector<TensorPlacement>& placements() const { return placements_; }  // no dimension is negative
   const torch::Tensor& local() const { return local_; }
-  // Where the local tensor lies within the whole.
+  // Returns the position of the local tensor in the whole.
   Box box() const;
 
-  // The same values with other placements; the local tensor is shared where nothing changes, and new elsewhere. Gradients go back the same way:
-  // the gradient of a tensor is laid out as the tensor is, that of a Partial one is Replicate. A collective, and so is its backward.
+  // Returns the same values with other placements. The result shares the local tensor if no
+  // placement changes. Differentiable: the gradient of a tensor has the placements of the tensor,
+  // but Replicate where the tensor is Partial. A collective, and so is its backward.
   DistributedTensor redistribute(std::vector<TensorPlacement> placements) const;
-  // The whole, on every rank; differentiable as `redistribute` is. A collective.
+  // Returns the whole tensor on every rank. Differentiable as `redistribute` is. A collective.
   torch::Tensor full_tensor() const;
-  // The local tensor for computing with, whose gradients come laid out as `gradient`: where each rank uses a Replicate tensor for another part of
-  // the work, what comes are addends, {Partial{}}. Sends nothing; its backward is a collective.
+  // Returns the local tensor for further computation. `gradient` names the placements of the
+  // gradients that come back. Pass {Partial{}} if each rank uses a Replicate tensor for a different
+  // part of the work, because the ranks' gradients must then be summed. Sends nothing; its backward
+  // is a collective.
   torch::Tensor to_local(std::vector<TensorPlacement> gradient) const;
 
-  // As a state dict holds it: a sharded tensor that knows the mesh; loading fills `local()` in place. On the mesh that `mesh()` is an axis of, if it
-  // is one. Throws kUnsupported for a Partial tensor: redistribute it first.
+  // Returns a sharded tensor for a state dict; a load fills `local()` in place. If `mesh()` is one
+  // axis of a larger mesh, the sharded tensor lies on the larger mesh. Throws kUnsupported for a
+  // Partial tensor: redistribute it first.
   ShardedTensor sharded() const;
-  operator Value() const { return sharded(); }  // NOLINT: so that state dicts take it
-  // State dicts of modules that register `local()`, and of optimizers that train it, hold it as `sharded()` from now on: see
-  // declare_shard. Throws as `sharded` does.
+  operator Value() const { return sharded(); }  // NOLINT: state dicts accept it
+  // Makes the state dicts of modules that register `local()`, and of optimizers that train it, hold
+  // it as `sharded()`. See declare_shard. Throws as `sharded` does.
   void declare() const;
 
  private:

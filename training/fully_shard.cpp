@@ -35,11 +35,11 @@ bool is_ignored(const Module& module, const FullyShardOptions& options) {
   return std::find(ignored.begin(), ignored.end(), &module) != ignored.end();
 }
 
-// Where a module registers a parameter.
+// A place where a module registers a parameter.
 struct Place {
   Module* module;
   std::string key;
-  std::string name;  // from the wrapped module on
+  std::string name;  // relative to the wrapped module
 };
 
 void collect_places(Module& module, const std::string& prefix, const FullyShardOptions& options, std::vector<Place>& places) {
@@ -58,13 +58,13 @@ void check_shardable(const Module& module, const std::string& name, const torch:
   if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
 }
 
-// Of elements, or of parts that norms are of: one element, of type double.
+// Returns the norm of elements, or of the norms of parts: one element, of type double.
 torch::Tensor norm_of(const torch::Tensor& tensor, double norm_type) {
   const at::ScalarType type = tensor.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   return at::linalg_vector_norm(tensor, norm_type, c10::nullopt, /*keepdim=*/false, type).to(torch::kDouble).reshape({1});
 }
 
-// Of modules that are not wrapped themselves.
+// Applies to modules that are not wrapped themselves.
 void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& options, const std::shared_ptr<UnitGroup>& group) {
   if (is_ignored(module, options)) return;
   for (auto& buffer : module.buffers(/*recurse=*/false)) {
@@ -75,7 +75,7 @@ void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& 
   }
 }
 
-// All ranks are to wrap the same; found out before anything else is sent.
+// Checks, before anything else is sent, that all ranks wrap the same modules.
 void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
                          const FullyShardOptions& options) {
   DigestBuilder digest;
@@ -100,13 +100,14 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   }
 }
 
-// Where parameters lie: no two may have a byte in common, though they may be parts of one storage, as cuDNN has those of recurrent layers.
+// The memory ranges of parameters. No two may overlap, but several may lie in one storage, as cuDNN
+// stores those of recurrent layers.
 class MemoryRanges {
  public:
-  // False: others are there.
+  // Returns false if the range overlaps another.
   bool add(const torch::Tensor& tensor) {
     if (tensor.numel() == 0) return true;
-    std::int64_t last = 0;  // element
+    std::int64_t last = 0;  // index of the last element
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
     const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
     const std::uintptr_t end = begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size();
@@ -118,7 +119,7 @@ class MemoryRanges {
   }
 
  private:
-  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by beginnings
+  std::map<std::uintptr_t, std::uintptr_t> ends_;  // keyed by start
 };
 
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
@@ -131,8 +132,8 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   collect_places(module, "", options, places);
 
   std::vector<FoundParameter> found;
-  std::map<const void*, std::size_t> position;  // of those found, by TensorImpl
-  MemoryRanges memories;                        // the same
+  std::map<const void*, std::size_t> position;  // index in `found`, by TensorImpl
+  MemoryRanges memories;                        // memory of the parameters in `found`
   std::vector<UnitPointer> inner;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
@@ -257,11 +258,12 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
                 "clip_grad_norm: a norm of type " + std::to_string(norm_type) + " of at most " + std::to_string(max_norm));
   }
   const torch::NoGradGuard no_grad;
-  // Of the parameters that are cut over the same ranks; in the parameters' order, which is the same on all ranks.
+  // Norms of the parameters that are cut over the same ranks, in the order of the parameters, which
+  // is the same on all ranks.
   struct Part {
     std::vector<ProcessGroup> groups;
     at::Device device;                 // of the first parameter
-    std::vector<torch::Tensor> norms;  // on their devices, so that the host waits for all at once
+    std::vector<torch::Tensor> norms;  // stay on their devices, so that the host waits only once
   };
   std::vector<Part> parts;
   const auto part_of_groups = [&parts](const std::vector<ProcessGroup>& groups, at::Device device) -> Part& {

@@ -19,9 +19,9 @@ namespace {
 // The context of a DataPtr.
 struct Holder {
   std::shared_ptr<const MemoryOwner> owner;
-  torch::Tensor memory;                // full tensors: what is behind the storage just now
+  torch::Tensor memory;                // full tensors: the memory behind the storage at present
   at::DataPtr data;                    // shards: their own memory
-  std::shared_ptr<ShardedUnit> keeps;  // shards: the unit lives as long as one of them
+  std::shared_ptr<ShardedUnit> keeps;  // shards: keeps the unit alive
 };
 
 void delete_holder(void* holder) { delete static_cast<Holder*>(holder); }
@@ -50,10 +50,10 @@ using Units = std::vector<std::shared_ptr<ShardedUnit>>;
 
 // The sharded tensors among the arguments of one operation.
 struct Given {
-  Units units;  // whose parameters it reads, each once
+  Units units;  // the units whose parameters it reads, each once
   // The sizes of the arguments that are shards, gradients of shards, or computed from either.
   c10::SmallVector<at::DimVector, 2> parts;
-  std::shared_ptr<const MemoryOwner> part;  // the first of those that has a name; may be null
+  std::shared_ptr<const MemoryOwner> part;  // the first of these that has a name; may be null
   bool in_list = false;                     // some parts are elements of a list
 };
 
@@ -96,7 +96,8 @@ bool has_suffix(const std::string& text, const std::string& suffix) {
   return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
-// Returns whether one element of the result may depend on several elements of a part, although the result has the part's size.
+// Returns whether one element of the result may depend on several elements of a part, although the
+// result has the part's size.
 bool mixes_elements(const c10::FunctionSchema& schema) {
   for (const char* const product : {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}) {
     if (schema.name() == product) return true;
@@ -109,7 +110,8 @@ bool mixes_elements(const c10::FunctionSchema& schema) {
   });
 }
 
-// Returns whether a tensor of size `part` may be an operand of an elementwise operation with a result of size `result`.
+// Returns whether a tensor of size `part` may be an operand of an elementwise operation with a result
+// of size `result`.
 bool expands_to(at::IntArrayRef part, at::IntArrayRef result) {
   if (part.size() > result.size()) return false;
   const at::IntArrayRef last = result.slice(result.size() - part.size());
@@ -124,7 +126,7 @@ bool has_room_for_parts(const torch::Tensor& tensor, const Given& given) {
                      [&](const at::DimVector& part) { return expands_to(part, tensor.sizes()); });
 }
 
-// Keeps units gathered for one operation.
+// Keeps units gathered during one operation.
 class Uses {
  public:
   explicit Uses(const Units& units) : units_(units) {
@@ -147,7 +149,8 @@ class Uses {
   const Units& units_;
 };
 
-// `check_before` and `check_after` enclose an operation on parts. They throw unless it is elementwise, and mark its results.
+// Call these before and after an operation on parts. They throw unless the operation is
+// elementwise, and mark its results.
 void check_before(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, const Given& given) {
   if (mixes_elements(schema)) refuse_on_parts(schema, given);
   const auto& arguments = schema.arguments();
@@ -202,12 +205,14 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
   }
   const Uses uses(given.units);
   const c10::DispatchKeySet after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
-  // Only ATen's operations are checked. Those that make a tensor of a part's size (`_like`, `new_`) read none of its elements.
+  // Only ATen's operations are checked. Those that make a tensor of a part's size (`_like`, `new_`)
+  // read none of its elements.
   const std::string& name = schema.name();
   const bool on_parts =
       !given.parts.empty() && reads && has_prefix(name, "aten::") && !has_suffix(name, "_like") && !has_prefix(name, "aten::new_");
   if (on_parts) check_before(schema, *stack, given);
-  // `allclose` consists of several operations, which would be refused. Its caller means to compare this rank's part.
+  // `allclose` consists of several operations that would be refused. Its caller wants to compare
+  // this rank's part.
   std::optional<c10::impl::ExcludeDispatchKeyGuard> comparing;
   if (on_parts && name == "aten::allclose") comparing.emplace(kShardedKey);
   operation.redispatchBoxed(after, stack);
@@ -223,7 +228,7 @@ c10::StorageImpl* storage_of(const torch::Tensor& tensor) { return tensor.storag
 }  // namespace
 
 void install_gather_on_use() {
-  // Never taken back: models may outlive static objects.
+  // Never destroyed, because models may outlive static objects.
   static torch::Library* const library = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&gather_on_use>());

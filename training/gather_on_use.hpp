@@ -1,16 +1,19 @@
-// How a sharded parameter notices that it is used.
+// Gathers a sharded parameter when an operation uses it.
 //
-// LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher. The tensor that a model holds as its
-// parameter stays the same object for ever, of full size, and carries a dispatch key of its own (kShardedKey); views of it inherit the
-// key, also those that autograd keeps for the backward pass. The kernel behind that key comes before all others: it asks the unit that
-// owns the memory to gather it, and hands the operation on. Operations that only make views pass: they touch no data.
+// LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher.
+// The model's parameter remains the same full-size tensor object and carries a dispatch key,
+// kShardedKey. Views inherit the key, including those that autograd saves for backward. The kernel
+// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather it, and then
+// redispatches the operation. The kernel gathers nothing for operations that only make views, since
+// they touch no data.
 //
-// The shards of parameters that are cut over ranks, their gradients, and the elementwise results of either carry the key as well.
-// Other operations on them, such as reductions, would return a different number on each rank: the kernel refuses them.
-// `local_tensor` returns a tensor without the key.
+// The shards of parameters that are cut over ranks carry the key as well, and so do their gradients
+// and the elementwise results of either. Other operations on them, such as reductions, would return
+// a different number on each rank, so the kernel refuses them. `local_tensor` returns a tensor
+// without the key.
 //
-// Memory is told by its owner: the context of the storage's DataPtr says which parameter of which unit it belongs to. Between uses the
-// storage keeps its size but has no memory.
+// Cairn recognises memory by its owner: the context of the storage's DataPtr names the unit and the
+// parameter. Between uses, the storage keeps its size but has no memory.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +27,12 @@ namespace cairn::training {
 
 class ShardedUnit;
 
-// Whose memory a storage holds.
+// Identifies the unit and parameter that own a storage's memory.
 struct MemoryOwner {
   enum class Role {
-    kParameter,  // the full tensor that the model computes with; there while gathered
-    kGradient,   // stands in for the gradient of such a tensor: the real one is the shard's
-    kShard       // what the optimizer trains
+    kParameter,  // the full tensor that the model computes with; has memory only while gathered
+    kGradient,   // a placeholder for the gradient of such a tensor; the shard has the real gradient
+    kShard       // the tensor that the optimizer trains
   };
   Role role;
   std::weak_ptr<ShardedUnit> unit;
@@ -37,22 +40,25 @@ struct MemoryOwner {
   std::string name;   // of the parameter
 };
 
-// Installs the kernel, once per process.
+// Installs the kernel. Later calls in the process have no effect.
 void install_gather_on_use();
 
-// Whether an operation returns views of what it is given, and so touches no data.
+// Returns whether an operation returns views of its arguments, and so touches no data.
 bool makes_views(const c10::FunctionSchema& schema);
-// A strided tensor of this size over memory that another owns, or over none.
+// Returns a strided tensor of this size over `data`, which may be memory of another owner or none.
 torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options);
 
-// A strided tensor of this size whose storage has `storage_bytes` (at least those of the tensor) but no memory.
+// Returns a strided tensor of this size without memory. Its storage has size `storage_bytes`, which
+// must be at least the size of the tensor.
 torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,
                                     MemoryOwner owner);
-// Exchanges the memory behind the storage of `tensor`. An undefined `memory`: none. Else what it holds, which stays alive for as long.
+// Replaces the memory behind the storage of `tensor` with that of `memory`, and keeps `memory`
+// alive while it is in use. An undefined `memory` leaves the storage without memory.
 void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory);
-// Names the owner of `shard`'s memory, which stays; `keeps` lives as long as it does.
+// Sets the owner of `shard`'s memory, which stays in place. The memory keeps `keeps` alive.
 void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<ShardedUnit> keeps);
-// The owner; nullptr for tensors of others. Valid as long as the tensor's memory is not exchanged.
+// Returns the owner, or nullptr if the tensor is not Cairn's. The pointer is valid until the
+// tensor's memory is replaced.
 const MemoryOwner* memory_owner(const torch::Tensor& tensor);
 
 }  // namespace cairn::training

@@ -20,7 +20,9 @@ class GlooBackend : public C10dBackendOver<c10d::ProcessGroupGloo> {
     return type == at::kFloat || type == at::kDouble || type == at::kInt || type == at::kLong;
   }
   bool reduces_and_scatters() const override { return false; }
-  void abort() override {}  // destroying the group closes its connections, which ends what is under way on all ranks
+  // Nothing to do: destroying the group closes its connections, which ends collectives in flight on
+  // all ranks.
+  void abort() override {}
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A module holder whose calls can be told of: `Hooked<Net>` is to NetImpl what TORCH_MODULE's Net is, and is used like it. What is done
-// around a call, such as freeing what was gathered or casting inputs, is there for calls through the holder, `model(input)`, and not for
-// `model->forward(input)`.
+// A module holder that can act before and after each call. Use `Hooked<Net>` where you would use
+// TORCH_MODULE's Net for NetImpl. The actions, such as freeing gathered parameters or casting
+// inputs, apply only to calls through the holder, `model(input)`, not to `model->forward(input)`.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,13 @@ class UnitGroup;
 
 // See checkpoint_activations.hpp.
 struct ActivationCheckpointOptions {
-  bool preserve_rng_state = true;  // dropout and its like draw the same again
+  bool preserve_rng_state = true;  // backward repeats the random draws of the call, such as dropout's
 };
 
-// What is done around the calls of one module. Shared by copies of its holder.
+// The actions around the calls of one module. Copies of its holder share it.
 struct Boundary {
-  std::shared_ptr<UnitGroup> group;          // of sharded units; may be null
-  std::optional<at::ScalarType> input_type;  // floating inputs become it
+  std::shared_ptr<UnitGroup> group;          // the group of its sharded units; may be null
+  std::optional<at::ScalarType> input_type;  // floating-point inputs are cast to this type
   std::optional<ActivationCheckpointOptions> checkpoint;
 };
 
@@ -45,11 +45,11 @@ class BoundaryScope {
   std::shared_ptr<UnitGroup> group_;
 };
 
-// Floating tensors, also those in vectors and optionals, as `type`.
+// Casts floating-point tensors to `type`, including those in vectors and optionals.
 torch::Tensor cast_tensor(const torch::Tensor& tensor, at::ScalarType type);
 std::vector<torch::Tensor> cast_tensor(const std::vector<torch::Tensor>& tensors, at::ScalarType type);
 std::optional<torch::Tensor> cast_tensor(const std::optional<torch::Tensor>& tensor, at::ScalarType type);
-// Anything else as it is.
+// Returns any other argument unchanged.
 template <class Argument>
 decltype(auto) cast_input(Argument&& argument, at::ScalarType type) {
   using Plain = std::decay_t<Argument>;
@@ -62,14 +62,14 @@ decltype(auto) cast_input(Argument&& argument, at::ScalarType type) {
   }
 }
 
-// A call, given its arguments that are tensors.
+// A call of the module as a function of its tensor arguments.
 using Forward = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
-// Calls `forward` without a graph, and again, with one, when gradients come.
+// Calls `forward` without a graph. When gradients arrive, calls it again with a graph.
 torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
                                 const ActivationCheckpointOptions& options);
 [[noreturn]] void refuse_checkpoint(const char* returned);
 
-// Moves the tensors out of arguments, and back in.
+// Move the tensors out of the arguments and back in.
 inline void take_tensor(torch::Tensor& argument, std::vector<torch::Tensor>& tensors) { tensors.push_back(std::move(argument)); }
 template <class Argument>
 void take_tensor(Argument&, std::vector<torch::Tensor>&) {}
@@ -90,7 +90,7 @@ struct ContainedOf<Module, std::void_t<typename Module::ContainedType>> {
 
 }  // namespace detail
 
-// `Module`: a module class (NetImpl), or a holder of one (torch::nn::Linear).
+// `Module` is a module class (NetImpl) or a holder of one (torch::nn::Linear).
 template <class Module>
 class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Module>::type> {
  public:
@@ -119,13 +119,13 @@ class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Modul
   template <class... Arguments>
   static auto plain(Contained& module, const Boundary& boundary, Arguments&&... arguments) {
     if (!boundary.input_type) return module.forward(std::forward<Arguments>(arguments)...);
-    // Named, as `forward` may take references.
+    // The cast arguments need names, because `forward` may take lvalue references.
     std::tuple<decltype(detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type))...> cast(
         detail::cast_input(std::forward<Arguments>(arguments), *boundary.input_type)...);
     return std::apply(
         [&module](auto&... inputs) { return module.forward(static_cast<Passed<Arguments, decltype(inputs)>>(inputs)...); }, cast);
   }
-  // As `Argument` was passed: by name, or to be taken.
+  // Restores the value category in which `Argument` was passed.
   template <class Argument, class Input>
   using Passed = std::conditional_t<std::is_lvalue_reference_v<Argument>, Input, std::remove_reference_t<Input>&&>;
 

@@ -11,23 +11,26 @@
 namespace cairn::training {
 namespace {
 
-// When a collective fails or is late, c10d would end the process, or write reports for minutes on threads that the group waits
-// for. ProcessGroup reports the failure instead. Other NCCL groups of the process follow the environment.
+// If a collective fails or is late, c10d would end the process, or write reports for minutes on
+// threads that the group waits for. ProcessGroup reports the failure instead. Other NCCL groups of
+// the process obey the environment.
 class OwnNcclGroup : public c10d::ProcessGroupNCCL {
  public:
   OwnNcclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, c10::intrusive_ptr<Options> options)
       : ProcessGroupNCCL(store, rank, size, std::move(options)) {
-    asyncErrorHandling_ = c10d::NoHandling;  // no race: the watchdog reads this once a collective has failed
+    asyncErrorHandling_ = c10d::NoHandling;  // no race: the watchdog reads this only after a collective has failed
     end_monitor(*this, 0);
   }
 
  private:
-  // Ends the thread that ends the process if the watchdog hangs, and that writes reports when collectives fail.
+  // Stops the monitor thread. It would end the process if the watchdog hangs, and write reports
+  // when collectives fail.
   template <class Group>
   static auto end_monitor(Group& group, int) -> decltype(group.heartbeatMonitor_->stop()) {
     return group.heartbeatMonitor_->stop();
   }
-  // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control that thread.
+  // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control that
+  // thread.
   template <class Group>
   static void end_monitor(Group& group, long) {
     const char* const enabled = std::getenv("TORCH_NCCL_ENABLE_MONITORING");
@@ -44,7 +47,7 @@ class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
   ~NcclBackend() override {
     try {
       if (!aborted_) group_->shutdown();
-    } catch (const std::exception&) {  // a peer has gone: nothing is left to be told
+    } catch (const std::exception&) {  // a peer is gone, so there is nobody to notify
     }
   }
 
@@ -67,7 +70,7 @@ class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = 2 * timeout;  // not before ProcessGroup itself
+  options->timeout = 2 * timeout;  // later than ProcessGroup's own timeout
   return std::make_unique<NcclBackend>(c10::make_intrusive<OwnNcclGroup>(store, rank, size, std::move(options)));
 }
 

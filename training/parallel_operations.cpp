@@ -18,13 +18,13 @@ Extents with_last(const torch::Tensor& tensor, std::int64_t last) {
   return size;
 }
 
-// An activation, from one placement to another.
+// Converts an activation from one placement to another.
 torch::Tensor laid_out(const torch::Tensor& local, const Extents& size, const ParallelParameter& parameter,
                        const TensorPlacement& from, const TensorPlacement& to) {
   return DistributedTensor::from_local(local, size, parameter.mesh, {from}).redistribute({to}).local();
 }
 
-// What every rank has whole, and uses for its own part of the work.
+// Returns a tensor that every rank has whole, but uses for its own part of the work.
 torch::Tensor used_in_parts(const torch::Tensor& whole, const ParallelParameter& parameter) {
   return DistributedTensor::from_local(whole, extents_of(whole.sizes()), parameter.mesh, {Replicate{}}).to_local({Partial{}});
 }
@@ -52,7 +52,7 @@ void check_features(const torch::Tensor& input, std::int64_t expected, const Par
           "; column-wise layers give parts unless gather_output is set, row-wise ones take parts unless input_is_parallel is off");
 }
 
-// This rank's part of the input, for a weight that is cut in rows.
+// Returns this rank's part of the input, for a weight that is cut in rows.
 torch::Tensor input_of_rows(const torch::Tensor& input, const ParallelArgument& weight) {
   const ParallelParameter& parameter = *weight.parameter;
   if (parameter.input_is_parallel) {
@@ -90,7 +90,7 @@ torch::Tensor parallel_affine(const torch::Tensor& bias, const ParallelArgument*
     }
     torch::Tensor output = parallel_product(input, weight);
     if (alpha.toDouble() != 1) output = output * alpha;
-    return bias.defined() ? at::add(output, bias.to(output.scalar_type()), beta) : output;  // autocast has cast the output alone
+    return bias.defined() ? at::add(output, bias.to(output.scalar_type()), beta) : output;  // autocast has cast the output only
   }
   const torch::Tensor own_bias = parallel_bias != nullptr ? parallel_bias->local() : bias;
   if (own_bias.defined() && own_bias.size(-1) != weight.local().size(1)) {
@@ -107,7 +107,7 @@ torch::Tensor parallel_affine(const torch::Tensor& bias, const ParallelArgument*
 torch::Tensor parallel_bias(const torch::Tensor& output, const ParallelArgument& bias) {
   const ParallelParameter& parameter = *bias.parameter;
   torch::Tensor own = bias.local();
-  // A copy: the part may be without memory until an operation reads it.
+  // Clone: the part may have no memory until an operation reads it.
   if (parameter.gather_output) own = laid_out(own.clone(), parameter.size, parameter, Shard{0}, Replicate{});
   check_features(output, own.size(0), parameter, parameter.gather_output ? "the whole" : "this rank's part");
   return own;
@@ -117,15 +117,14 @@ torch::Tensor parallel_embedding(const ParallelArgument& weight, const torch::Te
   const ParallelParameter& parameter = *weight.parameter;
   const torch::Tensor part = weight.local();
   if (parameter.dim == 1) return output_of_columns(at::embedding(part, indices, padding_index), parameter.size[1], parameter);
-  // Elsewhere an index out of range is an error; here it would be another rank's.
+  // A plain layer reports an index out of range; here it would look like an index of another rank.
   if (indices.is_cpu() && indices.numel() > 0 &&
       (indices.min().item<std::int64_t>() < 0 || indices.max().item<std::int64_t>() >= parameter.size[0])) {
     throw Error(ErrorCode::kInvalidArgument, "parallel layer: an index is out of range for the " +
                                                  std::to_string(parameter.size[0]) + " rows of \"" + parameter.name + '"');
   }
-  if (!indices.is_cpu() && indices.numel() > 0)
-    at::_assert_async(
-        (indices >= 0).logical_and(indices < parameter.size[0]).all());  // the device's own error, as that of a plain layer
+  // On a device, the device reports the error, as for a plain layer.
+  if (!indices.is_cpu() && indices.numel() > 0) at::_assert_async((indices >= 0).logical_and(indices < parameter.size[0]).all());
   const std::int64_t count = part.size(0);
   const std::int64_t chunk = (parameter.size[0] + parameter.group().size() - 1) / parameter.group().size();
   const std::int64_t begin = std::min(parameter.size[0], chunk * parameter.group().rank());
@@ -133,7 +132,8 @@ torch::Tensor parallel_embedding(const ParallelArgument& weight, const torch::Te
   if (count == 0) {
     auto sizes = indices.sizes().vec();
     sizes.push_back(parameter.size[1]);
-    // The sum of nothing: so that gradients come this way on all ranks, as do the messages behind them.
+    // This rank adds zeros. `part.sum()` of an empty part connects the result to the graph, so that
+    // all ranks get gradients and send the same messages.
     found = at::zeros(sizes, part.options().requires_grad(false)) + part.sum();
   } else {
     const torch::Tensor elsewhere = (indices < begin).logical_or(indices >= begin + count);

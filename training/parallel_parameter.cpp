@@ -17,7 +17,7 @@ namespace {
 // The context of a handle's DataPtr.
 struct ParallelHandle {
   std::shared_ptr<const ParallelParameter> parameter;
-  bool is_gradient;  // stands in for the gradient: the real one is the part's
+  bool is_gradient;  // a placeholder for the gradient; the part has the real one
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> whole;
   mutable bool required_grad;  // as last seen on both tensors
 };
@@ -36,7 +36,8 @@ torch::Tensor handle_tensor(const torch::Tensor& like, std::unique_ptr<ParallelH
 }
 
 WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
-  static auto* const table = new WeakTensorTable<std::weak_ptr<const ParallelParameter>>;  // tensors may outlive static objects
+  // Never destroyed, because tensors may outlive static objects.
+  static auto* const table = new WeakTensorTable<std::weak_ptr<const ParallelParameter>>;
   return *table;
 }
 
@@ -56,7 +57,7 @@ WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
                   "the module's parameters(), read the whole by full_tensor of that");
 }
 
-// Freezing works on either of the two.
+// Freezing either of the two tensors applies to both.
 void follow_requires_grad(const ParallelHandle& handle, const torch::Tensor& whole) {
   torch::Tensor part = handle.parameter->part, seen = whole;
   if (whole.requires_grad() == handle.required_grad && part.requires_grad() == handle.required_grad) return;
@@ -65,7 +66,7 @@ void follow_requires_grad(const ParallelHandle& handle, const torch::Tensor& who
   if (seen.requires_grad() != handle.required_grad) seen.requires_grad_(handle.required_grad);
 }
 
-// Nothing for tensors of others; throws for a view that no rule knows.
+// Returns nothing for other tensors. Throws for a view that no rule covers.
 std::optional<ParallelArgument> argument_of(const torch::Tensor& tensor, const c10::FunctionSchema& schema) {
   const ParallelHandle* const handle = handle_in(tensor);
   if (handle == nullptr) return std::nullopt;
@@ -91,7 +92,8 @@ bool is_vector(const std::optional<ParallelArgument>& argument) { return argumen
 
 torch::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : torch::Tensor(); }
 
-// The result of an operation that is known; undefined for others. `parallel`: what is known of each argument.
+// Returns the result of a supported operation; undefined for others. `parallel[i]` describes argument
+// i if it is a parallel parameter.
 torch::Tensor computed(const std::string& name, const Arguments& arguments,
                        const std::vector<std::optional<ParallelArgument>>& parallel) {
   const auto alone = [&](std::size_t only) {
@@ -138,7 +140,7 @@ void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet 
   for (std::size_t i = 0; i < count; ++i) {
     if (arguments[i].isTensor()) parallel[i] = argument_of(arguments[i].toTensor(), schema);
   }
-  // Adding the bias after the product, as layers do for inputs of more than two dimensions.
+  // Layers add the bias after the product for inputs of more than two dimensions.
   const bool adds = (schema.name() == "aten::add_" || schema.name() == "aten::add") && schema.overload_name() == "Tensor";
   if (adds && !parallel[0] && is_vector(parallel[1])) {
     (*stack)[first + 1] = parallel_bias(arguments[0].toTensor(), *parallel[1]);
@@ -153,7 +155,7 @@ void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet 
 }
 
 void install_compute_in_parts() {
-  // Never taken back: models may outlive static objects.
+  // Never destroyed, because models may outlive static objects.
   static torch::Library* const library = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", kParallelKey, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&compute_in_parts>());

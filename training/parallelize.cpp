@@ -38,12 +38,12 @@ bool name_matches(const std::string& pattern, const std::string& name) {
                     [](const std::string& each, const std::string& part) { return ::fnmatch(each.c_str(), part.c_str(), 0) == 0; });
 }
 
-// A parameter that is to be cut.
+// A parameter to be cut.
 struct Cut {
-  std::string name;  // from the parallelized module on
+  std::string name;  // relative to the parallelized module
   torch::Tensor whole;
   std::int64_t dim = 0;
-  std::optional<bool> gather_output{};  // nothing where the output is whole anyway
+  std::optional<bool> gather_output{};  // nothing if the output is whole anyway
   bool input_is_parallel = true;
 };
 
@@ -51,7 +51,7 @@ class PlanReader {
  public:
   PlanReader(Module& module, const ParallelPlan& plan) {
     const auto modules = module.named_modules("", /*include_self=*/true);
-    std::map<const Module*, std::string> taken;  // by which pattern
+    std::map<const Module*, std::string> taken;  // the pattern that took each module
     for (const auto& [pattern, style] : plan) {
       bool found = false;
       for (const auto& named : modules) {
@@ -98,7 +98,7 @@ class PlanReader {
       if (options.scale_grad_by_freq()) return problem("\"" + name + "\" scales gradients by frequency, which no rank knows alone");
       if (options.sparse()) return problem("\"" + name + "\" has sparse gradients");
       weight.whole = embedding->weight;
-      weight.dim = 1 - weight.dim;  // stored as [rows, features], where linear layers have [output, input]
+      weight.dim = 1 - weight.dim;  // embeddings are stored as [rows, features], linear layers as [output, input]
       add(weight);
     } else {
       problem("\"" + name + "\" is a " + layer.name() + "; Linear and Embedding can be cut");
@@ -119,7 +119,7 @@ class PlanReader {
     cuts_.push_back(cut);
   }
 
-  // Where a parameter is registered that is cut elsewhere, but not there.
+  // Finds places that register a parameter which the plan cuts only elsewhere.
   void look_for_ties(Module& module) {
     std::set<std::string> planned;
     for (const Cut& cut : cuts_) planned.insert(cut.name);
@@ -148,7 +148,7 @@ void compare_plans(const Module& module, const std::vector<Cut>& cuts, const Pro
     digest.add(static_cast<std::int64_t>(cut.whole.requires_grad()));
   }
   for (const auto& parameter : module.named_parameters()) {
-    if (unit_behind(parameter.value())) continue;  // rows, which differ
+    if (unit_behind(parameter.value())) continue;  // its rows differ between ranks
     digest.add(ByteSpan(parameter.key())).add(static_cast<std::int64_t>(parameter.value().scalar_type()));
     for (const std::int64_t size : parameter.value().sizes()) digest.add(size);
   }
@@ -159,7 +159,8 @@ void compare_plans(const Module& module, const std::vector<Cut>& cuts, const Pro
                                         ": the plan, and the names, sizes and types of parameters are to be the same on all ranks");
 }
 
-// Parameters that stay whole become those of the first rank, as gradients alone would keep them as different as they are.
+// Copies the first rank's values of parameters that stay whole. Equal gradients alone would
+// preserve initial differences.
 void make_alike(const Module& module, const ProcessMesh& mesh) {
   const torch::NoGradGuard no_grad;
   for (const torch::Tensor& parameter : module.parameters()) {
@@ -179,9 +180,9 @@ void parallelize(Module& module, const ProcessMesh& mesh, const ParallelPlan& pl
   }
   const PlanReader reader(module, plan);
   compare_plans(module, reader.cuts(), mesh);
-  std::map<const void*, torch::Tensor> parts;  // by what they are of
+  std::map<const void*, torch::Tensor> parts;  // keyed by the whole parameter
   for (const Cut& cut : reader.cuts()) {
-    if (parts.count(cut.whole.unsafeGetTensorImpl()) > 0) continue;  // tied to one before
+    if (parts.count(cut.whole.unsafeGetTensorImpl()) > 0) continue;  // tied to an earlier one
     const DistributedTensor distributed = DistributedTensor::distribute(cut.whole, mesh, {Shard{cut.dim}});
     const torch::Tensor& part = distributed.local();
     part.set_requires_grad(cut.whole.requires_grad());

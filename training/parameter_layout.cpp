@@ -15,13 +15,15 @@
 namespace cairn::training {
 namespace {
 
-// What parallelize registered, before fully_shard took it; null where it did not cut.
+// Returns the parameter that parallelize registered before fully_shard took it; null if parallelize
+// did not cut it.
 std::shared_ptr<const ParallelParameter> parallel_behind(const torch::Tensor& parameter) {
   const auto unit = unit_behind(parameter);
   return parallel_parameter_of(unit ? unit->full(memory_owner(parameter)->index) : parameter);
 }
 
-// Where `placements` on `mesh` cut `size`, after `parallel` has cut it: all ranks, if both are axes of one mesh with no others.
+// Declares a shard that `placements` on `mesh` cut from a part that `parallel` cut. Returns false
+// unless both meshes are the two axes of one mesh.
 bool declare_on_root(const torch::Tensor& shard, const ParallelParameter& parallel, const ProcessMesh& mesh,
                      const std::vector<Placement>& placements) {
   const ProcessMesh& root = parallel.mesh.root();
@@ -33,7 +35,8 @@ bool declare_on_root(const torch::Tensor& shard, const ParallelParameter& parall
   both[axis] = placements.front();
   both[parallel_axis] = Shard{parallel.dim};
   DeviceMesh on = root.mesh();
-  if (both[0] == both[1] && axis < parallel_axis) {  // cuts of one dimension go from left to right: the parallel one comes first
+  // Cuts of one dimension are applied from left to right, and the parallel cut comes first.
+  if (both[0] == both[1] && axis < parallel_axis) {
     std::vector<int> ranks;
     for (std::int64_t column = 0; column < on.shape()[1]; ++column) {
       for (std::int64_t row = 0; row < on.shape()[0]; ++row)

@@ -1,4 +1,5 @@
-// How a parameter that a module registers lies on the ranks: cut by parallelize, by fully_shard, by one after the other, or not at all.
+// Describes how a registered parameter is laid out over the ranks: cut by parallelize, by
+// fully_shard, by both, or not at all.
 #pragma once
 
 #include <memory>
@@ -13,16 +14,20 @@ namespace cairn::training {
 
 class ShardedUnit;
 
-// The unit that a tensor belongs to, as the shard or as the full parameter; null for others.
+// Returns the unit that a shard or a full parameter belongs to; null for other tensors.
 std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor);
-// A copy of all of what is laid out as `parameter`, of which this rank has `local`; on every rank. A collective where it is cut.
+// Returns a copy of the whole tensor on every rank. The tensor is laid out as `parameter`, and this
+// rank holds `local` of it. A collective if the parameter is cut.
 torch::Tensor whole_like(const torch::Tensor& parameter, const torch::Tensor& local);
-// The groups of more than one rank over which it is cut; each cuts what the one after it leaves.
+// Returns the groups of more than one rank over which the parameter is cut. Each group cuts what the
+// group before it leaves.
 std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter);
-// All ranks that hold the parameter's model together; one rank alone for plain tensors.
+// Returns all ranks that together hold the parameter's model; a group of one rank for plain
+// tensors.
 ProcessGroup world_behind(const torch::Tensor& parameter);
 
-// Declares `shard`, which is what `placements` on `mesh` leave of `cut`, to `state`: as part of what `cut` is itself a part of.
+// Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` leave to this rank.
+// If `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
 void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, const ProcessMesh& mesh,
                           const std::vector<Placement>& placements);
 

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using Backend = std::shared_ptr<C10dBackend>;
 
-// How long a rank that failed waits to hear of the others, so as to name those that say nothing.
+// How long a failed rank waits to hear from the others, so that it can name the silent ones.
 constexpr milliseconds kRollCallMax{2000};
 constexpr milliseconds kRollCallPoll{10};
 
@@ -39,21 +39,21 @@ void check_summable(at::ScalarType type) {
                                            " cannot be summed over ranks; use a floating type, int32 or int64");
 }
 
-// The type in which `backend` makes sums of `type`.
+// Returns the type in which `backend` sums tensors of `type`.
 at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) { return backend.sums(type) ? type : at::kFloat; }
 
 }  // namespace
 
 class ProcessGroup::Implementation {
  public:
-  // A group and all that were made from it: they break together.
+  // A group and all groups made from it. If one breaks, all break.
   struct Family {
     std::mutex mutex;
-    std::string failure;  // the first; empty while all is well
+    std::string failure;  // the first failure; empty if there is none
     std::vector<std::weak_ptr<Implementation>> members;
   };
 
-  // Makes the group, and enters it into its family.
+  // Makes the group and adds it to its family.
   static std::shared_ptr<Implementation> make(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks,
                                               const ProcessGroupOptions& options, std::string name,
                                               std::shared_ptr<Family> family) {
@@ -84,7 +84,8 @@ class ProcessGroup::Implementation {
   const ProcessGroupOptions& options() const { return options_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
   const std::string& name() const { return name_; }
-  // Of a group that is made from this one: the first of a name has it, others a number beside it.
+  // Returns the name of a group made from this one. The first group of a name gets that name; later
+  // ones get a number as well.
   std::string name_of_subgroup(const std::string& name) {
     const std::lock_guard lock(names_mutex_);
     const int before = names_[name]++;
@@ -92,7 +93,7 @@ class ProcessGroup::Implementation {
   }
   const std::shared_ptr<Family>& family() const { return family_; }
 
-  // Lets the group go: peers that wait for this rank learn of it.
+  // Closes the group. Peers that wait for this rank notice.
   void close() {
     Backend on_host, on_device;
     {
@@ -103,7 +104,8 @@ class ProcessGroup::Implementation {
     if (on_device) on_device->abort();
   }
 
-  // Returns the backend for tensors on `device`. The first collective that needs it makes its connections.
+  // Returns the backend for tensors on `device`. The first collective that needs it makes its
+  // connections.
   Backend backend(const std::string& action, at::Device device) {
     check_family(action);
     if (device.is_cpu()) return on_host(action);
@@ -113,7 +115,7 @@ class ProcessGroup::Implementation {
     }
     if (Backend made = device_backend()) return made;
     const std::lock_guard making(making_);
-    // NCCL waits for ever for a rank that does not come.
+    // NCCL waits for ever for a missing rank, so meet first.
     if (!device_backend()) meet(action);
     const std::lock_guard lock(mutex_);
     if (!on_device_) {
@@ -137,7 +139,7 @@ class ProcessGroup::Implementation {
       const std::lock_guard lock(mutex_);
       if (on_host_) return on_host_;
     }
-    meet(action);  // Gloo waits five times its timeout for a rank that does not come
+    meet(action);  // Gloo waits five times its timeout for a missing rank, so meet first
     Backend made;
     run(action, [&] {
       made = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
@@ -148,7 +150,7 @@ class ProcessGroup::Implementation {
       on_host_ = made;
     }
     try {
-      check_family(action);  // if it broke meanwhile, nobody else closes the new backend
+      check_family(action);  // if the family broke meanwhile, nobody else closes the new backend
     } catch (...) {
       close();
       throw;
@@ -161,14 +163,15 @@ class ProcessGroup::Implementation {
     return on_device_;
   }
 
-  // Returns when all ranks have come. Not by Gloo's own barrier: an all-reduce ends on no rank before, and its failure is not one of a call
-  // before.
+  // Returns when all ranks have called it. Uses an all-reduce instead of Gloo's barrier: an
+  // all-reduce cannot end on any rank before all have called it, and it does not report the failure
+  // of an earlier call.
   void meet(const std::string& action, Backend on_host) {
     run(
         action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
   }
 
-  // Returns when all ranks have come. Needs no connections between the ranks.
+  // Returns when all ranks have called it. Needs no connections between the ranks.
   void meet(const std::string& action) {
     run(action, [&] {
       c10d::PrefixStore store(std::to_string(meetings_++), store_);
@@ -176,10 +179,11 @@ class ProcessGroup::Implementation {
     });
   }
 
-  // To be called when the current stream of `device` waits for a collective.
+  // Call it when the current stream of `device` waits for a collective.
   void watch(const std::string& action, at::Device device) { watch_->expect(action, device); }
 
-  // Runs `body`, which talks to other ranks; what it throws breaks the family. `let_go` drops what the caller holds of the collective.
+  // Runs `body`, which communicates with other ranks. An exception breaks the family. `let_go`
+  // releases the caller's references to the collective.
   template <class Body, class LetGo>
   void run(const std::string& action, const Body& body, const LetGo& let_go) {
     const auto began = steady_clock::now();
@@ -202,12 +206,13 @@ class ProcessGroup::Implementation {
   }
 
  private:
-  // Breaks the family. Returns what is to be said.
+  // Breaks the family. Returns the error text.
   std::string fail(const std::string& action, const std::string& cause, bool late) {
     const std::string begin =
         action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");
     const std::string end = "; " + first_line(cause);
-    // Whoever is not linked to the rank that has gone waits for one that is, and learns of it only when that one lets go.
+    // A rank without a connection to the lost rank may wait for one that has a connection. It
+    // notices only when that rank closes, so break the family at once.
     if (!late) break_family(begin + end, {});
     const std::vector<int> missing = roll_call();
     const std::string text = begin + (missing.empty() ? "" : "; not heard of since: " + name_ranks(missing)) + end;
@@ -215,7 +220,7 @@ class ProcessGroup::Implementation {
     return text;
   }
 
-  // `instead_of`: what was said before all was known.
+  // `instead_of` is the preliminary text that `failure` replaces.
   void break_family(const std::string& failure, const std::string& instead_of) {
     std::vector<std::weak_ptr<Implementation>> members;
     {
@@ -234,15 +239,15 @@ class ProcessGroup::Implementation {
 
   static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-  // Every rank whose collective failed says so in the store. Who has not said so in a while is not in the collective: it died, or does
-  // something else. Ranks of the world.
+  // Every rank whose collective failed reports that in the store. A rank that does not report in
+  // time is not in the collective: it died, or is doing something else. Returns world ranks.
   std::vector<int> roll_call() {
     std::vector<int> missing;
     try {
       const std::string prefix = name_ + "/failed";
       store_->set(prefix + '/' + std::to_string(rank_), std::vector<std::uint8_t>{1});
       const auto has_all = [&](std::int64_t more) { return store_->add(prefix, more) >= size(); };
-      // The others may have begun to wait a little later.
+      // Other ranks may have started to wait a little later.
       const auto until = steady_clock::now() + std::min(kRollCallMax, std::max(options_.timeout, milliseconds(100)));
       for (bool all = has_all(said_failed_.exchange(true) ? 0 : 1); !all; all = has_all(0)) {
         if (steady_clock::now() < until) {
@@ -255,7 +260,7 @@ class ProcessGroup::Implementation {
         break;
       }
     } catch (const std::exception&) {
-      return {};  // the store is gone with the process that hosted it
+      return {};  // the process that hosted the store is gone
     }
     std::sort(missing.begin(), missing.end());
     return missing;
@@ -267,14 +272,14 @@ class ProcessGroup::Implementation {
   const ProcessGroupOptions options_;
   const std::string name_;
   std::mutex names_mutex_;
-  std::map<std::string, int> names_;  // how many subgroups were made of each
+  std::map<std::string, int> names_;  // number of subgroups made with each name
   std::atomic<int> meetings_{0};
   std::atomic<bool> said_failed_{false};
-  std::mutex making_;  // held while the connections between hosts are made
+  std::mutex making_;  // held while connections between hosts are made
   const std::shared_ptr<Family> family_;
   std::mutex mutex_;
   Backend on_host_, on_device_;         // each is made by the first collective that needs it
-  std::unique_ptr<DeviceWatch> watch_;  // as long as that; ended first
+  std::unique_ptr<DeviceWatch> watch_;  // made with on_device_, destroyed first
 };
 
 // --- Pending --------------------------------------------------------------------------------------------------------------
@@ -294,16 +299,16 @@ struct Pending::State {
   std::shared_ptr<ProcessGroup::Implementation> group;
   std::string action;
   C10dBackend::Work work;
-  std::vector<torch::Tensor> kept;  // alive until the work is done; all on one device
-  std::function<void()> finish;     // what is left to do on this rank
+  std::vector<torch::Tensor> kept;  // kept alive until the work is done; all on one device
+  std::function<void()> finish;     // the remaining work on this rank
   bool on_device;
 
-  // Memory that a device still works with may be given back once the current stream is behind that work.
+  // Order the current stream after the work, so that memory which a device still uses may be freed.
   ~State() {
     if (!on_device || !work) return;
     try {
       work->wait();
-    } catch (const std::exception&) {  // a later call says so
+    } catch (const std::exception&) {  // a later call reports it
     }
   }
 };

@@ -1,25 +1,29 @@
-// How the ranks of a trainer exchange tensors: one small interface over c10d's process groups.
+// Exchanges tensors between the ranks of a trainer: one small interface over c10d's process groups.
 //
-// Every rank of a group makes the same calls, in the same order, with tensors of the same sizes and types. A ProcessGroup is a handle:
-// copies share one group. Calls of one group come one after the other, from any thread; `..._async` returns a Pending, and the tensors
-// stay as they are until it is waited for.
+// Every rank of a group makes the same calls in the same order, with tensors of the same sizes and
+// types. A ProcessGroup is a handle: copies share one group. Any thread may call a group, but only
+// one call at a time. Functions named `..._async` return a Pending; do not change the tensors
+// before you have waited for it.
 //
-// Tensors in host memory go through Gloo, those on CUDA devices through NCCL ("cpu:gloo,cuda:nccl"), each rank with a device of its own;
-// one group serves both. On devices, calls and `wait` return when the work is ordered before whatever the current stream gets next, as
-// with all of LibTorch; what is not done by the timeout, or fails there, ends all that waits for it on the device, and the next
-// call throws; results since the last call that did not throw are then void.
+// Tensors in host memory go through Gloo, tensors on CUDA devices through NCCL
+// ("cpu:gloo,cuda:nccl"), and one group serves both. Each rank needs a device of its own. On
+// devices, calls and `wait` return when the work is ordered before later work on the current
+// stream, as always in LibTorch. If that work fails or exceeds the timeout, all work that waits for
+// it on the device ends, and the next call throws. All results since the last call that did not
+// throw are then invalid.
 //
-// The environment is not changed. Cairn's NCCL groups do not end the process when a collective fails or is late, whatever
-// TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process obey it. Before LibTorch 2.8 the heartbeat monitor
-// cannot be turned off for one group: set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the program
-// starts.
+// Cairn does not change the environment. Its NCCL groups do not end the process when a collective
+// fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process
+// obey that variable. Before LibTorch 2.8 the heartbeat monitor cannot be turned off for one group:
+// set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the program starts.
 //
-// LibTorch 2.x records collectives in a map of the process that no lock guards: there, threads that use groups at the same time need
-// TORCH_FR_BUFFER_SIZE=0 in the environment.
+// LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
+// groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
 //
-// No call hangs: one that is not done by the timeout throws kDeadline, one whose peer is gone kUnavailable; both say which collective
-// it was, on which rank, and which ranks have not been heard of since. The group, all that were made from it, and all that it was made
-// from are then broken: later calls throw the first failure again, kUnavailable.
+// No call hangs: calls throw kDeadline after the timeout, and kUnavailable if a peer is gone. The
+// error names the collective, this rank, and the ranks that have not been heard of since. A failure
+// breaks the group, the group that it was made from, and all groups made from either: later calls
+// throw kUnavailable with the first failure.
 #pragma once
 
 #include <chrono>
@@ -38,20 +42,22 @@ class Store;
 namespace cairn::training {
 
 struct ProcessGroupOptions {
-  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of each collective, and of making the group
-  // The name or address at which this rank is reached by the others. Empty: loopback.
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // for each collective, and for making the group
+  // The name or address at which other ranks reach this one. Empty: loopback.
   std::string address;
 };
 
-// A collective that is under way. Destroying it without `wait` lets it go on; its failure is then the next call's.
+// A collective in flight. Destroying it without `wait` lets the collective continue; if it fails,
+// the next call throws.
 class Pending {
  public:
-  Pending() noexcept;  // nothing is under way
+  Pending() noexcept;  // no collective in flight
   Pending(Pending&&) noexcept;
   Pending& operator=(Pending&&) noexcept;
   ~Pending();
 
-  // Returns once the output is there; at once the second time. Throws as the group's calls do.
+  // Returns once the output is available; a second call returns at once. Throws as the group's
+  // calls do.
   void wait();
 
  private:
@@ -63,39 +69,46 @@ class Pending {
 
 class ProcessGroup {
  public:
-  // One rank alone: every collective is done at once.
+  // Returns a group of one rank, whose collectives finish at once.
   static ProcessGroup single();
-  // Makes a group through a store that all ranks reach. Returns when all ranks have come. The requests per rank, polling aside,
-  // do not grow with the number of ranks. The first collective on tensors in host memory makes the connections between hosts.
-  // `name` separates the keys of several groups in one store. Each group needs a name of its own, also after an earlier group has
-  // ended or failed.
+  // Makes a group through a store that all ranks can reach. Returns when all ranks have joined.
+  // Apart from polling, the number of store requests per rank does not grow with the number of
+  // ranks. The first collective on tensors in host memory connects the hosts. `name` separates the
+  // keys of several groups in one store. Each group needs its own name, even after an earlier group
+  // has ended or failed.
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
 
-  int rank() const;  // within this group
+  int rank() const;  // in this group
   int size() const;
-  const std::vector<int>& ranks() const;  // of the world that this group was made from, by rank of this group
+  const std::vector<int>& ranks() const;  // world ranks, indexed by rank in this group
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
   std::chrono::milliseconds timeout() const;
 
-  // Of some ranks of this group, in this order; this rank is one of them. Ranks that are not listed need not call. `name` is the same on
-  // all listed ranks; they make groups of one name in the same order. Throws kInvalidArgument for a list that is none or lacks this rank.
+  // Makes a group of some ranks of this group, in the given order, including this rank. Other ranks
+  // need not call it. All listed ranks pass the same `name`, and make groups of the same name in
+  // the same order. Throws kInvalidArgument if the list is invalid or lacks this rank.
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
-  // All tensors are contiguous, and no conjugate or negative views (kInvalidArgument if not).
-  // `output` gets the inputs of all ranks, one after the other: it has `size()` times the elements of `input`. Any dtype.
+  // All tensors must be contiguous, and neither conjugate nor negative views; otherwise collectives
+  // throw kInvalidArgument.
+  //
+  // Concatenates the inputs of all ranks in `output`, which has `size()` times the elements of
+  // `input`. Any dtype.
   void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
-  // `output` gets this rank's part of the sum over the ranks: `input` has `size()` times its elements, those for rank 0 first. The
-  // sum is made in the order of the ranks, in float32 for half and bfloat16, and rounded once; on devices, in NCCL's way.
+  // Sums `input` over the ranks and stores this rank's part of the sum in `output`. `input` has
+  // `size()` times the elements of `output`; the part of rank 0 comes first. In host memory the sum
+  // is made in rank order, in float32 for half and bfloat16, and rounded once. On devices NCCL
+  // decides.
   void reduce_scatter(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const;
-  // The sum over the ranks, in place; bit for bit the same on all of them.
+  // Sums over the ranks in place. All ranks get bitwise identical results.
   void all_reduce(const torch::Tensor& tensor) const;
   Pending all_reduce_async(const torch::Tensor& tensor) const;
-  // What `root`, a rank of this group, has. Any dtype.
+  // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
-  // Returns when all ranks have called it; devices may still be at work.
+  // Returns when all ranks have called it; devices may still have work queued.
   void barrier() const;
 
  private:

@@ -32,7 +32,7 @@ ProcessMesh::ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> sh
     axes_.push_back(group);
     return;
   }
-  // Of rank r of the group, the step along an axis is the product of the sizes of those after it.
+  // The step between ranks along an axis is the product of the sizes of the later axes.
   std::int64_t step = group.size();
   for (std::size_t axis = 0; axis < mesh_.shape().size(); ++axis) {
     const std::int64_t count = mesh_.shape()[axis];

@@ -1,4 +1,4 @@
-// Whether ranks are about to do the same.
+// Compares digests of an operation's arguments over the ranks.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace cairn::training {
 
-// The ranks, as numbered in the world, whose digest is not that of the group's first rank. A collective.
+// Returns the world ranks whose digest differs from that of the group's first rank. A collective.
 std::vector<int> ranks_that_differ(const Digest& own, const ProcessGroup& group);
 
 }  // namespace cairn::training

@@ -9,7 +9,8 @@
 
 namespace cairn::training {
 
-// A unit that is not cut: what differs from a sharded one is that nothing is gathered, and gradients go in several messages.
+// Replication uses units that are not cut: nothing is gathered, and gradients go in several
+// messages.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options) {
   for (const auto& parameter : module.parameters()) {
     const auto unit = unit_behind(parameter);

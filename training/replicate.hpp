@@ -1,5 +1,5 @@
-// Data parallel training: every rank keeps the whole module, gradients are averaged over the ranks while backward goes on. After
-// PyTorch's replicate.
+// Data-parallel training: every rank keeps the whole module, and gradients are averaged over the
+// ranks while backward still runs. After PyTorch's replicate.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,24 @@
 namespace cairn::training {
 
 struct ReplicateOptions {
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;     // gradients of about so many bytes go in one message
-  std::vector<const torch::nn::Module*> ignored_modules;  // left alone with all that is in them
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;     // approximate size of a gradient message
+  std::vector<const torch::nn::Module*> ignored_modules;  // modules to leave alone, with everything inside them
 };
 
-// Covers exactly the parameters of `module` that no sharded or replicated submodule has; all ranks get the values that rank 0 has.
-// What holds for fully_shard's parameters(), optimizers and state dicts holds here (see fully_shard.hpp); state dicts hold
-// plain tensors. Buffers are left alone. Models that take part in one backward pass, and are not submodules of one that is wrapped, need a
-// process group each. Collective. Throws kPrecondition ("Cannot apply replicate …") for a module that is fully
-// sharded or replicated already, kMismatch for ranks that differ.
+// Replicates the parameters of `module` that no sharded or replicated submodule covers. All ranks
+// get the values of rank 0. As with fully_shard, make optimizers after wrapping and see
+// fully_shard.hpp for the rules; state dicts hold plain tensors. Buffers are not touched. If
+// several models take part in one backward pass and do not belong to one wrapped model, give each
+// its own process group.
+//
+// A collective. Throws kPrecondition ("Cannot apply replicate …") if the module is fully sharded or
+// replicated already, and kMismatch if the ranks differ.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options = {});
-// The same, and the calls of `module` are a scope.
+// Does the same, and makes each call of `module` a scope.
 template <class Contained>
 void replicate(Hooked<Contained>& module, const ProcessGroup& group, const ReplicateOptions& options = {});
 
-// The names of the parameters that `replicate` covers in `module`.
+// Returns the names of the parameters in `module` that `replicate` covers.
 std::vector<std::string> replicated_parameters(const torch::nn::Module& module);
 
 namespace detail {

@@ -93,7 +93,8 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   torch::Tensor shard =
       torch::empty(part.sizes(), part.options().device(parameter.place).pinned_memory(parameter.place != full.device()))
           .copy_(part);
-  if (replica_group_) replica_group_->broadcast(shard, 0);  // gradients alone would keep replicas as different as they are
+  // Equal gradients alone would preserve initial differences between replicas.
+  if (replica_group_) replica_group_->broadcast(shard, 0);
   parameter.shard_elements = shard.numel();
   parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());
   memory_.shards += static_cast<std::int64_t>(shard.nbytes());
@@ -120,7 +121,7 @@ void ShardedUnit::watch_gradient(std::size_t index) {
   Parameter& parameter = parameters_[index];
   if (parameter.accumulator) return;
   const auto weak = weak_from_this();
-  // Before the gradient is accumulated: what stands in for one makes room.
+  // Runs before the gradient is accumulated, and removes the placeholder from its place.
   parameter.full.register_hook([weak, index](const torch::Tensor&) {
     const auto unit = weak.lock();
     if (!unit) return;
@@ -244,7 +245,7 @@ void ShardedUnit::begin_gathering() {
   gathering_ = std::move(gathering);
 }
 
-// The memory of each parameter.
+// Returns the memory of each parameter.
 std::vector<torch::Tensor> ShardedUnit::end_gathering() {
   const torch::NoGradGuard no_grad;
   Gathering gathering = *std::exchange(gathering_, std::nullopt);
@@ -306,7 +307,7 @@ void ShardedUnit::free() {
   if (!gathered_ || pins_ > 0) return;
   const auto alive = shared_from_this();  // freeing the memory may drop the last reference to this unit
   for (const Parameter& parameter : parameters_) {
-    // What got another memory meanwhile is reported by the next gathering.
+    // If a tensor's memory was replaced meanwhile, the next gathering reports it.
     if (memory_owner(parameter.full) != nullptr) set_memory(parameter.full, {});
   }
   gathered_ = false;

@@ -1,4 +1,4 @@
-// The parameters of one module that are gathered, computed with, and reduced together.
+// A unit: the parameters of one module that are gathered, used and reduced together.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace cairn::training {
 
-// One parameter as it is found in the module.
+// A parameter found in the module.
 struct FoundParameter {
   torch::Tensor tensor;
-  std::string name;  // from the wrapped module on
+  std::string name;  // relative to the wrapped module
 };
 
 class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
  public:
-  // Shards `found`: the tensors become full-size ones without memory. Returns the shards, which the module is to register in their
-  // place; the unit lives as long as one of them does.
+  // Shards `found`: its tensors become full-size tensors without memory. Returns the shards, which
+  // the module must register in their place. The unit lives as long as any shard.
   static std::vector<torch::Tensor> make(const torch::nn::Module& module, const std::vector<FoundParameter>& found,
                                          const ProcessMesh& mesh, const FullyShardOptions& options,
                                          const std::shared_ptr<UnitGroup>& group);
@@ -32,44 +32,48 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
 
-  // Called around each operation that reads a parameter.
+  // Each operation that reads a parameter calls these around itself.
   void pin() { ++pins_; }
   void use();
   void unpin();
 
   void gather();
-  // Begins what the next `gather` then only has to wait for; no-op for a unit that is gathered.
+  // Starts to gather; the next `gather` then only waits. No effect on a gathered unit.
   void prefetch();
-  void drop_prefetched();  // its memory; the ranks have all begun it, and it goes on
-  // Freezing and thawing, on the member or on the shard, holds for both.
+  void drop_prefetched();  // frees the memory; the gather itself continues, because all ranks have started it
+  // Freezing or unfreezing either the member or the shard applies to both.
   void follow_requires_grad();
   void free();  // no-op while pinned
-  // Whether ranks have to agree on when gradients are reduced, and when this unit's are: see UnitGroup.
+  // Returns whether the ranks must agree on when this unit's gradients are reduced: see UnitGroup.
   bool reduces() const { return gradient_sync_ && averaged() > 1 && gradients_expected() > 0; }
   bool is_at_work() const { return at_work_; }
   bool was_used() const { return used_; }  // by an operation of this backward pass, and not finished since
-  bool is_late() const { return late_; }   // gradients came after its part of a pass had been finished once, on some rank
+  bool is_late() const { return late_; }   // gradients arrived on some rank after this unit had finished its part of a pass
   void set_late() { late_ = true; }
   const std::optional<ProcessGroup>& replica_group() const { return replica_group_; }
-  // The end of its part of a backward pass: begins to reduce the gradients that have come.
+  // Ends this unit's part of a backward pass: starts to reduce the gradients that have arrived.
   void finish_backward();
-  // Gradients that are on none of their ways.
+  // Returns whether there are gradients that no reduction has taken.
   bool has_gradients_left() const;
   void reduce_gradients_left();
-  // Begins the second half of reductions under way, where there is one: first over the ranks that share the cut, then over replicas.
+  // Starts the second half of reductions in flight, if there is one. The first half runs over the
+  // ranks that share the cut, the second over the replicas.
   void advance_reductions();
-  // Waits for reductions. Returns for each parameter in them how many ranks had a gradient, in the order that `put_gradients` takes.
+  // Waits for the reductions. Returns, for each parameter in them, how many ranks had a gradient,
+  // in the order in which `put_gradients` takes the numbers.
   torch::Tensor end_reductions();
-  // `had`: a number for each parameter in the reductions that have ended. Returns where the next unit's begin.
+  // `had` holds a number for each parameter in the finished reductions. Returns a pointer to the
+  // numbers of the next unit.
   const float* put_gradients(const float* had);
   void abandon_backward();
 
-  at::Device device() const;  // that the model computes on
-  // The shard of parameter `index`; undefined if nobody holds it any more.
+  at::Device device() const;  // the device that the model computes on
+  // Returns the shard of parameter `index`; undefined if it no longer exists.
   torch::Tensor shard(std::size_t index) const;
-  // What the model computes with.
+  // Returns the full tensor that the model computes with.
   const torch::Tensor& full(std::size_t index) const { return parameters_[index].full; }
-  // A copy of all rows of what is cut like parameter `index`, of which this rank has `local`. A collective.
+  // Returns a copy of all rows of a tensor that is cut like parameter `index`. This rank holds
+  // `local` of it. A collective.
   torch::Tensor whole(std::size_t index, const torch::Tensor& local) const;
   bool encloses(const ShardedUnit& other) const;
   void enclose(const std::shared_ptr<ShardedUnit>& inner);  // `inner` has no enclosing unit yet
@@ -77,7 +81,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   std::shared_ptr<UnitGroup> group() const { return group_->current(); }
   const ProcessMesh& mesh() const { return mesh_; }
   const FullyShardOptions& options() const { return options_; }
-  // The ranks over which parameters are cut; a group of one for `no_shard`.
+  // Returns the ranks over which parameters are cut; a group of one for kNoShard.
   const ProcessGroup& shard_group() const { return shard_group_; }
   bool keeps_until_backward() const { return options_.strategy == ShardingStrategy::kShardGradients; }
   bool is_gathered() const { return gathered_; }
@@ -86,39 +90,41 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool gradient_sync() const { return gradient_sync_; }
   void set_state_dict_type(StateDictType type) { state_dict_type_ = type; }
   StateDictType state_dict_type() const { return state_dict_type_; }
-  const MemoryUse& memory() const { return memory_; }  // without the peak, which is the group's
+  const MemoryUse& memory() const { return memory_; }  // without the peak, which the group tracks
 
  private:
   struct Parameter {
     std::string name;
-    torch::Tensor full;  // what the model computes with
+    torch::Tensor full;  // the tensor that the model computes with
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
     at::ScalarType type;          // of the shard
-    at::Device place = at::kCPU;  // the same
+    at::Device place = at::kCPU;  // of the shard
     std::int64_t rows = 0;        // of the full tensor
     std::int64_t row_elements = 0;
-    std::int64_t chunk_elements = 0;  // of a rank's part in the messages: that of rank 0, the largest
+    std::int64_t chunk_elements = 0;  // elements of one rank's part in messages: those of rank 0, the largest
     std::int64_t shard_elements = 0;  // of this rank
     bool requires_grad = false;       // as last seen on both tensors
-    bool is_cut = false;              // over ranks: its shard and its gradient are marked as sharded
+    bool is_cut = false;              // cut over ranks: the shard and its gradient carry kShardedKey
     bool gradient_came = false;       // in this backward pass
-    torch::Tensor no_gradient;        // stands in for the gradient of `full`
-    // Held, or its hooks would go.
+    torch::Tensor no_gradient;        // placeholder for the gradient of `full`
+    // Keeps the accumulator alive, and with it the accumulator's hooks.
     decltype(torch::autograd::Edge::function) accumulator;
   };
-  // Parameters on their way: the parts of all ranks, one after the other.
+  // Parameters in flight: the concatenated parts of all ranks.
   struct Gathering {
     torch::Tensor parts;
     Pending pending;
   };
-  // Gradients on their way.
+  // Gradients in flight.
   struct Reduction {
     std::vector<std::size_t> members;
-    std::int64_t elements = 0;  // of the gradients, each filled up to where memory is aligned; after them one flag for each member
+    // Elements of the gradients, each padded to an aligned size. One flag for each member follows
+    // them.
+    std::int64_t elements = 0;
     torch::Tensor sums;
-    std::vector<torch::Tensor> gradients;  // of the members' shards, once they are there
-    bool scattered = false;                // over the ranks that share the cut
+    std::vector<torch::Tensor> gradients;  // of the members' shards, once available
+    bool scattered = false;                // the reduction over the ranks that share the cut is done
     Pending pending;
   };
 
@@ -133,7 +139,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void follow_requires_grad(Parameter& parameter);
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);
-  int averaged() const;  // over how many ranks
+  int averaged() const;  // the number of ranks to average over
   void begin_complete_buckets();
   void take_gradients_alone();
   void make_buckets();
@@ -145,7 +151,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void stand_in_for_gradients();
   std::size_t gradients_expected() const;
 
-  const torch::nn::Module* module_;  // to compare with, never to follow
+  const torch::nn::Module* module_;  // only compared, never dereferenced
   std::string module_name_;
   ProcessMesh mesh_;
   FullyShardOptions options_;
@@ -158,14 +164,15 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool gradient_sync_ = true;
   StateDictType state_dict_type_ = StateDictType::kSharded;
   bool at_work_ = false;  // in this backward pass, and not finished since
-  bool used_ = false;     // the same
+  bool used_ = false;     // used in this backward pass, and not finished since
   bool late_ = false;
   std::size_t gradients_come_ = 0;
   int pins_ = 0;
-  // Parameters whose gradients go in one message, in the order in which messages are sent, which is the same on all ranks.
+  // Parameters whose gradients go in one message, in the order of sending, which is the same on all
+  // ranks.
   std::vector<std::vector<std::size_t>> buckets_;
   std::size_t buckets_begun_ = 0;
-  std::vector<Reduction> reductions_;  // under way
+  std::vector<Reduction> reductions_;  // in flight
   std::optional<Gathering> gathering_;
   MemoryUse memory_;
 };

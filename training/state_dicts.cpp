@@ -19,7 +19,7 @@ using torch::nn::Module;
 
 [[noreturn]] void refuse_options(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "state dict options: " + why); }
 
-// The registered parameters by name; tied ones under each of theirs.
+// Returns the registered parameters by name, tied ones under each of their names.
 std::map<std::string, torch::Tensor> registered_tensors(const Module& module, const std::string& prefix = "") {
   std::map<std::string, torch::Tensor> named;
   for (const auto& parameter : module.named_parameters(/*recurse=*/false))
@@ -28,7 +28,8 @@ std::map<std::string, torch::Tensor> registered_tensors(const Module& module, co
   return named;
 }
 
-// Rank 0 of the ranks that hold the model together; alone, a rank is its own.
+// Returns the group of ranks that together hold the model; a group of one rank if no parameter is
+// wrapped or cut.
 ProcessGroup world_of(const Module& module) {
   for (const auto& parameter : module.parameters()) {
     ProcessGroup world = world_behind(parameter);
@@ -37,7 +38,7 @@ ProcessGroup world_of(const Module& module) {
   return ProcessGroup::single();
 }
 
-// Where the submodules are in the model: "layers.0.".
+// Returns the submodules' prefixes in the model: "layers.0.".
 std::vector<std::string> prefixes_of(const Module& model, const StateDictOptions& options) {
   std::vector<std::string> prefixes;
   for (const Module* wanted : options.submodules) {
@@ -57,7 +58,8 @@ void check_options(const StateDictOptions& options) {
   if (options.broadcast_from_rank0 && !options.full_state_dict) refuse_options("broadcast_from_rank0 needs full_state_dict");
 }
 
-// Which entries of the model's own state dict are asked for, under the names that the options give them.
+// Returns the requested entries of the model's own state dict, under the names that the options ask
+// for.
 Dict selected(const Module& model, const StateDictOptions& options) {
   check_options(options);
   const std::vector<std::string> prefixes = prefixes_of(model, options);
@@ -83,7 +85,8 @@ Dict selected(const Module& model, const StateDictOptions& options) {
   return chosen;
 }
 
-// `value` of a parameter, or of state that follows it, as the options want it.
+// Converts `value`, of a parameter or of state that follows it, to the form that the options ask
+// for.
 Value delivered(const Value& value, const torch::Tensor& parameter, const StateDictOptions& options, bool keeps) {
   const auto moved = [&](const torch::Tensor& tensor) { return options.cpu_offload ? tensor.detach().cpu() : tensor; };
   if (value.is_sharded()) {
@@ -107,8 +110,8 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
 
 // --- setting --------------------------------------------------------------------------------------------------------------
 
-// This rank's part of `given`, which is that part or the whole of what `live` is; undefined if it is neither. `local`: a part may be a plain
-// tensor.
+// Returns this rank's part of `given`, which is either that part or the whole tensor behind `live`;
+// undefined if it is neither. With `local`, a part may be a plain tensor.
 torch::Tensor part_for(const Value& live, const Value& given, bool local = false) {
   const torch::Tensor& to = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
   if (given.is_sharded()) {
@@ -126,13 +129,13 @@ torch::Tensor part_for(const Value& live, const Value& given, bool local = false
   return part_of(tensor, live.sharded().local_shards().front().offsets, extents_of(to.sizes()));
 }
 
-// Whether dicts hold this entry of the model's own as a plain part.
+// Returns whether dicts hold this entry as a plain local part.
 bool is_local(const Value& live) {
   const auto unit = live.is_sharded() ? unit_behind(live.sharded().local_shards().front().tensor) : nullptr;
   return unit && unit->state_dict_type() == StateDictType::kLocal;
 }
 
-// What rank 0 has under each name of `live`, whole, on every rank. One tensor at a time is there beyond the parts.
+// Describes a value in an error text.
 std::string describe_given(const Value& value) {
   if (value.is_sharded()) return "a part of a tensor of size " + to_string(value.sharded().size());
   if (value.is_tensor()) return "a tensor of size " + to_string(extents_of(value.tensor().sizes()));
@@ -156,7 +159,7 @@ std::string unexpected_names(const Dict& live, const Dict& state_dict) {
   return problems;
 }
 
-// What rank 0 alone knows: its text, or nothing.
+// Broadcasts a text that only rank 0 knows; may be empty.
 std::string text_from_rank0(const std::string& text, const ProcessGroup& world) {
   torch::Tensor length = torch::full({1}, static_cast<std::int64_t>(text.size()), torch::kLong);
   world.broadcast(length, 0);
@@ -166,7 +169,7 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
   return {bytes.data_ptr<std::uint8_t>(), bytes.data_ptr<std::uint8_t>() + bytes.numel()};
 }
 
-// Each rank its part of what rank 0 has.
+// Sends each rank its part of the tensors of rank 0. Only one whole tensor is in memory at a time.
 void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
   torch::Tensor sent = torch::zeros({static_cast<std::int64_t>(live.size())}, torch::kUInt8);
   std::string problems;
@@ -244,7 +247,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
     return set_from_rank0(live, state_dict, options.strict, world_of(model));
   }
   std::string problems;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // to, from
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
   for (const auto& [name, value] : live) {
     const Value* const given = state_dict.find(name);
     if (given == nullptr) {
@@ -284,7 +287,7 @@ Dict flattened(const Dict& nested) {
   return flat;
 }
 
-// The other way round, by what the optimizer itself has. `strict`: it has all of it.
+// The inverse, guided by the optimizer's own state. If `strict`, `flat` must have all of it.
 Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
   Dict state;
   if (strict) {
@@ -294,7 +297,7 @@ Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
     }
     std::string problems;
     for (const auto& [key, value] : flat) {
-      // "<kind>.<name>.<field>", of which only the name has dots.
+      // "<kind>.<name>.<field>"; only the name contains dots.
       const std::size_t begin = key.find('.') + 1, end = key.rfind('.');
       const bool has_kind = key.compare(0, begin, "state.") == 0 || key.compare(0, begin, "param_groups.") == 0;
       if (!has_kind || end < begin || names.count(key.substr(begin, end - begin)) == 0)
@@ -325,7 +328,8 @@ Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
   return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
 }
 
-// Replaces a whole tensor by this rank's part. What does not fit stays, for the optimizer to refuse.
+// Replaces a whole tensor by this rank's part. If it does not fit, leaves it for the optimizer to
+// refuse.
 void cut_to_part(const Value* live, Value& given) {
   const auto has_tensor = [](const Value& value) { return value.is_tensor() || value.is_sharded(); };
   if (live == nullptr || !has_tensor(*live) || !has_tensor(given)) return;
@@ -384,7 +388,7 @@ void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
     for (const auto& [name, fields] : live.at("state").dict()) {
       if (state->dict().contains(name)) continue;
       if (!options.strict) {
-        state->dict().insert(name, fields);  // stays as it is
+        state->dict().insert(name, fields);  // keeps its value
       } else if (parameters.at(name).requires_grad()) {
         missing += "\n  the state of \"" + name + "\" is missing";
       }

@@ -1,10 +1,13 @@
-// State dicts of models and optimizers, whatever wraps them. After torch.distributed.checkpoint.state_dict.
+// State dicts of models and optimizers, wrapped or not. After
+// torch.distributed.checkpoint.state_dict.
 //
-// Names are the plain model's. Without options, tensors are the live ones: parameters and buffers as they are, sharded ones as
-// ShardedTensor on their mesh, so that a load fills them in place. Optimizer state is keyed by parameter name, {"state": {name: {…}},
-// "param_groups": […]}, and is there before the first step, as cairn::optimizer_state_dict has it.
+// Names are those of the plain model. By default, tensors share the live memory, so a load fills
+// them in place: sharded parameters are ShardedTensors on their mesh, and other parameters and
+// buffers are plain tensors. Optimizer state is keyed by parameter name, {"state": {name: {…}},
+// "param_groups": […]}, and exists before the first step, as in cairn::optimizer_state_dict.
 //
-// Every rank calls these with the same options; `full_state_dict` and `broadcast_from_rank0` are collectives.
+// Every rank calls these functions with the same options. With `full_state_dict` or
+// `broadcast_from_rank0` they are collectives.
 #pragma once
 
 #include <utility>
@@ -20,42 +23,49 @@
 namespace cairn::training {
 
 struct StateDictOptions {
-  bool full_state_dict = false;  // whole tensors instead of sharded ones: copies
-  bool cpu_offload = false;      // copies on the CPU; together with full_state_dict on rank 0 only, the others get empty dicts
+  bool full_state_dict = false;  // copies of whole tensors instead of sharded tensors
+  bool cpu_offload = false;      // copies on the CPU; with full_state_dict, only rank 0 gets them and other ranks get empty dicts
   bool ignore_frozen_params = false;
-  // Only what lies in these modules, which are submodules of the model. For models only.
+  // Restricts the dict to these submodules of the model. For models only.
   std::vector<const torch::nn::Module*> submodules;
-  bool keep_submodule_prefixes = true;  // else names begin at the submodule
-  // For `set_…`: names that are missing or unexpected are an error; of an optimizer, state of parameters that require gradients. Off: they
-  // are passed over, and what the dict lacks stays as it is.
+  bool keep_submodule_prefixes = true;  // false: names are relative to the submodule
+  // For `set_…`: throw if names are missing or unexpected. For an optimizer, only state of
+  // parameters that require gradients can be missing. If false, unexpected names are ignored, and
+  // missing entries keep their values.
   bool strict = true;
-  // For `set_model_state_dict`: rank 0 has whole tensors and sends each rank its part; what other ranks pass is ignored. With
-  // `full_state_dict`. Optimizers refuse it (kUnsupported).
+  // For `set_model_state_dict`: rank 0 passes whole tensors and sends each rank its part; the dicts
+  // of other ranks are ignored. Needs `full_state_dict`. Optimizers refuse it (kUnsupported).
   bool broadcast_from_rank0 = false;
-  // {"state.<name>.exp_avg": …, "param_groups.<name>.lr": …}: each parameter with its own options.
+  // Gives each parameter its own options: {"state.<name>.exp_avg": …, "param_groups.<name>.lr": …}.
   bool flatten_optimizer_state_dict = false;
 };
 
-// Throw kInvalidArgument for options that contradict each other, and for a submodule that is none of the model's.
+// These functions throw kInvalidArgument if options contradict each other or if a submodule does
+// not belong to the model.
 Dict get_model_state_dict(const torch::nn::Module& model, const StateDictOptions& options = {});
-// Throws as cairn::optimizer_state_dict does; kMismatch for an optimizer that was made before the model was wrapped.
+// Throws as cairn::optimizer_state_dict does. Throws kMismatch if the optimizer was made before the
+// model was wrapped.
 Dict get_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                               const StateDictOptions& options = {});
 std::pair<Dict, Dict> get_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                      const StateDictOptions& options = {});
 
-// What the functions above give where the options do not ask for whole tensors: for all sharded parameters in `module`, which need not be wrapped
-// itself. The same on all ranks; kFull makes them collectives. Parameters that are cut by parallelize only are always sharded tensors, those
-// of `no_shard` and `replicate` plain ones. Modules as such in a state dict are not asked for it: they are saved as sharded.
+// Sets the form in which the functions above return the sharded parameters in `module`, unless
+// `full_state_dict` asks for whole tensors. `module` itself need not be wrapped. Call it with the
+// same type on all ranks; kFull turns the functions into collectives. Parameters cut only by
+// parallelize are always sharded tensors. Parameters under kNoShard or `replicate` are always plain
+// tensors. A module placed directly in a state dict ignores the type and is saved sharded.
 void set_state_dict_type(torch::nn::Module& module, StateDictType type);
-// The type that was set, kSharded if none was. Throws kPrecondition if there is no wrapped parameter in `module`, or if types differ within it.
+// Returns the type that was set, or kSharded. Throws kPrecondition if no parameter in `module` is
+// wrapped, or if types differ within it.
 StateDictType state_dict_type(const torch::nn::Module& module);
 
-// Take over what is in the dict: in place, nothing for tensors that are the live ones. Each tensor is either whole, or this rank's part.
-// Throw kMismatch with everything that does not fit, before anything changes; `set_state_dict` sets the model's, then the optimizer's, each
-// by itself.
+// Copy the dict's values into the live tensors. Entries that already are the live tensors need no
+// copy. Each tensor is either whole or this rank's part. Throw kMismatch, listing everything that
+// does not fit, before anything changes. `set_state_dict` sets first the model and then the
+// optimizer, each on its own.
 void set_model_state_dict(torch::nn::Module& model, const Dict& state_dict, const StateDictOptions& options = {});
-// Options of the groups (learning rates and so on) come with it.
+// Also sets the options of the groups, such as learning rates.
 void set_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
                               const StateDictOptions& options = {});
 void set_state_dict(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& model_state_dict,

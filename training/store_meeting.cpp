@@ -20,11 +20,12 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kFarewell{2000};
 
-// How texts under the key "end" begin.
+// Prefixes of the texts under the key "end".
 const std::string kDiffers = "=";
 const std::string kAbsent = "-";
 
-// The longest pause between two requests to the store. Larger groups pause longer, so that the store can answer all ranks.
+// Returns the longest pause between two requests to the store. It grows with the group, so that the
+// store can serve all ranks.
 milliseconds poll_max(int size) { return std::max(milliseconds(50), milliseconds(size / 20)); }
 
 class StoreMeeting {
@@ -83,8 +84,9 @@ class StoreMeeting {
     }
   }
 
-  // Ends the meeting for all ranks that came, and throws. The store may end with this rank, so the others first get the time to
-  // read why. Only the rank that came first looks for the missing ones: it asks about every rank, and its deadline is the first.
+  // Ends the meeting for all ranks that arrived, and throws. The store may go away with this rank,
+  // so the others first get time to read the reason. Only the first rank to arrive looks for
+  // missing ranks, which costs a request per rank; its deadline comes first.
   [[noreturn]] void end(const std::string& why) {
     if (!has("end")) set("end", why);
     if (store_.add(prefix_ + "told", 1) >= store_.add(prefix_ + "arrivals", 0)) set("all told", "");
@@ -96,7 +98,7 @@ class StoreMeeting {
     throw std::runtime_error(why.substr(1));
   }
 
-  // Returns the missing ranks, as ranks of the world.
+  // Returns the missing ranks as world ranks.
   std::vector<int> missing() {
     std::set<int> left(ranks_.begin(), ranks_.end());
     const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
@@ -105,7 +107,7 @@ class StoreMeeting {
       const auto place = static_cast<std::size_t>(std::atoi(get(card_key(number)).c_str()));
       if (place < ranks_.size()) left.erase(ranks_[place]);
     }
-    if (left.empty()) return {ranks_[static_cast<std::size_t>(rank_)]};  // the last rank came just now
+    if (left.empty()) return {ranks_[static_cast<std::size_t>(rank_)]};  // the last rank has just arrived
     return {left.begin(), left.end()};
   }
 
@@ -117,7 +119,7 @@ class StoreMeeting {
   const milliseconds deadline_;
   const steady_clock::time_point began_ = steady_clock::now();
   WaitNotices notices_;
-  std::int64_t number_ = 0;  // of this rank, in the order of arrival; from 1
+  std::int64_t number_ = 0;  // of this rank in the order of arrival, from 1
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Lets the ranks of a process group check, before any backend is made, that all have come and agree on the group's size.
-// Internal.
+// Checks, before any backend is made, that all ranks of a process group have joined and agree on
+// its size. Internal.
 #pragma once
 
 #include <chrono>
@@ -16,10 +16,12 @@ class Store;
 
 namespace cairn::training {
 
-// Blocks until `ranks.size()` ranks have called it for the group `name`. `ranks`: the group's ranks as ranks of the world, for
-// texts. `rank`: this rank's index among them. The rank that came first logs warnings that name the missing ranks. Throws
-// kMismatch on all ranks, naming two that differ in the group's size; std::runtime_error, naming the ranks that did not come.
-// Each rank sends the store a constant number of requests, polling aside; the first one asks about every rank after a timeout.
+// Blocks until `ranks.size()` ranks have called it for the group `name`. `ranks` lists the group's
+// ranks as world ranks, for messages; `rank` is this rank's index in it. The first rank to arrive
+// logs warnings that name the missing ranks. Throws kMismatch on all ranks, naming two ranks that
+// differ in the group's size, and std::runtime_error, naming the ranks that did not arrive. Apart
+// from polling, each rank sends the store a constant number of requests; after a timeout, the first
+// rank also asks about every other rank.
 void meet_in_store(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,
                    std::chrono::milliseconds deadline, Duration first_notice = WaitNotices::kFirst);
 

@@ -1,5 +1,5 @@
-// What differs between the LibTorch versions that training builds against (1.13 and 2.x), and what of their inner parts it uses.
-// Nothing else in `training` asks for the version.
+// Hides the differences between the LibTorch versions that training supports (1.13 and 2.x), and
+// its use of LibTorch internals. Nothing else in `training` tests the version.
 #pragma once
 
 #include <memory>
@@ -18,13 +18,14 @@
 
 namespace cairn::training {
 
-// LibTorch 1.13 and 2.x keep this key, before all others, for tensors that wrap what another tensor does, and use it in their own tests
-// only. Tensors of sharded parameters carry it: see gather_on_use.hpp.
+// LibTorch 1.13 and 2.x reserve this key, which comes before most others, for wrapper tensors and
+// use it only in their own tests. Tensors of sharded parameters carry it: see gather_on_use.hpp.
 inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-// Another such key, before that one. Parameters of parallel layers carry it: see parallel_parameter.hpp.
+// Another such key, which comes before kShardedKey. Parameters of parallel layers carry it: see
+// parallel_parameter.hpp.
 inline constexpr c10::DispatchKey kParallelKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Members that LibTorch keeps to derived classes.
+// Give access to protected and private members of LibTorch.
 struct OpenTensorImpl : c10::TensorImpl {
   using c10::TensorImpl::key_set_;
 };
@@ -32,7 +33,7 @@ struct OpenModule : torch::nn::Module {
   using torch::nn::Module::parameters_;
 };
 
-// Owns a node of the graph: a std::shared_ptr until some 2.x, an intrusive pointer since.
+// Owns a node of the graph: a std::shared_ptr in older versions, an intrusive pointer in newer 2.x.
 using NodePointer = decltype(torch::autograd::Edge::function);
 inline constexpr bool kNodesAreShared = std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>;
 
@@ -45,7 +46,7 @@ NodePointer make_node(Arguments&&... arguments) {
   }
 }
 
-// To a node that is owned already.
+// Returns an owning pointer to a node that already has an owner.
 template <class Node, class Pointer = NodePointer>
 Pointer pointer_to(Node& node) {
   if constexpr (kNodesAreShared) {
@@ -55,7 +56,7 @@ Pointer pointer_to(Node& node) {
   }
 }
 
-// Whether, and in which type, operations of the calling thread are done in a lower precision.
+// Says whether operations of the calling thread run in lower precision, and in which type.
 struct Autocast {
   bool enabled;
   at::ScalarType type;
@@ -90,7 +91,7 @@ inline void mark_with(const torch::Tensor& tensor, c10::DispatchKey key) {
   impl->*member = (impl->*member).add(key);
 }
 inline void mark_as_sharded(const torch::Tensor& tensor) { mark_with(tensor, kShardedKey); }
-// `tensor`, or an alias of it that does not carry kShardedKey.
+// Returns `tensor`, or an alias of it without kShardedKey.
 inline torch::Tensor without_sharded_mark(const torch::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kShardedKey)) return tensor;
   torch::Tensor alias = tensor.detach();
@@ -105,10 +106,10 @@ inline torch::OrderedDict<std::string, torch::Tensor>& registered_parameters(tor
   return module.*member;
 }
 
-// Whether the calling thread works on a backward pass.
+// Returns whether the calling thread is running a backward pass.
 inline bool in_backward_pass() { return torch::autograd::get_current_graph_task_nodes_in_graph() != nullptr; }
 
-// Calls `work` at the end of the backward pass that the calling thread works on.
+// Calls `work` at the end of the backward pass that the calling thread is running.
 inline void at_end_of_backward(std::function<void()> work) {
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(work));
 }

@@ -11,10 +11,10 @@
 namespace cairn::training {
 namespace {
 
-// Whether sums of what has a mean may be too large for the type.
+// Returns whether sums may overflow the type although the mean would not.
 bool divides_before(at::ScalarType type) { return type == torch::kHalf; }
 
-// Cuts `flat` over the rows of `parts`, and fills up the last ones with zeros.
+// Cuts `flat` over the rows of `parts`, and pads the last rows with zeros.
 void copy_in_parts(const torch::Tensor& parts, const torch::Tensor& flat) {
   if (parts.numel() == flat.numel()) {
     parts.copy_(flat.view(parts.sizes()));
@@ -29,7 +29,7 @@ void copy_in_parts(const torch::Tensor& parts, const torch::Tensor& flat) {
 
 }  // namespace
 
-// How the gradients of a unit come, and go to the shards.
+// Collects the gradients of a unit and reduces them to the shards.
 
 std::size_t ShardedUnit::gradients_expected() const {
   return static_cast<std::size_t>(
@@ -52,7 +52,8 @@ void ShardedUnit::gradient_came(std::size_t index) {
   }
 }
 
-// Of a unit that sends nothing else, beside no other: in their order, whatever order the gradients come in, so all ranks send alike.
+// For a unit that sends nothing else and has no other units beside it. Starts buckets in their
+// fixed order, whatever the order of the gradients, so that all ranks send the same messages.
 void ShardedUnit::begin_complete_buckets() {
   const torch::NoGradGuard no_grad;
   if (gradients_come_ == 1) make_buckets();
@@ -97,14 +98,15 @@ void ShardedUnit::abandon_backward() {
 
 void ShardedUnit::put_gradient(std::size_t index, const torch::Tensor& gradient) {
   const torch::Tensor own = shard(index);
-  if (!own.defined()) return;  // nobody trains it any more
+  if (!own.defined()) return;  // nobody trains the shard any more
   torch::Tensor& held = own.mutable_grad();
   if (held.defined()) {
     held.add_(gradient.to(own.device()));
   } else if (own.device() != gradient.device()) {
     held = torch::empty(own.sizes(), own.options().requires_grad(false).pinned_memory(own.is_pinned())).copy_(gradient);
   } else {
-    held = gradient.to(own.scalar_type()).variable_data();  // part of a message, but no view: optimizers detach it in place
+    // Part of the message's memory, but not a view, because optimizers detach gradients in place.
+    held = gradient.to(own.scalar_type()).variable_data();
   }
   if (parameters_[index].is_cut) mark_as_sharded(held);
 }
@@ -125,7 +127,8 @@ void ShardedUnit::take_gradients_alone() {
   }
 }
 
-// Of the parameters that have gradients now. Sharded parameters go in one message. Whole ones go in several, the last parameters first, as their gradients come first.
+// Makes buckets of the parameters that have gradients. Sharded parameters share one message. Whole
+// parameters go in several, last parameters first, because their gradients arrive first.
 void ShardedUnit::make_buckets() {
   buckets_.assign(1, {});
   std::int64_t bytes = 0;
@@ -145,8 +148,8 @@ bool ShardedUnit::is_complete(const std::vector<std::size_t>& bucket) const {
   return std::all_of(bucket.begin(), bucket.end(), [&](std::size_t i) { return parameters_[i].gradient_came; });
 }
 
-// Every rank contributes all members, and for each of them a one if it has a gradient of it: where no rank has one, the shard gets
-// none, as the parameter of a plain model would.
+// Every rank contributes all members, with a flag per member: one if the rank has a gradient. If no
+// rank has a gradient, the shard gets none either, like the parameter of a plain model.
 ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_t>& members) {
   Reduction reduction;
   reduction.members = members;
@@ -208,7 +211,7 @@ torch::Tensor ShardedUnit::end_reductions() {
     const auto count = static_cast<std::int64_t>(reduction.members.size());
     had.push_back(reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat));
     if (!divides_before(reduction.sums.scalar_type())) reduction.sums.div_(averaged());
-    // Here, as devices still work while the host does this.
+    // Convert here, while devices still work in parallel with the host.
     std::int64_t offset = 0;
     for (const std::size_t i : reduction.members) {
       const Parameter& parameter = parameters_[i];

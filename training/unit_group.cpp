@@ -20,7 +20,7 @@ bool send_alike(const ShardedUnit& a, const ShardedUnit& b) {
          (!over || over->ranks() == other->ranks());
 }
 
-// For each unit whether any rank has gradients of it left: a number above 0.
+// Returns a number for each unit, above 0 if any rank has gradients of it left.
 torch::Tensor gradients_left(const std::vector<UnitPointer>& units) {
   std::vector<float> own;
   for (const auto& unit : units) own.push_back(unit->has_gradients_left() ? 1 : 0);
@@ -31,8 +31,9 @@ torch::Tensor gradients_left(const std::vector<UnitPointer>& units) {
   return left;
 }
 
-// Waits for the reductions of all units, and puts gradients where ranks had any. `more`: numbers that come to the host with what each rank
-// had, as that, on devices, waits for all that was begun; they are returned.
+// Waits for the reductions of all units, and stores gradients where any rank had one. `more`:
+// numbers to copy to the host in the same transfer, because on devices a transfer waits for all
+// queued work. Returns them.
 std::vector<float> put_gradients(const std::vector<UnitPointer>& units, const std::vector<torch::Tensor>& more) {
   for (const auto& unit : units) unit->advance_reductions();
   std::vector<torch::Tensor> numbers;
@@ -109,7 +110,8 @@ void UnitGroup::leave_forward() {
 
 void UnitGroup::note_backward() {
   if (in_backward_) return;
-  // A pass that throws never comes to its end, and drops what was to be done there: maybe only when the next one is under way.
+  // A pass that throws never reaches its end, and autograd drops the end's callback, perhaps not
+  // before the next pass has started. Dropping the callback abandons the pass.
   const std::shared_ptr<UnitGroup> pass(this, [group = shared_from_this(), number = ++passes_](UnitGroup*) {
     if (group->in_backward_ && group->passes_ == number) group->abandon_backward();
   });
@@ -122,7 +124,7 @@ void UnitGroup::note_backward() {
 void UnitGroup::free_others(const ShardedUnit& unit) {
   for (std::size_t i = gathered_.size(); i-- > 0;) {
     ShardedUnit& other = *gathered_[i];
-    if (&other != &unit && !other.encloses(unit)) other.free();  // takes it off the list, unless it is pinned
+    if (&other != &unit && !other.encloses(unit)) other.free();  // removes it from the list, unless it is pinned
   }
 }
 
@@ -131,13 +133,13 @@ void UnitGroup::note_finished(ShardedUnit& unit) { take_off(used_, unit); }
 void UnitGroup::note_turn(const ShardedUnit& unit) {
   if (turn_ == &unit) return;
   turn_ = &unit;
-  for (ShardedUnit* const other : std::exchange(reducing_, {})) other->advance_reductions();  // that earlier turns began
+  for (ShardedUnit* const other : std::exchange(reducing_, {})) other->advance_reductions();  // started by earlier turns
   for (std::size_t i = 0; i < used_.size();) {
     ShardedUnit& other = *used_[i];
     if (&other == &unit || other.encloses(unit)) {
       ++i;
     } else {
-      other.finish_backward();  // takes it off the list
+      other.finish_backward();  // removes it from the list
     }
   }
 }
@@ -176,7 +178,7 @@ void UnitGroup::end_backward() {
     const bool takes_along = !unit->reduces() && unit->gradient_sync() && unit->has_gradients_left();
     if (was_at_work || takes_along) unit->finish_backward();
   }
-  // What is left is looked at by the ranks that send alike, together.
+  // Check for gradients that are left, in one message for all units that use the same ranks.
   std::vector<std::vector<UnitPointer>> alike;
   for (const auto& unit : alive) {
     if (!unit->reduces()) continue;
@@ -203,7 +205,7 @@ void UnitGroup::end_backward() {
   }
   if (!again.empty()) put_gradients(again, {});
   drop_prefetched();
-  for (const auto& unit : alive) unit->free();  // also within a forward call: an optimizer may follow
+  for (const auto& unit : alive) unit->free();  // also within a forward call, because an optimizer step may follow
   reducing_.clear();
   in_backward_ = false;
 }

@@ -1,4 +1,5 @@
-// What makes trees safe to walk by recursion: no value contains itself, and none nests too deep.
+// Checks that trees are safe for recursive walks: no value contains itself, and none nests too
+// deep.
 #include <algorithm>
 #include <limits>
 
@@ -37,9 +38,10 @@ PickleTree::Id PickleTree::child(const Node& node, std::size_t index) const {
   }
 }
 
-// Depth first, without recursion; every node is entered once, so shared values cost nothing more.
+// Depth first, without recursion. Visits each node once, so shared values cost nothing extra.
 void PickleTree::check_nesting(std::uint32_t depth_max) const {
-  // Of each node: 0 while it was not seen, kOpen while it is on the path, then the number of levels from it downwards.
+  // For each node: 0 if not yet visited, kOpen while on the path, then the number of levels below
+  // it.
   constexpr auto kOpen = std::numeric_limits<std::uint32_t>::max();
   std::vector<std::uint32_t> levels(nodes_.size(), 0);
   struct Step {

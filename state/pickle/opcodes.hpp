@@ -1,4 +1,4 @@
-// The opcodes of Python's pickle protocols 0 to 5, by the names that CPython gives them.
+// The opcodes of Python's pickle protocols 0 to 5, under the names that CPython uses.
 #pragma once
 
 namespace cairn::pickle {

@@ -1,11 +1,13 @@
-// Python values in memory, as a pickle describes them: nothing was imported, called or built.
+// Python values in memory, as described by a pickle. Nothing is imported, called or constructed.
 //
-// A PickleTree owns the nodes of one pickle; a PickleValue points at one of them. Values that Python shares are one node here, so a
-// tree is never larger than its pickle allows, and destroying it never recurses. Trees contain no cycle and nest no deeper than
-// PickleLimits::depth_max: walking them by recursion is safe. A walk that copies shared nodes again and again is not: see
+// A PickleTree owns the nodes of one pickle; a PickleValue points to one of them. A value that
+// Python shares is one node, so a tree's size is bounded by its pickle, and its destruction does
+// not recurse. Trees contain no cycles and nest no deeper than PickleLimits::depth_max, so
+// recursive walks are safe. A walk that copies shared nodes every time may not be: see
 // `PickleValue::id`.
 //
-// Texts and bytes are borrowed from the pickle, which must outlive the tree. Reading a const tree from several threads is fine.
+// Texts and bytes are borrowed from the pickle, which must outlive the tree. Several threads may
+// read a const tree.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +26,13 @@ enum class PickleKind : std::uint8_t {
   kBool,
   kInt,  // 64 bits; larger ones are refused
   kFloat,
-  kText,   // UTF-8; lone surrogates may occur, as Python writes them
+  kText,   // UTF-8; may contain lone surrogates, as Python writes them
   kBytes,  // bytes and bytearray
   kList,
   kTuple,
-  kDict,          // in the order of the pickle; a key set twice appears twice
-  kGlobal,        // a class or function, by its name
-  kObject,        // what calling or instantiating a global would give
+  kDict,          // in the order of the pickle; a key that was set twice appears twice
+  kGlobal,        // a class or function, by name
+  kObject,        // the result of calling or instantiating a global
   kPersistentId,  // an object outside the pickle
 };
 const char* to_string(PickleKind kind) noexcept;  // "an int", "a dict", …: for error texts
@@ -47,14 +49,15 @@ std::string to_string(const PickleGlobal& global);  // "torch.Size"
 
 class PickleTree;
 
-// Cheap to copy. Valid as long as its tree. Asking for what the value is not throws kCorrupt, saying what was found and where.
+// Cheap to copy. Valid as long as its tree. Accessors throw kCorrupt if the value is of another
+// kind; the error says what was found and where.
 class PickleValue {
  public:
   PickleKind kind() const;
   bool is(PickleKind kind_asked) const { return kind() == kind_asked; }
   bool is_none() const { return is(PickleKind::kNone); }
   bool is_global(std::string_view module, std::string_view name) const;
-  // An object made by calling or instantiating that global.
+  // Returns whether this is an object made by calling or instantiating that global.
   bool is_object_of(std::string_view module, std::string_view name) const;
 
   bool as_bool() const;
@@ -64,29 +67,29 @@ class PickleValue {
   std::string_view as_bytes() const;
   PickleGlobal as_global() const;
 
-  // Lists and tuples: elements. Dicts: pairs.
+  // For lists and tuples, the number of elements; for dicts, the number of pairs.
   std::size_t size() const;
   PickleValue operator[](std::size_t index) const;  // of a list or tuple
   PickleValue key(std::size_t index) const;         // of a dict
   PickleValue mapped(std::size_t index) const;      // of a dict
-  // The value of a text key of a dict, the last if it was set twice. O(size).
+  // Returns the value of a text key of a dict, the last one if the key was set twice. O(size).
   std::optional<PickleValue> find(std::string_view key) const;
-  // The same; throws kCorrupt if the key is absent.
+  // Does the same, but throws kCorrupt if the key is absent.
   PickleValue at(std::string_view key) const;
 
-  // Objects:
+  // For objects:
   PickleValue callee() const;                // a global
   PickleValue arguments() const;             // a tuple
-  std::optional<PickleValue> state() const;  // what `__setstate__` or `__dict__` would get
-  PickleValue items() const;                 // what was put into it as into a dict: a dict, often empty
-  // Persistent ids:
+  std::optional<PickleValue> state() const;  // the argument of `__setstate__`, or the content of `__dict__`
+  PickleValue items() const;                 // items assigned to it as to a dict: a dict, often empty
+  // For persistent ids:
   PickleValue persistent_id() const;
 
-  // Identity: two values of one tree with the same id are one Python object.
+  // Identity: two values of one tree with the same id are the same Python object.
   std::uint32_t id() const { return id_; }
-  // Where the pickle made it, in bytes from its begin.
+  // Returns the position in the pickle, in bytes, of the opcode that made the value.
   std::uint64_t position() const;
-  // "the metadata, at byte 17": begins the text of an error about this value.
+  // Returns the start of error texts about this value: "the metadata, at byte 17".
   std::string where() const;
 
  private:
@@ -99,7 +102,7 @@ class PickleValue {
   std::uint32_t id_;
 };
 
-// Errors about a value, which say where the pickle made it: kCorrupt, and kUnsupported.
+// Throw kCorrupt and kUnsupported. The text says where the pickle made the value.
 [[noreturn]] void corrupt(const PickleValue& value, const std::string& why);
 [[noreturn]] void unsupported(const PickleValue& value, const std::string& why);
 
@@ -110,9 +113,10 @@ class PickleTree {
 
   PickleValue root() const { return {this, root_}; }
   std::size_t node_count() const { return nodes_.size(); }
-  // Bytes of the pickle up to and including its end: what follows belongs to somebody else.
+  // Returns the size of the pickle in bytes, up to and including its end. Bytes after it are not
+  // part of the pickle.
   std::uint64_t consumed_bytes() const { return consumed_bytes_; }
-  // What was unpickled, for error texts.
+  // Returns what was unpickled, for error texts.
   const std::string& what() const { return what_; }
 
  private:
@@ -121,14 +125,14 @@ class PickleTree {
   using Id = std::uint32_t;
   static constexpr Id kNoId = 0xffffffff;
 
-  // What `first` and `second` mean depends on the kind:
+  // The meaning of `first` and `second` depends on the kind:
   //   bool, int, float       second: the value's bits
   //   text, bytes            first: length; second: address
   //   tuple                  first: count; second: begin in children_
   //   list, dict             second: index in containers_, or kNoContainer
   //   global                 second: index in globals_
   //   object                 second: index in objects_
-  //   persistent id          second: its id
+  //   persistent id          second: the node of its id
   struct Node {
     PickleKind kind;
     std::uint32_t position;
@@ -139,7 +143,7 @@ class PickleTree {
     Id callee;
     Id arguments;
     Id state;  // kNoId: none
-    Id items;  // a dict, made with the object
+    Id items;  // a dict, created with the object
   };
   static constexpr std::uint64_t kNoContainer = ~std::uint64_t{0};
 
@@ -147,15 +151,15 @@ class PickleTree {
   const std::vector<Id>& container(const Node& node) const;
   std::size_t child_count(const Node& node) const;
   Id child(const Node& node, std::size_t index) const;
-  // Throws kUnsupported if what hangs from the root contains itself or nests deeper than `depth_max`.
+  // Throws kUnsupported if a value below the root contains itself or nests deeper than `depth_max`.
   void check_nesting(std::uint32_t depth_max) const;
 
   std::vector<Node> nodes_;
   std::vector<Id> children_;
-  std::vector<std::vector<Id>> containers_;  // of a dict: key, value, key, value, …
+  std::vector<std::vector<Id>> containers_;  // for a dict: key, value, key, value, …
   std::vector<Object> objects_;
   std::vector<PickleGlobal> globals_;
-  std::deque<std::string> owned_texts_;  // those that the pickle does not hold as they are
+  std::deque<std::string> owned_texts_;  // texts that the pickle contains in another encoding
   Id root_ = 0;
   std::uint64_t consumed_bytes_ = 0;
   std::string what_;

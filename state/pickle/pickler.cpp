@@ -44,7 +44,7 @@ void Pickler::integer(std::int64_t value) {
     put(kBinInt);
     put_little_endian(bits, 4);
   } else {
-    // The shortest two's complement form whose top bit is the sign.
+    // The shortest two's complement form, in which the top bit is the sign.
     int length = 5;
     while (length < 8 && (value >> (8 * length - 1)) != (value < 0 ? -1 : 0)) ++length;
     put(kLong1);
@@ -84,7 +84,7 @@ void Pickler::text(std::string_view value) {
 
 void Pickler::bytes(ByteSpan value) {
   if (protocol_ < 4) {
-    // Protocol 2 knows no bytes: they travel as the text of the same Latin-1 characters, as Python itself writes them.
+    // Protocol 2 has no bytes. Like Python, write them as a str of the same Latin-1 characters.
     std::string characters;
     characters.reserve(value.size());
     for (std::size_t i = 0; i < value.size(); ++i) append_utf8(characters, static_cast<unsigned char>(value.data()[i]));
@@ -116,7 +116,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
     text(name);
     put(kStackGlobal);
   } else {
-    // Protocol 2 spells Python 2's names; its readers translate them.
+    // Protocol 2 uses Python 2's names, which readers translate.
     put(pickle::kGlobal);
     out_.append(module == "builtins" ? std::string_view("__builtin__") : module).push_back('\n');
     out_.append(name).push_back('\n');

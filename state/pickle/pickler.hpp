@@ -1,10 +1,12 @@
-// Writes a pickle that Python's unpickler reads, opcode by opcode: whoever uses it knows Python's stack machine.
+// Writes a pickle, opcode by opcode, that Python's unpickler can read. The caller must know Python's
+// stack machine.
 //
 //   Pickler out(4);
-//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();      // {"step": 7}
+//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();  // {"step": 7}
 //   Bytes pickle = std::move(out).finish();
 //
-// Texts and globals are memoised by themselves: each is written once, later ones refer to it. The same calls give the same bytes.
+// Texts and globals are memoised automatically: each is written once, and later uses refer to it.
+// The same calls produce the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +20,8 @@ namespace cairn {
 
 class Pickler {
  public:
-  // 2: what torch.save writes, and torch.load(weights_only=True) reads. 4: shorter, and the only one for texts and bytes above 4
-  // GiB.
+  // Protocol 2 is the one that torch.save writes and torch.load(weights_only=True) reads. Protocol
+  // 4 is more compact, and the only one for texts and bytes above 4 GiB.
   explicit Pickler(int protocol);
 
   void none();
@@ -32,20 +34,20 @@ class Pickler {
 
   void mark();
   void empty_tuple();
-  void tuple(int count);  // of the last 1, 2 or 3 values
+  void tuple(int count);  // of the top 1, 2 or 3 values
   void tuple_from_mark();
   void empty_list();
-  void append();   // the last value to the list below it
-  void appends();  // the values since the mark to the list below it
+  void append();   // appends the top value to the list below it
+  void appends();  // appends the values since the mark to the list below it
   void empty_dict();
-  void set_item();       // the last key and value in the dict below them
-  void set_items();      // those since the mark
+  void set_item();       // stores the top key and value in the dict below them
+  void set_items();      // stores the pairs since the mark
   void reduce();         // calls the global below its tuple of arguments
   void new_object();     // instantiates the class below its tuple of arguments
-  void build();          // gives the object below it the last value as its state
-  void persistent_id();  // the object that the last value names
+  void build();          // sets the state of the object below to the top value
+  void persistent_id();  // pushes the object that the top value names
 
-  // Remembers the last value, to be given again by `recall`: one object in Python, wherever it appears.
+  // Stores the top value so that `recall` can push it again; Python then sees one shared object.
   using Slot = std::uint32_t;
   Slot remember();
   void recall(Slot slot);

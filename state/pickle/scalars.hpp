@@ -1,4 +1,4 @@
-// The scalar values of pickles, from and to their bytes.
+// Parses the scalar values of pickles.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@ namespace cairn {
 
 struct ParsedInt {
   std::optional<std::int64_t> value;
-  bool is_too_large = false;  // a number, but of more than 64 bits
+  bool is_too_large = false;  // a number, but wider than 64 bits
 };
 
-ParsedInt parse_text_int(std::string_view digits);   // decimal, perhaps followed by 'L'
-ParsedInt parse_binary_int(std::string_view bytes);  // two's complement, little-endian, of any length
+ParsedInt parse_text_int(std::string_view digits);   // decimal, optionally followed by 'L'
+ParsedInt parse_binary_int(std::string_view bytes);  // two's complement, little-endian, any length
 std::optional<double> parse_text_float(std::string_view text);
 double parse_binary_float(std::string_view bytes);  // 8 bytes, big-endian
 
-// Protocol 0's texts: \uXXXX and \UXXXXXXXX stand for characters, other bytes are Latin-1. Nothing if an escape is broken.
+// Decodes a text of protocol 0: \uXXXX and \UXXXXXXXX stand for characters, other bytes are
+// Latin-1. Returns nothing if an escape is malformed.
 std::optional<std::string> unescape_text(std::string_view line);
 
 }  // namespace cairn

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-// Where the bytes go: one writes them, the other only counts.
+// The destinations of the bytes: one sink writes them, the other only counts.
 struct WritingSink {
   Bytes& out;
   void add(std::string_view text) { out.append(text); }
@@ -18,8 +18,8 @@ struct CountingSink {
   void add(char) { ++count; }
 };
 
-// Opcodes of protocol 2 and the order of memo slots follow CPython's pickler, so that equal tensors give equal bytes there and
-// here.
+// Opcodes of protocol 2 and the order of memo slots follow CPython's pickler, so that equal tensors
+// give the same bytes as in Python.
 template <class Sink>
 class Emitter {
  public:
@@ -83,7 +83,7 @@ class Emitter {
     memoize();
   }
 
-  // Never negative here.
+  // `value` is never negative here.
   void integer(std::int64_t value) {
     const auto bits = static_cast<std::uint64_t>(value);
     if (bits <= 0xff) {
@@ -96,7 +96,7 @@ class Emitter {
       sink_.add('J');
       little_endian(bits, 4);
     } else {
-      int bytes = 4;  // the shortest two's complement form: the top bit is the sign
+      int bytes = 4;  // the shortest two's complement form, in which the top bit is the sign
       while (bytes < 8 && (bits >> (8 * bytes - 1)) != 0) ++bytes;
       sink_.add('\x8a');
       sink_.add(static_cast<char>(bytes));
@@ -162,7 +162,8 @@ StorageClass storage_class(DType dtype) {
 
 Extents contiguous_strides(const Extents& sizes) {
   auto strides = Extents::filled(sizes.size(), 1);
-  // Unsigned: beside a dimension of size 0 the others may multiply beyond 63 bits, and their strides then mean nothing.
+  // Unsigned, because the product of the other dimensions may overflow 63 bits if one has size 0;
+  // the strides are then meaningless.
   for (std::size_t i = sizes.size(); i > 1; --i)
     strides[i - 2] = static_cast<std::int64_t>(static_cast<std::uint64_t>(strides[i - 1]) *
                                                static_cast<std::uint64_t>(sizes[i - 1] > 1 ? sizes[i - 1] : 1));

@@ -1,4 +1,5 @@
-// The pickle of one plain tensor, as torch.save writes it, byte for byte: what every stored tensor chunk begins with.
+// Writes the pickle of one plain tensor, byte for byte as torch.save does. Every stored tensor
+// chunk begins with such a pickle.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace cairn {
 
-// How PyTorch names the storage of a dtype. Types that came without a storage class of their own say "UntypedStorage" and carry the
-// dtype beside it.
+// PyTorch's name for the storage of a dtype. Newer dtypes have no storage class of their own; they
+// use "UntypedStorage" and store the dtype separately.
 struct StorageClass {
   std::string_view module;  // "torch" or "torch.storage"
   std::string_view name;    // "FloatStorage", "UntypedStorage", …
@@ -19,10 +20,12 @@ struct StorageClass {
 };
 StorageClass storage_class(DType dtype);
 
-// The strides, in elements, of a contiguous tensor; a dimension of size 0 counts as 1, as in PyTorch.
+// Returns the strides, in elements, of a contiguous tensor. A dimension of size 0 counts as 1, as
+// in PyTorch.
 Extents contiguous_strides(const Extents& sizes);
 
-// The pickle (protocol 2) of a contiguous tensor on the CPU whose elements are the entry "data/0". The length costs no allocation.
+// Returns the pickle (protocol 2) of a contiguous CPU tensor whose elements are the entry "data/0".
+// `tensor_pickle_length` returns its length without allocating.
 Bytes tensor_pickle(DType dtype, const Extents& sizes);
 std::uint64_t tensor_pickle_length(DType dtype, const Extents& sizes);
 

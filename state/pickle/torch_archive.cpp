@@ -13,9 +13,9 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
-constexpr std::uint64_t kTensorPickleBytesMax = 1 << 20;  // that of one tensor takes a few hundred
+constexpr std::uint64_t kTensorPickleBytesMax = 1 << 20;  // the pickle of one tensor takes a few hundred bytes
 constexpr std::int64_t kVersionMin = 1;
-constexpr std::int64_t kVersionMax = 10;  // what PyTorch 2 reads; it writes 3
+constexpr std::int64_t kVersionMax = 10;  // the highest that PyTorch 2 reads; it writes 3
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// The archives that torch.save writes and torch.load reads, without LibTorch: a zip of a pickle and of the tensors' raw storages.
+// Reads and writes the archives of torch.save and torch.load without LibTorch: a zip file with a
+// pickle and the tensors' raw storages.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,26 @@
 
 namespace cairn {
 
-// An archive, opened: entries are found by their names within the archive's own folder, whatever that is called.
+// An open archive. Entry names are relative to the archive's own folder, whatever its name.
 class TorchArchive {
  public:
-  // As ZipReader's; checks also that this is an archive of torch.save, of a known version, little-endian. Throws kCorrupt,
-  // kUnsupported.
+  // Opens an archive as ZipReader does. Also checks that it was written by torch.save in a known
+  // version, and that it is little-endian. Throws kCorrupt and kUnsupported.
   TorchArchive(std::uint64_t size_bytes, ZipReader::ReadAt read_at, std::string what);
   TorchArchive(ByteSpan archive, std::string what);
 
-  // The pickle of the saved object, CRC-32 checked. kUnsupported if it is longer than `bytes_max`: nothing of it is read then.
+  // Returns the pickle of the saved object after a CRC-32 check. Throws kUnsupported, without
+  // reading it, if it is longer than `bytes_max`.
   Bytes pickle(std::uint64_t bytes_max = std::numeric_limits<std::uint64_t>::max()) const;
 
-  // A storage, by the key that the pickle gives it.
+  // A storage, found by its key in the pickle.
   struct Storage {
-    std::uint64_t offset = 0;  // of its bytes, from the archive's begin
+    std::uint64_t offset = 0;  // of its bytes, from the start of the archive
     std::uint64_t size_bytes = 0;
     std::uint32_t crc32 = 0;  // of its bytes
   };
-  Storage storage(std::string_view key) const;     // kCorrupt if there is none
-  Bytes read_storage(std::string_view key) const;  // CRC-32 checked
+  Storage storage(std::string_view key) const;     // throws kCorrupt if there is none
+  Bytes read_storage(std::string_view key) const;  // checks the CRC-32
 
   const std::string& what() const { return zip_.what(); }
 
@@ -43,60 +45,64 @@ class TorchArchive {
   const ZipReader::Entry& entry(std::string_view name) const;
 
   ZipReader zip_;
-  std::string folder_;  // with the '/'
+  std::string folder_;  // including the '/'
 };
 
-// A tensor as a pickle describes it. Sizes, strides and offset are in elements. Every element that it can reach lies within its
-// storage, if that has at least `storage_bytes` bytes.
+// A tensor as described by a pickle. Sizes, strides and offset are in elements. All of its elements
+// lie within its storage, if the storage has at least `storage_bytes` bytes.
 struct TensorDescription {
   DType dtype = DType::kFloat32;
   Extents sizes;
   Extents strides;
   std::uint64_t storage_offset = 0;
   std::string storage_key;
-  std::uint64_t storage_bytes = 0;  // as the pickle says
+  std::uint64_t storage_bytes = 0;  // according to the pickle
   bool requires_grad = false;
-  bool is_conjugated = false;  // the elements are stored conjugated: PyTorch's lazy conj()
-  bool is_negated = false;     // stored negated: PyTorch's lazy neg()
+  bool is_conjugated = false;  // the stored elements are conjugated: PyTorch's lazy conj()
+  bool is_negated = false;     // the stored elements are negated: PyTorch's lazy neg()
 
-  // The elements lie one after the other in row-major order.
+  // Returns whether the elements are contiguous in row-major order.
   bool is_contiguous() const;
 };
 
-// The classes and functions that tensors are pickled with, for `unpickle`.
+// Returns the classes and functions in pickles of tensors, for `unpickle`.
 const std::vector<PickleGlobal>& tensor_globals();
-// Whether `value` is a tensor or a parameter.
+// Returns whether `value` is a tensor or a parameter.
 bool is_tensor(const PickleValue& value);
-// Its description. kCorrupt if it is not sound, kUnsupported for tensors of other kinds and dtypes.
+// Returns the description of a tensor. Throws kCorrupt if it is inconsistent, and kUnsupported for
+// other kinds of tensors and other dtypes.
 TensorDescription describe_tensor(const PickleValue& value);
-// torch.float32 and the like, and torch.Size; for `unpickle` and to read what it found.
+// Returns the globals for torch.float32 and the like, and torch.Size, for `unpickle`. The two
+// functions below convert them.
 const std::vector<PickleGlobal>& dtype_globals();
-DType dtype_of(const PickleValue& value);      // kCorrupt if it is no dtype
+DType dtype_of(const PickleValue& value);      // kCorrupt if it is not a dtype
 Extents extents_of(const PickleValue& value);  // of a torch.Size, tuple or list of ints; kCorrupt if one is negative
 
-// The one tensor that an archive holds: what a stored chunk of a tensor is.
+// An archive that holds one tensor: a stored chunk of a tensor.
 struct ArchivedTensor {
   TensorDescription description;
   TorchArchive::Storage storage;
 };
-// Checks that the storage is as long as the pickle says.
+// Also checks that the storage has the size that the pickle gives.
 ArchivedTensor read_archived_tensor(const TorchArchive& archive);
 
-// Writes an archive from its begin to its end: the pickle, then the storages "0", "1", … that it names, each on a multiple of 64 bytes, in as many
-// parts as the caller likes. Where everything lies follows from the lengths, so that what was written once may be passed over.
+// Writes an archive sequentially: the pickle, then the storages "0", "1", … that the pickle names,
+// each aligned to 64 bytes, in any number of pieces. The lengths determine all positions, so a part
+// written earlier can be skipped.
 class TorchArchiveWriter {
  public:
-  using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // from the archive's begin
+  using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // from the start of the archive
 
   TorchArchiveWriter(ByteSpan pickle, WriteAt write_at);
 
   void begin_storage(std::uint64_t size_bytes);
   void append(ByteSpan bytes);
-  // As `append` of so many bytes that are in their place already; `crc32`: of all bytes of this storage up to there.
+  // Counts the next `bytes` bytes, which are already written, as appended. `crc32` covers this
+  // storage from its first byte to the end of them.
   void pass_over(std::uint64_t bytes, std::uint32_t crc32);
-  // Of what this storage has so far.
+  // Returns the CRC-32 of the bytes that this storage has so far.
   std::uint32_t storage_crc32() const { return entries_.back().crc32; }
-  // All bytes of it were appended.
+  // Call it when all bytes of the storage have been appended.
   void end_storage();
   // Returns the length of the whole archive.
   std::uint64_t finish();
@@ -106,12 +112,13 @@ class TorchArchiveWriter {
 
   WriteAt write_at_;
   std::uint64_t at_ = 0;
-  std::uint64_t left_ = 0;  // bytes of the entry that are to come
+  std::uint64_t left_ = 0;  // bytes of the entry still to be written
   std::uint64_t storages_ = 0;
   std::vector<zip::Entry> entries_;
 };
 
-// A whole archive in memory: the pickle, and the storages "0", "1", … that it names, each on a multiple of 64 bytes.
+// Returns a whole archive in memory: the pickle and the storages "0", "1", … that it names, each
+// aligned to 64 bytes.
 Bytes write_torch_archive(ByteSpan pickle, const std::vector<ByteSpan>& storages);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Tensors, dtypes and sizes as pickles describe them.
+// Reads tensors, dtypes and sizes from pickles.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -17,7 +17,7 @@ constexpr DType kDTypes[] = {
     DType::kUInt64,    DType::kFloat8E4M3Fn, DType::kFloat8E5M2, DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz,
 };
 
-// Nothing for an untyped storage.
+// Returns nothing for an untyped storage.
 std::optional<DType> typed_storage_dtype(const PickleGlobal& global) {
   for (const auto dtype : kDTypes) {
     const auto storage = storage_class(dtype);
@@ -28,11 +28,11 @@ std::optional<DType> typed_storage_dtype(const PickleGlobal& global) {
 
 struct StorageReference {
   std::string key;
-  std::optional<DType> dtype;  // absent: the storage counts bytes
+  std::optional<DType> dtype;  // absent: the size is in bytes
   std::uint64_t bytes = 0;
 };
 
-// ("storage", class, key, device, count), or with a view of it behind, from before PyTorch 0.4.
+// Parses ("storage", class, key, device, count). Before PyTorch 0.4, a view could follow.
 StorageReference storage_of(const PickleValue& value) {
   const auto id = value.persistent_id();
   if (id.size() < 5 || id[0].as_text() != "storage") corrupt(id, "a persistent id that names no storage");
@@ -41,7 +41,7 @@ StorageReference storage_of(const PickleValue& value) {
   const auto global = id[1].as_global();
   result.dtype = typed_storage_dtype(global);
   result.key = std::string(id[2].as_text());
-  id[3].as_text();  // the device: whatever it was, the bytes are here
+  id[3].as_text();  // the device is ignored: the bytes are in the archive
   const auto count = id[4].as_int();
   const std::uint64_t width = result.dtype ? element_size(*result.dtype) : 1;
   if (count < 0 || static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / width)
@@ -50,7 +50,7 @@ StorageReference storage_of(const PickleValue& value) {
   return result;
 }
 
-// The flags that PyTorch keeps beside the elements: {"conj": True, "neg": True}.
+// Reads the flags that PyTorch stores with a tensor: {"conj": True, "neg": True}.
 void read_flags(const PickleValue& flags, TensorDescription& tensor) {
   if (flags.is_none()) return;
   for (std::size_t i = 0; i < flags.size(); ++i) {
@@ -65,7 +65,7 @@ void read_flags(const PickleValue& flags, TensorDescription& tensor) {
   }
 }
 
-// The highest element that the tensor can reach lies within its storage.
+// Checks that the highest element that the tensor can reach lies within its storage.
 void check_reach(const PickleValue& where, const TensorDescription& tensor) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const auto elements = tensor.storage_bytes / element_size(tensor.dtype);
@@ -95,7 +95,7 @@ bool TensorDescription::is_contiguous() const {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
   std::int64_t expected = 1;
   for (std::size_t i = sizes.size(); i > 0; --i) {
-    if (sizes[i - 1] == 1) continue;  // never stepped over
+    if (sizes[i - 1] == 1) continue;  // the stride of a dimension of size 1 is never used
     if (strides[i - 1] != expected) return false;
     expected *= sizes[i - 1];
   }

@@ -1,4 +1,4 @@
-// UTF-8 as Python's pickles hold it.
+// UTF-8 as used in Python's pickles.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,19 @@
 
 namespace cairn {
 
-// Whether `text` is UTF-8 in its shortest form. Lone surrogates pass: Python keeps undecodable parts of file names in them.
+// Returns whether `text` is UTF-8 in shortest form. Lone surrogates are allowed, because Python
+// stores undecodable parts of file names in them.
 bool is_python_utf8(std::string_view text) noexcept;
 
 // Appends one character, at most 0x10ffff.
 void append_utf8(std::string& text, std::uint32_t character);
 
-// The bytes of a str whose characters are all below 256 (Latin-1); false if one is not. How protocol 2 keeps bytes.
+// Converts a str whose characters are all below 256 to Latin-1; returns false if one is not.
+// Protocol 2 stores bytes as such a str.
 bool latin1_of_utf8(std::string_view text, std::string& bytes);
 
-// At most 200 bytes, everything outside printable ASCII replaced by '?': names out of hostile input, for error texts.
+// Returns at most 200 bytes of `text`, with '?' for everything outside printable ASCII. Makes names
+// from untrusted input safe for error texts.
 std::string printable(std::string_view text);
 
 }  // namespace cairn

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// The stack machine of a pickle. One object per pickle.
+// The stack machine of a pickle. Use one object per pickle.
 class Unpickler {
  public:
   Unpickler(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits)
@@ -139,7 +139,7 @@ class Unpickler {
 
   void push(Id id) { stack_.push_back(id); }
 
-  // A mark hides what lies below it.
+  // A mark hides the values below it.
   void need(std::size_t count) const {
     const auto floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() - floor < count) corrupt("its stack holds fewer values than the opcode takes");
@@ -173,7 +173,7 @@ class Unpickler {
     return tree_.containers_[node.second];
   }
 
-  // Moves stack_[from..] into the list or dict below it.
+  // Moves stack_[from..] into the list or dict below them.
   void put_into(std::size_t from, PickleKind kind) {
     const auto floor = marks_.empty() ? 0 : marks_.back();
     if (from <= floor) corrupt("values are put into a container, and there is none");
@@ -200,7 +200,7 @@ class Unpickler {
     } else if (slot == memo_.size()) {
       memo_.push_back(id);
     } else {
-      sparse_memo_[slot] = id;  // a slot number is not a size: it costs one entry
+      sparse_memo_[slot] = id;  // a slot number may be huge, but costs only one entry
     }
   }
 
@@ -211,7 +211,7 @@ class Unpickler {
     push(found->second);
   }
 
-  // CPython's MEMOIZE counts the slots in use.
+  // CPython's MEMOIZE uses the number of slots in use.
   void memoize() { memo_put(memo_.size() + sparse_memo_.size()); }
 
   std::uint64_t take_decimal(const char* reading) {
@@ -224,7 +224,7 @@ class Unpickler {
 
   // --- numbers and escaped texts ---
 
-  // Pushes what parsing gave, or says why there is nothing.
+  // Pushes a parsed int, or throws if parsing failed.
   void push_int(const ParsedInt& parsed) {
     if (parsed.is_too_large) unsupported("an int that needs more than 64 bits");
     if (!parsed.value) corrupt("an int that is no number");
@@ -310,7 +310,7 @@ class Unpickler {
         return push(add_text(take(take_unsigned(4, "a str"), "a str")));
       case kBinUnicode8:
         return push(add_text(take(take_unsigned(8, "a str"), "a str")));
-      case kShortBinString:  // of Python 2: text, as PyTorch takes it
+      case kShortBinString:  // from Python 2; PyTorch reads it as text
         return push(add_text(take(take_unsigned(1, "a str"), "a str")));
       case kBinString:
         return push(add_text(take(take_unsigned(4, "a str"), "a str")));

@@ -1,8 +1,9 @@
-// Reads a Python pickle without Python, and without trust: nothing is imported, called or built. What a pickle would do is only
-// described, as a tree of plain values.
+// Reads a Python pickle without Python. It does not trust the input: nothing is imported, called or
+// constructed. The result only describes what the pickle would do, as a tree of plain values.
 //
-// Understood is what CPython's picklers write at protocols 0 to 5 for values of the kinds in pickle_value.hpp. A class or function
-// that is not on the caller's list is refused by name, as are sets, extension codes and out-of-band buffers.
+// It reads everything that CPython's picklers write at protocols 0 to 5 for the kinds of values in
+// pickle_value.hpp. It refuses, by name, any class or function that is not on the caller's list. It
+// also refuses sets, extension codes and out-of-band buffers.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +16,18 @@
 namespace cairn {
 
 struct PickleLimits {
-  std::uint32_t depth_max = 200;       // of values inside values
-  std::uint32_t nodes_max = 1u << 28;  // values in all; a value takes at least one byte of pickle, and at most about 50 here
+  std::uint32_t depth_max = 200;  // of nested values
+  // Number of values. Each takes at least one byte of pickle, and at most about 50 bytes in memory.
+  std::uint32_t nodes_max = 1u << 28;
 };
 
-// Unpickles the value at the begin of `bytes`; PickleTree::consumed_bytes tells where it ended. `bytes` must outlive the tree.
-//   what      begins error texts: "the metadata of /run/step_1"
-//   allowed   the classes and functions that may occur. Names of Python 2 ("__builtin__", "copy_reg") are read as those of
-//   Python 3.
-// Throws kCorrupt for what is no pickle, kUnsupported for what is one but not of this kind, both with the byte's position. Memory
-// and time are in proportion to the pickle's size.
+// Unpickles the value at the start of `bytes`; PickleTree::consumed_bytes says where it ended. `bytes`
+// must outlive the tree.
+//   what      starts error texts: "the metadata of /run/step_1"
+//   allowed   the classes and functions that may occur; names of Python 2 ("__builtin__", "copy_reg")
+//             are read as those of Python 3
+// Throws kCorrupt if the bytes are not a pickle, and kUnsupported if the pickle contains anything
+// else; both give the byte's position. Memory and time are proportional to the pickle's size.
 PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {});
 
 }  // namespace cairn

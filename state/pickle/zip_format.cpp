@@ -20,7 +20,8 @@ Integer get(const char* at) {
   return value;
 }
 
-// miniz, which PyTorch reads with, switches to zip64 from this value on: it is the mark for "see the zip64 field".
+// PyTorch reads with miniz, which uses zip64 from this value on: the value means "see the zip64
+// field".
 bool needs_64(std::uint64_t value) { return value >= kSee64; }
 
 constexpr std::uint16_t kVersionMadeBy = 0x031e;  // zip 3.0 on Unix, as miniz writes
@@ -51,10 +52,10 @@ void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, 
   check_invariant(name.size() < kSee64Count && extra < kSee64Count, "a zip entry's name and extra fields fit in 16 bits");
   check_invariant(padding == 0 || padding >= kExtraFieldHeaderBytes, "a zip padding field has room for its header");
   put_u32(out, kLocalHeaderSignature);
-  put_u16(out, 0);  // version needed: torch.save writes none
+  put_u16(out, 0);  // version needed: torch.save writes 0
   put_u16(out, flags_for(size));
   put_u16(out, 0);  // method: stored
-  put_u32(out, 0);  // time and date: none, so that equal content gives equal bytes
+  put_u32(out, 0);  // time and date: 0, so that equal content gives equal bytes
   put_u32(out, 0);  // CRC-32 and both sizes: in the descriptor
   put_u32(out, 0);
   put_u32(out, 0);
@@ -129,7 +130,7 @@ void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64
   }
   const std::uint64_t directory_size = out.size() - begin;
   put_u32(out, kEnd64Signature);
-  put_u64(out, kEnd64Bytes - 12);  // of what follows this field
+  put_u64(out, kEnd64Bytes - 12);  // size of the record after this field
   put_u16(out, kVersionMadeBy);
   put_u16(out, kVersionNeeded);
   put_u32(out, 0);  // this disk

@@ -1,9 +1,10 @@
-// The records of a zip archive, as far as torch.save's need them: entries are stored, never compressed; sizes above 4 GiB use
-// zip64.
+// The subset of the zip format that torch.save uses: entries are stored, never compressed; sizes
+// from 4 GiB use zip64.
 //
-// An entry's CRC-32 and sizes follow its data, in a data descriptor (zip's general purpose bit 3), so that it can be written before
-// its CRC-32 is known. Every archive ends in zip64 end records, small ones too, as those of torch.save do. All integers are
-// little-endian. Functions are pure and thread-safe.
+// An entry's CRC-32 and sizes follow its data, in a data descriptor (zip's general purpose bit 3),
+// so that the data can be written before its CRC-32 is known. Every archive, even a small one, ends
+// with zip64 end records, as those of torch.save do. All integers are little-endian. Functions are
+// pure and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +31,17 @@ inline constexpr std::size_t kEndBytes = 22;  // without comment
 inline constexpr std::size_t kExtraFieldHeaderBytes = 4;
 
 inline constexpr std::uint16_t kZip64ExtraField = 0x0001;
-inline constexpr std::uint16_t kPaddingExtraField = 0x4246;  // "FB": what torch.save aligns payloads with
+inline constexpr std::uint16_t kPaddingExtraField = 0x4246;  // "FB": torch.save aligns data with it
 
 inline constexpr std::uint16_t kFlagEncrypted = 0x0001;
 inline constexpr std::uint16_t kFlagDescriptor = 0x0008;
 inline constexpr std::uint16_t kFlagUtf8 = 0x0800;
 
-// In a 16-bit or 32-bit field: the value is in the zip64 records.
+// These values in a 16-bit or 32-bit field mean: see the zip64 records.
 inline constexpr std::uint16_t kSee64Count = 0xffff;
 inline constexpr std::uint32_t kSee64 = 0xffffffff;
 
-// Appends and reads little-endian integers.
+// Append and read little-endian integers.
 void put_u16(Bytes& out, std::uint16_t value);
 void put_u32(Bytes& out, std::uint32_t value);
 void put_u64(Bytes& out, std::uint64_t value);
@@ -48,27 +49,29 @@ std::uint16_t get_u16(const char* at);
 std::uint32_t get_u32(const char* at);
 std::uint64_t get_u64(const char* at);
 
-// One entry to write.
+// An entry to write.
 struct Entry {
-  std::string name;                 // with the archive's own folder: "archive/data.pkl"
-  std::uint64_t header_offset = 0;  // of its local header, from the archive's begin
+  std::string name;                 // including the archive's own folder: "archive/data.pkl"
+  std::uint64_t header_offset = 0;  // of its local header, from the start of the archive
   std::uint64_t size = 0;           // bytes of its data
   std::uint32_t crc32 = 0;          // of its data
 };
 
-// The least length of a local header: no padding.
+// Returns the minimum length of a local header, without padding.
 std::uint64_t local_header_length(std::string_view name, std::uint64_t size);
-// Bytes to add to a local header that would end at `end`, so that it ends on a multiple of `alignment` and has a padding field:
-// from kExtraFieldHeaderBytes to alignment + 3.
+// Returns the padding for a local header that would end at `end`, so that it ends on a multiple of
+// `alignment` and includes a padding field: kExtraFieldHeaderBytes to alignment + 3 bytes.
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment);
-// A local header. `padding`: 0, or at least kExtraFieldHeaderBytes, bytes of the padding field, its own header included.
+// Appends a local header. `padding` is the size of the padding field in bytes with its own header:
+// 0, or at least kExtraFieldHeaderBytes.
 void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, std::uint64_t padding);
 
-// What follows an entry's data: nothing if that is empty.
+// Data descriptors. An entry without data has none.
 std::uint64_t descriptor_length(std::uint64_t size);
 void append_descriptor(Bytes& out, std::uint64_t size, std::uint32_t crc32);
 
-// The central directory and the end records of an archive whose directory begins `directory_offset` bytes after its own begin.
+// Appends the central directory and the end records. The directory begins `directory_offset` bytes
+// after the start of the archive.
 std::uint64_t directory_entry_length(std::string_view name, std::uint64_t size, std::uint64_t header_offset);
 inline constexpr std::uint64_t kEndRecordsBytes = kEnd64Bytes + kEnd64LocatorBytes + kEndBytes;
 void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64_t directory_offset);

@@ -17,12 +17,12 @@ using namespace zip;
 namespace {
 
 constexpr std::uint64_t kCommentBytesMax = 0xffff;
-// Where the end record can lie.
+// The end record lies within this many bytes of the end.
 constexpr std::uint64_t kTailBytes = kEnd64LocatorBytes + kEndBytes + kCommentBytesMax;
-// A directory above this size is none of torch.save's: it would have ten million storages.
+// A larger directory cannot come from torch.save: it would list ten million storages.
 constexpr std::uint64_t kDirectoryBytesMax = std::uint64_t{1} << 30;
 
-// What torch.save wrote up to PyTorch 1.5: a pickle that begins with a magic number.
+// torch.save's format up to PyTorch 1.5: a pickle that begins with a magic number.
 constexpr std::string_view kLegacyMagic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14);
 
 ZipReader::ReadAt reader_of(ByteSpan archive) {
@@ -33,8 +33,9 @@ ZipReader::ReadAt reader_of(ByteSpan archive) {
   };
 }
 
-// What a reader asks for lies at the two ends of an archive, for all but those with very many storages. Far stores take long to
-// answer: two reads, one for a small archive, replace a dozen.
+// Caches the two ends of an archive, where nearly all of a reader's requests go, unless the archive
+// has very many storages. For a store with high latency, two reads replace a dozen; a small archive
+// needs one.
 ZipReader::ReadAt with_cached_ends(std::uint64_t size_bytes, ZipReader::ReadAt read_at) {
   constexpr std::uint64_t kHeadBytes = 4096;
   struct Ends {
@@ -58,7 +59,7 @@ ZipReader::ReadAt with_cached_ends(std::uint64_t size_bytes, ZipReader::ReadAt r
   };
 }
 
-// The values that the zip64 extra field of a directory entry holds, in its fixed order.
+// The values in the zip64 extra field of a directory entry, in their fixed order.
 class Zip64Values {
  public:
   explicit Zip64Values(std::string_view extra_fields) {
@@ -82,7 +83,8 @@ class Zip64Values {
   bool is_whole() const { return is_whole_; }
   bool is_present() const { return is_present_; }
 
-  // `value`, or the next 64-bit one if `value` says to look here. False if there is none.
+  // Replaces `value` by the next 64-bit value if it is the zip64 marker. Returns false if there is
+  // none.
   bool resolve(std::uint64_t& value) {
     if (value != kSee64) return true;
     if (values_.size() < 8) return false;
@@ -128,7 +130,7 @@ void ZipReader::read_directory() {
   if (head.size() < 4 || get_u32(head.data()) != kLocalHeaderSignature)
     corrupt("not an archive of torch.save: it does not begin with a zip entry");
 
-  // The end record: the last thing, but for a comment whose length it tells.
+  // The end record is the last item, except for a comment whose length it contains.
   const auto tail_bytes = std::min(size_bytes_, kTailBytes);
   const auto tail_offset = size_bytes_ - tail_bytes;
   const auto tail = read_range(tail_offset, tail_bytes, "its end records");
@@ -243,7 +245,8 @@ std::uint64_t ZipReader::data_offset(const Entry& entry) const {
 }
 
 void ZipReader::check_descriptor(const Entry& entry, std::uint64_t end_of_data, bool is_64) const {
-  // miniz writes 64-bit descriptors for entries that lie, or are, beyond 4 GiB; others by the zip64 field of the local header.
+  // miniz writes 64-bit descriptors for entries that start, or extend, beyond 4 GiB. Other programs
+  // do so if the local header has a zip64 field.
   if (entry.size_bytes == 0) return;
   const auto available = directory_offset_ - end_of_data;
   const auto bytes = read_range(end_of_data, std::min<std::uint64_t>(available, 24), "a data descriptor");

@@ -1,5 +1,6 @@
-// Reads zip archives of stored entries, as torch.save writes them, from anywhere that gives byte ranges. Trusts nothing: every
-// offset, size and name is checked against the archive's length and against its second mention.
+// Reads zip archives of stored entries, as torch.save writes them, from any source of byte ranges.
+// It does not trust the input: every offset, size and name is checked against the archive's length
+// and against its second copy in the archive.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +16,31 @@ namespace cairn {
 
 class ZipReader {
  public:
-  // Fills `destination` from `offset` bytes after the archive's begin. May throw. Never asked for bytes outside the archive.
+  // Fills `destination` with the bytes at `offset` from the start of the archive. May throw. Never
+  // called for bytes outside the archive.
   using ReadAt = std::function<void(std::uint64_t offset, MutableByteSpan destination)>;
 
   struct Entry {
     std::string name;
-    std::uint64_t header_offset = 0;  // of its local header, from the archive's begin
+    std::uint64_t header_offset = 0;  // of its local header, from the start of the archive
     std::uint64_t size_bytes = 0;     // of its data
     std::uint32_t crc32 = 0;          // of its data
   };
 
-  // Reads and checks the directory of an archive of exactly `size_bytes`. `what` begins error texts. Throws kCorrupt; kUnsupported
-  // for compressed or encrypted entries, several disks, and what torch.save wrote before it wrote zip archives.
+  // Reads and checks the directory of an archive of exactly `size_bytes` bytes. Error texts start
+  // with `what`. Throws kCorrupt, and kUnsupported for compressed or encrypted entries, archives on
+  // several disks, and torch.save's format from before it used zip.
   ZipReader(std::uint64_t size_bytes, ReadAt read_at, std::string what);
-  // The same over memory, which must outlive the reader.
+  // Reads from memory, which must outlive the reader.
   ZipReader(ByteSpan archive, std::string what);
 
   const std::vector<Entry>& entries() const { return entries_; }
   const Entry* find(std::string_view name) const;  // nullptr if there is none
 
-  // Where the data of an entry begin, from the archive's begin. Reads its local header and its descriptor, and checks that both
-  // agree with the directory.
+  // Returns the offset of an entry's data from the start of the archive. Reads the entry's local
+  // header and descriptor, and checks that both agree with the directory.
   std::uint64_t data_offset(const Entry& entry) const;
-  // The data of an entry; kCorrupt if their CRC-32 is wrong.
+  // Returns the data of an entry. Throws kCorrupt if the CRC-32 is wrong.
   Bytes read(const Entry& entry) const;
 
   const std::string& what() const { return what_; }
