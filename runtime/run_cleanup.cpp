@@ -8,6 +8,7 @@
 
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/runtime/retention.hpp>
 
 namespace cairn {
@@ -44,7 +45,7 @@ void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
   std::unique_lock lock(mutex_);
   const auto is_idle = [this] { return !runs_; };
   if (deadline)
-    changed_.wait_for(lock, *deadline, is_idle);
+    changed_.wait_for(lock, bounded_wait(*deadline), is_idle);
   else
     changed_.wait(lock, is_idle);
 }

@@ -26,8 +26,7 @@ struct TensorLeases::Account {
   std::function<void()> on_returned;  // empty after the call, or if disarmed
   bool expected = false;
   bool returned = false;
-  const SavePlan* plan = nullptr;  // used as an address only
-  std::vector<bool> awaits;        // by item: whether it is a tensor that the writer has not received yet
+  std::vector<bool> awaits;  // by item: whether it is a tensor that the writer has not received yet
   std::size_t awaited = 0;
   std::size_t lent = 0;
 };

@@ -268,6 +268,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   if (!self.run)
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
+  self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
   std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
   if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
   // Done last, so that this save replaces whatever another job has published here meanwhile.

@@ -149,6 +149,7 @@ class CallFinder {
   void close(const ObservedEvent& event) {
     // The other ranks may have called before this rank, and told the coordinator on this rank.
     next_first_ = outcome_id_ != 0 ? outcome_id_ + 1 : event.id;
+    current_->call.last_id = next_first_ - 1;
     put_away();
   }
 

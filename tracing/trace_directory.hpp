@@ -39,7 +39,7 @@ struct TracedCall {
   // beginning.
   std::uint64_t number = 0;
   std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
-  std::uint64_t last_id = 0;   // the last event before the next call
+  std::uint64_t last_id = 0;   // the outcome if another call follows, else the last event
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // the trace contains its outcome

@@ -423,7 +423,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: a clean-up that is cut short removes 
   };
   const auto clean_up = [&] {
     cleanup.start({}, {});
-    cleanup.wait();
+    cleanup.wait(std::chrono::milliseconds::max());
     return RunDirectory(run).list().checkpoints.size();
   };
   CHECK(clean_up() == 3);

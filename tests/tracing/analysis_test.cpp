@@ -380,6 +380,22 @@ TEST_CASE("trace directory: more events than are asked for are left out, and tha
   CHECK_FALSE(directory.read(directory.attempts().front()).truncated);
 }
 
+TEST_CASE("trace directory: a message that comes after an outcome and before the next call belongs to the next call") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 6}, 0, 1);
+  const std::uint64_t outcome = script.last_id(0);
+  script.set_attempt(2);
+  script.handle(0, 1, 900, "Join", 0);
+  script_good_save(script, {5, 7}, 1000, 2);
+  const TraceDirectory directory(script.write());
+  REQUIRE(directory.attempts().size() == 2);
+  const auto& attempts = directory.attempts();
+  const std::size_t first = attempts[0].counter == 1 ? 0 : 1;
+  CHECK(attempts[first].calls.at(0).last_id <= outcome);
+  CHECK(attempts[1 - first].calls.at(0).first_id == attempts[first].calls.at(0).last_id + 1);
+  CHECK(directory.read(attempts[first]).events.at(0).back().name != "Join");
+}
+
 TEST_CASE("trace directory: a file that is gone since costs its own events only, and that is said") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6});
