@@ -1,4 +1,5 @@
-// What happened in the worlds of this process, counted by name: a rare branch must prove that some seed took it.
+// Counts by name the events in the worlds of this process. Tests use the counts to prove that some
+// seed took each rare branch.
 #pragma once
 
 #include <cstdint>

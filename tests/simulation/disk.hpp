@@ -1,5 +1,6 @@
-// The file system that all ranks of a world share, as a directory on a server is shared, and how one process sees it: every
-// operation takes time in which others go on, may fail, and stops having effect the moment the process is killed.
+// The file system that all ranks of a world share, like a directory on a file server, and one
+// process's view of it. Every operation takes time, during which other ranks run. It may fail. It
+// has no effect once the process has been killed.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,29 @@ namespace cairn::simulation {
 
 using Survival = testing::SimulatedFileSystem::Survival;
 
-// What is decided of one operation before it happens.
+// The outcome of one operation, chosen before the operation happens.
 struct Verdict {
-  int error = 0;        // what it reports; 0: how it went
-  bool happens = true;  // an operation may have happened although it reports an error, as when an answer is lost
+  int error = 0;        // errno to report; 0: report the real result
+  bool happens = true;  // may be true with an error, as when the reply of a server is lost
 };
 
-// The disk as one process sees it.
+// One process's view of the disk.
 class DiskClient : public FileSystem {
  public:
   struct Host {
     virtual ~Host() = default;
-    // Before an operation that changes something. May take its time.
+    // Called before an operation that changes something. May suspend the fiber.
     virtual Verdict before_operation(const char* operation, const std::string& path) = 0;
-    // After it has happened.
+    // Called after the operation has happened.
     virtual void after_operation(const char* operation, const std::string& path) = 0;
   };
 
   DiskClient(testing::SimulatedFileSystem& files, Host& host) : files_(files), host_(host) {}
 
-  // Nothing has effect any more.
+  // From now on, no operation has an effect.
   void cut_off() { cut_off_ = true; }
-  // The process is gone: its handles are closed; what it had not synced is lost where its machine went too.
+  // The process has ended: closes its handles. If `survival` is given, the machine is lost as well,
+  // and `survival` says which unsynced data the disk keeps.
   void abandon(const Survival* survival);
   std::size_t open_handles() const { return written_.size() + read_.size(); }
 

@@ -1,5 +1,5 @@
-// A stack of its own for code that has to stop in the middle and go on later: one hook of one simulated rank. All of a world
-// runs in one thread; what runs next is the scheduler's choice alone.
+// A separate stack for code that must pause and resume: one hook of one simulated rank. A world
+// runs in a single thread, and its scheduler alone decides what runs next.
 #pragma once
 
 #include <functional>
@@ -9,19 +9,19 @@ namespace cairn::simulation {
 
 class Fiber {
  public:
-  // `body` must not throw, and must have ended before the fiber goes.
+  // `body` must not throw, and must have ended before the fiber is destroyed.
   explicit Fiber(std::function<void()> body);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Runs the body up to its next `suspend` or its end. Not from within a fiber.
+  // Runs the body up to its next `suspend` or its end. Must not be called from within a fiber.
   void resume();
   bool ended() const;
 
-  // The fiber that runs, nullptr outside of all.
+  // Returns the running fiber, or nullptr outside all fibers.
   static Fiber* current();
-  // Back to whoever resumed the running fiber.
+  // Returns control to the caller of `resume`.
   static void suspend();
 
  private:

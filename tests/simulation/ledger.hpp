@@ -1,12 +1,14 @@
-// What was promised in a world, and what came of it: the invariants. It sees every record that reaches ".metadata" and everything
-// that a call told its trainer, and writes down each contradiction.
+// Checks the invariants of a world. The ledger sees every record that is published as ".metadata"
+// and everything that a call told its trainer, and records each contradiction.
 //
-//   agreement    ranks that heard the outcome of one attempt heard the same, word for word: all ranks, dead ones too, where nothing
-//                kept any from any, else those that heard it of the same rank; who could talk, see agreement.hpp
-//   durability   a checkpoint that some call reported as saved is there, whole, until a later one replaces it, power loss or not
-//   truth        what was reported as not committed never appears; what was reported as committed has appeared
+//   agreement    ranks that heard the outcome of one attempt heard exactly the same outcome. This covers
+//                all ranks, dead ones included, if all could talk to each other; otherwise only ranks that
+//                heard it from the same rank. For ranks that could talk, see agreement.hpp.
+//   durability   a checkpoint that a call reported as saved stays complete until a later one replaces
+//                it, even across a power loss
+//   truth        a save reported as not committed never appears; one reported as committed has appeared
 //   order        saves of a job are published in the order of its calls, see order.hpp
-//   wholeness    every published checkpoint can be read to its last byte, and holds what its ranks had
+//   wholeness    every published checkpoint is readable to its last byte and holds the ranks' values
 #pragma once
 
 #include <cstdint>
@@ -24,15 +26,15 @@
 
 namespace cairn::simulation {
 
-// One rank's view of one call.
+// One rank's result of one call.
 struct Report {
   int job = 0;
   int rank = 0;
   std::uint64_t ordinal = 0;
   protocol::Operation operation = protocol::Operation::kSave;
-  bool heard = false;        // in the words of the coordinator, or of who took its place
-  int decided_by = -1;       // that rank; -1: whichever it was, since all ranks can talk
-  bool undisturbed = false;  // nothing has befallen any rank of the job so far
+  bool heard = false;        // the outcome came in a message, from the coordinator or its successor
+  int decided_by = -1;       // the sender of that outcome; -1: not tracked, since all ranks can talk, or the rank heard none
+  bool undisturbed = false;  // so far, no fault has hit any rank of the job
   Duration began{0}, ended{0};
   protocol::Finished finished;
 };
@@ -41,27 +43,29 @@ class Ledger {
  public:
   Ledger(testing::SimulatedFileSystem& files, Coverage& coverage) : files_(files), coverage_(coverage) {}
 
-  // A rank has begun to save `version` under this id.
+  // A rank has begun to save `version` under `save_id`.
   void saving(const std::string& save_id, const Version& version);
   // The content of "<place>/.metadata" has changed.
   void published(const std::string& place);
   void reported(const std::string& place, const Report& report);
-  // The disk has forgotten what it may.
+  // The power was lost, and the disk has dropped unsynced data.
   void power_lost();
 
-  // The version that a save id stands for; nothing for a stranger's.
+  // Returns the version that `save_id` stands for, or nothing if no rank of this world has used the
+  // id.
   std::optional<Version> version_of(const std::string& save_id) const;
-  // What is published at `place` now; nothing if there is no checkpoint, or none that can be read.
+  // Returns the save id published at `place` now, or nothing if no readable checkpoint is there.
   std::optional<std::string> current(const std::string& place) const;
   bool was_published(const std::string& save_id) const { return history_.count(save_id) != 0; }
   const std::set<std::string>& places() const { return places_; }
 
-  // Reads the newest checkpoint of every place, byte for byte.
+  // Reads the newest checkpoint of every place in full and compares every byte.
   void check_newest();
-  // `place` holds the newest checkpoint, those that it retires, `foreign`, and no other file.
+  // Checks that `place` holds only the newest checkpoint, the ones that it retires, and the files
+  // named in `foreign`.
   void check_clean(const std::string& place, const std::set<std::string>& foreign);
 
-  // Save ids in the order in which they were published.
+  // Returns save ids in the order of publication.
   std::vector<std::string> publications() const;
 
   const std::vector<Report>& reports() const { return reports_; }
@@ -76,18 +80,18 @@ class Ledger {
   const std::shared_ptr<Tools> tools_ = std::make_shared<Tools>();
   std::map<std::string, Version> versions_;
   std::set<std::string> places_;
-  std::map<std::string, std::string> last_;        // by place: what was published last
+  std::map<std::string, std::string> last_;        // by place: the last save id published
   std::map<std::string, std::uint64_t> history_;   // save id -> its number among all publications
-  std::map<std::string, std::uint64_t> promised_;  // by place: the latest publication that some call reported
+  std::map<std::string, std::uint64_t> promised_;  // by place: the latest publication that a call reported
   std::set<std::string> denied_;                   // reported as not committed
-  std::map<std::string, Report> outcomes_;         // by attempt, or by call where it has none: the first that was heard
+  std::map<std::string, Report> outcomes_;         // by attempt, or by call if there is no attempt: the first one heard
   std::uint64_t publications_ = 0;
   std::vector<Report> reports_;
   std::vector<std::string> violations_;
 };
 
 bool same_outcome(const protocol::Finished& a, const protocol::Finished& b);
-// "rank 2: silent (...); not committed", for texts.
+// For texts, like "rank 2: silent in write (...); committed: no, save id \"...\"".
 std::string to_string(const protocol::Finished& finished);
 
 }  // namespace cairn::simulation

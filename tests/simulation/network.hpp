@@ -1,6 +1,6 @@
-// The connections between the ranks of one job, as actors/links offers them: messages of a connection arrive once, in order, or
-// the connection ends; who stays silent too long is given up; a message to a rank that is down opens a connection, or ends in
-// LinkDown.
+// The connections between the ranks of one job, with the contract of actors/links. Messages on a
+// connection arrive once and in order, or the connection ends. A peer that stays silent too long is
+// given up. A message to a rank without a connection opens one, or ends in LinkDown.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@ namespace cairn::simulation {
 
 class Network {
  public:
-  // One rank's end. Calls may come at any moment; an end that is frozen keeps them until it thaws.
+  // One rank's end. Calls may come at any moment; a frozen end queues them until it thaws.
   struct End {
     virtual ~End() = default;
     virtual void link_up(int peer) = 0;
@@ -31,19 +31,20 @@ class Network {
 
   Network(VirtualTime& time, Dice& dice, Coverage& coverage, const RuntimeOptions& options, std::vector<End*> ends);
 
-  // `from` and `to` differ.
+  // Sends `bytes`. `from` and `to` must differ.
   void send(int from, int to, std::shared_ptr<const std::string> bytes);
 
-  // Nothing passes between the two for this long.
+  // Passes nothing between the two ranks for `length`.
   void block(int a, int b, Duration length);
-  // When nothing did.
+  // Returns the intervals during which the two ranks were blocked from each other.
   std::vector<Span> cuts(int a, int b) const;
-  // The connection breaks, with what is under way in it.
+  // Breaks the connection; everything in flight on it is lost.
   void reset(int a, int b);
-  // The process neither reads nor answers, until `thaw`.
+  // Stops the process from reading and answering until `thaw`.
   void freeze(int rank);
   void thaw(int rank);
-  // The process is gone. Its kernel says so, unless the machine went with it.
+  // Ends the process. Its kernel closes its connections, unless the machine (`machine`) is lost as
+  // well.
   void remove(int rank, bool machine);
 
  private:
@@ -71,8 +72,8 @@ class Network {
   std::vector<End*> ends_;
   std::vector<bool> gone_, frozen_, unplugged_;
   std::uint64_t last_connection_ = 0;
-  std::map<Pair, std::uint64_t> connections_;  // of each end; absent: down
-  std::map<Pair, Duration> last_arrival_;      // of what was sent from the first to the second
+  std::map<Pair, std::uint64_t> connections_;  // current connection of each end; absent: down
+  std::map<Pair, Duration> last_arrival_;      // latest arrival from the first rank at the second
   std::map<Pair, Duration> blocked_until_;     // (smaller, larger)
   std::map<Pair, std::vector<Span>> cuts_;     // (smaller, larger)
   std::map<Pair, Opening> openings_;

@@ -1,4 +1,5 @@
-// Worlds in which one thing goes wrong, so that it is known what an explanation has to name.
+// Worlds in which exactly one thing goes wrong, so that the test knows what an explanation must
+// name.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,18 @@
 namespace cairn::simulation {
 
 struct OneFault {
-  JobSpec job;           // a save that goes well, then the call in which it happens
+  JobSpec job;           // a save that succeeds, then the call with the fault
   std::string what;      // "write_data throws", "a process is frozen"
-  std::set<int> ranks;   // whom it befalls: both ends of a link that is cut
-  bool is_slow = false;  // nothing breaks: somebody takes long
-  // Of a fault in a hook. Otherwise it is where the rank stood when it happened, or the coordinator then or later.
+  std::set<int> ranks;   // the ranks that the fault hits; for a cut link, both ends
+  bool is_slow = false;  // nothing breaks, but one rank is slow
+  // Phases that a diagnosis may name, set only for a fault in a hook. For other faults,
+  // `FaultWitness` derives the phases from the rank's state at the fault and the coordinator's
+  // states then and later.
   std::set<std::string> phases;
 };
 OneFault one_fault(Dice& dice, std::uint64_t& last_content);
 
-// What really happened in such a world, seen from outside.
+// Records from outside what really happened in such a world.
 class FaultWitness : public World::Witness {
  public:
   explicit FaultWitness(const OneFault& fault) : fault_(fault) {}
@@ -30,9 +33,9 @@ class FaultWitness : public World::Witness {
   void entered(const VirtualTime& time, int rank, protocol::CoordinatorMachine::State state) override;
   void reported(const Report& report) override;
 
-  // Some rank was told of a failure.
+  // Returns whether any rank was told of a failure.
   bool has_failed() const { return failed_; }
-  // The phases in which a failure for that may be said to be.
+  // Returns the phases that a failure caused by the fault may be attributed to.
   std::set<std::string> phases() const;
 
  private:
@@ -40,7 +43,7 @@ class FaultWitness : public World::Witness {
   Phase phase_of(protocol::CoordinatorMachine::State state) const;
 
   std::optional<Duration> happened_;
-  std::string state_;  // of the rank then
+  std::string state_;  // the rank's state at the fault
   std::vector<std::pair<Duration, protocol::CoordinatorMachine::State>> states_;
   bool failed_ = false;
 };

@@ -1,9 +1,9 @@
-// What the command line of the simulation's tests says:
+// Command-line options of the simulation's tests:
 //
-//   cairn_simulation_tests --seeds=0..1999      the seeds to run; one number for one of them
-//   cairn_simulation_tests --seeds=17 --trace   everything that happens in the worlds of these seeds, to stdout
-//   cairn_simulation_tests -tc="traces:*" --trace-seeds=0..999      the seeds of tests of what is recorded
-//   cairn_planted_bugs_tests --bug="stale cached plan"        that one alone; any part of the name
+//   cairn_simulation_tests --seeds=0..1999      the seeds to run; one number runs one seed
+//   cairn_simulation_tests --seeds=17 --trace   prints every event in these worlds to stdout
+//   cairn_simulation_tests -tc="traces:*" --trace-seeds=0..999      the seeds of the trace tests
+//   cairn_planted_bugs_tests --bug="stale cached plan"        one bug; any part of its name
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A newer save is never overtaken by an older one: what a job's trainers called first is published first, also where saves are in
-// flight together, and whatever was replaced or cancelled.
+// Checks that an older save never overtakes a newer one: saves are published in the order in which
+// the job's trainers called them, even if they are in flight together, replaced or cancelled.
 #pragma once
 
 namespace cairn::simulation {
@@ -8,8 +8,10 @@ class Coverage;
 class Job;
 class Ledger;
 
-// Of a job that is over: that its saves, wherever they went, were published in the order of the calls; and that each place holds the
-// last of its saves that a call has reported as committed, or a later one, of whichever job. Counts what became of saves that others were made in the place of.
+// Checks a job that has ended. Its saves, at all places, must have been published in the order of
+// the calls. Each place must hold the last of the job's saves reported as committed there, or a
+// later publication of any job. Counts in `coverage` saves that some ranks replaced and others did
+// not.
 void check_order(Job& job, Ledger& ledger, Coverage& coverage);
 
 }  // namespace cairn::simulation

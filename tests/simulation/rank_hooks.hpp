@@ -1,5 +1,5 @@
-// What a hook does on a simulated rank: the shipping planners, writer and reader, on a small state whose every value tells
-// which save it belongs to.
+// Runs the hooks of a simulated rank with the shipping planners, writer and reader. The state is
+// small, and every value in it tells which save it belongs to.
 #pragma once
 
 #include <functional>
@@ -16,20 +16,23 @@
 
 namespace cairn::simulation {
 
-// What one save holds: `content` moves every value, another `layout` means other tensors, and so other plans.
+// The content of one save. `content` changes every value; another `layout` has other tensors, and
+// so other plans.
 struct Version {
   std::uint64_t content = 0;
   int layout = 0;
 };
 
-// The part of `rank`: a tensor cut over the ranks, a replicated one, a number and a text whose length changes from save to save.
+// Returns the part of `rank`: a sharded tensor, a replicated tensor, a number, and a text whose
+// length changes from save to save.
 StateDict state_of(const Version& version, int rank, int world_size);
-// The same with nothing in it, to be loaded into. It asks for all that a checkpoint of `layout` holds.
+// Returns the same state with empty values, to load into. It requests every entry of a checkpoint
+// with this `layout`.
 StateDict empty_state(int layout, int rank, int world_size);
-// Whether a loaded state is exactly that part.
+// Returns whether the loaded `state` is exactly that part.
 bool holds(const StateDict& state, const Version& version, int rank, int world_size);
 
-// The objects that one rank's checkpointer keeps from call to call.
+// The objects that one rank's checkpointer keeps between calls.
 struct Tools {
   Tools();
   std::shared_ptr<SavePlanner> save_planner;
@@ -38,8 +41,8 @@ struct Tools {
   std::shared_ptr<StorageReader> reader;
 };
 
-// What stands between the hooks of a save in the background and the planner and writer, as it ships. `staged` gives the state, when
-// the save's turn has come.
+// The shipping layer between the hooks of a background save and the planner and writer. `staged`
+// returns the state when the save's turn has come.
 struct BackgroundHooks {
   BackgroundHooks(const Tools& tools, std::function<const StateDict&()> staged)
       : writer(*tools.writer, nullptr), planner(*tools.save_planner, progress, writer, std::move(staged), nullptr) {}
@@ -53,13 +56,13 @@ struct RunningCall {
   std::string checkpoint_id;
   StateDict state;
   std::shared_ptr<Tools> tools;
-  std::optional<BackgroundHooks> background;  // of a save in the background
-  std::optional<Metadata> metadata;           // of a load
+  std::optional<BackgroundHooks> background;  // for a background save
+  std::optional<Metadata> metadata;           // for a load
   int rank = 0;
   int world_size = 1;
 };
 
-// As the planner and storage actors run it, but on the spot. Throws what the hook throws.
+// Runs a hook as the planner and storage actors do, but synchronously. Throws the hook's exception.
 protocol::HookValue run_hook(protocol::RunHook& hook, RunningCall& call);
 
 }  // namespace cairn::simulation

@@ -1,21 +1,22 @@
-// What a seed does with a world: how many ranks, which calls, and what goes wrong when.
+// Chooses what a seed does with a world: the number of ranks, the calls, and what goes wrong when.
 #pragma once
 
 #include <cairn/tests/simulation/world.hpp>
 
 namespace cairn::simulation {
 
-// A job with troubles. `size`: how many ranks it has; 0: as the dice say.
+// Returns a job with troubles. `size` is the number of ranks; 0: chosen by `dice`.
 JobSpec troubled_job(Dice& dice, std::uint64_t& last_content, int size = 0);
-// Now and then, to such a job, one of the troubles that those hardly ever come to.
+// Sometimes adds a trouble that `troubled_job` hardly ever produces.
 void plan_rare_troubles(Dice& dice, JobSpec& job);
-// Now and then, callers that want their calls to end.
+// Sometimes adds callers that cancel their calls or set deadlines.
 void plan_cancellations(Dice& dice, JobSpec& job);
-// Now and then, a trainer that does not wait for its saves, and replaces and cancels those in flight.
+// Sometimes adds background saves, and trainers that replace or cancel saves in flight.
 void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content);
-// Now and then, something to agree on after all that, and what befalls the ranks meanwhile.
+// Sometimes adds agreements after all other calls, and troubles during them.
 void plan_agreements(Dice& dice, JobSpec& job);
-// One in which nothing goes wrong: for each place a load where there is something to load, two saves, a load.
+// Returns a job in which nothing goes wrong: for each place, a load if there is a checkpoint, two
+// saves and a load.
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);
 
 }  // namespace cairn::simulation

@@ -1,5 +1,5 @@
-// One rank process of a simulated job: slots with the shipping state machines, and a trainer that makes one call after the other, and
-// does not wait for those that go on in the background.
+// One rank process of a simulated job: slots with the shipping state machines, and a trainer that
+// makes one call after another. The trainer does not wait for background saves.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ namespace cairn::simulation {
 
 struct CallSpec;
 
-// Of calls that the trainer waits for. Those in the background have names made of it.
+// The slot of calls that the trainer waits for. Names of background slots are derived from it.
 inline const std::string kCheckpointer = "main";
 
-// What goes wrong in hooks of one rank; the disk's troubles are in percent of its operations.
+// Faults in the hooks of one rank. Disk faults are given in percent of the disk operations.
 enum class HookFault { kThrows = 1, kThrowsStrangely, kFutureFails, kKilled, kSlow };
 struct RankTroubles {
   std::map<std::pair<std::uint64_t, protocol::Hook>, HookFault> hooks;  // by call and hook
-  std::set<std::uint64_t> differing;            // calls in which it holds another value than the other ranks under one name
-  std::map<std::uint64_t, Duration> deadlines;  // that its caller sets for a call
+  std::set<std::uint64_t> differing;            // calls in which its value under one name differs from the other ranks'
+  std::map<std::uint64_t, Duration> deadlines;  // that its caller sets, by call
   int disk_fails = 0;
-  int disk_lies = 0;  // it happened, and an error was reported
+  int disk_lies = 0;  // the operation happens, but reports an error
   int disk_slow = 0;
 };
 
@@ -49,40 +49,41 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool alive() const { return alive_; }
   bool frozen() const { return frozen_; }
   bool is_shut_down() const { return stopping_; }
-  // It has made all its calls, and they have ended; or never will.
+  // Returns whether the rank has made all its calls and they have ended, or it is dead.
   bool ended() const { return !alive_ || done_; }
-  // Between two saves or loads nothing of them is left; otherwise says what is.
+  // Describes what is left of earlier calls. Empty between two calls.
   std::string leftover() const;
-  // Calls that the trainer has back.
+  // Returns the number of calls that have returned to the trainer.
   std::uint64_t calls_ended() const { return calls_ - (calling_ ? 1 : 0); }
   std::uint64_t disturbances() const { return disturbances_; }
-  // Nothing has befallen it, and no connection of its was lost.
+  // Returns whether no fault has hit the rank and none of its connections was lost.
   bool is_undisturbed() const { return disturbances_ == 0 && links_lost_.empty(); }
   bool has_lost_link_to(int peer) const { return links_lost_.count(peer) != 0; }
-  // When it was frozen, and from when it was dead or leaving.
+  // Intervals during which the rank was frozen, and from the moment when it died or began to shut
+  // down.
   const std::vector<Span>& absences() const { return absences_; }
-  // When its coordinator actor died.
+  // Times at which its coordinator actor died.
   const std::vector<Duration>& coordinator_deaths() const { return coordinator_deaths_; }
-  // Whether its caller has ended a call, or has set a deadline for it; `call` 0: for any.
+  // Returns whether the caller has cancelled `call` or set a deadline for it; 0: any call.
   bool has_cancelled(std::uint64_t call = 0) const;
-  // What became of a save when a later one was to be made in its place.
+  // Returns whether this rank replaced the save with a later one, or came too late to replace it.
   bool has_replaced(std::uint64_t call) const { return replaced_.count(call) != 0; }
   bool has_spared(std::uint64_t call) const { return spared_.count(call) != 0; }
   std::string where() const;  // for texts
   std::string state() const { return slots_.at(kCheckpointer)->state(); }
 
   RankTroubles troubles;
-  // Every hook that began, with the call it belonged to.
+  // Every hook that has begun, with its call.
   const std::vector<std::pair<std::uint64_t, protocol::Hook>>& hooks_run() const { return hooks_run_; }
 
-  // --- what may befall it ---
+  // --- faults ---
   void kill(bool machine);
   void freeze(Duration length);
   void shut_down();
   void actor_dies(const std::string& actor);
-  // The trainer makes no further call.
+  // Stops the trainer from making further calls.
   void stop_calling();
-  // The trainer wants a running call to end: the oldest of them, or the newest.
+  // Cancels one running call: the oldest if `oldest`, else the newest.
   void cancel_call(bool oldest);
 
   // --- Network::End ---
@@ -101,16 +102,16 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   void hook_runs(std::uint64_t call, protocol::Hook hook) { hooks_run_.emplace_back(call, hook); }
   const std::shared_ptr<Tools>& tools() const { return tools_; }
   protocol::SaveTurns& turns() { return turns_; }
-  // Whether another save in the background has taken its turn, and has not ended.
+  // Returns whether another background save has taken its turn and has not ended.
   bool another_has_turn(std::uint64_t call) const;
-  // Ranks without a connection, for machines that are made later.
+  // Ranks whose connection is down, for machines created later.
   const std::map<int, protocol::PeerDown>& peers_down() const { return down_; }
   void receive(const std::string& slot, const protocol::Received& received);
   void resume(SimulatedSlot& slot, Fiber& fiber);
   void stop_if_idle();
-  // The trainer has the call back, though it goes on if it is one in the background.
+  // The call has returned to the trainer. A background save may still be running.
   void call_returned(std::uint64_t call);
-  // Nothing of a call in the background is left.
+  // Nothing of a background call is left.
   void call_let_go(std::uint64_t call);
 
  private:
@@ -122,7 +123,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
 
   void next_call();
   void start_call();
-  // What the checkpointer waits for before it makes the next call.
+  // Chooses the slot of the next call, replaces earlier saves, and lists the calls to wait for.
   void prepare_call(const CallSpec& spec);
   void look_for_the_end();
   void cancel(std::uint64_t call, const std::string& why);
@@ -137,7 +138,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool stopping_ = false;
   bool done_ = false;
   Duration thaw_at_{0};
-  std::deque<std::function<void()>> backlog_;  // while frozen
+  std::deque<std::function<void()>> backlog_;  // callbacks held back while frozen
   std::uint64_t disturbances_ = 0;
   std::vector<Span> absences_;
   std::vector<Duration> coordinator_deaths_;
@@ -145,19 +146,19 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
 
   SimulatedTrace recording_;
   std::map<std::string, std::unique_ptr<SimulatedSlot>> slots_;
-  SimulatedSlot* running_ = nullptr;  // whose hook is
+  SimulatedSlot* running_ = nullptr;  // the slot whose hook is running
   std::map<int, protocol::PeerDown> down_;
-  protocol::SaveTurns turns_;  // of calls in the background
+  protocol::SaveTurns turns_;  // of background saves
 
   DiskClient client_;
   const std::shared_ptr<Tools> tools_ = std::make_shared<Tools>();
   std::uint64_t calls_ = 0;                             // made so far
   std::uint64_t calls_max_ = 0;                         // to be made
-  std::uint64_t calling_ = 0;                           // the call that the trainer is in, 0: none
-  std::uint64_t slots_taken_ = 0;                       // by calls in the background
-  std::string prepared_;                                // slot of the call to be made next, once that is decided
-  std::set<std::uint64_t> awaited_;                     // calls that must have ended before
-  std::map<std::uint64_t, std::string> in_background_;  // which slot a call is in
+  std::uint64_t calling_ = 0;                           // the call that blocks the trainer, 0: none
+  std::uint64_t slots_taken_ = 0;                       // by background saves
+  std::string prepared_;                                // slot of the next call, once chosen; else empty
+  std::set<std::uint64_t> awaited_;                     // calls that must end before the next one starts
+  std::map<std::uint64_t, std::string> in_background_;  // call -> its slot
   std::set<std::uint64_t> cancelled_, replaced_, spared_;
   std::vector<std::pair<std::uint64_t, protocol::Hook>> hooks_run_;
 };

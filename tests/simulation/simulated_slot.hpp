@@ -1,6 +1,7 @@
-// One name by which the ranks of a job know a checkpointer, on one simulated rank: the shipping state machines, one call at a time,
-// and its hooks, which run one after the other. It does what the rank supervisor and the coordinator actor do around the machines.
-// Calls that are in flight together are in slots of their own.
+// One checkpointer name on one simulated rank: the shipping state machines, which handle one call
+// at a time, and its hooks, which run one after another. A slot does what the rank supervisor and
+// the coordinator actor do around the machines. Calls in flight at the same time use separate
+// slots.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +29,12 @@ class SimulatedSlot {
  public:
   SimulatedSlot(World& world, Job& job, SimulatedRank& rank, std::string name);
 
-  // Starts the call of this number, counted from 1, of the job's program. The rank hears of its course.
+  // Starts call `number` of the job's program, counted from 1. Reports its progress to the rank.
   void start(std::uint64_t number);
   bool runs(std::uint64_t number) const { return call_ && number_ == number; }
   // For texts.
   std::string state() const;
-  // Between two saves or loads nothing of them is left; otherwise says what is.
+  // Describes what is left of earlier calls. Empty between two calls.
   std::string leftover() const;
   bool is_idle() const;
   bool is_coordinated_by(int rank) const { return machine_ && machine_->machine().coordinator_rank() == rank; }
@@ -42,32 +43,33 @@ class SimulatedSlot {
   void step_coordinator(const protocol::Event& event);
   void receive(const protocol::Received& received);
   void send(const protocol::Send& message);
-  // The coordinator's actor dies, and another one takes its place.
+  // The coordinator's actor dies, and a new one takes its place.
   void lose_coordinator();
-  // That something befalls the rank in the middle of what it coordinates.
+  // Counts in the coverage that the coordinator was lost in its present state; `how` says by which
+  // fault.
   void count_coordinator(const char* how) const;
 
   void forget_hooks() { hooks_.clear(); }
-  // What the process has begun ends somehow once it is dead.
+  // Runs the hook in progress to its end after the process has died.
   void drain();
   void resume_hook();
-  // For a hook that waits until it is its save's turn.
+  // Wakes a hook that waits for its save's turn.
   void look_at_turn();
 
  private:
   struct QueuedHook {
     protocol::RunHook hook;
-    std::uint64_t coordinator = 0;  // life of the coordinator that asked, 0: the rank's own
+    std::uint64_t coordinator = 0;  // the coordinator's life that asked for it; 0: the rank's own hook
     std::shared_ptr<RunningCall> call;
-    std::uint64_t cause = 0;  // in the trace
-    std::uint64_t began = 0;  // too
+    std::uint64_t cause = 0;  // event id in the trace
+    std::uint64_t began = 0;  // the same, of the hook's start
     MonotonicTime began_at{};
   };
 
   Recorded<protocol::RankMachine>& rank_machine();
   Recorded<protocol::CoordinatorMachine>& coordinator();
   void end_call(const protocol::Finished& finished);
-  // Who told it so, -1 if nobody did.
+  // Returns the rank that sent this outcome, or -1 if no rank did.
   int told_by(const protocol::Finished& finished) const;
   void judge(const protocol::Finished& finished, bool heard) const;
   void judge_answer(const protocol::Finished& finished) const;
@@ -89,7 +91,7 @@ class SimulatedSlot {
   SimulatedRank& rank_;
   const std::string name_;
 
-  // As long as nobody has asked for them, there are none.
+  // Created on first use. The slot named `kCheckpointer` creates both at once.
   std::optional<Recorded<protocol::RankMachine>> machine_;
   std::unique_ptr<Recorded<protocol::CoordinatorMachine>> coordinator_;
   std::uint64_t coordinator_life_ = 1;
@@ -97,9 +99,9 @@ class SimulatedSlot {
   std::uint64_t last_timer_ = 0;
 
   std::shared_ptr<RunningCall> call_;
-  std::uint64_t number_ = 0;   // of the call that runs, or ran last
-  std::uint64_t ordinal_ = 0;  // calls of this slot
-  bool holds_on_ = false;      // hooks of a call in the background may be left
+  std::uint64_t number_ = 0;   // of the running call, or of the last one
+  std::uint64_t ordinal_ = 0;  // number of calls made in this slot
+  bool holds_on_ = false;      // hooks of a background call may still be queued or running
   std::weak_ptr<RunningCall> last_call_;
   std::deque<QueuedHook> hooks_;
   std::unique_ptr<Fiber> fiber_;
@@ -107,8 +109,8 @@ class SimulatedSlot {
   bool waits_for_turn_ = false;
   protocol::HookDone result_;
 
-  // Of the running call, for the judgement at its end.
-  std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // and who sent it
+  // Of the running call, to check its end.
+  std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // with its sender
   bool own_hook_failed_ = false;
   Duration call_began_{0};
 };

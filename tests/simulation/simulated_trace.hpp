@@ -1,4 +1,5 @@
-// The trace of one simulated rank: recorded by what ships, with contents, on clocks of its own. It ends where its process does.
+// The trace of one simulated rank, recorded with contents by the shipping tracer on the rank's own
+// clocks. The trace ends when the process ends.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace cairn::simulation {
 
-// What a rank's clocks show: virtual time, from a start of its own.
+// A rank's clocks: virtual time plus an offset that depends on the rank.
 class RankClock final : public Clock {
  public:
   RankClock(const VirtualTime& time, int rank) : time_(time), rank_(rank) {}
@@ -32,24 +33,24 @@ class RankClock final : public Clock {
 
 class SimulatedTrace {
  public:
-  // `directory`: where the file goes; "": nothing is recorded.
+  // `directory` is where the file goes; "": nothing is recorded.
   SimulatedTrace(const VirtualTime& time, std::string directory, const std::string& incarnation, int rank, int world_size);
   ~SimulatedTrace() { close(); }
   SimulatedTrace(const SimulatedTrace&) = delete;
   SimulatedTrace& operator=(const SimulatedTrace&) = delete;
 
-  // The process is gone: nothing that comes later is in the file.
+  // The process has ended: later events are not recorded.
   void close();
   bool is_on() const { return file_ != nullptr; }
 
-  // The ends of the actors; null: nothing is recorded.
+  // Returns the taps of the actors; null: nothing is recorded.
   Tap* supervisor() { return is_on() ? &supervisor_ : nullptr; }
   Tap* coordinator() { return is_on() ? &coordinator_ : nullptr; }
-  // Of another actor. Returns the event's id, 0 if nothing is recorded.
+  // Records an event of another actor. Returns the event's id, or 0 if nothing is recorded.
   std::uint64_t record(std::string_view actor, ObservedEvent event, std::uint64_t cause);
   MonotonicTime now() const { return clock_.now(); }
 
-  // What is recorded while it lives is because of `cause`.
+  // Sets `cause` as the cause of every event recorded during its lifetime.
   class Because {
    public:
     Because(SimulatedTrace& trace, std::uint64_t cause) : trace_(trace), before_(trace.cause()) { trace.set_cause(cause); }

@@ -1,5 +1,5 @@
-// The clock and the dice of a simulated world. Time passes only from one event to the next; the seed decides everything that is
-// open.
+// The clock and the dice of a simulated world. Time advances only from one event to the next. The
+// seed makes every random choice.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Dice {
   explicit Dice(std::uint64_t seed) : random_(seeded_random(seed)) {}
 
   std::uint64_t next() { return random_->next(); }
-  // 0 … count - 1.
+  // Returns a number from 0 to count - 1.
   std::uint64_t below(std::uint64_t count) { return random_->next() % count; }
   int below(int count) { return static_cast<int>(below(static_cast<std::uint64_t>(count))); }
   bool chance(int percent) { return below(std::uint64_t{100}) < static_cast<std::uint64_t>(percent); }
@@ -35,12 +35,12 @@ class VirtualTime {
   Duration now() const { return now_; }
   std::uint64_t events() const { return events_; }
 
-  // Events of one moment happen in the order in which they were asked for.
+  // Schedules `event`. Events due at the same moment happen in the order of scheduling.
   void after(Duration delay, std::function<void()> event) {
     queue_.emplace(std::make_pair(now_ + delay, ++last_), std::move(event));
   }
 
-  // Lets the next event happen; false if there is none.
+  // Runs the next event. Returns false if there is none.
   bool advance() {
     if (queue_.empty()) return false;
     auto next = queue_.extract(queue_.begin());

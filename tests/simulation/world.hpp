@@ -1,5 +1,6 @@
-// A simulated world: jobs, one after the other, on one shared disk; zombies of an earlier job may wake up in a later one. One
-// seed decides everything: what the jobs do, what befalls them, and what happens first.
+// A simulated world: jobs that run one after another on a shared disk. Zombies of an earlier job
+// may wake up in a later one. One seed decides what the jobs do, what goes wrong, and in which
+// order events happen.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +21,21 @@ struct CallSpec {
   std::string place = "/runs/run/step";
   int coordinator = 0;
   Version version;
-  // A save that goes on while the trainer makes its next calls.
+  // A save that continues in the background while the trainer makes its next calls.
   bool background = false;
-  // Saves in the background whose turn has not come on a rank are cancelled there, as by WhileInFlight::kReplace. Without it they
-  // queue up, which no policy lets them do: what must hold for two must hold for more.
+  // On each rank, cancels background saves whose turn has not come yet, as WhileInFlight::kReplace
+  // does. Otherwise saves queue up without limit. No public policy allows that, but the guarantees
+  // for two saves must hold for more.
   bool replaces = false;
 
-  // Whether only the coordinator runs the hook.
+  // Returns whether only the coordinator runs the hook.
   static bool is_coordinators(protocol::Hook hook) {
     using protocol::Hook;
     return hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish || hook == Hook::kDecide;
   }
 };
 
-// Something that befalls a job.
+// A fault that hits a job.
 struct Trouble {
   enum class What {
     kKillProcess,
@@ -50,32 +52,33 @@ struct Trouble {
     kStopsCalling,
     kCancels,
   };
-  // When: at a moment of virtual time, at the n-th operation of the disk, or when a coordinator enters a state.
+  // The trigger: a moment of virtual time, the n-th disk operation, or a coordinator entering a
+  // state.
   enum class When { kTime, kOperation, kState };
 
   What what = What::kKillProcess;
-  int rank = -1;  // -1: whoever made the operation or entered the state
+  int rank = -1;  // -1: the rank that made the operation or entered the state
   int peer = 0;
   Duration length{0};
   When when = When::kTime;
-  Duration time{0};             // also: how long after the state was entered
+  Duration time{0};             // for kState: the delay after the state was entered
   std::uint64_t operation = 0;  // of the disk, within the job
   protocol::CoordinatorMachine::State state = protocol::CoordinatorMachine::State::kIdle;
   std::uint64_t occurrence = 0;      // of the state, within the job
-  std::optional<Survival> survival;  // of a power loss; else the dice decide
-  bool oldest = false;               // of the calls that run, for a caller that cancels; else the newest
+  std::optional<Survival> survival;  // for a power loss; without it the dice decide
+  bool oldest = false;               // for kCancels: the oldest running call, else the newest
 };
 const char* to_string(Trouble::What what);
 
-// One life of a world of ranks.
+// One job: the number of ranks, their calls and their faults.
 struct JobSpec {
   int size = 1;
   std::vector<CallSpec> program;
   std::vector<Trouble> troubles;
   std::vector<RankTroubles> ranks;  // by rank; may be shorter
-  bool zombies = false;             // who is frozen at the end is left to wake up later
-  bool lockstep = false;            // nobody makes a call before all others have ended the one before
-  bool own_tools = false;           // saves in the background have planners and writers of their own
+  bool zombies = false;             // ranks that are frozen at the end may wake up later
+  bool lockstep = false;            // no rank makes a call before all others have ended the previous one
+  bool own_tools = false;           // each background save has its own planner and writer
   bool quiet = true;                // nothing goes wrong: every call must succeed
 };
 
@@ -85,7 +88,8 @@ class Job {
 
   void start();
   bool ended() const;
-  // At the end: who is alive has nothing left to do, unless it is a zombie, and then every process dies.
+  // Checks a job that has ended: live ranks must have no work left, except zombies. Then kills
+  // every process but the zombies.
   void finish();
 
   int index() const { return index_; }
@@ -97,20 +101,21 @@ class Job {
 
   std::uint64_t operations() const { return operations_; }  // of the disk
   bool is_undisturbed() const;
-  // Whatever befalls it: who is alive hears everybody who is, at once.
+  // Returns whether no trouble of this job can keep live ranks from hearing each other without
+  // delay.
   bool all_can_talk() const;
-  // Whether all who can have ended so many calls.
+  // Returns whether every rank that is neither dead nor frozen has ended `calls` calls.
   bool have_ended(std::uint64_t calls) const;
 
-  // Whether every rank has moved its data in the attempt of this counter of a slot.
+  // Returns whether every rank has moved its data in attempt `counter` of `slot`.
   bool all_moved(const std::string& slot, std::uint64_t counter) const;
 
-  // Whether some rank holds another value than the others in this call.
+  // Returns whether some rank holds a different value from the others in this call.
   bool differ_in(std::uint64_t call) const;
 
-  // Called by its ranks.
+  // Called by the job's ranks.
   void moved(const std::string& slot, std::uint64_t counter, int rank) { moved_[{slot, counter}].insert(rank); }
-  // For troubles to begin.
+  // Start the troubles that wait for this operation or state.
   void on_operation(SimulatedRank& rank);
   void on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state);
 
@@ -138,47 +143,49 @@ class World {
 
   // Runs one job to its end.
   void run(JobSpec spec);
-  // The jobs that the seed decides on, then a quiet one that loads and saves, and what must be true at the end.
+  // Runs the jobs that the seed chooses, then a quiet job that loads and saves, and checks the
+  // world.
   void run_seed();
-  // Every process dies, zombies too, and the disk keeps of what was not synced what it likes.
+  // Kills every process, zombies included, and restarts the disk. Without `survival` the dice
+  // decide which unsynced data the disk keeps.
   void lose_power(const std::optional<Survival>& survival);
-  // What must be true of a world in which nothing goes wrong any more.
+  // Kills all zombies, runs a quiet job of `size` ranks, and checks the disk.
   void check_end(int size);
 
   Job& job(int index) { return *jobs_[static_cast<std::size_t>(index)]; }
   const std::vector<std::string>& violations() const { return ledger.violations(); }
 
   bool tracing = false;  // to stdout
-  // A directory that is there: the traces of all ranks go to it, with contents. Empty: there are none.
+  // An existing directory for the traces of all ranks, with contents. Empty: no traces.
   std::string recordings;
   void trace(const std::string& who, const std::string& what) const;
 
   VirtualTime time;
   Dice dice;
-  Dice late_dice;        // for what was thought of later: the worlds of most seeds stay as they were
-  Dice caller_dice;      // for what callers ask for
-  Dice background_dice;  // for trainers that do not wait for their saves
+  Dice late_dice;        // for later additions, so that the worlds of most seeds stay the same
+  Dice caller_dice;      // for cancellations and deadlines
+  Dice background_dice;  // for background saves
   Dice agreement_dice;
   Coverage& coverage;
   testing::SimulatedFileSystem files;
   Ledger ledger;
   RuntimeOptions options;
-  std::uint64_t last_content = 0;  // every save has its own
+  std::uint64_t last_content = 0;  // every save has its own number
 
-  // Somebody who looks on.
+  // An observer of the world.
   class Witness {
    public:
     virtual ~Witness() = default;
-    // What was planned has begun; `state`: of the rank that it befalls.
+    // A planned trouble has begun. `state` is the state of the rank that it hits.
     virtual void befell(const VirtualTime& time, const std::string& state) = 0;
     virtual void entered(const VirtualTime& time, int rank, protocol::CoordinatorMachine::State state) = 0;  // of a coordinator
     virtual void reported(const Report& report) = 0;
   };
   Witness* witness = nullptr;  // may be null
 
-  // Whose hook is running, for the disk; nullptr: nobody's.
+  // The rank whose hook is running, for the disk; nullptr: none.
   SimulatedRank* running = nullptr;
-  FileSystem* disk = nullptr;  // of whoever is running
+  FileSystem* disk = nullptr;  // of the running rank
 
  private:
   std::vector<std::unique_ptr<Job>> jobs_;

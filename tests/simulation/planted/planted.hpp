@@ -1,4 +1,4 @@
-// The switches of the bugs that plant_bugs.py plants, for the copies of shipping sources that have them.
+// Switches for the bugs that plant_bugs.py plants in copies of the shipping sources.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace cairn::planted {
 
-// The number of the bug that is switched on, -1 for none.
+// The number of the active bug, -1 for none.
 int& active();
 inline bool is_on(int number) { return active() == number; }
 
-// What the bug "overwrites in place" does before the rename.
+// Implements the bug "overwrites in place", before the rename.
 void overwrite_in_place(FileSystem& files, const std::string& from, const std::string& to);
 
 }  // namespace cairn::planted
