@@ -1,4 +1,5 @@
-// A world of ranks in one process, without trainers: their calls run the hooks of scripted_hooks.hpp.
+// A world of ranks in one process, without trainers. Their calls run the hooks of
+// scripted_hooks.hpp.
 #pragma once
 
 #include <cairn/tests/support/torch.hpp>
@@ -45,7 +46,7 @@ class SerialExecutor : public TrainerExecutor {
     }
     changed_.notify_all();
   }
-  // The next posts throw: the actor that posts dies.
+  // Makes the next `posts` posts throw. The actor that posts dies.
   void refuse(int posts) { refusals_ = posts; }
 
  private:
@@ -71,7 +72,7 @@ class SerialExecutor : public TrainerExecutor {
   std::thread thread_;
 };
 
-// One rank of the world, with the objects that its calls of one checkpointer use.
+// One rank of the world, with the objects that the calls of one checkpointer use.
 struct Rank {
   Script script;
   SerialExecutor executor;
@@ -82,14 +83,14 @@ struct Rank {
   ScriptedReader reader{script};
 };
 
-// What a test passes for a call; the same on all ranks unless it says otherwise.
+// A test's arguments for a call. Every rank gets the same ones unless the test says otherwise.
 struct CallSettings {
   std::string checkpointer = "main";
   std::string checkpoint_id = "step_100";
   int coordinator_rank = 0;
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
-  std::uint64_t ordinal = 0;  // 0: the next one
+  std::uint64_t ordinal = 0;  // 0: the next ordinal of the rank
 };
 
 inline void fill_call(Call& call, Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
@@ -126,7 +127,7 @@ inline RankConfig config_of(int rank, int world_size, const RuntimeOptions& opti
 
 class ActorWorld {
  public:
-  // `links`: null stands for memory links.
+  // `links`: null means memory links.
   explicit ActorWorld(int size, RuntimeOptions options = {}, unsigned threads = 2, std::shared_ptr<LinksFactory> links = nullptr)
       : system_(ActorSystem::create(threads)),
         links_(links ? std::move(links) : make_memory_links(size)),
@@ -171,7 +172,7 @@ class ActorWorld {
     return promise->future();
   }
 
-  // On every rank; the outcomes by rank.
+  // Runs a save on every rank. Returns the outcomes by rank.
   std::vector<Outcome> save(const CallSettings& settings = {}) {
     std::vector<Future<Outcome>> futures;
     for (int index = 0; index < size(); ++index) futures.push_back(start_save(index, settings));
@@ -201,7 +202,7 @@ class ActorWorld {
   std::vector<std::atomic<std::uint64_t>> ordinals_;  // of each rank's last call
 };
 
-// Every rank has the same outcome.
+// Returns whether every rank has the same outcome.
 inline bool all_equal(const std::vector<Outcome>& outcomes) {
   for (const auto& outcome : outcomes)
     if (outcome.failures != outcomes.front().failures || outcome.committed != outcomes.front().committed ||

@@ -1,4 +1,5 @@
-// Ranks that own links and nothing else, for tests of links: what each rank hears is recorded, and can be waited for.
+// Ranks that own links and nothing else, for tests of links. A test can inspect and wait for the
+// events that each rank hears.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@
 
 namespace cairn::testing {
 
-// Far above what any of these tests needs on a busy machine: only a hang meets it.
+// Far above the time that any of these tests needs on a busy machine. Only a hang reaches it.
 inline constexpr std::chrono::seconds kPatience{60};
 
 inline RuntimeOptions usual_options() {
@@ -46,7 +47,7 @@ struct LinkEvent {
   std::string why;
 };
 
-// What one rank heard, in order. Thread-safe.
+// The events that one rank heard, in order. Thread-safe.
 class LinkLog {
  public:
   void add(LinkEvent event) {
@@ -55,7 +56,7 @@ class LinkLog {
     changed_.notify_all();
   }
 
-  // Whether `enough` held of all events so far, at the latest after kPatience.
+  // Waits until `enough` holds of all events so far. Returns false if it does not within kPatience.
   bool wait(const std::function<bool(const std::vector<LinkEvent>&)>& enough) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return enough(events_); });
@@ -68,13 +69,15 @@ class LinkLog {
   bool wait_up(int rank, std::size_t count = 1) {
     return wait([=](const std::vector<LinkEvent>& events) { return count_of(events, LinkEvent::kUp, rank) >= count; });
   }
-  // Whether such an event comes soon: for what may have to be asked for again.
+  // Returns whether such an event arrives within 200 ms. For events that the test may have to
+  // trigger again.
   bool wait_for_any(const std::function<bool(const LinkEvent&)>& wanted) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::milliseconds(200),
                              [&] { return std::any_of(events_.begin(), events_.end(), wanted); });
   }
-  // Waits for the first LinkDown of `rank`; an event with an empty `why` if none came.
+  // Waits for LinkDown number `number` of `rank`. Returns an event with an empty `why` if none
+  // came.
   LinkEvent wait_down(int rank, std::size_t number = 1) {
     wait([=](const std::vector<LinkEvent>& events) { return count_of(events, LinkEvent::kDown, rank) >= number; });
     for (const auto& event : events()) {
@@ -95,7 +98,7 @@ class LinkLog {
     return texts;
   }
   std::size_t count(LinkEvent::Kind kind, int rank) const { return count_of(events(), kind, rank); }
-  // Waits for messages of `rank`, and takes them out of the log with everything that came before.
+  // Waits for a message of `rank`. Removes its messages, and all events so far, from the log.
   std::vector<SharedBytes> take_messages(int rank) {
     if (!wait_messages(rank, 1)) return {};
     std::lock_guard<std::mutex> lock(mutex_);
@@ -106,7 +109,7 @@ class LinkLog {
     events_.clear();
     return taken;
   }
-  // Lets go of all bytes received, as an owner does once it has handled a message.
+  // Releases all bytes received, as an owner does after handling a message.
   void forget() {
     std::lock_guard<std::mutex> lock(mutex_);
     events_.clear();
@@ -126,7 +129,7 @@ class LinkLog {
 class LinkSystem {
  public:
   LinkSystem() : system_(config_) {}
-  // All ranks have ended by now: an actor that still runs would never end.
+  // By now all ranks have ended. An actor that is still running would never end.
   ~LinkSystem() {
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (system_.registry().running() > 0 && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
@@ -147,7 +150,7 @@ class LinkSystem {
   caf::actor_system system_;
 };
 
-// The links of one world, of each kind.
+// The links of one world, by kind.
 struct MemoryKind {
   explicit MemoryKind(int world_size) : factory_(make_memory_links(world_size)) {}
   LinksFactory& of(int) { return *factory_; }
@@ -159,7 +162,7 @@ inline constexpr const char* kIncarnation = "0123456789abcdef0123456789abcdef";
 struct TcpKind {
   explicit TcpKind(int world_size, const TransformFactory& transform = plain_transform())
       : TcpKind(std::vector<TransformFactory>(static_cast<std::size_t>(world_size), transform)) {}
-  // One for each rank.
+  // One transform for each rank.
   explicit TcpKind(const std::vector<TransformFactory>& transforms) : transform_(transforms.front()) {
     std::vector<Socket> listeners;
     for (std::size_t rank = 0; rank < transforms.size(); ++rank) {
@@ -177,12 +180,12 @@ struct TcpKind {
       factories_.push_back(make_tcp_links(std::move(config)));
     }
   }
-  // What rank 0 does to bytes.
+  // Returns rank 0's transform.
   const TransformFactory& transform() const { return transform_; }
   LinksFactory& of(int rank) { return *factories_[static_cast<std::size_t>(rank)]; }
   const LinkCounters& counters(int rank) { return *counters_[static_cast<std::size_t>(rank)]; }
   const std::string& address(int rank) { return addresses_[static_cast<std::size_t>(rank)]; }
-  // As if the rank had died before it spawned its links: nobody listens there any more.
+  // Ends the rank before it spawns its links, so that its address has no listener.
   void abandon(int rank) { factories_[static_cast<std::size_t>(rank)] = nullptr; }
 
   TransformFactory transform_;
@@ -208,7 +211,7 @@ struct TlsKind : TcpKind {
   }
 };
 
-// What a supervisor is to links, here: writes down what it hears.
+// The links' owner in place of a supervisor: records every event.
 class RecordingOwner : public caf::event_based_actor {
  public:
   RecordingOwner(caf::actor_config& config, std::shared_ptr<LinkLog> log) : caf::event_based_actor(config), log_(std::move(log)) {}
@@ -235,7 +238,7 @@ class RecordingOwner : public caf::event_based_actor {
   const std::shared_ptr<LinkLog> log_;
 };
 
-// One rank: an owner that records, and its links. Ends both when destroyed, and waits for their end.
+// One rank: a recording owner and its links. The destructor ends both and waits for their end.
 class LinkRank {
  public:
   LinkRank(caf::actor_system& system, LinksFactory& factory, int rank, const RuntimeOptions& options)
@@ -263,7 +266,7 @@ class LinkRank {
     wait_for(links_);
     links_ = nullptr;
   }
-  // Ends the owner; its links must follow by themselves.
+  // Ends the owner; its links must then end by themselves.
   void kill_owner() {
     caf::anon_send_exit(owner_, caf::exit_reason::kill);
     wait_for(links_);
@@ -281,7 +284,7 @@ class LinkRank {
   caf::actor links_;
 };
 
-// The ranks of one world, which come when a test wants them. Nothing of them may be left behind.
+// The ranks of one world, started when a test wants them. The world's destruction checks for leaks.
 template <class Kind>
 struct LinkWorld {
   explicit LinkWorld(int world_size) : kind(world_size) {}

@@ -1,4 +1,4 @@
-// Planners, writers and readers that do nothing but keep a record and fail where they are told to.
+// Planners, writers and readers that only record their hooks and fail where a test tells them to.
 #pragma once
 
 #include <cairn/tests/support/torch.hpp>
@@ -19,10 +19,11 @@
 
 namespace cairn::test {
 
-// What the hooks of one rank did, and what they are to do.
+// The log of one rank's hooks, and the actions that a test has planned for them.
 class Script {
  public:
-  // Called by every hook with its name ("planner.finish_plan"): keeps it, runs what is planned for it.
+  // Called by every hook with its name ("planner.finish_plan"). Logs the name, then runs the
+  // planned action.
   void hook(const std::string& name) {
     std::function<void()> action;
     {
@@ -51,11 +52,11 @@ class Script {
     return static_cast<int>(std::count(all.begin(), all.end(), name));
   }
 
-  std::atomic<std::uint64_t> content{1};      // of the rank's bytes object
-  std::atomic<int> plan_version{0};           // other versions have other plans
-  std::string metadata_save_id = "one save";  // that this rank's reader sees
+  std::atomic<std::uint64_t> content{1};      // content of the rank's bytes object
+  std::atomic<int> plan_version{0};           // another version means another plan
+  std::string metadata_save_id = "one save";  // the save id that this rank's reader sees
   Committed committed = Committed::kUnknown;  // the writer's answer
-  bool asynchronous = false;                  // data futures are fulfilled by another thread
+  bool asynchronous = false;                  // another thread fulfils the data futures
 
  private:
   mutable std::mutex mutex_;
@@ -114,7 +115,7 @@ class ScriptedSavePlanner : public SavePlanner {
   int rank_ = -1;
 };
 
-// Fulfils futures at once, or later on threads of their own, which it waits for when it goes.
+// Fulfils futures at once, or on separate threads. The destructor waits for the threads.
 class Deliveries {
  public:
   explicit Deliveries(Script& script) : script_(script) {}

@@ -1,4 +1,4 @@
-// The other side of a link, played by a test: a plain socket that says whatever the test wants it to say.
+// The other end of a link, played by a test through a plain socket.
 #pragma once
 
 #include <cairn/tests/support/torch.hpp>
@@ -26,7 +26,7 @@ namespace cairn::testing {
 
 class Stranger {
  public:
-  // Connects. Of a `transform` it needs no more than it is asked to say and hear.
+  // Connects to `address`.
   explicit Stranger(const std::string& address, const TransformFactory& transform = plain_transform())
       : transform_(transform(ConnectionSide::kOpener)) {
     auto progress = start_connect(resolve_endpoint(address), socket_);
@@ -42,7 +42,8 @@ class Stranger {
     begin();
   }
 
-  // Bytes and frames through the transform, once it is ready. False once the other side has closed.
+  // Sends bytes or a frame through the transform, after its handshake. Returns false if the other
+  // side has closed.
   bool say(const std::string& bytes) {
     while (!transform_->ready()) {
       if (!receive()) return false;
@@ -52,10 +53,11 @@ class Stranger {
     return put(wire);
   }
   bool say(const v1::LinkFrame& frame) { return say(encode_frame(frame)); }
-  // Bytes as they are.
+  // Sends the bytes without the transform.
   bool say_raw(const std::string& bytes) { return put(Transform::Wire(bytes.begin(), bytes.end())); }
 
-  // The next frame; none once the other side has closed, or has said what the transform does not take.
+  // Returns the next frame, or nothing if the other side has closed or sent bytes that the
+  // transform rejects.
   std::optional<v1::LinkFrame> hear() {
     for (;;) {
       ByteSpan bytes;
@@ -70,10 +72,10 @@ class Stranger {
     }
   }
   bool is_closed_on() { return !hear(); }
-  // What the transform thought of what it heard last.
+  // The transform's error for the last bytes received, if any.
   const std::optional<Error>& fault() const { return fault_; }
 
-  // What an honest rank says first.
+  // The first frame of an honest rank.
   static v1::LinkFrame hello(int rank, int world_size, v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA, std::uint64_t link = 77) {
     return make_hello(LinkIdentity{kIncarnation, rank, world_size, 4u << 20}, purpose, link);
   }
@@ -132,12 +134,12 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-// Ranks 0 and 1 of three; rank 2 is played by the test.
+// Ranks 0 and 1 of three; the test plays rank 2.
 template <class Kind>
 struct Door : LinkWorld<Kind> {
   explicit Door(const RuntimeOptions& options = usual_options())
       : LinkWorld<Kind>(3), zero(this->come(0, options)), one(this->come(1, options)) {}
-  // Ranks 0 and 1 talk as if nobody else were there.
+  // Checks that ranks 0 and 1 still exchange messages.
   void check_members() {
     const std::string text = "still here " + std::to_string(++count_);
     zero.send(1, text);
@@ -148,7 +150,7 @@ struct Door : LinkWorld<Kind> {
   }
   const std::string& address() { return this->kind.address(0); }
   const LinkCounters& counters() { return this->kind.counters(0); }
-  // Somebody at rank 0's door who knows as much as a rank does.
+  // Connects to rank 0 as a peer with a rank's transform.
   Stranger knock() { return Stranger(address(), this->kind.transform()); }
 
   LinkRank zero;

@@ -1,4 +1,4 @@
-// Makes new inputs of sound ones, the same for the same seed: what a fuzzer does without looking at the code it runs.
+// Makes new inputs from sound ones, deterministically. This is fuzzing without coverage feedback.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace cairn::testing {
 
 class Mutator {
  public:
-  // Inputs never grow beyond this.
+  // The largest size of an input.
   static constexpr std::size_t kInputBytesMax = 64 * 1024;
 
   explicit Mutator(std::vector<Bytes> seeds) : seeds_(std::move(seeds)) {}
 
-  // One of the seeds, changed in one to sixteen places. Any number gives an input.
+  // Returns one of the seeds, changed in one to sixteen places. Every `number` gives an input.
   Bytes input(std::uint64_t number) const;
 
  private:

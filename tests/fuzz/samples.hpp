@@ -1,4 +1,5 @@
-// One sound record of every kind, with every field set: what fuzzing begins with. Metadata: see sample_metadata.
+// One valid record of every kind, with every field set, as seeds for fuzzing. For metadata see
+// sample_metadata.
 #pragma once
 
 #include <vector>
@@ -14,6 +15,6 @@ Trailer sample_trailer();
 SavePlan sample_save_plan();
 LoadPlan sample_load_plan();
 WriteResults sample_write_results();
-std::vector<protocol::Envelope> sample_envelopes();  // one for each type of message
+std::vector<protocol::Envelope> sample_envelopes();  // one for each message type
 
 }  // namespace cairn::testing

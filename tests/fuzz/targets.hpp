@@ -1,7 +1,8 @@
-// What takes bytes that nobody vouches for: one function each, which a fuzzer may call with anything.
+// Fuzz targets: one function for each decoder of untrusted bytes, to be called with any input.
 //
-// A function returns whether it took its input; it refuses with kCorrupt or kUnsupported. Whatever else it does is a fault: another
-// exception, which FuzzFault stands for where something was taken that cannot be right; a crash, a leak, memory out of proportion.
+// A function returns whether it accepted its input. It rejects with kCorrupt or kUnsupported.
+// Anything else is a fault: another exception, a crash, a leak, or memory out of proportion to the
+// input. FuzzFault reports that something was accepted which cannot be right.
 #pragma once
 
 #include <stdexcept>
@@ -20,18 +21,18 @@ class FuzzFault : public std::runtime_error {
 
 struct FuzzTarget {
   std::string name;
-  bool (*run)(ByteSpan input) = nullptr;  // whether the input was taken
-  // What to begin with: sound inputs, so that what is made of them gets past the first check.
+  bool (*run)(ByteSpan input) = nullptr;  // returns whether the input was accepted
+  // The inputs to begin with. They are sound, so that mutations get past the first check.
   std::vector<Bytes> (*seeds)() = nullptr;
 };
 
-// All of them: format_targets.cpp, message_targets.cpp, trace_targets.cpp.
+// All targets, from format_targets.cpp, message_targets.cpp and trace_targets.cpp.
 const std::vector<FuzzTarget>& fuzz_targets();
 std::vector<FuzzTarget> format_targets();
 std::vector<FuzzTarget> message_targets();
 std::vector<FuzzTarget> trace_targets();
 
-// Whether `use` went through; false if it refused what it was given.
+// Returns true if `use` succeeded, or false if it rejected its input. Rethrows any other error.
 template <class Use>
 bool goes_through(Use use) {
   try {
@@ -43,7 +44,7 @@ bool goes_through(Use use) {
   }
 }
 
-// What was decoded must encode, and that must decode to the same again.
+// Decodes and encodes `input`. Throws FuzzFault if a second decode and encode changes the bytes.
 template <class Encode, class Decode>
 bool makes_round_trip(ByteSpan input, Encode encode, Decode decode) {
   Bytes encoded;

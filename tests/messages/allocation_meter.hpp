@@ -1,12 +1,13 @@
-// How much memory a piece of code asks for: decoders must not believe lengths that a few bytes claim, and state machines must not
-// take more with every rank than they need.
+// Measures the memory that a piece of code allocates. Decoders must not trust the lengths that a
+// few bytes claim, and state machines must not allocate more per rank than they need.
 #pragma once
 
 #include <cstddef>
 
 namespace cairn::testing {
 
-// Counts what the calling thread allocates and frees through `operator new` and `delete` while it lives. One at a time per thread.
+// Counts the calling thread's allocations and frees through `operator new` and `delete` during its
+// lifetime. At most one per thread at a time.
 class AllocationMeter {
  public:
   AllocationMeter() noexcept;
@@ -14,9 +15,9 @@ class AllocationMeter {
   AllocationMeter(const AllocationMeter&) = delete;
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
-  std::size_t bytes() const noexcept;        // in all, what was freed again included
-  std::size_t allocations() const noexcept;  // the same, in number
-  std::ptrdiff_t held() const noexcept;      // less what was freed; negative: more was freed than allocated
+  std::size_t bytes() const noexcept;        // bytes allocated, freed ones included
+  std::size_t allocations() const noexcept;  // number of allocations, freed ones included
+  std::ptrdiff_t held() const noexcept;      // bytes allocated minus bytes freed; may be negative
 };
 
 }  // namespace cairn::testing

@@ -1,4 +1,4 @@
-// Random contents for codecs, and ways to spoil what they made.
+// Random contents for codecs, and ways to corrupt their output.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -13,7 +13,7 @@
 
 namespace cairn::testing {
 
-// Any bytes, not only UTF-8.
+// Arbitrary bytes, not only valid UTF-8.
 inline std::string random_text(Random& random, std::size_t most) {
   std::string text(random.next() % (most + 1), '\0');
   for (char& c : text) c = random.next() % 4 == 0 ? static_cast<char>(random.next()) : "abc."[random.next() % 4];
@@ -39,7 +39,7 @@ bool is_corrupt(Call call, const std::string& reason) {
   return false;
 }
 
-// Calls `use` with the bytes spoilt: it may succeed, or refuse them as corrupt.
+// Calls `use` with corrupted bytes: it may succeed, or refuse them as corrupt.
 template <class Use>
 void use_spoilt(const Bytes& bytes, Use use) {
   try {

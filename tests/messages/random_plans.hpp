@@ -1,4 +1,4 @@
-// Plans and write results with anything in them that may be there.
+// Random plans and write results with every kind of valid content.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -120,7 +120,7 @@ inline WriteResults random_results(Random& random) {
 }
 
 inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
-  CHECK(plan_digest(a) == plan_digest(b));  // every item, by name
+  CHECK(plan_digest(a) == plan_digest(b));  // covers every item, by name
   CHECK(a.names.all() == b.names.all());
   CHECK(a.items.size() == b.items.size());
   CHECK(a.planner_data == b.planner_data);

@@ -1,4 +1,4 @@
-// How calls end in worlds of machines.
+// Checks on how calls end in a MachineWorld.
 #pragma once
 
 #include <cairn/tests/support/failure_maps.hpp>
@@ -13,7 +13,7 @@ inline bool same(const Finished& a, const Finished& b) {
   return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
 }
 
-// On every rank that is alive: this many calls, each once, and nothing is left of them.
+// Checks on every live rank that `calls` calls ended, each once, and left nothing behind.
 inline void check_all_ended_once(MachineWorld& world, std::size_t calls) {
   for (int rank = 0; rank < world.size(); ++rank) {
     if (!world.is_alive(rank)) continue;
@@ -28,13 +28,14 @@ inline void check_all_agree(const MachineWorld& world) {
   for (int rank = 1; rank < world.size(); ++rank) CHECK(same(world.finished(rank).back(), world.finished(0).back()));
 }
 
-// Who says whether the checkpoint exists is right.
+// Checks that a rank which says whether the checkpoint exists is right.
 inline void check_knows_its_save(const MachineWorld& world, const Finished& own) {
   if (own.committed == Committed::kYes) CHECK(world.is_published(own.save_id));
   if (own.committed == Committed::kNo) CHECK_FALSE(world.is_published(own.save_id));
 }
 
-// Those who are there and were all the time end alike. Returns one of them, -1 if there is none.
+// Checks that all live ranks that were never frozen ended the last call the same way. Returns one
+// of them, -1 if there is none.
 inline int check_survivors(MachineWorld& world, std::size_t calls) {
   check_all_ended_once(world, calls);
   int reference = -1;

@@ -1,5 +1,6 @@
-// Ranks and coordinators as bare machines, and a seeded scheduler that decides what happens next: a message arrives, arrives twice or out
-// of turn, a hook ends, a link breaks, a rank dies, freezes or thaws, and, when nothing else can happen, a deadline passes.
+// Ranks and coordinators as bare state machines, and a seeded scheduler that chooses the next
+// event: a message arrives, is duplicated or reordered, a hook ends, a link breaks, or a rank dies,
+// freezes or thaws. When nothing else can happen, a deadline passes.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -50,7 +51,7 @@ inline CallStarted call_of(std::uint64_t ticket, Operation operation = Operation
   return call;
 }
 
-// What a well-behaved planner, writer or reader would answer to a hook.
+// Returns the value with which a well-behaved planner, writer or reader answers a hook.
 inline HookValue answer_to(const RunHook& hook, int rank, int world_size, int version = 0, std::uint64_t content = 1) {
   const bool save = hook.operation == Operation::kSave;
   switch (hook.hook) {
@@ -88,20 +89,20 @@ inline HookValue answer_to(const RunHook& hook, int rank, int world_size, int ve
   }
 }
 
-// What may go wrong, each with a chance in a hundred per step.
+// Faults, each with its probability per step in percent.
 struct Trouble {
   int duplicate = 0;
-  int reorder = 0;      // a message overtakes others of its link
-  int cut = 0;          // a link breaks: what is under way is lost, both ends hear of it
+  int reorder = 0;      // a message overtakes others on its link
+  int cut = 0;          // a link breaks: messages in flight are lost, both ends are told
   int cancel = 0;       // a rank's runtime is shut down
-  int cancel_call = 0;  // a rank's caller wants its call to end
-  int kill = 0;         // a rank's process ends; who speaks to it is told so
-  int freeze = 0;       // a rank's process stands still; its links fall silent
-  int thaw = 0;         // and goes on, to find its links closed
-  int victims_max = 1;  // killed or frozen, all together
+  int cancel_call = 0;  // a rank's caller cancels its call
+  int kill = 0;         // a rank's process ends; ranks that send to it are told
+  int freeze = 0;       // a rank's process is suspended; its links fall silent
+  int thaw = 0;         // a frozen process continues and finds its links closed
+  int victims_max = 1;  // at most so many ranks are killed or frozen
   int actor_dies = 0;
-  int progress = 0;       // it is time for a rank to say how far it is
-  int lose_progress = 0;  // that, or its answer, is lost
+  int progress = 0;       // a rank's progress report is due
+  int lose_progress = 0;  // a progress report or its answer is lost
 };
 
 class MachineWorld {
@@ -126,7 +127,7 @@ class MachineWorld {
   std::uint64_t content = 1;
   std::vector<std::string> sent;       // names of messages, in the order of sending
   std::vector<std::string> hooks_run;  // "rank hook"
-  int times_shown = 0;                 // how far all ranks are
+  int times_shown = 0;                 // number of ProgressTold effects
   std::vector<std::string> warnings;
 
   void start(const CallStarted& call) {
@@ -137,14 +138,15 @@ class MachineWorld {
     step_rank(index, call);
   }
 
-  // Until nothing can happen any more. Returns false when that takes suspiciously long.
+  // Runs until nothing can happen any more. Returns false if that takes more than `steps_max`
+  // steps.
   bool run(int steps_max = 200000) {
     for (int step = 0; step < steps_max; ++step)
       if (!happen()) return true;
     return false;
   }
 
-  // From now on nothing goes wrong any more.
+  // From now on, nothing goes wrong.
   void calm() { trouble_ = {}; }
 
   bool run_some(int steps) {
@@ -159,7 +161,8 @@ class MachineWorld {
   bool is_alive(int index) const { return dead_.count(index) == 0; }
   bool was_frozen(int index) const { return was_frozen_.count(index) != 0; }
   bool had_victims() const { return !dead_.empty() || !was_frozen_.empty(); }
-  // Whether the checkpoint of this save exists: of publication and fence, one wins.
+  // Returns whether a checkpoint was published. For one save, either publication or fencing
+  // succeeds, never both.
   bool has_published() const { return !published_.empty(); }
   bool is_published(const std::string& save_id) const { return published_.count(save_id) != 0; }
 
@@ -167,7 +170,7 @@ class MachineWorld {
     vanish(index);
     for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kLost, "the connection was closed");
   }
-  // As if nobody had a connection to it yet.
+  // Ends the rank without telling the others, as if none had a connection to it yet.
   void vanish(int index) {
     dead_.insert(index);
     forget(index);
@@ -189,7 +192,7 @@ class MachineWorld {
     for (int other = 0; other < size(); ++other) tell_down(other, index, FailureKind::kSilent, "nothing was heard");
   }
   void thaw(int index) {
-    // The others have closed their links before it can open new ones.
+    // The others close their links before the rank can open new ones.
     for (std::size_t i = 0; i < news_.size();) {
       if (news_[i].second.rank != index || frozen_.count(news_[i].first) != 0)
         ++i;
@@ -201,7 +204,7 @@ class MachineWorld {
     for (int other = 0; other < size(); ++other)
       tell_down(index, other, FailureKind::kLost, "it closed the link: nothing was heard");
   }
-  // Nothing passes between them any more, in both directions.
+  // Drops everything between the two ranks from now on, in both directions.
   void separate(int a, int b) {
     was_cut_ = true;
     severed_.insert(std::minmax(a, b));
@@ -210,13 +213,13 @@ class MachineWorld {
     tell_down(a, b, FailureKind::kSilent, "nothing was heard");
     tell_down(b, a, FailureKind::kSilent, "nothing was heard");
   }
-  // No connection can be made between them, in either direction.
+  // Lets no connection open between the two ranks, in either direction.
   void block(int a, int b) { blocked_.insert(std::minmax(a, b)); }
   const std::set<int>& cancelled() const { return cancelled_; }
-  const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // by which ranks
+  const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // the ranks whose callers cancelled
 
  private:
-  // When nothing else happens: so rarely that it is no deadline that passes.
+  // Interval of progress reports when nothing else happens. A due report is no passed deadline.
   static constexpr int kSeldomMinutes = 7;
 
   struct Parcel {
@@ -271,7 +274,8 @@ class MachineWorld {
     step_rank(index, ProgressDue{{4, 2, 4096, 1024}});
   }
 
-  // What was under way between it and others, and what it was going to hear.
+  // Drops the messages in flight between this rank and others, and the link news that it has not
+  // heard.
   void forget(int index) {
     for (auto& [link, parcels] : links_)
       if (link.first != link.second && (link.first == index || link.second == index)) parcels.clear();
@@ -279,7 +283,7 @@ class MachineWorld {
       if (news_[i].first == index) news_.erase(news_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
-  // What was sent before arrives no more.
+  // The news that `there` is down. Messages sent before still in flight may be dropped.
   void tell_down(int here, int there, FailureKind kind, const std::string& why, bool unopened = false) {
     if (here == there || !is_alive(here)) return;
     PeerDown down;
@@ -411,7 +415,8 @@ class MachineWorld {
         transmit(index, *send);
       } else if (auto* hook = std::get_if<RunHook>(&effect)) {
         hooks_run.push_back(std::to_string(index) + " " + name_of(hook->hook, hook->operation));
-        // As the supervisor does: the call whose objects the coordinator's hook needs has ended.
+        // As the supervisor does: refuses the coordinator's hook if the call that owns its objects
+        // has ended.
         const bool refused = for_coordinator && (rank(index).is_idle() || rank(index).state() == RankMachine::State::kEnding ||
                                                  (hook->hook != Hook::kDecide && rank(index).counter() != hook->counter));
         if (refused) {
@@ -429,7 +434,8 @@ class MachineWorld {
       } else if (const auto* stop = std::get_if<StopTimer>(&effect)) {
         timers_.erase({index, stop->timer});
       } else if (const auto* finished = std::get_if<Finished>(&effect)) {
-        // No hook may run when a call has ended; a coordinator's that hangs is behind the release on the executor.
+        // No hook of the rank may run when its call has ended. A coordinator's hook may still be
+        // pending: on the executor, it runs before the release.
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
         finished_[at(index)].push_back(*finished);
       } else if (const auto* shown = std::get_if<ProgressTold>(&effect)) {
@@ -454,7 +460,7 @@ class MachineWorld {
   std::map<std::pair<int, Timer>, Duration> timers_;
   Duration now_{0};
   std::vector<std::vector<Finished>> finished_;
-  std::vector<std::pair<int, PeerDown>> news_;  // who is to hear it
+  std::vector<std::pair<int, PeerDown>> news_;  // the first is the rank to tell
   std::set<int> dead_;
   std::set<int> frozen_;
   std::set<int> was_frozen_;

@@ -1,4 +1,4 @@
-// One machine, one event at a time: what it answers.
+// Drives one machine, one event at a time, and returns its effects.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ struct Told {
   operator Outcome() const { return {ticket, ending()}; }
 };
 
-// The messages of one type among the effects: to whom, and what.
+// Returns the messages of type T among the effects, each with its receiver.
 template <class T>
 auto sent(const Effects& effects) {
   std::vector<std::pair<int, std::conditional_t<std::is_same_v<T, Outcome>, Told, T>>> found;
@@ -84,7 +84,8 @@ inline Failure failure_on(int rank, std::string what, ErrorCode code = ErrorCode
   return failure;
 }
 
-// A coordinator of a world, event by event. Hooks are answered as a well-behaved planner and writer would.
+// A coordinator of a world, event by event. Hooks get the answers of a well-behaved planner and
+// writer.
 class CoordinatorSteps {
  public:
   explicit CoordinatorSteps(int world_size, int rank = 0, RuntimeOptions options = {})
@@ -93,7 +94,7 @@ class CoordinatorSteps {
   Effects step(const Event& event) { return machine_.step(event); }
   Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
   Effects receive(int from, Message body) { return receive(from, std::move(body), machine_.counter()); }
-  // Answers the hook that the effects ask for, and those that follow from that.
+  // Answers the hook in `effects`, and each hook that follows from the answer.
   Effects run_hooks(Effects effects) {
     for (;;) {
       const auto hooks = all_of<RunHook>(effects);
@@ -101,13 +102,13 @@ class CoordinatorSteps {
       effects = step(HookDone{hooks.back().sequence, answer_to(hooks.back(), rank_, world_size_)});
     }
   }
-  // All ranks join with this ticket.
+  // Lets all ranks join with this ticket.
   Effects join(std::uint64_t ticket, Operation operation = Operation::kSave) {
     Effects effects;
     for (int rank = 0; rank < world_size_; ++rank) effects = receive(rank, join_of(ticket, operation, rank_, world_size_), 0);
     return effects;
   }
-  // And plan, so that data moves.
+  // Joins, then plans, so that data moves.
   Effects plan(std::uint64_t ticket) {
     join(ticket);
     Effects effects;
@@ -117,7 +118,7 @@ class CoordinatorSteps {
     }
     return run_hooks(std::move(effects));
   }
-  // And all data is written: the hook that publishes, which is running then.
+  // Plans, then reports all data as written. Returns the hook that publishes, still running.
   RunHook finish(std::uint64_t ticket) {
     plan(ticket);
     Effects effects;
@@ -143,7 +144,7 @@ class RankSteps {
   Effects step(const Event& event) { return machine_.step(event); }
   Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
   Effects receive(Message body) { return receive(0, std::move(body), machine_.counter()); }
-  // Answers hooks until one of this kind is asked for.
+  // Answers hooks until one of the kind `until` is requested.
   Effects run_hooks(Effects effects, std::optional<Hook> until = std::nullopt) {
     for (;;) {
       const auto hooks = all_of<RunHook>(effects);
@@ -152,12 +153,12 @@ class RankSteps {
     }
   }
   Effects done(const RunHook& hook) { return step(HookDone{hook.sequence, answer_to(hook, rank_, world_size_)}); }
-  // Up to the local plan.
+  // Runs the rank up to its local plan.
   Effects plan(std::uint64_t ticket, std::uint64_t counter = 1) {
     step(call_of(ticket));
     return run_hooks(receive(0, Begin{ticket, {}}, counter));
   }
-  // Up to the hook that moves data, which is running then.
+  // Runs the rank up to the hook that moves data. Returns that hook, still running.
   RunHook move(std::uint64_t ticket, std::uint64_t counter = 1) {
     plan(ticket, counter);
     const auto global = plan_of(rank_);

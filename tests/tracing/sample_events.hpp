@@ -1,4 +1,4 @@
-// Events to write and read back.
+// Sample events to write and read back.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ inline MonotonicTime at_ms(double milliseconds) {
   return MonotonicTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds)));
 }
 
-// Every field differs from its default, and from those of the event before.
+// Every field differs from its default and from the same field of the previous event.
 inline ObservedEvent full_event(std::uint64_t id) {
   ObservedEvent event;
   event.kind = static_cast<EventKind>(1 + id % 8);

@@ -1,4 +1,5 @@
-// Traces of a job that never was: a test says what happened when, and gets the files that its ranks would have written.
+// Traces of a fictitious job. A test says what happened when, and gets the trace files that the
+// ranks would have written.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +18,14 @@ namespace cairn::testing {
 
 inline constexpr std::uint32_t kCheckpointer = 0x1234;
 
-// Times are milliseconds of the world; each rank stamps with clocks of its own.
+// Times are milliseconds of world time; each rank stamps events with its own clocks.
 class ScriptedTraces {
  public:
   explicit ScriptedTraces(int world_size, std::string incarnation = std::string(32, 'a'))
       : world_size_(world_size), incarnation_(std::move(incarnation)) {}
 
-  // How much that rank's wall clock, which `monotonic` follows from another start, is ahead.
+  // Sets how far that rank's wall clock is ahead of world time, in milliseconds. The
+  // monotonic clocks of ranks start at different values.
   void set_ahead(int rank, double milliseconds) { ahead_[rank] = milliseconds; }
   void set_attempt(std::uint64_t counter) { attempt_ = counter; }
 
@@ -62,7 +64,7 @@ class ScriptedTraces {
     event.cause = cause;
     return add(to, time, event);
   }
-  // Sent and handled; the id of the handling.
+  // Records a message sent and handled. Returns the id of the handling.
   std::uint64_t pass(int from, int to, double sent, double handled, std::string_view name, std::uint64_t cause = 0) {
     return handle(to, from, handled, name, send(from, to, sent, name, cause));
   }
@@ -105,7 +107,7 @@ class ScriptedTraces {
   std::string path_of(int rank) const {
     return directory_.path() + "/" + trace_file_name(header_of(rank, world_size_, incarnation_));
   }
-  // One file a rank; those of `left_out` are missing.
+  // Writes one file per rank, except for ranks in `left_out`.
   std::string write(const std::vector<int>& left_out = {}) const {
     for (const auto& [rank, events] : events_) {
       if (std::find(left_out.begin(), left_out.end(), rank) != left_out.end()) continue;
@@ -113,7 +115,7 @@ class ScriptedTraces {
     }
     return directory_.path();
   }
-  // Those of these ranks alone, in a directory of their own.
+  // Writes the files of `ranks` to a separate directory. Returns the directory.
   std::string write_only(const std::vector<int>& ranks) const {
     const std::string place = directory_.path() + "/some";
     std::filesystem::create_directory(place);
@@ -123,7 +125,8 @@ class ScriptedTraces {
     }
     return place;
   }
-  // What a ring held of that rank: events `first` to `last`, at that moment of the world.
+  // Writes the file of a ring with events `first` to `last` of that rank, snapshotted at world time
+  // `time`.
   void write_ring(const std::string& name, int rank, std::uint64_t first, std::uint64_t last, double time) const {
     const auto& events = events_.at(rank);
     TraceHeader header = header_of(rank, world_size_, incarnation_);
@@ -132,7 +135,7 @@ class ScriptedTraces {
     write_trace_file(directory_.path() + "/" + name, header,
                      {events.begin() + static_cast<std::ptrdiff_t>(first) - 1, events.begin() + static_cast<std::ptrdiff_t>(last)});
   }
-  // The id of the last event so far; 0: there is none.
+  // Returns the id of the rank's last event so far, or 0 if there is none.
   std::uint64_t last_id(int rank) const { return events_.count(rank) == 0 ? 0 : events_.at(rank).size(); }
   const std::string& directory() const { return directory_.path(); }
 
@@ -157,7 +160,8 @@ class ScriptedTraces {
   std::map<int, std::vector<ObservedEvent>> events_;
 };
 
-// A save of `world_size` ranks that goes well, rank 0 coordinates; `write_ms` is how long each writes.
+// Scripts a successful save that rank 0 coordinates. `write_ms[rank]` is the duration of that
+// rank's write.
 inline void script_good_save(ScriptedTraces& script, const std::vector<double>& write_ms, double begin = 0,
                              std::uint64_t number = 1) {
   const int size = static_cast<int>(write_ms.size());
@@ -191,7 +195,7 @@ inline void script_good_save(ScriptedTraces& script, const std::vector<double>& 
     script.state(rank, moving + 0.7 + ms, "rank: reported", ended);
     if (rank != 0) arrivals.emplace_back(moving + 1 + ms, rank, script.send(rank, 0, moving + 0.7 + ms, "Written", ended));
   }
-  // The coordinator hears them in the order in which they end. Its own part is taken to be the first.
+  // The coordinator handles the results in the order of arrival. Its own is taken to be the first.
   std::sort(arrivals.begin(), arrivals.end());
   double written = moving + 1;
   std::uint64_t last = all_planned;
