@@ -11,23 +11,24 @@
 namespace cairn::simulation {
 namespace {
 
-constexpr Duration kOnItsWayMax = std::chrono::milliseconds(500);  // a message, where nothing keeps two ranks from each other
+constexpr Duration kOnItsWayMax = std::chrono::milliseconds(500);  // of a message between ranks that nothing blocks
 
-// One that never heard that the attempt has begun knows no name for it.
+// A rank that never heard that the attempt began has no save id for it.
 bool are_alike(const protocol::Finished& a, const protocol::Finished& b) {
   const bool one_unnamed = a.save_id.empty() || b.save_id.empty();
   return a.failures == b.failures && a.committed == b.committed && (a.save_id == b.save_id || one_unnamed);
 }
 
-// `first_end`: when the first rank had ended the call.
+// `first_end` is the time when the first rank had ended the call.
 bool could_talk(Job& job, const Report& a, const Report& b, Duration first_end) {
   const Span span{std::min(a.began, b.began), std::max(a.ended, b.ended)};
   const auto meets = [&](const Span& other) { return span.meets(other); };
   const int coordinator = job.spec().program[a.ordinal - 1].coordinator;
   std::set<int> ranks{a.rank, b.rank};
-  // One that makes the call when the other has left it hears of it from the coordinator.
+  // A rank that makes the call after the other has ended it hears the outcome from the coordinator.
   if (!Span{a.began, a.ended}.meets({b.began, b.ended})) ranks.insert(coordinator);
-  // So does one that has lost its link in between, but not of an actor that was born since the outcome was sent.
+  // So does a rank that lost its link in between. A coordinator actor created after the outcome was
+  // sent does not know the outcome.
   const Span between{first_end - kOnItsWayMax, std::max(a.ended, b.ended)};
   for (const Duration death : job.rank(coordinator).coordinator_deaths())
     if (between.meets({death, death})) return false;

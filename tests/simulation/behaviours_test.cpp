@@ -1,4 +1,5 @@
-// B1.4 to B1.7 in simulated worlds: failures of any hook, thrown, by future or by a kill, with a cold and a warm plan cache.
+// B1.4 to B1.7 in simulated worlds: every hook fails by an exception, by its future or by a kill,
+// with a cold and a warm plan cache.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <algorithm>
@@ -43,7 +44,7 @@ bool ran(World& world, int job, int rank, std::uint64_t call, Hook hook) {
   return std::find(hooks.begin(), hooks.end(), std::make_pair(call, hook)) != hooks.end();
 }
 
-// Calls one after the other in one world; a case without ranks is a call that succeeds.
+// Runs the cases one after another in one world. A case without ranks is a call that succeeds.
 void run_cases(int size, Operation operation, const std::vector<Case>& cases, bool warm, std::uint64_t seed) {
   Coverage coverage;
   World world(seed, coverage);
@@ -56,7 +57,7 @@ void run_cases(int size, Operation operation, const std::vector<Case>& cases, bo
     CallSpec call;
     call.operation = what;
     call.coordinator = coordinator;
-    // A warm cache knows the plans of the call before; for a cold one every plan is new.
+    // A warm cache knows the plans of the previous call. For a cold cache, every plan is new.
     call.version = {++world.last_content, warm ? 0 : static_cast<int>(world.last_content)};
     job.program.push_back(call);
   };
@@ -66,7 +67,7 @@ void run_cases(int size, Operation operation, const std::vector<Case>& cases, bo
     add(operation, one.coordinator);
     for (const int rank : one.ranks) job.ranks[static_cast<std::size_t>(rank)].hooks[{job.program.size(), one.hook}] = one.fault;
   }
-  add(operation, 0);  // and after all that, one succeeds
+  add(operation, 0);  // after all that, one call succeeds
   world.run(job);
 
   const std::uint64_t calls = job.program.size();
@@ -93,7 +94,8 @@ void run_cases(int size, Operation operation, const std::vector<Case>& cases, bo
     if (operation == Operation::kSave)
       CHECK(report.finished.committed ==
             (one.hook == Hook::kFinish && one.fault == HookFault::kFutureFails ? Committed::kYes : Committed::kNo));
-    // Set-up, local plan and data run on every rank, the global plan and the end on the coordinator.
+    // Set-up, local plan and data run on every rank; the global plan and finish run on the
+    // coordinator.
     const bool planned = one.hook == Hook::kMoveData || one.hook == Hook::kFinish;
     CHECK(ran(world, 0, report.rank, report.ordinal, Hook::kSetUpPlanner) ==
           (one.hook != Hook::kReadMetadata || report.rank != one.ranks.front()));
@@ -135,7 +137,7 @@ TEST_CASE("B1.7 in simulated worlds of one rank") {
   }
 }
 
-// One world for each case: a killed rank does not come back.
+// Each case needs its own world, because a killed rank does not come back.
 void run_kill(Operation operation, const Case& one, bool warm, std::uint64_t seed, Coverage& coverage) {
   World world(seed, coverage);
   world.tracing = options().trace;

@@ -3,7 +3,7 @@
 namespace cairn::simulation {
 namespace {
 
-constexpr std::uint64_t kOperationsMax = 300;  // of one save
+constexpr std::uint64_t kOperationsMax = 300;  // upper bound for one save
 
 CallSpec next_save(World& world) {
   CallSpec call;

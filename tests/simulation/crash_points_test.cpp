@@ -1,4 +1,5 @@
-// A save is all or nothing, wherever the power goes. tests/storage does the same with the store alone.
+// Saves are atomic under power loss at any disk operation. tests/storage checks the same for the
+// store alone.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <cairn/tests/simulation/crash_points.hpp>
@@ -12,7 +13,7 @@ TEST_CASE("a power loss at any operation of a save leaves the old or the new che
   const std::uint64_t points = visit_crash_points(coverage, [&](const CrashPoint& point, const CrashOutcome& outcome) {
     INFO(to_string(point));
     for (const auto& violation : outcome.violations) FAIL_CHECK(violation);
-    if (!outcome.reached) CHECK(point.operation > 15);  // it went through a whole save
+    if (!outcome.reached) CHECK(point.operation > 15);  // the save has completed
     ++(outcome.is_new ? new_ones : old_ones);
     return true;
   });

@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 constexpr std::size_t kGuardBytes = 4096;
 
-// Stacks are kept for the next fiber: mapping one costs more than most hooks.
+// Keeps stacks for later fibers, because mapping a stack costs more than most hooks.
 class Stacks {
  public:
   ~Stacks() {
@@ -37,14 +37,14 @@ class Stacks {
       void* stack = free_.back();
       free_.pop_back();
 #ifdef CAIRN_FIBER_ADDRESS_SANITIZER
-      // The frames of a fiber that has ended were never left.
+      // A fiber can end without leaving its outer frames, so their poison remains on the stack.
       ASAN_UNPOISON_MEMORY_REGION(static_cast<char*>(stack) + kGuardBytes, kStackBytes - kGuardBytes);
 #endif
       return stack;
     }
     void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     check_invariant(stack != MAP_FAILED, "no memory for the stack of a fiber");
-    mprotect(stack, kGuardBytes, PROT_NONE);  // what grows beyond it is found at once
+    mprotect(stack, kGuardBytes, PROT_NONE);  // an overflow faults at once
     return stack;
   }
   void give(void* stack) { free_.push_back(stack); }
@@ -58,7 +58,7 @@ Stacks& stacks() {
   return instance;
 }
 
-// The exceptions that are being handled belong to a stack, but the C++ runtime keeps them by thread.
+// The exceptions being handled belong to a stack, but the C++ runtime keeps them per thread.
 struct Exceptions {
   void* caught = nullptr;
   unsigned int uncaught = 0;

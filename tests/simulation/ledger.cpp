@@ -73,7 +73,7 @@ void Ledger::check_whole(const std::string& place) {
     save_id = metadata->save_id;
     const auto version = version_of(save_id);
     if (!version) return accuse("the checkpoint at " + place + " is of nobody: " + save_id);
-    // As a world of one, without its own disk client.
+    // Loads as a world of one rank, without its own disk client.
     RunningCall call;
     call.checkpoint_id = "sim://" + place;
     call.state = empty_state(version->layout, 0, 1);
@@ -103,8 +103,8 @@ void Ledger::reported(const std::string& place, const Report& report) {
                           std::to_string(report.ordinal) + ": ";
   const bool save = report.operation == protocol::Operation::kSave;
   const bool succeeded = finished.failures.empty();
-  // A call that failed before it was an attempt has no name of its own, and ranks to which something has happened may count
-  // their calls differently.
+  // A call that failed before its attempt began has no save id. Ranks that a fault has hit may
+  // number their calls differently, so such a call is compared only if the job is undisturbed.
   if (report.heard && (!finished.save_id.empty() || report.undisturbed)) {
     const std::string call = "job " + std::to_string(report.job) + ", call " + std::to_string(report.ordinal);
     const std::string name = finished.save_id.empty() ? call : finished.save_id;

@@ -1,4 +1,5 @@
-// Of its own: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace, --bug=NAME. See options.hpp.
+// Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace, --bug=NAME.
+// See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/tests/support/torch.hpp>
 // torch first

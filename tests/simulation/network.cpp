@@ -30,7 +30,7 @@ Duration Network::delay() {
 
 Duration Network::detection() { return options_.silence + dice_.between(Duration(0), options_.silence / 4); }
 
-// What happens on a connection happens in order, and when the way is free.
+// Delivers events of a connection in order, and not while the path is blocked.
 void Network::pass(int from, int to, std::uint64_t connection, std::function<void()> arrive) {
   Duration& last = last_arrival_[{from, to}];
   last = std::max(last, time_.now() + delay());
@@ -68,7 +68,7 @@ void Network::send(int from, int to, std::shared_ptr<const std::string> bytes) {
 void Network::open(int from, int to) {
   const auto opening = openings_.find({from, to});
   if (opening == openings_.end() || gone_[static_cast<std::size_t>(from)]) return;
-  if (connections_.count({from, to}) != 0) return;  // the other side came first
+  if (connections_.count({from, to}) != 0) return;  // the other side has opened the connection
   if (!gone_[static_cast<std::size_t>(to)] && !frozen_[static_cast<std::size_t>(to)] && !blocked(from, to))
     return connect(from, to);
   if (time_.now() < opening->second.deadline) return time_.after(milliseconds(100), [this, from, to] { open(from, to); });
@@ -81,7 +81,7 @@ void Network::open(int from, int to) {
 }
 
 void Network::connect(int from, int to) {
-  // What the other side still takes for a connection is an old one.
+  // A connection that the other side still has is stale.
   disconnect(to, from, FailureKind::kLost, "opened anew");
   const std::uint64_t connection = ++last_connection_;
   for (const Pair& pair : {Pair(from, to), Pair(to, from)}) {
@@ -98,7 +98,7 @@ void Network::connect(int from, int to) {
     if (frozen_[static_cast<std::size_t>(end)]) detect_silence(end == from ? to : from, end);
 }
 
-// One end closes; the other hears of it when the way is free.
+// Closes one end. The other end learns it when the path is free.
 void Network::disconnect(int here, int there, FailureKind kind, const std::string& why) {
   const auto found = connections_.find({here, there});
   if (found == connections_.end()) return;
@@ -116,7 +116,7 @@ void Network::disconnect(int here, int there, FailureKind kind, const std::strin
 
 bool Network::silent(int here, int there) const { return blocked(here, there) || frozen_[static_cast<std::size_t>(there)]; }
 
-// Gives the peer up unless there is a sign of life in time.
+// Gives the peer up if it is still silent after the detection time.
 void Network::detect_silence(int here, int there) {
   const auto found = connections_.find({here, there});
   if (found == connections_.end()) return;

@@ -71,7 +71,7 @@ void fault_in_hook(Dice& dice, OneFault& fault) {
   fault.job.ranks[static_cast<std::size_t>(rank)].hooks[{kFaultyCall, hook}] = kind;
   fault.ranks = {rank};
   fault.phases = {to_string(phase_of_hook(hook, call.operation))};
-  if (hook == Hook::kBegin) fault.phases.insert(to_string(Phase::kJoin));  // as the rank sees it
+  if (hook == Hook::kBegin) fault.phases.insert(to_string(Phase::kJoin));  // as the rank reports it
   fault.is_slow = kind == HookFault::kSlow;
   fault.what = std::string(protocol::name_of(hook, call.operation)) + " of rank " + std::to_string(rank) + " " + name_of(kind);
 }
@@ -155,7 +155,7 @@ void FaultWitness::reported(const Report& report) { failed_ = failed_ || !report
 std::set<std::string> FaultWitness::phases() const {
   if (!fault_.phases.empty()) return fault_.phases;
   std::set<std::string> phases;
-  // What the coordinator sent is still on its way.
+  // A message of the coordinator may still be in flight, so the rank can be a phase behind.
   if (state_ == "rank: joining") phases.insert(to_string(Phase::kJoin));
   if (state_ == "rank: planned") phases.insert(to_string(Phase::kGlobalPlan));
   for (std::size_t i = 0; i < states_.size(); ++i) {

@@ -11,7 +11,8 @@
 namespace cairn::simulation {
 namespace {
 
-// The number of the call, counted from 1, that saved this; nothing if another job did.
+// Returns the number of the job's call, counted from 1, that made this save; nothing if another job
+// did.
 std::optional<std::uint64_t> call_of(const Job& job, const Ledger& ledger, const std::string& save_id) {
   const auto version = ledger.version_of(save_id);
   const auto& program = job.spec().program;
@@ -35,7 +36,7 @@ void check_publications(const Job& job, Ledger& ledger) {
 }
 
 void check_places(const Job& job, Ledger& ledger) {
-  std::map<std::string, const Report*> reported;  // by place: the last call
+  std::map<std::string, const Report*> reported;  // by place: the last committed save
   for (const Report& report : ledger.reports()) {
     if (report.job != job.index() || report.operation != protocol::Operation::kSave) continue;
     if (report.finished.committed != Committed::kYes) continue;
@@ -43,7 +44,7 @@ void check_places(const Job& job, Ledger& ledger) {
     if (last == nullptr || last->ordinal < report.ordinal) last = &report;
   }
   const auto publications = ledger.publications();
-  const auto number_of = [&](const std::string& save_id) {  // among all publications, from 1; 0: it is none
+  const auto number_of = [&](const std::string& save_id) {  // position among all publications, from 1; 0: not published
     const auto found = std::find(publications.begin(), publications.end(), save_id);
     return found == publications.end() ? 0 : found - publications.begin() + 1;
   };

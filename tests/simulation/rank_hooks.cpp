@@ -12,7 +12,8 @@ using protocol::Hook;
 using protocol::HookValue;
 using protocol::Operation;
 
-// Fewer rows than there may be ranks, and not a multiple of most numbers of them: some ranks hold nothing.
+// Fewer rows than the largest worlds have ranks, and prime: some ranks hold nothing, and shards are
+// uneven.
 constexpr std::int64_t kRows = 7;
 constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
 

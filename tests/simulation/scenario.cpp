@@ -14,7 +14,7 @@ using std::chrono::seconds;
 
 constexpr const char* kPlaces[] = {"/runs/run/step", "/runs/run/other"};
 
-// Small worlds are quick, and find most; large ones are needed now and then.
+// Small worlds are quick and find most bugs. Large worlds are needed occasionally.
 int world_size(Dice& dice) {
   const int kind = dice.below(20);
   if (kind == 0) return 1;
@@ -44,7 +44,7 @@ std::vector<CallSpec> program(Dice& dice, int size, std::uint64_t& last_content)
 Duration short_or_long(Dice& dice) {
   switch (dice.below(4)) {
     case 0:
-      return dice.between(milliseconds(1), milliseconds(900));  // nobody notices
+      return dice.between(milliseconds(1), milliseconds(900));  // below the heartbeat timeout
     case 1:
       return dice.between(seconds(1), seconds(3));
     case 2:
@@ -169,23 +169,23 @@ void plan_rare_troubles(Dice& dice, JobSpec& job) {
   trouble.occurrence = call - 1;
   job.quiet = false;
   switch (dice.below(5)) {
-    case 0:  // one rank holds another value than the others
+    case 0:  // one rank's value differs from the others'
       if (save) troubles_of(rank).differing.insert(call);
       return;
     case 1:  // one rank fails, and another is so slow that it is told to stop
       troubles_of(rank).hooks[{call, Hook::kMoveData}] = HookFault::kThrows;
       troubles_of(other).hooks[{call, Hook::kFinishPlan}] = HookFault::kSlow;
       return;
-    case 2:  // the coordinator is lost while it finds out what came of a failed publication
+    case 2:  // the coordinator is lost while it settles the outcome of a failed publication
       if (!save) return;
       troubles_of(spec.coordinator).hooks[{call, Hook::kFinish}] = HookFault::kThrows;
       trouble.state = State::kSettling;
       trouble.occurrence = 0;
       break;
-    case 3:  // it is lost while it plans
+    case 3:  // the coordinator is lost while it plans
       trouble.state = State::kGlobalPlan;
       break;
-    default:  // a rank never gets a plan that the coordinator has sent
+    default:  // a connection reset keeps a rank from getting a plan that was sent
       trouble.what = What::kReset;
       trouble.state = State::kMoving;
       break;
@@ -232,7 +232,7 @@ void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content
     call.replaces = call.background && dice.chance(60);
   }
   job.own_tools = dice.chance(30);
-  if (dice.chance(40)) {  // what comes after this save has time to queue up, or to be replaced
+  if (dice.chance(40)) {  // later saves have time to queue up or to be replaced
     job.quiet = false;
     auto& troubles = job.ranks[static_cast<std::size_t>(dice.below(job.size))];
     troubles.hooks[{1 + dice.below(job.program.size()), dice.chance(50) ? Hook::kMoveData : Hook::kSetUpStorage}] =

@@ -1,4 +1,4 @@
-// Many worlds, one per seed: whatever befalls them, the ledger finds nothing wrong.
+// Runs many worlds, one per seed, with every kind of fault. The ledger must find no violation.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <iostream>
@@ -11,10 +11,11 @@ namespace cairn::simulation {
 namespace {
 
 constexpr int kFailuresExplainedMax = 20;
-// So many seeds meet everything. Fewer may have to do, under sanitizers or to replay one.
+// With this many seeds, every rare branch must be hit. Fewer seeds are allowed, for sanitizers or a
+// replay.
 constexpr std::uint64_t kSeedsForCoverage = 2000;
 
-// What some seed must have met: a rare branch that no world takes is one that is not tested.
+// Every one of these must be hit by some seed. A rare branch that no world takes is untested.
 constexpr const char* kRareBranches[] = {
     "a job after a job",
     "zombie",
@@ -115,7 +116,8 @@ constexpr const char* kRareBranches[] = {
     "trouble in decide",
 };
 
-// For each failing seed "seed <number>: <command that replays it>", and what was found wrong below it: soak.sh looks for that.
+// Prints "seed <number>: <command that replays it>" for each failing seed, with its violations
+// below. soak.sh parses these lines.
 TEST_CASE("whatever befalls the ranks of a job, what was promised holds") {
   Coverage coverage;
   int failing = 0;
@@ -141,7 +143,7 @@ TEST_CASE("whatever befalls the ranks of a job, what was promised holds") {
 
 TEST_CASE("what was promised holds in worlds of 64 ranks, too") {
   Coverage coverage;
-  const std::uint64_t seeds = (options().last_seed - options().first_seed) / 12 + 1;  // each costs as much as many small worlds
+  const std::uint64_t seeds = (options().last_seed - options().first_seed) / 12 + 1;  // each costs as much as many small ones
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     CAPTURE(seed);
     World world(seed, coverage);

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Calls in the background take one after the other, so that some come to one that was used before.
+// Background calls take these slots in rotation, so that some calls reuse a slot.
 constexpr std::uint64_t kSlotsInBackground = 3;
 
 bool ends_with(const std::string& text, const std::string& end) {
@@ -75,7 +75,7 @@ SimulatedSlot* SimulatedRank::slot_of(std::uint64_t call) {
   return nullptr;
 }
 
-// --- what may befall it -------------------------------------------------------------------------------------------------------
+//  --- faults --------------------------------------------------------------------------------------
 
 void SimulatedRank::kill(bool machine) {
   if (!alive_) return;
@@ -208,7 +208,7 @@ void SimulatedRank::cancel_call(bool oldest) {
   });
 }
 
-// As the handle of an asynchronous save does it.
+// Cancels like the handle of an asynchronous save.
 void SimulatedRank::cancel(std::uint64_t call, const std::string& why) {
   cancelled_.insert(call);
   if (auto* const slot = slot_of(call)) slot->step_rank(protocol::CancelRequested{call, why});
@@ -230,17 +230,18 @@ void SimulatedRank::look_for_the_end() {
 void SimulatedRank::start_call() {
   if (stopping_) return;
   if (calls_ >= calls_max_) return look_for_the_end();
-  if (job_.spec().lockstep && !job_.have_ended(calls_))  // the trainers meet in between, for their gradients
+  if (job_.spec().lockstep && !job_.have_ended(calls_))  // trainers synchronize gradients between calls
     return world_.time.after(milliseconds(50), [this] { when_awake([this] { start_call(); }); });
   const CallSpec& spec = job_.spec().program[calls_];
   if (prepared_.empty()) prepare_call(spec);
-  if (!awaited_.empty()) return;  // goes on when the last of them has ended
+  if (!awaited_.empty()) return;  // start_call runs again when the last of them has ended
   calling_ = ++calls_;
   if (spec.background) in_background_.emplace(calls_, prepared_);
   slot(std::exchange(prepared_, "")).start(calling_);
 }
 
-// As the checkpointer does it: the names of slots are the same on all ranks, what is replaced is not.
+// As in the checkpointer: all ranks use the same slot names, but each rank decides alone which
+// saves it replaces.
 void SimulatedRank::prepare_call(const CallSpec& spec) {
   prepared_ = kCheckpointer;
   if (spec.background) prepared_ += "~" + std::to_string(slots_taken_++ % kSlotsInBackground);
@@ -336,7 +337,7 @@ void SimulatedRank::receive(const std::string& name, const protocol::Received& r
     down_.erase(received.from);
     return slot(name).step_coordinator(received);
   }
-  if (std::holds_alternative<protocol::AskStanding>(received.body)) slot(name);  // answers though it has made no call
+  if (std::holds_alternative<protocol::AskStanding>(received.body)) slot(name);  // a rank answers even before it has made a call
   const bool of_every_call = std::holds_alternative<protocol::CoordinatorDown>(received.body);
   for (auto& [other, slot] : slots_)
     if (of_every_call || other == name) slot->receive(received);

@@ -38,7 +38,7 @@ const char* name_of(protocol::StandingKind kind) {
   return "?";
 }
 
-// What a rank brings to an agreement.
+// The text that a rank contributes to an agreement.
 std::string text_of(std::uint64_t call, int rank) {
   return "rank " + std::to_string(rank) + " in call " + std::to_string(call) + "; ";
 }
@@ -113,7 +113,7 @@ void SimulatedSlot::start(std::uint64_t number) {
   call_->world_size = job_.size();
   call_->tools = spec.background && job_.spec().own_tools ? std::make_shared<Tools>() : rank_.tools();
   int layout = spec.version.layout;
-  if (spec.operation == Operation::kLoad) {  // trainers know what they load
+  if (spec.operation == Operation::kLoad) {  // a trainer knows the layout of the checkpoint that it loads
     const auto current = world_.ledger.current(spec.place);
     if (current) layout = world_.ledger.version_of(*current).value_or(Version{}).layout;
   }
@@ -140,7 +140,7 @@ void SimulatedSlot::start(std::uint64_t number) {
   call.operation = spec.operation;
   call.checkpoint_id = call_->checkpoint_id;
   call.coordinator_rank = spec.coordinator;
-  // The step is an option of a save: ranks that are not at the same one must not be taken together.
+  // The step is an option of a save. Ranks at different steps must not save together.
   if (spec.operation == Operation::kSave) call.options_digest = sha256(std::to_string(spec.version.content));
   if (spec.operation == Operation::kAgree) call.text = text_of(number, rank_.rank());
   const auto deadline = rank_.troubles.deadlines.find(number);
@@ -188,7 +188,8 @@ void SimulatedSlot::end_call(const protocol::Finished& finished) {
   let_go();
 }
 
-// A call in the background has ended for the checkpointer when no hook of it is left: then it is another's turn.
+// The checkpointer considers a background call ended once no hook of it is left. Then another call
+// gets its turn.
 void SimulatedSlot::let_go() {
   if (call_ || !last_call_.expired() || !std::exchange(holds_on_, false)) return;
   rank_.call_let_go(number_);
@@ -204,7 +205,7 @@ int SimulatedSlot::told_by(const protocol::Finished& finished) const {
   return -1;
 }
 
-// Whether the call's end is one that this rank may come to.
+// Checks that this rank may end the call with this result.
 void SimulatedSlot::judge(const protocol::Finished& finished, bool in_words) const {
   const CallSpec& spec = job_.spec().program[number_ - 1];
   const std::string who = rank_.where() + ", call " + std::to_string(number_) + ": ";
@@ -247,7 +248,7 @@ void SimulatedSlot::judge(const protocol::Finished& finished, bool in_words) con
     world_.ledger.accuse(who + "loaded other values than " + call_->metadata->save_id + " saved");
 }
 
-// As `run_hook` decides, of what the ranks bring to this call and no other.
+// Expects the answer that `run_hook` makes from the texts of all ranks for this call only.
 void SimulatedSlot::judge_answer(const protocol::Finished& finished) const {
   std::string answer;
   for (int rank = 0; rank < job_.size() && finished.failures.empty(); ++rank) answer += text_of(number_, rank);
@@ -266,7 +267,7 @@ void SimulatedSlot::receive(const protocol::Received& received) {
 }
 
 void SimulatedSlot::send(const protocol::Send& message) {
-  if (message.to == rank_.rank()) {  // stays within the process, and is not encoded
+  if (message.to == rank_.rank()) {  // stays within the process, so it is not encoded
     protocol::Received received{rank_.rank(), message.counter, message.body};
     return world_.time.after(microseconds(100), [this, received = std::move(received), cause = rank_.recording().cause()] {
       rank_.when_awake([this, received, cause] {
@@ -353,7 +354,7 @@ void SimulatedSlot::perform(protocol::Effects effects, bool for_coordinator) {
   }
 }
 
-// Nobody sees more than there is, nor the call of another.
+// Checks that the progress shown stays within the job's bounds and belongs to a running call.
 void SimulatedSlot::show(const protocol::JobProgress& job) {
   world_.coverage.hit(std::string("shown how far all ranks are in phase ") + cairn::to_string(job.phase));
   const auto world = static_cast<std::uint64_t>(job_.size());
@@ -386,7 +387,8 @@ void SimulatedSlot::start_timer(const protocol::StartTimer& timer) {
   });
 }
 
-// As the supervisor decides: the call whose objects a coordinator's hook needs may have ended.
+// Decides as the supervisor does: the call that owns the objects of a coordinator's hook may have
+// ended.
 void SimulatedSlot::run_for_coordinator(const protocol::RunHook& hook, std::uint64_t life) {
   if (life != coordinator_life_) return;
   const bool is_of_call = hook.hook == protocol::Hook::kDecide || (machine_ && machine_->counter() == hook.counter);

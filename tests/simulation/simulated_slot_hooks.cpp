@@ -1,4 +1,4 @@
-// How a slot of a simulated rank runs its hooks.
+// Runs the hooks of a simulated rank's slot.
 #include <stdexcept>
 #include <utility>
 
@@ -30,7 +30,7 @@ void SimulatedSlot::start_hook() {
     rank_.pause(world_.dice.between(microseconds(10), milliseconds(2)));
     run_body(*running_, result_);
   });
-  // Not from here: this may be the step of a machine, or another fiber.
+  // Deferred, because the caller may be a machine's step or another fiber.
   world_.time.after(Duration(0), [this] { rank_.when_awake([this] { resume_hook(); }); });
 }
 
@@ -56,7 +56,7 @@ void SimulatedSlot::run_body(QueuedHook& queued, protocol::HookDone& done) {
         case HookFault::kThrows:
           throw std::runtime_error("planned fault in " + name);
         case HookFault::kThrowsStrangely:
-          throw 42;  // NOLINT: user code may
+          throw 42;  // NOLINT: user code may throw anything
         case HookFault::kKilled:
           rank_.kill(false);
           return;
@@ -105,7 +105,7 @@ void SimulatedSlot::end_hook() {
   auto* const failure = std::get_if<Failure>(&done.result);
   const std::uint64_t cause = record_hook(EventKind::kOperation, ended, failure);
   if (failure != nullptr) failure->trace_position = cause;
-  // What fails as cancelled was dropped before its turn, and is no failure of its own.
+  // A hook that fails as cancelled was dropped before its turn. That is not a failure of its own.
   if (ended.coordinator == 0 && failure && failure->code != ErrorCode::kCancelled && outcomes_.empty()) own_hook_failed_ = true;
   if (ended.hook.hook == Hook::kMoveData && !failure) job_.moved(name_, ended.hook.counter, rank_.rank());
   if (ended.hook.hook == Hook::kBegin && ended.call->background) rank_.call_returned(number_);
@@ -128,7 +128,7 @@ void SimulatedSlot::drain() {
 
 // --- turns --------------------------------------------------------------------------------------------------------------------
 
-// On the hook's fiber, as the thread of an asynchronous save does.
+// Runs on the hook's fiber, as an asynchronous save waits on its own thread.
 const StateDict& SimulatedSlot::await_turn(const RunningCall& call) {
   while (rank_.alive()) {
     const auto turn = rank_.turns().take(number_);

@@ -5,7 +5,7 @@
 
 namespace cairn::simulation {
 
-// All events of one rank, written when it is over.
+// Collects all events of one rank and writes them when the rank has ended.
 class SimulatedTrace::File final : public Observer {
  public:
   File(std::string directory, TraceHeader header) : path_(std::move(directory) + "/" + trace_file_name(header)) {
@@ -29,7 +29,7 @@ class SimulatedTrace::File final : public Observer {
 
 namespace {
 
-constexpr std::size_t kRingBytes = 4096;  // nobody looks at it
+constexpr std::size_t kRingBytes = 4096;  // no test reads it
 
 TraceHeader header_of(const Clock& clock, const std::string& incarnation, int rank, int world_size) {
   TraceHeader header = trace_header(incarnation, rank, world_size, TraceSource::kStream);

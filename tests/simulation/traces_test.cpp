@@ -1,4 +1,5 @@
-// What ranks record of simulated worlds is a test of the state machines, and tells what went wrong there.
+// Traces recorded in simulated worlds must replay in the state machines and explain what went
+// wrong.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <algorithm>
@@ -32,7 +33,7 @@ std::string replay_command(const char* test, std::uint64_t seed) {
   return "seed " + std::to_string(seed) + ": " + options().program + " -tc=\"" + test + "*\" --trace-seeds=" + std::to_string(seed);
 }
 
-// The machines of all ranks decide so again.
+// Replays the trace of every rank. The state machines must make the same decisions again.
 std::uint64_t check_agrees(const TraceDirectory& directory, const std::string& which) {
   const TraceCheck check = check_traces(directory);
   std::uint64_t decisions = 0;
@@ -62,7 +63,7 @@ TEST_CASE("traces: state machines decide again as they did, whatever befell them
   CHECK(decisions > 0);
 }
 
-// What a diagnosis lacks; "": nothing.
+// Returns what the diagnosis lacks, or "" if nothing.
 std::string missing_in(const Trace& trace, const OneFault& fault, const FaultWitness& witness) {
   const auto messages = match_messages(trace);
   const TraceClocks clocks(trace, messages);
@@ -81,7 +82,7 @@ std::string missing_in(const Trace& trace, const OneFault& fault, const FaultWit
     if (diagnosis.wait && diagnosis.wait->awaited.size() == 1 && fault.ranks.count(diagnosis.wait->awaited.front()) != 0 &&
         phases.count(diagnosis.wait->phase) != 0)
       return "";
-    // What the coordinator does alone nobody else is waited for.
+    // In a phase of the coordinator alone, no other rank is waited for.
     const auto longest = std::max_element(diagnosis.phases.begin(), diagnosis.phases.end(),
                                           [](const auto& a, const auto& b) { return a.duration < b.duration; });
     if (longest != diagnosis.phases.end() && phases.count(longest->name) != 0 && longest->slowest_rank < 0 &&

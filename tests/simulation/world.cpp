@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-// Files that Cairn did not make, in a directory that it saves to.
+// Files that Cairn did not create, in a directory that it saves to.
 const std::set<std::string> kForeignFiles = {"notes.txt", "__0_0.distcp", "weights/model.bin"};
 
 World*& current_world() {
@@ -26,7 +26,7 @@ World*& current_world() {
   return world;
 }
 
-// "sim:///a/b": directory /a/b of the disk of the world that runs, as the rank that runs sees it.
+// Opens "sim:///a/b": directory /a/b on the disk of the running world, as the running rank sees it.
 void register_scheme() {
   static const bool once = [] {
     register_store("sim", [](const std::string& url) -> std::shared_ptr<Store> {
@@ -49,7 +49,8 @@ RuntimeOptions deadlines() {
   return options;
 }
 
-// No call takes longer than all deadlines of its phases together, and nothing that befalls a rank lasts for ever.
+// A job must end within this time: a call takes at most the sum of its phase deadlines, and every
+// fault ends.
 Duration bound_of(const JobSpec& spec) {
   Duration bound = minutes(10) + minutes(5) * static_cast<int>(spec.program.size());
   for (const Trouble& trouble : spec.troubles) bound += trouble.length;
@@ -215,7 +216,7 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
       if (peer != rank.rank()) network_->block(rank.rank(), peer, trouble.length);
       return;
     case Trouble::What::kPartition:
-      // Who is not of the same parity as the rank, at most `peer` bits into the number, is on the other side.
+      // Ranks on different sides differ in bit `peer % 3` of the rank number.
       for (int a = 0; a < spec_.size; ++a)
         for (int b = a + 1; b < spec_.size; ++b)
           if (((a >> (trouble.peer % 3)) & 1) != ((b >> (trouble.peer % 3)) & 1)) network_->block(a, b, trouble.length);
@@ -287,7 +288,7 @@ void World::run(JobSpec spec) {
       break;
     }
   }
-  // What is still on its way arrives, and deadlines of what others left behind pass.
+  // Delivers the messages still in flight, and lets the remaining deadlines pass.
   if (!job.spec().zombies) {
     const Duration quiet = time.now() + 2 * options.join_deadline + 2 * options.phase_deadline;
     bool passed = false;
@@ -303,7 +304,7 @@ void World::lose_power(const std::optional<Survival>& survival) {
     for (int rank = 0; rank < job->size(); ++rank) job->rank(rank).kill(false);
   static constexpr Survival::Kind kKinds[] = {Survival::kSynced, Survival::kEverything, Survival::kRandom, Survival::kAny};
   files.restart(survival ? *survival : Survival{kKinds[dice.below(4)], dice.next()});
-  // Whoever's hook is running is dead: the ledger reads for itself.
+  // The rank whose hook is running is dead, so the ledger must not read through its disk client.
   FileSystem* const reader = std::exchange(disk, nullptr);
   ledger.power_lost();
   disk = reader;
@@ -319,7 +320,7 @@ void World::run_seed() {
     plan_cancellations(caller_dice, spec);
     plan_background_saves(background_dice, spec, last_content);
     plan_agreements(agreement_dice, spec);
-    if (zombies) spec.quiet = false;  // they may get in its way
+    if (zombies) spec.quiet = false;  // zombies may disturb this job
     zombies = spec.zombies;
     run(std::move(spec));
   }
@@ -327,7 +328,7 @@ void World::run_seed() {
 }
 
 void World::check_end(int size) {
-  // The zombies' time is up.
+  // Ends all zombies.
   for (auto& job : jobs_)
     for (int rank = 0; rank < job->size(); ++rank) job->rank(rank).kill(false);
   while (time.advance()) {

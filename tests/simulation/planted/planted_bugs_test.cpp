@@ -1,5 +1,5 @@
-// The simulator must find each of the bugs that plant_bugs.py has planted in copies of the shipping sources: by one of its seeds, or
-// by a power loss at some operation of a save.
+// The simulator must find each bug that plant_bugs.py plants in copies of the shipping sources,
+// either by a seed or by a power loss at some operation of a save.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <iostream>
@@ -16,7 +16,7 @@
 namespace cairn::simulation {
 namespace {
 
-// What the first seeds do not find is looked for at the crash points, and only then by more seeds.
+// Bugs that the first seeds do not find are looked for at the crash points, and then by more seeds.
 constexpr std::uint64_t kFirstSeeds = 300;
 constexpr std::uint64_t kSeedsMax = 10000;
 constexpr std::size_t kShownMax = 200;
@@ -33,7 +33,7 @@ std::optional<std::string> find_by_seeds(std::uint64_t from, std::uint64_t to) {
   for (std::uint64_t seed = from; seed < to; ++seed) {
     const auto violations = violations_of(seed);
     if (violations.empty()) continue;
-    // It is the bug that was found, and nothing else.
+    // Without the planted bug, the seed must pass: the violation comes from this bug alone.
     const int bug = std::exchange(planted::active(), -1);
     CAPTURE(seed);
     CHECK(violations_of(seed).empty());
