@@ -1,4 +1,5 @@
-// Agreements: each rank brings a text with its Join, the coordinator decides, and its Outcome is the answer.
+// Agreements: each rank sends a text with its Join, the coordinator decides, and its Outcome
+// carries the answer.
 #include "endings.hpp"
 #include "steps.hpp"
 
@@ -21,7 +22,7 @@ Join agreement_join(int rank, int world_size, std::uint64_t ticket = 1) {
 
 Outcome answer_of(const std::string& answer) { return Outcome{1, make_ending({}, Committed::kNo, "", answer)}; }
 
-// All ranks have joined: the hook that decides, which is running then.
+// Lets all ranks join. Returns the hook that decides, still running.
 RunHook decide(CoordinatorSteps& coordinator, int world_size) {
   Effects effects;
   for (int rank = 0; rank < world_size; ++rank) effects = coordinator.receive(rank, agreement_join(rank, world_size), 0);
@@ -37,7 +38,7 @@ void start(MachineWorld& world, std::uint64_t ticket, int coordinator = 0) {
   for (int rank = 0; rank < world.size(); ++rank) world.start(rank, agreement_of(rank, ticket, coordinator));
 }
 
-// Whoever succeeded, in any call, was answered what the ranks had brought.
+// Checks that every call which succeeded was answered from the texts of all ranks.
 void check_answers(const MachineWorld& world) {
   std::string all;
   for (int rank = 0; rank < world.size(); ++rank) all += "of " + std::to_string(rank) + ";";
@@ -82,7 +83,7 @@ TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tell
     CHECK(outcome.answer == "yes");
   }
   CHECK(coordinator.machine().is_idle());
-  // Who missed it hears it again; the next agreement has an answer of its own.
+  // A rank that missed the answer hears it again. The next agreement has a new answer.
   CHECK(sent<Outcome>(coordinator.receive(2, agreement_join(2, 3), 0)).at(0).second.answer == "yes");
   const RunHook next = all_of<RunHook>([&] {
     Effects all;

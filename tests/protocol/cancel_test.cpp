@@ -1,4 +1,5 @@
-// Calls that a caller ends, or that take longer than it allows: machine by machine in every state, and in seeded worlds at any moment.
+// Calls that a caller cancels, or that exceed their deadline: machine by machine in every state,
+// and in seeded worlds at any moment.
 #include "endings.hpp"
 #include "steps.hpp"
 
@@ -11,7 +12,7 @@ Cancel cancel_of(int rank, std::uint64_t ticket = 1, ErrorCode code = ErrorCode:
   return Cancel{ticket, make_failure(rank, Phase::kWrite, FailureKind::kCancelled, code, "trainer", "enough"), true};
 }
 
-// What the coordinator was told: one rank's own wish.
+// Returns the failure in the only Cancel that the coordinator was sent.
 Failure only_cancel(const Effects& effects) {
   const auto told = sent<Cancel>(effects);
   REQUIRE(told.size() == 1);
@@ -31,7 +32,7 @@ void check_outcome(const std::vector<std::pair<int, Told>>& told, std::size_t ra
   }
 }
 
-// --- the rank whose caller it is ----------------------------------------------------------------------------------------------------
+//  --- the rank whose caller cancels ----------------------------------------------------------------
 
 TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the outcome") {
   RankSteps rank(1, 2);
@@ -70,7 +71,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
     REQUIRE(abandon.size() == 1);
     CHECK(abandon[0].hook == Hook::kAbandon);
     CHECK(was_ignored(rank.step(kEnough)));
-    CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());  // it knows
+    CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());  // it has stopped already
     rank.done(abandon[0]);
     effects = rank.done(move);
   }
@@ -87,7 +88,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   const auto finished = all_of<Finished>(rank.run_hooks(rank.receive(outcome)));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures == outcome.failures);
-  CHECK(was_ignored(rank.step(kEnough)));  // it has ended
+  CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
 }
 
 TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is too late") {
@@ -186,7 +187,8 @@ TEST_CASE("cancelled before all have joined: those that are there are told, thos
   CHECK_FALSE(sent<Begin>(coordinator.join(2)).empty());
 }
 
-// In the phase of local plans, or while data moves.
+// Returns a coordinator whose call rank 2 has cancelled, in the local plan phase or while data
+// moves.
 CoordinatorSteps coordinator_cancelled_by_2(bool moving) {
   CoordinatorSteps coordinator(3);
   if (moving)
@@ -215,7 +217,7 @@ TEST_CASE("cancelled in a phase: the others are told to stop without delay") {
     const auto failed = sent<Outcome>(one_fails.receive(1, PhaseFailed{failure_on(1, "disk")}));
     CHECK(ranks_of(failed.at(0).second.failures) == std::set<int>{1, 2});
 
-    // Nor does the rank itself.
+    // Rank 2, which cancelled, does not report its failure, and rank 1 does not stop either.
     CoordinatorSteps one_does_not = coordinator_cancelled_by_2(moving);
     const auto told = sent<Outcome>(one_does_not.step(TimerFired{Timer::kPhase}));
     REQUIRE(told.size() == 3);

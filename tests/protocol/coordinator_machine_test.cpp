@@ -1,4 +1,4 @@
-// The coordinator's machine, event by event.
+// The coordinator's state machine, event by event.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -22,12 +22,13 @@ TEST_CASE("ranks that name different coordinators hear of it as soon as the seco
   CHECK(failure.what.find("rank 2 called save of \"step_1\" (its call 5) with coordinator_rank 2") == 0);
   CHECK(failure.what.find(", but rank 1 with 1; pass the same coordinator_rank on every rank") != std::string::npos);
 
-  // Who calls later, whatever it names, hears the same; so does the registrar's own rank.
+  // A rank that joins later hears the same outcome, whichever coordinator it names, even if it is
+  // the registrar's own rank.
   const auto late = sent<Outcome>(registrar.receive(0, join_of(5, Operation::kSave, 0, 3), 0));
   REQUIRE(late.size() == 1);
   CHECK(late[0].second.failures == told[0].second.failures);
   CHECK(registrar.machine().state() == State::kIdle);
-  // The next call is not held up by it.
+  // The failed call does not delay the next one.
   CHECK(sent<Begin>(registrar.join(6)).size() == 3);
 }
 
@@ -54,7 +55,7 @@ TEST_CASE("a Join that was withdrawn does not count") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(1, join_of(1), 0);
   const auto effects = coordinator.receive(1, Withdraw{1}, 0);
-  CHECK(all_of<StopTimer>(effects).size() == 3);  // its deadline, the question to absent ranks, the warning
+  CHECK(all_of<StopTimer>(effects).size() == 3);  // the join deadline, the probe of absent ranks, the warning
   CHECK(coordinator.machine().is_idle());
   CHECK(was_ignored(coordinator.receive(1, join_of(1), 0)));  // late
   CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
@@ -70,7 +71,7 @@ TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever
     REQUIRE(told.size() == 1);
     CHECK(told[0].first == 0);
     CHECK(told[0].second.failures.at(1).code == ErrorCode::kCorrupt);
-    // Its next one is readable.
+    // The rank's next Join is readable.
     CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
   }
 }
@@ -216,7 +217,7 @@ TEST_CASE("counters go on where those of a machine before it ended") {
   CHECK(sent<Join>(rank.step(call_of(1))).at(0).second.counter_seen == 41);
 }
 
-// --- plans that were kept -----------------------------------------------------------------------------------------------------
+//  --- cached plans --------------------------------------------------------------------------------
 
 TEST_CASE("a plan that is named by its digest and not kept is asked for") {
   CoordinatorSteps coordinator(2);
@@ -251,11 +252,11 @@ TEST_CASE("a global plan that the rank has not kept is sent whole, until the ran
   coordinator.plan(1);
   coordinator.written(0);
   coordinator.run_hooks(coordinator.written(1));
-  // The second time it is named only.
+  // The second save sends only the digest.
   const auto cached = sent<UseCachedPlan>(coordinator.plan(2));
   REQUIRE(cached.size() == 2);
   const Digest digest = cached[1].second.digest;
-  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{Digest{}})));  // not the one that it was sent
+  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{Digest{}})));  // not the digest that was sent to rank 1
   const auto whole = sent<protocol::GlobalSavePlan>(coordinator.receive(1, NeedGlobalPlan{digest}));
   REQUIRE(whole.size() == 1);
   CHECK(whole[0].first == 1);
@@ -264,7 +265,7 @@ TEST_CASE("a global plan that the rank has not kept is sent whole, until the ran
   CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
 }
 
-// --- outcomes that are kept ---------------------------------------------------------------------------------------------------
+//  --- stored outcomes -----------------------------------------------------------------------------
 
 TEST_CASE("who still speaks of an attempt that has ended is sent its outcome again, of the last ones") {
   RuntimeOptions options;
@@ -284,7 +285,7 @@ TEST_CASE("who still speaks of an attempt that has ended is sent its outcome aga
   CHECK(again[0].second.failures.at(1).what == "disk of save 3");
   CHECK(sent<Outcome>(coordinator.receive(1, ReadDone{}, counters[1])).at(0).second.ticket == 2);
   CHECK(was_ignored(coordinator.receive(1, ReadDone{}, counters[0])));
-  // The same for a Join that was under way meanwhile.
+  // The same holds for a Join that was in flight meanwhile.
   CHECK(sent<Outcome>(coordinator.receive(1, join_of(3), 0)).at(0).second.ticket == 3);
 }
 
@@ -293,7 +294,7 @@ TEST_CASE("a member that was lost and is heard again hears the outcome; one that
     CoordinatorSteps coordinator(3);
     coordinator.plan(1);
     coordinator.step(lost(1));
-    if (comes_back) coordinator.written(1);  // counts no more
+    if (comes_back) coordinator.written(1);  // no longer counts as a result
     coordinator.receive(2, Cancel{1, failure_on(2, "left")}, 0);
     const auto told = sent<Outcome>(coordinator.written(0));
     REQUIRE(told.size() == (comes_back ? 2 : 1));
@@ -311,7 +312,7 @@ TEST_CASE("after a failure the others get time for their own, then are told to s
   const auto first = all_of<StartTimer>(coordinator.receive(1, PhaseFailed{failure_on(1, "disk")}));
   REQUIRE(first.size() == 1);
   CHECK(first[0].after == options.phase_grace);
-  // A second one changes nothing; nor does a rank that ends its part.
+  // A second failure does not restart the timer.
   CHECK(all_of<StartTimer>(coordinator.receive(2, PhaseFailed{failure_on(2, "disk too")})).empty());
   const auto stop = coordinator.step(TimerFired{Timer::kPhase});
   CHECK(all_of<StartTimer>(stop).at(0).after == options.cancel_grace);
@@ -323,7 +324,7 @@ TEST_CASE("after a failure the others get time for their own, then are told to s
   const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
   REQUIRE(outcome.size() == 4);
   const auto& failures = outcome[0].second.failures;
-  CHECK(ranks_of(failures) == std::set<int>{1, 2, 3});  // 0 was merely told to stop
+  CHECK(ranks_of(failures) == std::set<int>{1, 2, 3});  // rank 0 was only told to stop
   CHECK(failures.at(2).what == "disk too");
   CHECK(failures.at(3).kind == FailureKind::kBusy);
   CHECK(failures.at(3).phase == Phase::kWrite);
@@ -333,13 +334,13 @@ TEST_CASE("after a failure the others get time for their own, then are told to s
 TEST_CASE("an attempt that has failed ends as soon as all have stopped") {
   CoordinatorSteps coordinator(2);
   coordinator.plan(1);
-  CHECK(was_ignored(coordinator.receive(0, PhaseStopped{})));  // nobody has told it to
+  CHECK(was_ignored(coordinator.receive(0, PhaseStopped{})));  // no rank was told to stop
   coordinator.receive(1, PhaseFailed{failure_on(1, "disk")});
   coordinator.step(TimerFired{Timer::kPhase});
   const auto outcome = sent<Outcome>(coordinator.receive(0, PhaseStopped{}));
   REQUIRE(outcome.size() == 2);
   CHECK(ranks_of(outcome[0].second.failures) == std::set<int>{1});
-  // The next attempt has its time again.
+  // The next attempt gets the full phase deadline.
   const auto timers = all_of<StartTimer>(coordinator.join(2));
   CHECK(timers.back().after == RuntimeOptions().phase_deadline);
 }

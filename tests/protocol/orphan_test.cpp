@@ -1,4 +1,4 @@
-// Ranks that have lost their coordinator in a call, event by event.
+// Ranks that lose their coordinator during a call, event by event.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -20,7 +20,8 @@ TEST_CASE("a rank turns to its coordinator once more, then to the successors in 
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 1);
   CHECK(to_whom(rank.step(lost(1))) == 2);
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 3);
-  // Its own coordinator's machine does not answer either: all of it again, but without rank 1, and a few times.
+  // The coordinator machine of its own rank does not answer either. The rank tries everybody again,
+  // except rank 1, a limited number of times.
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == -1);
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 0);
   std::vector<Finished> finished;
@@ -50,7 +51,7 @@ TEST_CASE("a follower takes the outcome of its successor alone, and delivers not
   CHECK(standing[0].second.kind == StandingKind::kOrphaned);
   CHECK(standing[0].second.busy);
   CHECK_FALSE(standing[0].second.delivered);
-  // Another one is told whom it follows.
+  // A second successor is told which one the rank follows.
   const auto promised = sent<Standing>(rank.receive(3, ask_of(9), 5));
   REQUIRE(promised.size() == 1);
   CHECK(promised[0].second.kind == StandingKind::kPromised);
@@ -70,7 +71,7 @@ TEST_CASE("a follower takes the outcome of its successor alone, and delivers not
   CHECK(was_ignored(rank.receive(3, outcome, 5)));
   const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
-  // And who asks later hears it.
+  // A rank that asks later hears the outcome.
   const auto later = sent<Standing>(rank.receive(3, ask_of(9), 5));
   CHECK(later.at(0).second.kind == StandingKind::kEnded);
   CHECK(ungrouped(later.at(0).second.ending->failures) == outcome.failures);
@@ -101,11 +102,11 @@ TEST_CASE("a rank that makes the call after a successor has asked about it says 
   CHECK(sent<Standing>(rank.receive(1, ask, 0)).at(0).second.kind == StandingKind::kAbsent);
   CHECK(sent<Standing>(rank.receive(3, ask_of(9, 2), 0)).at(0).second.kind == StandingKind::kAbsent);
   const auto told = sent<Standing>(rank.step(call_of(1)));
-  REQUIRE(told.size() == 1);  // rank 3 has asked about the next
+  REQUIRE(told.size() == 1);  // rank 3 asked about the next call, not this one
   CHECK(told[0].first == 1);
   CHECK(told[0].second.inquiry == 7);
   CHECK(told[0].second.kind == StandingKind::kAttached);
-  // And it follows that successor when it loses the coordinator.
+  // The rank follows that successor when it loses the coordinator.
   const auto lost_it = sent<Standing>(rank.step(lost(0)));
   REQUIRE(lost_it.size() == 1);
   CHECK(lost_it[0].first == 1);
@@ -139,7 +140,7 @@ TEST_CASE("a follower whose successor is lost follows the next that has asked") 
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 2);
   CHECK(told[0].second.kind == StandingKind::kOrphaned);
-  // Sent on, it follows whom it was sent to.
+  // The successor redirects the rank to rank 4, and it follows rank 4.
   CHECK(sent<Standing>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
 }
 
@@ -155,12 +156,12 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(0, failure_on(0, "lost"));
   {
-    RankSteps rank = sent_on();  // the one that sent it on had the outcome after all
+    RankSteps rank = sent_on();  // the successor that redirected it had the outcome after all
     const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
     CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
   }
   {
-    RankSteps rank = sent_on();  // a third one asks first
+    RankSteps rank = sent_on();  // a third successor asks first
     const auto standing = sent<Standing>(rank.receive(2, ask_of(9), 5));
     REQUIRE(standing.size() == 1);
     CHECK(standing[0].second.kind == StandingKind::kOrphaned);
@@ -168,7 +169,7 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
     CHECK(was_ignored(rank.receive(1, outcome, 5)));
   }
   {
-    RankSteps rank = sent_on();  // its caller wants no more
+    RankSteps rank = sent_on();  // its runtime shuts down
     const auto ended = rank.run_hooks(rank.step(protocol::Cancelled{"no more"}));
     CHECK(all_of<Finished>(ended).size() <= 1);
     CHECK(all_of<Finished>(rank.run_hooks(rank.receive(4, outcome, 5))).size() + all_of<Finished>(ended).size() == 1);
@@ -186,7 +187,7 @@ TEST_CASE("a rank that joins again hears Begin, even before the coordinator has 
 }
 
 TEST_CASE("two calls of one checkpoint id stay apart: a rank in one of them is absent from the other") {
-  // It waits for the outcome of call 1, which others have heard.
+  // The rank waits for the outcome of call 1, which others have heard.
   RankSteps rank(2, 4);
   rank.plan(1, 5);
   rank.step(silent(0));
@@ -197,7 +198,7 @@ TEST_CASE("two calls of one checkpoint id stay apart: a rank in one of them is a
   REQUIRE(about_its_own.size() == 1);
   CHECK(about_its_own[0].second.kind == StandingKind::kOrphaned);
 
-  // The other way round: the attempt that is asked about is of a call that this rank has ended alone.
+  // Conversely, the question is about an attempt of an earlier call, which is over on this rank.
   RankSteps ahead(2, 4);
   ahead.step(call_of(2));
   ahead.step(silent(0));

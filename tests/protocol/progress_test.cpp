@@ -1,4 +1,4 @@
-// How far a call is: what ranks and coordinator tell each other, and that nothing depends on it.
+// Progress reports: the messages between ranks and coordinator, and that no call depends on them.
 #include "endings.hpp"
 #include "steps.hpp"
 
@@ -53,7 +53,7 @@ TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller 
   effects = rank.step(ProgressDue{moved});
   REQUIRE(sent<Progress>(effects).size() == 1);
   CHECK(sent<Progress>(effects)[0].second.number == 2);
-  // The next attempt counts anew.
+  // Numbering restarts with the next attempt.
   rank.receive(Told{1, {}, Committed::kYes, "id"});
   rank.move(2, 2);
   CHECK(sent<Progress>(rank.step(ProgressDue{}))[0].second.number == 1);
@@ -82,7 +82,7 @@ TEST_CASE("progress: what a rank is told again, late, or without having asked is
   CHECK(was_ignored(rank.receive(JobProgress{2, Phase::kWrite})));
   CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
   CHECK(was_ignored(rank.receive(0, JobProgress{3, Phase::kWrite}, 7)));  // of another attempt
-  CHECK(was_ignored(rank.receive(1, JobProgress{3, Phase::kWrite}, 1)));  // not the coordinator's
+  CHECK(was_ignored(rank.receive(1, JobProgress{3, Phase::kWrite}, 1)));  // not from the coordinator
   CHECK(all_of<ProgressTold>(rank.receive(JobProgress{3, Phase::kWrite})).size() == 1);
 }
 
@@ -145,12 +145,12 @@ TEST_CASE("progress: the slowest is who has done the smallest part of its own, o
   const auto effects = coordinator.receive(2, LocalSavePlan{plan_of(2), plan_digest(*plan_of(2))});
   job = sent<JobProgress>(coordinator.receive(1, progress_of(3))).at(0).second;
   CHECK(job.phase == Phase::kGlobalPlan);
-  CHECK(job.slowest_rank == 0);  // all wait for it
+  CHECK(job.slowest_rank == 0);  // all ranks wait for rank 0
   coordinator.run_hooks(effects);
 
   coordinator.receive(0, progress_of(1, {2, 1, 100, 50}));
   coordinator.receive(1, progress_of(4, {2, 1, 1000, 400}));
-  job = sent<JobProgress>(coordinator.receive(2, progress_of(1, {8, 1, 0, 0}))).at(0).second;  // of bytes objects only
+  job = sent<JobProgress>(coordinator.receive(2, progress_of(1, {8, 1, 0, 0}))).at(0).second;  // it has bytes objects only
   CHECK(job.phase == Phase::kWrite);
   CHECK(job.ranks_done == 0);
   CHECK(job.moved == Moved{12, 3, 1100, 450});
@@ -158,7 +158,7 @@ TEST_CASE("progress: the slowest is who has done the smallest part of its own, o
   coordinator.written(2);
   job = sent<JobProgress>(coordinator.receive(0, progress_of(2, {2, 1, 100, 50}))).at(0).second;
   CHECK(job.ranks_done == 1);
-  CHECK(job.moved == Moved{12, 10, 1100, 450});  // it had done more than it had said
+  CHECK(job.moved == Moved{12, 10, 1100, 450});  // its result counts more than its last report
   CHECK(job.slowest_rank == 1);
   CHECK(job.slowest == Moved{2, 1, 1000, 400});
   coordinator.written(1);

@@ -1,4 +1,4 @@
-// A rank's machine, event by event.
+// A rank's state machine, event by event.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -18,7 +18,7 @@ TEST_CASE("every call is announced to the registrar too, and to it alone if its 
   joins = sent<Join>(lost_rank.step(call_of(1, Operation::kSave, -4)));
   REQUIRE(joins.size() == 1);
   CHECK(joins[0].first == kRegistrar);
-  // Nobody would tell it anything any more.
+  // No other rank could tell it an outcome.
   const auto finished = all_of<Finished>(lost_rank.step(lost(kRegistrar)));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.at(2).code == ErrorCode::kInvalidArgument);
@@ -44,7 +44,7 @@ TEST_CASE("a rank whose message could not be read is told, if it waits for the o
   const auto effects = rank.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0);
   CHECK(sent<Withdraw>(effects).size() == 1);
   CHECK(all_of<Finished>(effects).at(0).failures.at(1).what == "too long");
-  // In an attempt the coordinator's outcome says it.
+  // In an attempt, the coordinator's outcome reports the failure.
   RankSteps member;
   member.plan(1);
   CHECK(was_ignored(member.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0)));
@@ -60,18 +60,18 @@ TEST_CASE("what cannot be sent or read is a failure of the rank, in the words in
   REQUIRE(sent<Cancel>(effects).size() == 1);
   CHECK(all_of<Finished>(effects).at(0).failures.at(1) == sent<Cancel>(effects)[0].second.failure);
   CHECK(sent<Cancel>(effects)[0].second.failure.kind == FailureKind::kRaised);
-  // In an attempt it hears the outcome with the others.
+  // In an attempt, the rank hears the outcome with the others.
   RankSteps member;
   member.plan(1);
   effects = member.step(unreadable(0));
   REQUIRE(sent<PhaseFailed>(effects).size() == 1);
   CHECK(sent<PhaseFailed>(effects)[0].second.failure.code == ErrorCode::kCorrupt);
   CHECK(all_of<Finished>(effects).empty());
-  // Once, that is: it may be the outcome that cannot be read.
+  // The rank waits only once. A second unreadable message may be the outcome, so the rank leaves.
   CHECK(sent<Cancel>(member.step(unreadable(0))).size() == 1);
 }
 
-// --- plans that were kept -----------------------------------------------------------------------------------------------------
+//  --- cached plans --------------------------------------------------------------------------------
 
 TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole when it asks") {
   RankSteps rank;
@@ -88,7 +88,8 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   const auto whole = sent<LocalSavePlan>(rank.receive(NeedLocalPlan{named[0].second.digest}));
   REQUIRE(whole.size() == 1);
   CHECK(whole[0].second.digest == named[0].second.digest);
-  // What the coordinator has lost is not named to it again before it says that it keeps it.
+  // The coordinator lost this plan and does not say that it keeps the new one, so the rank sends
+  // the next plan whole.
   rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
   rank.run_hooks(rank.receive(Told{2, {}, Committed::kYes, "id"}));
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
@@ -123,7 +124,7 @@ TEST_CASE("a rank that is told to stop stops its writer, and reports no failure 
     CHECK(sent<PhaseStopped>(effects).size() == 1);
     CHECK(sent<PhaseFailed>(effects).empty());
     CHECK(sent<Written>(effects).empty());
-    // It has let go of what it wrote already.
+    // It has already abandoned its writes, so only the release is left.
     Told outcome{1, {}, Committed::kNo, "id"};
     outcome.failures.emplace(0, failure_on(0, "disk"));
     CHECK(all_of<RunHook>(rank.receive(outcome)).at(0).hook == Hook::kRelease);

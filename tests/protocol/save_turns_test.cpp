@@ -21,7 +21,7 @@ TEST_CASE("saves in flight take their turns in the order of the calls") {
   CHECK(!turns.was_taken(2));
   CHECK(turns.take(2) == SaveTurn::kTaken);
   turns.end(2);
-  turns.end(3);  // without a turn: it failed before its planner was asked
+  turns.end(3);  // it had no turn: it failed before its planner was called
   CHECK(!turns.any());
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("a save is dropped before its turn, never after it") {
   turns.end(1);
   CHECK(turns.take(2) == SaveTurn::kDropped);
   CHECK(!turns.was_taken(2));
-  turns.drop(7);  // has ended: nobody asks any more
+  turns.drop(7);  // it is not in flight, so no call asks about it
   CHECK(!turns.is_in_flight(7));
 }
 

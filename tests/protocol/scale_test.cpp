@@ -1,4 +1,5 @@
-// Worlds of thousands of ranks: what one coordinator, successor or rank allocates, sends and keeps.
+// Worlds of thousands of ranks: the memory, messages and state of one coordinator, successor or
+// rank.
 #include <cairn/messages/codec.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
 
@@ -33,7 +34,7 @@ void check_tells_of_all(const FailureMap& failures, int ranks, Texts texts) {
   CHECK(wrong == 0);
 }
 
-// What one step sent of how a call has ended, as the supervisor encodes it.
+// The Outcome messages of one step, as the supervisor encodes them.
 struct ToldRanks {
   explicit ToldRanks(const Effects& effects) {
     EnvelopeEncoder encoder;
@@ -56,11 +57,12 @@ struct ToldRanks {
   }
   int ranks = 0;
   std::set<std::shared_ptr<const Ending>> endings;
-  std::size_t bytes = 0;  // encoded; what ranks share once
-  std::string heard;      // by the last one
+  std::size_t bytes = 0;  // encoded; a part that ranks share counts once
+  std::string heard;      // the last rank's message
 };
 
-// All ranks join, and all fail. Returns the effects of the last failure, and what it allocated.
+// Lets all ranks join and fail. Returns the effects of the last failure; `allocated` is the number
+// of bytes allocated for it.
 Effects fail_on_all_ranks(CoordinatorSteps& coordinator, int ranks, std::uint64_t ticket, Texts texts, std::size_t& allocated) {
   coordinator.join(ticket);
   Effects effects;
@@ -88,7 +90,7 @@ TEST_CASE("a failure of all ranks is kept and encoded once, however many ranks a
       CHECK(told.bytes < (texts == Texts::kEqual ? kMiB / 8 : 2 * kMiB) + static_cast<std::size_t>(ranks) * 128);
       const auto heard = std::get<Outcome>(decode(told.heard).body);
       check_tells_of_all(ungrouped(heard.ending->failures), ranks, texts);
-      // Word for word what the ranks of this process hear.
+      // The decoded text is exactly what ranks in this process hear.
       CHECK(ungrouped(heard.ending->failures) == ungrouped((*told.endings.begin())->failures));
     }
   }
@@ -102,7 +104,7 @@ TEST_CASE("when all ranks cancel a call by their deadlines, they name one cause"
   for (int rank = 0; rank < kRanks; ++rank) {
     Failure failure = make_failure(rank, Phase::kWrite, FailureKind::kCancelled, ErrorCode::kDeadline, "trainer", "too late");
     coordinator.receive(rank, Cancel{1, failure, true});
-    effects = coordinator.written(rank);  // and so the call waits for fewer ranks each time
+    effects = coordinator.written(rank);  // a rank that is done is no longer waited for
   }
   const ToldRanks told(effects);
   REQUIRE(told.endings.size() == 1);
@@ -130,13 +132,14 @@ TEST_CASE("memory for calls that failed on all ranks is bounded") {
       for (int index = 0; index < kRanks; ++index) coordinator.receive(index, PhaseFailed{long_failure(index, texts)});
       if (call == 1) first = meter.held();
     }
-    // Of each call two endings, and the tickets of its ranks.
+    // Each call keeps two endings and the tickets of its ranks.
     const auto each = static_cast<std::ptrdiff_t>(texts == Texts::kEqual ? kMiB / 4 : 4 * kMiB);
     CHECK(meter.held() - first < 16 * each);
   }
 }
 
-// What rank 0 allocates while all ranks join one call of `coordinator`, in number. Whoever calls has another ticket than before.
+// Returns the number of allocations on rank 0 while all ranks join one call that `coordinator`
+// coordinates.
 std::size_t allocations_of_joins(int ranks, int coordinator) {
   CoordinatorSteps steps(ranks);
   std::size_t allocations = 0;
@@ -204,7 +207,7 @@ TEST_CASE("a successor tells thousands of ranks one outcome") {
   const Event time_is_over = TimerFired{Timer::kSuccession};
   const AllocationMeter meter;
   const Effects effects = successor.step(time_is_over);
-  CHECK(meter.bytes() < 128 * kMiB);  // one map of whole texts is made
+  CHECK(meter.bytes() < 128 * kMiB);  // only one map of full texts is built
   const ToldRanks told(effects);
   CHECK(told.ranks == kRanks - 1);
   CHECK(told.endings.size() == 1);
@@ -215,7 +218,7 @@ TEST_CASE("texts are cut the longest first, and only if all of them together are
   FailureMap failures;
   for (int rank = 0; rank < 100; ++rank) failures.emplace(rank, failure_on(rank, "short, of rank " + std::to_string(rank)));
   for (int rank = 100; rank < 300; ++rank) failures.emplace(rank, long_failure(rank, Texts::kByRank));
-  for (int rank = 298; rank < 300; ++rank) {  // of one of them a cut falls into a character
+  for (int rank = 298; rank < 300; ++rank) {  // in one of the two, the cut falls inside a character
     failures.at(rank).what.assign(static_cast<std::size_t>(rank), 'a');
     while (failures.at(rank).what.size() < 15998) failures.at(rank).what += "\xc3\xa4";
   }
@@ -236,7 +239,7 @@ TEST_CASE("texts are cut the longest first, and only if all of them together are
   for (int rank = 298; rank < 300; ++rank)
     CHECK(bounded.at(rank).what.substr(bounded.at(rank).what.size() - 8) == "\xc3\xa4 [...]");
 
-  failures.erase(failures.find(160), failures.end());  // 60 long ones
+  failures.erase(failures.find(160), failures.end());  // leaves 60 long ones
   CHECK(ungrouped(grouped(failures)) == failures);
 }
 

@@ -1,4 +1,5 @@
-// Many seeds, many kinds of trouble: whatever happens, every call ends exactly once, and ranks that can talk agree.
+// Many seeds and many kinds of faults. Every call must end exactly once, and ranks that can talk
+// must agree.
 #include "endings.hpp"
 
 namespace cairn::test {
@@ -33,7 +34,7 @@ TEST_CASE("failures of one phase are all in every rank's map, in any order of ev
     trouble.duplicate = 10;
     MachineWorld world(4, seed, trouble);
     const Hook first = hooks[seed % hooks.size()];
-    // Two hooks of one phase: both ranks are in the map.
+    // Two hooks of one phase fail, so both ranks are in the failure map.
     const Hook second = first == Hook::kFinishPlan || first == Hook::kMoveData ? Hook::kMoveData : Hook::kPrepareLocalPlan;
     world.failing = {{1, first}, {3, second}};
     const auto operation = seed % 2 ? Operation::kLoad : Operation::kSave;
@@ -43,7 +44,7 @@ TEST_CASE("failures of one phase are all in every rank's map, in any order of ev
     check_all_agree(world);
     CHECK(ranks_of(world.finished(2).back().failures) == std::set<int>{1, 3});
     CHECK(world.finished(2).back().committed == Committed::kNo);
-    // And the next call is undisturbed.
+    // The failure does not affect the next call.
     world.failing.clear();
     world.start(call_of(2, operation));
     REQUIRE(world.run());

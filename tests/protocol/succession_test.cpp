@@ -1,4 +1,4 @@
-// The end of calls whose coordinator was lost, in seeded worlds.
+// The end of calls whose coordinator is lost, in seeded worlds.
 #include "endings.hpp"
 
 namespace cairn::test {
@@ -59,15 +59,15 @@ TEST_CASE("a coordinator that stands still before its publication comes back to 
     world.start(call_of(1));
     while (std::count(world.hooks_run.begin(), world.hooks_run.end(), "0 finish") == 0) world.run_some(1);
     world.freeze(0);
-    REQUIRE(world.run());  // it thaws when nothing else can happen
+    REQUIRE(world.run());  // rank 0 thaws when nothing else can happen
     check_survivors(world, 1);
-    // It is fenced, asks the others how the attempt has ended, and says the same.
+    // Rank 0 is fenced, asks the others how the attempt ended, and ends the call in the same way.
     for (int rank = 0; rank < size; ++rank) {
       CHECK(world.finished(rank).back().failures == world.finished(1).back().failures);
       CHECK(world.finished(rank).back().failures.at(0).kind == FailureKind::kSilent);
       CHECK(world.finished(rank).back().committed == Committed::kNo);
     }
-    CHECK_FALSE(world.deadline_passed());  // its silence was wait enough
+    CHECK_FALSE(world.deadline_passed());  // the successor did not wait beyond the heartbeat timeout
     world.start(call_of(2));
     REQUIRE(world.run());
     for (int rank = 0; rank < size; ++rank) CHECK(world.finished(rank).back().committed == Committed::kYes);

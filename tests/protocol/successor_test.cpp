@@ -1,4 +1,5 @@
-// Coordinators that end a call of one that was lost, event by event; and one that is there after all.
+// Successors, which end a call of a lost coordinator, event by event; and a coordinator that turns
+// out to be alive.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -7,7 +8,7 @@ namespace {
 using protocol::Standing;
 using protocol::StandingKind;
 
-// What `rank`, of an attempt with this counter that 0 coordinates, says of itself.
+// The Standing of `rank` in an attempt with this counter that rank 0 coordinates.
 Standing standing_of(int rank, std::uint64_t inquiry, StandingKind kind = StandingKind::kOrphaned) {
   Standing standing;
   standing.inquiry = inquiry;
@@ -23,7 +24,7 @@ Standing standing_of(int rank, std::uint64_t inquiry, StandingKind kind = Standi
   return standing;
 }
 
-// A rank of a world of four that succeeds rank 0.
+// A rank that succeeds rank 0 in a world of four.
 struct Successor {
   explicit Successor(int rank = 1) : steps(4, rank) {}
   CoordinatorSteps steps;
@@ -38,13 +39,13 @@ struct Successor {
   Effects answer(int from, StandingKind kind = StandingKind::kOrphaned, std::uint64_t counter = 5) {
     return steps.receive(from, standing_of(from, inquiry, kind), counter);
   }
-  // That it follows another one.
+  // `from` answers that it follows `leader`.
   Effects answer_promised(int from, int leader) {
     Standing promised = standing_of(from, inquiry, StandingKind::kPromised);
     promised.leader = leader;
     return steps.receive(from, promised, 5);
   }
-  // For good: it is asked again after each of the first losses.
+  // Loses `rank` for good: the successor asks again after each of the first three losses.
   Effects down(int rank) {
     for (int loss = 1; loss < 4; ++loss) CHECK(sent<AskStanding>(steps.step(lost(rank))).size() == 1);
     return steps.step(lost(rank));
@@ -57,7 +58,7 @@ TEST_CASE("all ranks are asked; the store decides when all have delivered; all h
     const auto asked = sent<AskStanding>(successor.appeal(1));
     REQUIRE(asked.size() == 4);
     for (int rank = 0; rank < 4; ++rank) CHECK(asked[static_cast<std::size_t>(rank)].first == rank);
-    CHECK(sent<AskStanding>(successor.appeal(2)).empty());  // it is being asked
+    CHECK(sent<AskStanding>(successor.appeal(2)).empty());  // its question is already in flight
     successor.down(0);
     successor.answer(1);
     successor.answer(2);
@@ -67,7 +68,7 @@ TEST_CASE("all ranks are asked; the store decides when all have delivered; all h
     CHECK(hooks[0].save_id.find("-5") != std::string::npos);
     const auto told = sent<Outcome>(successor.steps.step(HookDone{hooks[0].sequence, HookValue{answer}}));
     REQUIRE(told.size() == 3);
-    CHECK(told.back().first == 1);  // the own rank's last
+    CHECK(told.back().first == 1);  // the successor's own rank comes last
     for (const auto& [rank, outcome] : told) {
       CHECK(outcome.ticket == 10 + static_cast<std::uint64_t>(rank));
       CHECK(outcome.committed == answer);
@@ -76,7 +77,7 @@ TEST_CASE("all ranks are asked; the store decides when all have delivered; all h
       CHECK(outcome.failures.at(0).what == "rank 0 as rank 1 lost it");
     }
     CHECK(successor.steps.machine().is_idle());
-    // Who comes later hears it again.
+    // A rank that asks later hears the outcome again.
     const auto late = sent<Outcome>(successor.appeal(3));
     REQUIRE(late.size() == 1);
     CHECK(late[0].second.failures == told[0].second.failures);
@@ -109,7 +110,7 @@ TEST_CASE("an outcome that somebody has is adopted word for word") {
   outcome.failures.emplace(2, failure_on(2, "too late"));
   ended.ending = outcome.ending();
   const auto told = sent<Outcome>(successor.steps.receive(3, ended, 5));
-  REQUIRE(told.size() == 1);  // those that have not answered ask later
+  REQUIRE(told.size() == 1);  // ranks that have not answered will ask later
   CHECK(told[0].first == 1);
   CHECK(told[0].second.ticket == 11);
   CHECK(told[0].second.failures == outcome.failures);
@@ -128,7 +129,7 @@ TEST_CASE("ranks that do not answer are silent, after twice the silence") {
   const auto effects = successor.steps.step(TimerFired{Timer::kSuccession});
   const auto hook = all_of<RunHook>(effects);
   REQUIRE(hook.size() == 1);
-  const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));  // nor does the store
+  const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));  // the store does not answer
   REQUIRE(told.size() == 2);
   CHECK(told[0].second.committed == Committed::kUnknown);
   REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{0, 3});
@@ -188,7 +189,7 @@ TEST_CASE("who hears the coordinator is waited for, and asked again and again") 
     for (const int rank : {1, 2}) successor.answer(rank);
     CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAttached)).empty());
   }
-  // Once it has lost the coordinator too, the call ends.
+  // Once rank 3 has lost the coordinator as well, the call ends.
   CHECK(all_of<RunHook>(successor.answer(3)).size() == 1);
 }
 
@@ -202,7 +203,8 @@ TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
   Successor later(3);
   later.appeal(3);
   later.answer(3);
-  // Not to one that is perhaps gone: then its followers will learn that.
+  // It does not yield to rank 2 before rank 2 itself has answered. If rank 2 is gone, its followers
+  // will notice.
   CHECK(sent<FollowOther>(later.answer_promised(1, 2)).empty());
   const auto told = sent<FollowOther>(later.answer_promised(2, 2));
   REQUIRE(told.size() == 1);
@@ -225,7 +227,7 @@ TEST_CASE("the rank whose coordinator actor has died is the last to succeed it")
   own.answer(0);
   own.answer(1);
   const auto told = sent<FollowOther>(own.answer_promised(2, 1));
-  REQUIRE(told.size() == 2);  // rank 1 answered as an orphan
+  REQUIRE(told.size() == 2);  // rank 1 also answered as an orphan
   for (const auto& [to, other] : told) CHECK(other.leader == 1);
 }
 
@@ -275,7 +277,7 @@ TEST_CASE("a coordinator that waits for ranks to join a call that was ended with
   for (const int rank : {1, 2, 3}) successor.answer(rank, StandingKind::kOrphaned, 0);
   const auto outcomes = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
   REQUIRE(outcomes.size() == 3);
-  // It was asked when it had not called yet, and answers when it has.
+  // Rank 0 was asked before it made the call, and answers once it has made it.
   const auto told = sent<Standing>(successor.answer(0, StandingKind::kAttached, 0));
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 0);
@@ -292,7 +294,7 @@ TEST_CASE("a coordinator that waits for ranks to join a call that was ended with
 }
 
 TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the second, then the first") {
-  // No rank has heard Begin of the second.
+  // No rank has heard Begin of the second call.
   Successor successor;
   Standing second = standing_of(1, 0);
   second.ordinal = 2;
@@ -302,7 +304,7 @@ TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the secon
   successor.steps.receive(1, second, 0);
   successor.answer(2, StandingKind::kAbsent, 0);
   const auto effects = successor.answer(3, StandingKind::kAbsent, 0);
-  CHECK(sent<Outcome>(effects).empty());  // the coordinator has not answered
+  CHECK(sent<Outcome>(effects).empty());  // the coordinator has not answered yet
   const auto ended = successor.steps.step(TimerFired{Timer::kSuccession});
   const auto told = sent<Outcome>(ended);
   REQUIRE(told.size() == 1);
@@ -314,7 +316,7 @@ TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the secon
   CHECK(asked[0].second.ordinal == 1);
 }
 
-// --- a coordinator that is there after all ----------------------------------------------------------------------------------------
+//  --- a coordinator that turns out to be alive ----------------------------------------------------
 
 TEST_CASE("a rank whose link broke hears again how a call ended that failed while the ranks joined") {
   CoordinatorSteps coordinator(3);
@@ -348,7 +350,7 @@ TEST_CASE("a coordinator that is there after all: it tells how the attempt ends,
   const auto told = sent<Outcome>(coordinator.written(1));
   REQUIRE(told.size() == 3);
   CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
-  // Afterwards as well, and one that is not known is sent on.
+  // The rank hears the outcome after the end as well. A rank with an unknown attempt is redirected.
   CHECK(sent<Outcome>(coordinator.receive(2, appeal, counter)).at(0).second.failures == told[0].second.failures);
   CHECK(sent<FollowOther>(coordinator.receive(2, appeal, counter + 9)).at(0).second.leader == -1);
 
@@ -357,7 +359,7 @@ TEST_CASE("a coordinator that is there after all: it tells how the attempt ends,
   rank.step(lost(0));
   const auto found = rank.receive(0, ask_of(0), 5);
   CHECK(all_of<StartTimer>(found).size() == 1);
-  CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first may be lost
+  CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first one may be lost
   const auto ended = rank.run_hooks(rank.receive(0, told[1].second, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == told[1].second.failures);
 }

@@ -1,4 +1,5 @@
-// Nobody waits for ranks that have ended or cannot be reached; whoever is waited for is named while the wait goes on.
+// No call waits for ranks that have ended or are unreachable. A warning names the ranks that a call
+// waits for.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -13,7 +14,7 @@ PeerDown refused_by(int rank, std::string why = "nobody listens there") {
   return down;
 }
 
-// Of these effects, the timer of this name that was started last.
+// Returns the delay of the last start of `timer` in the effects.
 std::optional<Duration> started(const Effects& effects, Timer timer) {
   std::optional<Duration> after;
   for (const auto& start : all_of<StartTimer>(effects))
@@ -32,7 +33,7 @@ TEST_CASE("the ranks that have not joined a second after the coordinator are ask
   std::set<int> whom;
   for (const auto& [rank, ask] : asked) whom.insert(rank);
   CHECK(whom == std::set<int>{1, 2, 4});
-  // A rank that is there, and has not called yet, goes on.
+  // A rank that is alive but has not made the call yet does not end it.
   Standing absent;
   absent.inquiry = asked[0].second.inquiry;
   CHECK(coordinator.receive(1, absent, 0).empty());
@@ -147,7 +148,7 @@ TEST_CASE("a warning names ranks that have not joined, after 10 s and then less 
   CHECK(seconds == std::vector<int>{10, 20, 40, 80, 160});
   coordinator.receive(3, join_of(1, Operation::kSave, 0, 9), 0);
   coordinator.receive(7, join_of(1, Operation::kSave, 0, 9), 0);
-  // In a phase: only if some are done with it.
+  // Within a phase, the warning comes only once some ranks have finished the phase.
   CHECK(all_of<Warn>(coordinator.step(TimerFired{Timer::kWaiting})).empty());
   for (int rank = 0; rank < 8; ++rank) coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
   effects = coordinator.step(TimerFired{Timer::kWaiting});
