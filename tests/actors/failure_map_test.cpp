@@ -1,4 +1,4 @@
-// The failure map: whatever a hook throws, wherever, all ranks hear the same.
+// The failure map: whatever a hook throws, on whichever rank, all ranks hear the same failures.
 #include "actor_world.hpp"
 
 namespace cairn::test {
@@ -8,7 +8,7 @@ struct DiskOnFire : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One hook that fails on some ranks.
+// A hook that fails on some ranks.
 struct Case {
   std::string hook;
   std::vector<int> ranks;
@@ -38,14 +38,15 @@ void check_outcomes(const std::vector<Outcome>& outcomes, const Case& failing) {
       CHECK(failure.what == text_of(failing, failed));
       CHECK(failure.actor == failing.actor);
       CHECK(failure.trace_position > 0);
-      // The exception itself is only where it was thrown.
+      // Only the rank that threw has the exception itself.
       CHECK((failure.exception != nullptr) == (failed == static_cast<int>(rank)));
       if (failure.exception) CHECK_THROWS_AS(std::rethrow_exception(failure.exception), DiskOnFire);
     }
   }
 }
 
-// Runs the cases one after the other in one world, each with a cold and a warm plan cache, and a clean call between them.
+// Runs the cases one after another in one world, each with a cold and a warm plan cache. A save
+// without faults follows each case.
 void run_saves(ActorWorld& world, int coordinator, const std::vector<Case>& cases) {
   CallSettings settings;
   settings.coordinator_rank = coordinator;
@@ -175,7 +176,7 @@ TEST_CASE("a failed publication asks the writer whether the checkpoint exists") 
     CHECK(all_equal(outcomes));
     CHECK(outcomes[1].committed == answer);
     CHECK(world.rank(0).writer.asked_for == outcomes[0].save_id);
-    // What was committed is not taken back.
+    // Committed data is not abandoned.
     for (int rank = 0; rank < 2; ++rank)
       CHECK(world.rank(rank).script.count("writer.abandon") == (answer == Committed::kYes ? 0 : 1));
   }

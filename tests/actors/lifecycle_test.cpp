@@ -1,4 +1,4 @@
-// Calls that do not fit together, deadlines, shutting down in the middle, and actors that die.
+// Mismatched calls, deadlines, shutdown during a call, and actors that die.
 #include "actor_world.hpp"
 
 #include <csignal>
@@ -16,11 +16,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of what has to pass in a test, and of what has to be done by several ranks before it does: far above what that takes on a busy
-// machine.
+// The deadline that tests let pass. Far above the time that several ranks need, on a busy machine,
+// for the steps before it.
 constexpr milliseconds kDeadline{2000};
 
-// --- joining --------------------------------------------------------------------------------------------------------------
+// --- joining -------------------------------------------------------------------------------------
 
 TEST_CASE("ranks that call with different checkpoint ids all hear who passed what") {
   ActorWorld world(3);
@@ -38,7 +38,7 @@ TEST_CASE("ranks that call with different checkpoint ids all hear who passed wha
   CHECK(failure.phase == Phase::kJoin);
   CHECK(failure.what.find("rank 2 called save of \"step_200\"") != std::string::npos);
   CHECK(failure.what.find("rank 0 called save of \"step_100\"") != std::string::npos);
-  // No hook ran, and the next call is in step again.
+  // No hook has run, and the next call succeeds on all ranks.
   for (int rank = 0; rank < 3; ++rank) CHECK(world.rank(rank).script.log().empty());
   for (const auto& outcome : world.save()) CHECK(outcome.ok());
 }
@@ -153,7 +153,7 @@ TEST_CASE("a rank that missed a call altogether is put in step again") {
   for (const auto& later : world.save()) CHECK(later.ok());
 }
 
-// --- deadlines of phases ----------------------------------------------------------------------------------------------------
+// --- phase deadlines -----------------------------------------------------------------------------
 
 TEST_CASE("a rank whose hook does not end is named silent; its own call ends when its hook does") {
   RuntimeOptions options;
@@ -217,7 +217,7 @@ TEST_CASE("a rank that is busy while another has failed is told to stop; one tha
   }
 }
 
-// --- the interface ----------------------------------------------------------------------------------------------------------
+// --- the interface -------------------------------------------------------------------------------
 
 TEST_CASE("bad configurations and calls are refused at once") {
   auto system = ActorSystem::create(1);
@@ -273,7 +273,7 @@ TEST_CASE("one call per checkpointer at a time") {
   CHECK(world.start_save(0).get().ok());
 }
 
-// --- shutting down ----------------------------------------------------------------------------------------------------------
+// --- shutting down -------------------------------------------------------------------------------
 
 TEST_CASE("shutting down a rank in the middle ends the call on all ranks") {
   for (const int leaving : {0, 1}) {
@@ -300,7 +300,7 @@ TEST_CASE("shutting down while others wait to join") {
   auto leaving = world.start_save(2);
   CHECK(world.runtime(2).shutdown(std::chrono::minutes(1)));
   CHECK(leaving.get().failures.at(2).kind == FailureKind::kCancelled);
-  // Rank 1 hears of it, or rank 0 learns that rank 2 is gone when it joins itself.
+  // Rank 1 is told, or rank 0 learns that rank 2 is gone when rank 0 itself joins.
   auto last = world.start_save(0);
   world.shut_down();
   CHECK_FALSE(waiting.get().ok());
@@ -355,17 +355,18 @@ TEST_CASE("the actors' threads leave signals to the program's own") {
     const auto mask = std::stoull(line.substr(7), nullptr, 16);
     CHECK((mask >> (SIGTERM - 1) & 1) == 1);
   }
-  CHECK(started >= 3);  // two of the scheduler, one of the network
+  CHECK(started >= 3);  // two scheduler threads and one network thread
 }
 
-// --- actors that die --------------------------------------------------------------------------------------------------------
+// --- actors that die -----------------------------------------------------------------------------
 
 TEST_CASE("a planner or storage actor that dies fails the attempt as internal, and is replaced") {
   ActorWorld world(2);
   for (int round = 0; round < 4; ++round) {
     CAPTURE(round);
     const int rank = round % 2;
-    // The actor that posts the next hook dies: the storage actor for reset, the planner actor after it.
+    // The actor that posts the next hook dies: the storage actor for reset, the planner actor for
+    // the hook after `begin`.
     if (round < 2)
       world.rank(rank).executor.refuse(1);
     else

@@ -1,4 +1,5 @@
-// What keeps the doors of ranks: the job's secret, the limits on who has not shown it, the limits of the process.
+// Protection of the ranks' listeners: the job's secret, the limits on unauthenticated connections,
+// and the process's descriptor limit.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <fcntl.h>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::string_view kOtherSecret = "not the secret of these tests";
 
-// Takes every descriptor that the process may still have.
+// Takes every file descriptor that the process may still open.
 class Exhaustion {
  public:
   Exhaustion() {
@@ -27,7 +28,7 @@ class Exhaustion {
     }
     REQUIRE(errno == EMFILE);
   }
-  // Gives one back.
+  // Returns one descriptor to the process.
   void spare_one() { taken_.pop_back(); }
   void end() { taken_.clear(); }
 
@@ -39,7 +40,7 @@ TEST_CASE("a rank with another secret is kept out, and both sides say what to do
   LeakCheck leaks;
   LinkSystem system;
   TransformFactory theirs;
-  bool claims = true;  // says in the clear who it is
+  bool claims = true;  // says in plaintext which rank it is
   SUBCASE("another secret") { theirs = tls_of(2, kOtherSecret); }
   SUBCASE("the secret of this job, in another life of it") { theirs = tls_of(2, kSecret, std::string(32, 'f')); }
   SUBCASE("no secret at all") {
@@ -59,7 +60,8 @@ TEST_CASE("a rank with another secret is kept out, and both sides say what to do
   CHECK(zero.log().wait([](const auto& events) {
     return std::any_of(events.begin(), events.end(), [](const LinkEvent& event) { return event.kind == LinkEvent::kRefused; });
   }));
-  // Whoever waits for that rank learns it too: at once if it said which rank it is, else when something is sent to it.
+  // A rank that waits for that peer is told as well: at once if the peer said which rank it is,
+  // otherwise at the next send to it.
   if (!claims) zero.send(2, "where are you");
   const auto missed = zero.log().wait_down(2);
   CHECK(missed.cause == LinkDownCause::kForbidden);
@@ -101,7 +103,7 @@ TEST_CASE("a stranger who says to be a rank that is to come changes nothing") {
     CHECK(stranger.fault());
   }
   CHECK(eventually([&] { return kind.counters(0).wrong_secret == 5; }));
-  // Rank 2 was asked, did not answer as it is not there yet, and comes later.
+  // Rank 2 was not there when rank 0 tried to reach it. It arrives now.
   LinkRank two(*system, kind.of(2), 2, usual_options());
   two.send(0, "here I am");
   REQUIRE(zero.log().wait_messages(2, 1));
@@ -118,10 +120,10 @@ TEST_CASE_TEMPLATE("who says a byte at a time is not waited for longer than othe
   Stranger slow(door.address());
   for (std::size_t i = 0; i + 1 < hello.size() && door.counters().handshake_deadline == 0; ++i) {
     REQUIRE(slow.say_raw(std::string(1, hello[i])));
-    if (door.counters().garbage > 0) break;  // over TLS it is not even the beginning of a handshake
+    if (door.counters().garbage > 0) break;  // over TLS, not even the beginning of a handshake
   }
   CHECK(slow.is_closed_on());
-  // One that begins well, and then says nothing more.
+  // This connection starts well and then sends nothing more.
   Stranger half = door.knock();
   if (std::is_same_v<Kind, TlsKind>) {
     CHECK(half.is_closed_on());
@@ -147,7 +149,7 @@ TEST_CASE_TEMPLATE("of too many strangers the oldest goes", Kind, TcpKind, TlsKi
   CHECK(door.zero.log().wait([](const auto& events) {
     return std::any_of(events.begin(), events.end(), [](const LinkEvent& event) { return event.kind == LinkEvent::kRefused; });
   }));
-  // The door is as open as before to who knows what to say.
+  // A correct handshake still succeeds.
   Stranger rank = door.knock();
   REQUIRE(rank.say(Stranger::hello(2, 3)));
   REQUIRE(rank.hear()->has_hello());
@@ -200,7 +202,7 @@ TEST_CASE_TEMPLATE("without a free descriptor links go on, and the door opens ag
   {
     Exhaustion exhaustion;
     exhaustion.spare_one();
-    Stranger waiting(door.address());  // with the last one; the system keeps it until somebody can accept it
+    Stranger waiting(door.address());  // takes the last descriptor; the kernel queues the connection until it is accepted
     CHECK(eventually([&] { return door.counters().door_shut >= 1; }));
     const auto before = door.counters().connections.load();
     door.check_members();
@@ -230,7 +232,7 @@ TEST_CASE("bytes in the clear pass over loopback only") {
       CHECK(std::string(error.what()).find("secret") != std::string::npos);
     }
   }
-  // With its own transform, whoever makes links has decided otherwise.
+  // A caller that passes a transform has made its own choice.
   for (const bool secured : {false, true}) {
     TcpLinksConfig config;
     config.listener = listen_on("127.0.0.1", 0);

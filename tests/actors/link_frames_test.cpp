@@ -1,4 +1,4 @@
-// The bytes of links: frames, sections, hellos, addresses. No sockets, no actors.
+// The wire format of links: frames, sections, hellos and addresses. No sockets, no actors.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <random>
@@ -19,7 +19,7 @@ v1::LinkFrame decoded(ByteSpan bytes) {
   return frame;
 }
 
-// The section in a frame that a splitter made.
+// Returns the section in a frame that a splitter made.
 v1::LinkSection section_of(const std::string& frame) {
   return decoded(ByteSpan(frame.data() + kFramePrefixBytes, frame.size() - kFramePrefixBytes)).section();
 }
@@ -68,7 +68,7 @@ TEST_CASE("sections never exceed a frame, and make the message again") {
     for (auto& byte : text) byte = static_cast<char>(random());
     total += text.size();
     messages.push_back(std::make_shared<const std::string>(std::move(text)));
-    if (i % 3 == 0) {  // in two parts
+    if (i % 3 == 0) {  // pass it in two parts
       const std::size_t cut = messages.back()->size() / (1 + random() % 4);
       splitter.push(std::make_shared<const std::string>(messages.back()->substr(0, cut)),
                     std::make_shared<const std::string>(messages.back()->substr(cut)));
@@ -109,8 +109,8 @@ TEST_CASE("sections that do not fit are refused") {
   };
   std::string message;
   MessageAssembler assembler(1000);
-  refuses(assembler, section(2, 5, 0, "hello"));      // the first is 1
-  refuses(assembler, section(1, 5, 1, "ello"));       // it begins at 0
+  refuses(assembler, section(2, 5, 0, "hello"));      // the first number is 1
+  refuses(assembler, section(1, 5, 1, "ello"));       // it must begin at offset 0
   refuses(assembler, section(1, 1001, 0, "hello"));   // too long
   refuses(assembler, section(1, ~0ull, 0, "hello"));  // far too long
   refuses(assembler, section(1, 4, 0, "hello"));      // more than announced
@@ -118,9 +118,9 @@ TEST_CASE("sections that do not fit are refused") {
   auto first = section(1, 10, 0, "hello");
   CHECK_FALSE(assembler.add(first, message));
   refuses(assembler, section(1, 10, 0, "hello"));   // twice
-  refuses(assembler, section(2, 5, 0, "hello"));    // another in between
+  refuses(assembler, section(2, 5, 0, "hello"));    // another message in between
   refuses(assembler, section(1, 10, 5, "hello!"));  // beyond the end
-  refuses(assembler, section(1, 4, 5, "hello"));    // a total that shrinks
+  refuses(assembler, section(1, 4, 5, "hello"));    // the total shrinks
   auto second = section(1, 10, 5, "world");
   REQUIRE(assembler.add(second, message));
   CHECK(message == "helloworld");

@@ -1,4 +1,5 @@
-// Ranks whose addresses are names: these are looked up when a connection is opened, and again for as long as it may take.
+// Ranks with host names as addresses. A name is resolved when a connection is opened, and again
+// until the connect deadline.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <atomic>
@@ -9,7 +10,7 @@
 namespace cairn::testing {
 namespace {
 
-// Rank 0 of two, for which rank 1 is "rank-1.test".
+// Rank 0 of a world of two. It knows rank 1 as "rank-1.test".
 struct NamedWorld {
   explicit NamedWorld(NameLookup look_up, const TransformFactory& transform = plain_transform()) : kind(2, transform) {
     TcpLinksConfig config;
@@ -41,7 +42,7 @@ TEST_CASE("a name that is not known yet is looked up again, and not before someb
   CHECK(asked == 0);
   zero.send(1, "here I am");
   REQUIRE(one.log().wait_messages(0, 1));
-  CHECK(asked >= 3);  // the heartbeat connection asks too
+  CHECK(asked >= 3);  // the heartbeat connection resolves the name as well
 }
 
 TEST_CASE("a name that is never found is the reason why its rank cannot be reached") {
@@ -56,7 +57,7 @@ TEST_CASE("a name that is never found is the reason why its rank cannot be reach
   zero.send(1, "where are you");
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == LinkDownCause::kUnreachable);
-  // The last lookup has failed, or was under way when the time was over.
+  // The last lookup failed or was in progress at the deadline.
   const bool names_it = down.why.find("nobody knows the name") != std::string::npos;
   CHECK_MESSAGE((names_it || down.why.find("its host name was not resolved in time") != std::string::npos), down.why);
   CHECK(asked >= 2);

@@ -1,4 +1,4 @@
-// The job's secret: where it may come from, and what is made of it.
+// The job's secret: where it may be read from, and the keys derived from it.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <cstdlib>
@@ -33,7 +33,7 @@ TEST_CASE("a file with the secret is taken as it is, less what editors put at it
     CHECK(proof_of(Secret::from_file(write_file(directory, std::string(kText) + end, 0600))) == expected);
   CHECK(proof_of(Secret::from_file(write_file(directory, std::string(kText), 0400))) == expected);
   CHECK(proof_of(Secret::from_file(write_file(directory, "\n" + std::string(kText), 0600))) != expected);
-  // Bytes of any value.
+  // Bytes of any value are allowed.
   std::string binary(32, '\0');
   binary.back() = 'x';
   CHECK(proof_of(Secret::from_file(write_file(directory, binary, 0600))) == proof_of(Secret(binary)));
@@ -104,7 +104,7 @@ TEST_CASE("keys differ by secret, purpose and context") {
 }
 
 TEST_CASE("keys are those of HKDF with SHA-256") {
-  // RFC 5869, test case 1, whose first 32 bytes are what we ask for.
+  // RFC 5869, test case 1. Cairn uses the first 32 bytes of its output.
   std::string context;
   for (char byte = 0; byte <= 12; ++byte) context += byte;
   std::string purpose;

@@ -1,4 +1,5 @@
-// Who else may come to a rank's door, and ranks that behave as none should. The other side is a plain socket.
+// Strangers that connect to a rank's listener, and ranks that break the protocol. The test plays
+// the other end through a plain socket.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <poll.h>
@@ -11,12 +12,12 @@
 namespace cairn::testing {
 namespace {
 
-// Listens at the address of a rank that it is not.
+// Listens at the address of a rank without being that rank.
 template <class Kind>
 class Impostor {
  public:
   Impostor(Kind& kind, int rank) : kind_(kind), listener_(vacated(kind, rank)) {}
-  // Whoever connects next.
+  // Accepts the next connection.
   Stranger accept() {
     pollfd question{listener_.get(), POLLIN, 0};
     REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
@@ -39,7 +40,7 @@ TEST_CASE_TEMPLATE("random bytes are thrown out", Kind, TcpKind, TlsKind) {
     Stranger stranger(door.address());
     std::string bytes(1 + random() % 5000, '\0');
     for (auto& byte : bytes) byte = static_cast<char>(random());
-    bytes[0] = static_cast<char>(i % 2);  // half of them announce a possible length
+    bytes[0] = static_cast<char>(i % 2);  // half of them announce a valid length
     stranger.say(bytes + std::string(70'000, 'x'));
     CHECK(stranger.is_closed_on());
   }
@@ -53,7 +54,7 @@ TEST_CASE_TEMPLATE("a huge length is thrown out before anything is kept for it",
   stranger.say(std::string("\xff\xff\xff\xff", 4));
   CHECK(stranger.is_closed_on());
   Stranger second = door.knock();
-  second.say(std::string("\0\1\0\1", 4));  // 64 KiB and 1
+  second.say(std::string("\0\1\0\1", 4));  // a length of 64 KiB plus 1
   CHECK(second.is_closed_on());
   CHECK(door.counters().oversize == 2);
   door.check_members();
@@ -172,7 +173,7 @@ TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   }
   const auto down = door.zero.log().wait_down(2);
   CHECK(down.cause == LinkDownCause::kSilent);
-  // Should it only have stood still, it learns why it is alone.
+  // A peer that only stood still learns why it was cut off.
   const auto last_words = data.hear();
   REQUIRE(last_words);
   CHECK(last_words->goodbye().why().find("nothing was heard of rank 2") == 0);
@@ -195,7 +196,7 @@ TEST_CASE_TEMPLATE("a link is not judged by its silence before it has a heartbea
   const auto without_beats = link(2, v1::LINK_PURPOSE_DATA);
   const auto with_beats = link(3, v1::LINK_PURPOSE_DATA);
   const auto beats = link(3, v1::LINK_PURPOSE_HEARTBEAT);
-  // Rank 2 has been silent for longer when rank 3 is found to be.
+  // By the time rank 3 is found silent, rank 2 has been silent for longer.
   CHECK(zero.log().wait_down(3).cause == LinkDownCause::kSilent);
   CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
 }
@@ -241,7 +242,8 @@ TEST_CASE_TEMPLATE("beats are heard while a long message is on its way", Kind, T
   Stranger beats = door.knock();
   beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT));
   REQUIRE(beats.hear()->has_hello());
-  // Rank 0 has 64 MiB for us, of which we take nothing; its beats come nevertheless, and ours keep the link up.
+  // Rank 0 queues 64 MiB for the test, which reads none of it. Rank 0's heartbeats still arrive,
+  // and the test's heartbeats keep the link up.
   const auto message = std::make_shared<const std::string>(64u << 20, 'm');
   door.zero.send(2, message);
   v1::LinkFrame beat;
@@ -251,7 +253,7 @@ TEST_CASE_TEMPLATE("beats are heard while a long message is on its way", Kind, T
     REQUIRE(beats.say(beat));
   }
   CHECK(door.zero.log().count(LinkEvent::kDown, 2) == 0);
-  // And then we take it.
+  // Now the test reads it.
   std::size_t received = 0;
   while (received < message->size()) {
     const auto frame = data.hear();
@@ -337,7 +339,7 @@ TEST_CASE_TEMPLATE("a refusal that may pass is tried again", Kind, TcpKind, TlsK
     first.say(make_refusal(v1::LINK_REFUSAL_REASON_DUPLICATE, "not yet"));
   }
   {
-    auto second = rank_1.accept();  // says nothing at all
+    auto second = rank_1.accept();  // sends nothing at all
     REQUIRE(second.hear());
   }
   auto third = rank_1.accept();

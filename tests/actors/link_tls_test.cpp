@@ -1,4 +1,5 @@
-// TLS between ranks, without sockets: what one end says is handed to the other by the test, whole, cut or changed.
+// TLS between ranks, without sockets. The test passes the output of one end to the other: complete,
+// truncated or changed.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <algorithm>
@@ -32,7 +33,7 @@ TransformFactory tls(std::string_view secret = kOurs, const std::string& incarna
   return tls_transform(Secret(secret), incarnation, 3);
 }
 
-// One side of a connection, and what became of it.
+// One end of a connection, with everything that it received.
 struct End {
   explicit End(std::unique_ptr<Transform> transform_in) : transform(std::move(transform_in)) { transform->start(sent); }
 
@@ -50,19 +51,19 @@ struct End {
   std::string why() const { return fault ? fault->what() : ""; }
 
   std::unique_ptr<Transform> transform;
-  Wire sent;  // not taken yet
+  Wire sent;  // not passed on yet
   std::string frames;
   std::optional<Error> fault;
 };
 
-// Changes what passes in one flight; the number of the flight, from 0, and its bytes.
+// Changes the bytes of one flight; flights are numbered from 0.
 using Tamper = std::function<void(int flight, Wire& bytes)>;
 
 struct Pair {
   Pair(const TransformFactory& opener_kind, const TransformFactory& acceptor_kind)
       : opener(opener_kind(ConnectionSide::kOpener)), acceptor(acceptor_kind(ConnectionSide::kAcceptor)) {}
 
-  // Hands over what was said until nobody has anything to say.
+  // Passes on the output of both ends until neither has any left.
   void talk(const Tamper& tamper = {}) {
     while (!opener.sent.empty() || !acceptor.sent.empty()) {
       pass(opener, acceptor, to_acceptor, tamper);
@@ -72,7 +73,7 @@ struct Pair {
 
   End opener;
   End acceptor;
-  std::vector<Wire> to_acceptor;  // all that passed
+  std::vector<Wire> to_acceptor;  // everything passed to the acceptor
   std::vector<Wire> to_opener;
 
  private:
@@ -93,7 +94,7 @@ std::string random_text(std::mt19937& random, std::size_t size) {
   return text;
 }
 
-// --- peers that are none of ours: OpenSSL as others use it ------------------------------------------------------------------
+// --- foreign peers: plain OpenSSL ----------------------------------------------------------------
 
 class ForeignTls : public Transform {
  public:
@@ -143,7 +144,7 @@ TransformFactory foreign(const std::function<void(SSL_CTX*)>& configure) {
   return [context](ConnectionSide side) { return std::make_unique<ForeignTls>(context, side); };
 }
 
-// A certificate that its bearer has signed himself, for any name he likes.
+// Uses a self-signed certificate for an arbitrary name.
 void give_certificate(SSL_CTX* context) {
   EVP_PKEY* const key = EVP_EC_gen("P-256");
   X509* const certificate = X509_new();
@@ -162,7 +163,7 @@ void give_certificate(SSL_CTX* context) {
   EVP_PKEY_free(key);
 }
 
-// A pre-shared key of TLS 1.2's kind, and of TLS 1.3's where that is spoken.
+// A guessed pre-shared key, in the style of TLS 1.2; OpenSSL also uses it for TLS 1.3.
 unsigned guess_as_client(SSL*, const char*, char* identity, unsigned, unsigned char* key, unsigned) {
   std::strcpy(identity, "cairn-link-v1 guess");
   std::memset(key, 7, 32);
@@ -173,7 +174,7 @@ unsigned guess_as_server(SSL*, const char*, unsigned char* key, unsigned) {
   return 32;
 }
 
-// --- tests --------------------------------------------------------------------------------------------------------------------
+// --- tests ---------------------------------------------------------------------------------------
 
 TEST_CASE("what ranks with one secret say arrives, and is not seen on the way") {
   Pair pair(tls(), tls());
@@ -284,7 +285,7 @@ TEST_CASE("a server is refused that has a certificate instead of the key") {
       CHECK(pair.opener.code() == ErrorCode::kPermission);
     }
   }
-  // It is a server that works, for who trusts it.
+  // The foreign server works with a client that trusts it.
   Pair trusting(foreign([](SSL_CTX* context) { SSL_CTX_set_verify(context, SSL_VERIFY_NONE, nullptr); }),
                 foreign(give_certificate));
   trusting.talk();
@@ -326,7 +327,7 @@ TEST_CASE("a handshake that ends early makes nobody ready") {
       });
       CHECK_FALSE(pair.acceptor.ready());
       CHECK(pair.acceptor.frames.empty());
-      CHECK(pair.opener.ready() == (flight == 2));  // its own part is done by then
+      CHECK(pair.opener.ready() == (flight == 2));  // its own handshake is complete by then
     }
   }
 }
@@ -359,8 +360,8 @@ TEST_CASE("changed bytes break the handshake, or the link after it, and never wh
       CHECK(pair.opener.frames.empty());
       continue;
     }
-    // Bytes that nothing depends on, as the version that stands in front of a record: all is well. Or one more of the last byte's
-    // value: it begins the next record, which then is none.
+    // The change may hit bytes that nothing depends on, like the version in a record header: all is
+    // well. Or it repeats the last byte, which then begins an invalid next record.
     pair.opener.say("said");
     pair.acceptor.say("answered");
     pair.talk();
@@ -380,7 +381,7 @@ TEST_CASE("changed bytes after the handshake are found") {
     bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
     pair.talk();
     CHECK(pair.acceptor.frames.empty());
-    // A record that claims to be longer is waited for, as long as a link may be silent.
+    // A record that claims to be longer is waited for until the heartbeat timeout.
     CHECK((pair.acceptor.code() == ErrorCode::kCorrupt || !pair.acceptor.fault));
   }
 }
@@ -401,7 +402,7 @@ TEST_CASE("a handshake said again opens no second connection") {
   honest.opener.say("save");
   honest.talk();
   REQUIRE(honest.acceptor.frames == "save");
-  // Who listened says it all again, to the same rank.
+  // An eavesdropper replays all of it to the same rank.
   End acceptor(tls()(ConnectionSide::kAcceptor));
   for (const auto& bytes : honest.to_acceptor) acceptor.hear(ByteSpan(bytes.data(), bytes.size()));
   CHECK_FALSE(acceptor.ready());
@@ -412,7 +413,7 @@ TEST_CASE("a handshake said again opens no second connection") {
 TEST_CASE("who ends the stream by TLS's own means is no rank") {
   Pair pair(tls(), tls());
   pair.talk();
-  // An alert in the clear, which anybody could put into the stream.
+  // A plaintext alert, which anybody could inject into the stream.
   const char close_notify[] = {21, 3, 3, 0, 2, 1, 0};
   pair.acceptor.hear(ByteSpan(close_notify, sizeof(close_notify)));
   CHECK(pair.acceptor.code() == ErrorCode::kCorrupt);

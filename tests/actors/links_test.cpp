@@ -1,4 +1,4 @@
-// What holds for every kind of links.
+// The behaviour common to every kind of links.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <cairn/tests/actors/links_world.hpp>
@@ -19,7 +19,7 @@ std::vector<std::string> numbered(const std::string& prefix, std::size_t count) 
   return texts;
 }
 
-// Bytes that differ at every place, so that a section in the wrong one is seen.
+// Returns bytes that vary with their position, so that a misplaced section is noticed.
 std::string pattern(std::size_t size) {
   std::string text(size, '\0');
   for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("messages of any size arrive whole", Kind, MemoryKind, TcpKin
   auto options = usual_options();
   options.frame_bytes_max = 64u << 10;
   LinkRank zero = world.come(0, options);
-  options.frame_bytes_max = 4u << 20;  // the smaller limit counts
+  options.frame_bytes_max = 4u << 20;  // the smaller limit applies
   LinkRank one = world.come(1, options);
   const std::vector<std::size_t> sizes = {0, 1, 65'471, 65'472, 65'473, 65'536, 200'000, 5u << 20, 0, 3};
   for (const auto size : sizes) {
@@ -204,12 +204,12 @@ TEST_CASE_TEMPLATE("what waits for a rank that does not take it is bounded", Kin
   const auto bytes = std::make_shared<const std::string>(pattern(1u << 20));
   zero.send(1, bytes);
   REQUIRE(one.log().wait_messages(0, 1));
-  for (int i = 0; i < 80; ++i) zero.send(1, bytes);  // more than the bounds and the system's socket buffers hold together
+  for (int i = 0; i < 80; ++i) zero.send(1, bytes);  // exceeds all limits and kernel socket buffers together
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == LinkDownCause::kOverflow);
   CHECK(down.why.find("unsent_bytes_max") != std::string::npos);
   CHECK(one.log().wait_down(0).cause == LinkDownCause::kClosed);
-  // Once the receiver lets go, a new link is as good as any.
+  // Once the receiver releases its messages, a new link works normally.
   const auto patience = std::chrono::steady_clock::now() + kPatience;
   bool arrived = false;
   while (!arrived && std::chrono::steady_clock::now() < patience) {

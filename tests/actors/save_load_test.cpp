@@ -1,4 +1,5 @@
-// Saves and loads that nothing disturbs: outcomes, the order of hooks, several checkpointers, any coordinator.
+// Saves and loads without faults: outcomes, the order of hooks, several checkpointers, any
+// coordinator.
 #include "actor_world.hpp"
 
 namespace cairn::test {
@@ -56,7 +57,7 @@ TEST_CASE("a load succeeds on every rank, at any world size and with any coordin
   }
 }
 
-// As recorded with real DCP, two ranks, coordinator 0: docs/protocol.md has the table.
+// As recorded with real DCP, two ranks, coordinator 0; see the table in docs/protocol.md.
 const Names kSaveHooks = {"writer.reset",
                           "begin",
                           "planner.set_up_planner",

@@ -1,4 +1,4 @@
-// Actors of one rank that die: the coordinator, the links.
+// Actors of one rank that die: the coordinator and the links.
 #include "actor_world.hpp"
 
 #include <caf/exit_reason.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Remembers the links actors that it had spawned.
+// Remembers the links actors that it spawned.
 class WatchedLinks : public LinksFactory {
  public:
   explicit WatchedLinks(int world_size) : links_(make_memory_links(world_size)), spawned_(static_cast<std::size_t>(world_size)) {}
@@ -35,7 +35,7 @@ class WatchedLinks : public LinksFactory {
   std::vector<caf::actor_addr> spawned_;
 };
 
-// Opens a gate when a message of that name was sent, or another event has it.
+// Opens a gate at the first event with this name, such as the sending of a message.
 class Sighting : public Observer {
  public:
   explicit Sighting(std::string_view name) : name_(name) {}
@@ -49,7 +49,7 @@ class Sighting : public Observer {
   const std::string_view name_;
 };
 
-// Supervisors without the runtime around them, so that a test reaches their children.
+// Supervisors without a runtime, so that a test can reach their children.
 class SupervisedRanks {
  public:
   explicit SupervisedRanks(int size, RuntimeOptions options = {}, const std::shared_ptr<Observer>& observer = nullptr)
@@ -83,7 +83,7 @@ class SupervisedRanks {
     return ActorWorld::collect(futures);
   }
 
-  // Until the supervisor has ended all calls.
+  // Stops the supervisor and waits until it has ended all calls.
   void stop(int index) {
     auto& target = supervisors_.at(static_cast<std::size_t>(index));
     if (!target) return;
@@ -94,7 +94,7 @@ class SupervisedRanks {
     target = SupervisorActor();
   }
 
-  // Returns when the supervisor of that rank has another coordinator.
+  // Kills the coordinator of that rank. Returns once the supervisor has a new one.
   void kill_coordinator(int index) {
     const auto old = children(index).coordinator;
     kill(caf::actor_cast<caf::actor>(old));

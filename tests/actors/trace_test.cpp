@@ -32,14 +32,14 @@ TEST_CASE("trace ring: the last events, with ids, rank and texts of their own") 
 }
 
 TEST_CASE("trace ring: newer texts take the place of older ones, never half of one") {
-  Tracer tracer(0, 64 * 1024, nullptr);  // 8 KiB of it for texts
+  Tracer tracer(0, 64 * 1024, nullptr);  // 8 KiB of the ring hold texts
   for (int i = 0; i < 200; ++i) tracer.record(saying(std::string(700, static_cast<char>('a' + i % 26))));
   const TraceSnapshot taken = tracer.snapshot();
   REQUIRE(taken.events.size() == 200);
   std::size_t kept = 0;
   for (const auto& event : taken.events) {
     if (event.text.empty()) {
-      CHECK(kept == 0);  // the older ones are gone
+      CHECK(kept == 0);  // older texts are gone
       continue;
     }
     ++kept;
@@ -88,7 +88,7 @@ TEST_CASE("trace ring: recording allocates nothing, decisions of state machines 
   CHECK(decision.peer == 1);
   CHECK(decision.attempt == 2);
   CHECK(decision.number != 0);
-  // Another effect, another digest; the same ones again, the same.
+  // Other effects have another digest; equal effects have the same digest.
   const std::uint64_t digest = decision.number;
   const auto digest_of_last = [&](const protocol::Effects& given) {
     recorder.before(event, "rank: idle", 0);

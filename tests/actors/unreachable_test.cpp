@@ -1,4 +1,4 @@
-// Two ranks between which no connection can be made, in a world where all others can talk.
+// Two ranks that cannot connect to each other, in a world where all other pairs can.
 #include "actor_world.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace cairn::test {
 namespace {
 
-// Passes on what the supervisor says to its links, but for what is meant for one rank.
+// Passes the supervisor's messages on to its links. Answers messages for one rank with LinkDown.
 class Blocking : public caf::event_based_actor {
  public:
   Blocking(caf::actor_config& config, caf::actor links, caf::actor owner, int blocked)

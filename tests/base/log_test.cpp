@@ -116,7 +116,7 @@ TEST_CASE("log: threads may log, and change sink and level, at the same time") {
   CHECK(lines == kThreads * kLines);
 }
 
-// --- the line at the bottom of a terminal ---------------------------------------------------------------------------------------
+// --- the line at the bottom of a terminal --------------------------------------------------------
 
 TEST_CASE("status line: log lines go above it, and it is gone in the end") {
   const std::string text = stderr_of_case("log child: a status line", {{"TERM", "xterm"}}, ChildStderr::kTerminal, 60);

@@ -52,7 +52,7 @@ std::vector<Bytes> golden_items(const std::string& folder, std::size_t most) {
   return items;
 }
 
-// --- pickles ----------------------------------------------------------------------------------------------------------------
+// --- pickles -------------------------------------------------------------------------------------
 
 // Asks every value of a tree for everything that it is.
 class Walk {
@@ -111,7 +111,7 @@ std::vector<Bytes> torch_metadata() {
   return {golden("single/.metadata"), golden("nested/.metadata"), pickle_torch_metadata(sample_metadata(), "an id")};
 }
 
-// --- archives ---------------------------------------------------------------------------------------------------------------
+// --- archives ------------------------------------------------------------------------------------
 
 bool run_zip(ByteSpan input) {
   return goes_through([&] {
@@ -168,7 +168,7 @@ std::vector<Bytes> leaf_pickles() {
   return seeds;
 }
 
-// --- trailers ---------------------------------------------------------------------------------------------------------------
+// --- trailers ------------------------------------------------------------------------------------
 
 bool run_trailer(ByteSpan input) {
   return goes_through([&] { decode_trailer(input, input.size() + sample_trailer().content_bytes, "a file"); });
@@ -196,7 +196,7 @@ std::vector<Bytes> trailer_bodies() {
   return {whole.substr(0, whole.size() - kTrailerFooterBytes)};
 }
 
-// --- commit records ---------------------------------------------------------------------------------------------------------
+// --- commit records ------------------------------------------------------------------------------
 
 bool run_metadata_section(ByteSpan input) { return makes_round_trip(input, encode_metadata, decode_metadata); }
 

@@ -83,7 +83,7 @@ bool run_trace_files(ByteSpan input) {
   return !traces.attempts().empty();
 }
 
-// --- recorded events of state machines --------------------------------------------------------------------------------------
+// --- recorded events of state machines -----------------------------------------------------------
 
 Bytes bytes_of(const protocol::Event& event) {
   v1::MachineEvent message;

@@ -25,7 +25,7 @@ using testing::random_save_plan;
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-// --- round trips ------------------------------------------------------------------------------------------------------------
+// --- round trips ---------------------------------------------------------------------------------
 
 TEST_CASE("save plans survive the journey") {
   const auto random = seeded_random(51);
@@ -93,7 +93,7 @@ TEST_CASE("fields of later versions are skipped") {
   CHECK_NOTHROW(decode_write_results(encode_write_results(random_results(*random)) + later));
 }
 
-// --- bad bytes --------------------------------------------------------------------------------------------------------------
+// --- bad bytes -----------------------------------------------------------------------------------
 
 TEST_CASE("bytes cut short or flipped anywhere are decoded or refused, nothing else") {
   const auto random = seeded_random(55);
@@ -234,7 +234,7 @@ TEST_CASE("write results that cannot be true are corrupt") {
                 "beyond"));
 }
 
-// --- bad plans --------------------------------------------------------------------------------------------------------------
+// --- bad plans -----------------------------------------------------------------------------------
 
 TEST_CASE("a plan that contradicts itself is not sent") {
   const auto refused = [](auto spoil) {

@@ -145,7 +145,7 @@ void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan&
   CHECK(bytes_written.empty());
 }
 
-// --- what is refused --------------------------------------------------------------------------------------------------------
+// --- what is refused -----------------------------------------------------------------------------
 
 TEST_CASE("ranks that disagree on size or dtype are named with the key") {
   const std::string size = mismatch_of(plans_of(4, [](SavePlan& plan, int rank) { add_tensor(plan, "w", {rank == 2 ? 3 : 4}); }));
@@ -230,7 +230,7 @@ TEST_CASE("missing and overlapping chunks are left to the coverage check") {
   CHECK(check_coverage(global.metadata).size() == 1);
 }
 
-// --- lowest rank wins -------------------------------------------------------------------------------------------------------
+// --- lowest rank wins ----------------------------------------------------------------------------
 
 TEST_CASE("when the lowest rank wins, its values are written by it, whole") {
   GlobalPlanOptions options;
@@ -262,7 +262,7 @@ TEST_CASE("parts of a tensor must agree even when the lowest rank wins") {
   CHECK(mentions(mismatch_of(plans, options), "'w'"));
 }
 
-// --- dedup ------------------------------------------------------------------------------------------------------------------
+// --- dedup ---------------------------------------------------------------------------------------
 
 TEST_CASE("every element of every layout is written exactly once") {
   const auto random = seeded_random(41);
@@ -356,7 +356,7 @@ TEST_CASE("a chunk that a rank lists twice is written once") {
   for (const SavePlan& plan : global.plans) CHECK(plan.items.size() == 1);
 }
 
-// --- splitting --------------------------------------------------------------------------------------------------------------
+// --- splitting -----------------------------------------------------------------------------------
 
 TEST_CASE("a large replicated tensor is split by rows over its holders") {
   constexpr std::int64_t kRows = 16384;
@@ -426,7 +426,7 @@ TEST_CASE("chunks that only some ranks hold are split over those") {
   for (const SavePlan& plan : global.plans) CHECK(bytes_of(plan) == 25 * 8 * 4);
 }
 
-// --- empty things -----------------------------------------------------------------------------------------------------------
+// --- empty things --------------------------------------------------------------------------------
 
 TEST_CASE("worlds and plans may be empty") {
   CHECK(create_global_save_plan({}).plans.empty());
@@ -452,7 +452,7 @@ TEST_CASE("empty shards vanish, but a tensor without elements keeps one chunk") 
   CHECK(tensor_of(global.metadata, "scalar").chunks == std::vector<Box>{Box{}});
 }
 
-// --- results ----------------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------
 
 TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in the order of saving") {
   const auto plans = plans_of(2, [](SavePlan& plan, int rank) {

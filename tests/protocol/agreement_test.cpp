@@ -46,7 +46,7 @@ void check_answers(const MachineWorld& world) {
     for (const Finished& finished : world.finished(rank)) CHECK(finished.answer == (finished.failures.empty() ? all : ""));
 }
 
-// --- machine by machine -------------------------------------------------------------------------------------------------------------
+// --- machine by machine --------------------------------------------------------------------------
 
 TEST_CASE("agreement: a rank says its text with its Join, runs no hook, and ends with the answer") {
   RankSteps rank(1, 2);
@@ -153,7 +153,7 @@ TEST_CASE("agreement: a rank with the answer passes it to ranks that lost the co
   CHECK(told[0].second.ending->answer == "yes");
 }
 
-// --- worlds -------------------------------------------------------------------------------------------------------------------------
+// --- worlds --------------------------------------------------------------------------------------
 
 TEST_CASE("agreement: two messages a rank, and one hook") {
   MachineWorld world(5, 1);

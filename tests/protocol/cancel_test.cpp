@@ -32,7 +32,7 @@ void check_outcome(const std::vector<std::pair<int, Told>>& told, std::size_t ra
   }
 }
 
-//  --- the rank whose caller cancels ----------------------------------------------------------------
+// --- the rank whose caller cancels ---------------------------------------------------------------
 
 TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the outcome") {
   RankSteps rank(1, 2);
@@ -170,7 +170,7 @@ TEST_CASE("a deadline that has passed already cancels at once") {
   CHECK(all_of<StartTimer>(rank.step(call)).at(1).after == Duration(0));
 }
 
-// --- the coordinator ----------------------------------------------------------------------------------------------------------------
+// --- the coordinator -----------------------------------------------------------------------------
 
 TEST_CASE("cancelled before all have joined: those that are there are told, those that come later too") {
   CoordinatorSteps coordinator(3);
@@ -284,7 +284,7 @@ TEST_CASE("a call that waits for another one to end can be cancelled too") {
   check_outcome(late, 1, 2);
 }
 
-// --- worlds -------------------------------------------------------------------------------------------------------------------------
+// --- worlds --------------------------------------------------------------------------------------
 
 TEST_CASE("calls that are cancelled at any moment end alike on all ranks, and the next ones succeed") {
   int cancelled_worlds = 0;

@@ -6,7 +6,7 @@ namespace {
 
 using State = CoordinatorMachine::State;
 
-// --- joining --------------------------------------------------------------------------------------------------------------
+// --- joining -------------------------------------------------------------------------------------
 
 TEST_CASE("ranks that name different coordinators hear of it as soon as the second one has called") {
   CoordinatorSteps registrar(3);
@@ -217,7 +217,7 @@ TEST_CASE("counters go on where those of a machine before it ended") {
   CHECK(sent<Join>(rank.step(call_of(1))).at(0).second.counter_seen == 41);
 }
 
-//  --- cached plans --------------------------------------------------------------------------------
+// --- cached plans --------------------------------------------------------------------------------
 
 TEST_CASE("a plan that is named by its digest and not kept is asked for") {
   CoordinatorSteps coordinator(2);
@@ -265,7 +265,7 @@ TEST_CASE("a global plan that the rank has not kept is sent whole, until the ran
   CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
 }
 
-//  --- stored outcomes -----------------------------------------------------------------------------
+// --- stored outcomes -----------------------------------------------------------------------------
 
 TEST_CASE("who still speaks of an attempt that has ended is sent its outcome again, of the last ones") {
   RuntimeOptions options;
@@ -303,7 +303,7 @@ TEST_CASE("a member that was lost and is heard again hears the outcome; one that
   }
 }
 
-// --- stopping the others --------------------------------------------------------------------------------------------------------
+// --- stopping the others -------------------------------------------------------------------------
 
 TEST_CASE("after a failure the others get time for their own, then are told to stop, then are listed as busy") {
   RuntimeOptions options;

@@ -22,7 +22,7 @@ bool stops_progress(const Effects& effects) {
 
 Progress progress_of(std::uint64_t number, Moved moved = {}) { return {number, moved}; }
 
-// --- a rank -------------------------------------------------------------------------------------------------------------------
+// --- a rank --------------------------------------------------------------------------------------
 
 TEST_CASE("progress: a rank says nothing before its call has begun, nor when it has ended") {
   RankSteps rank;
@@ -97,7 +97,7 @@ TEST_CASE("progress: a rank that has lost its coordinator tells nobody, until it
   CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
 }
 
-// --- the coordinator ----------------------------------------------------------------------------------------------------------
+// --- the coordinator -----------------------------------------------------------------------------
 
 TEST_CASE("progress: a coordinator answers nobody outside the attempt, and tells no outcome again") {
   CoordinatorSteps coordinator(2);
@@ -178,7 +178,7 @@ TEST_CASE("progress: sums of what strangers to arithmetic say do not wrap around
   CHECK(job.moved == Moved{most, most, most, most});
 }
 
-// --- all together -------------------------------------------------------------------------------------------------------------
+// --- all together --------------------------------------------------------------------------------
 
 TEST_CASE("progress: what ranks are told is what a sum over all of them gives, whatever happened in which order") {
   constexpr int kRanks = 12;

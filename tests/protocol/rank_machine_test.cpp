@@ -71,7 +71,7 @@ TEST_CASE("what cannot be sent or read is a failure of the rank, in the words in
   CHECK(sent<Cancel>(member.step(unreadable(0))).size() == 1);
 }
 
-//  --- cached plans --------------------------------------------------------------------------------
+// --- cached plans --------------------------------------------------------------------------------
 
 TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole when it asks") {
   RankSteps rank;
@@ -108,7 +108,7 @@ TEST_CASE("a global plan that is named and not kept is asked for") {
   CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan, digest, true})));  // a duplicate
 }
 
-// --- stopping -------------------------------------------------------------------------------------------------------------------
+// --- stopping ------------------------------------------------------------------------------------
 
 TEST_CASE("a rank that is told to stop stops its writer, and reports no failure of its own") {
   for (const bool cancelled : {true, false}) {

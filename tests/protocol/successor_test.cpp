@@ -316,7 +316,7 @@ TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the secon
   CHECK(asked[0].second.ordinal == 1);
 }
 
-//  --- a coordinator that turns out to be alive ----------------------------------------------------
+// --- a coordinator that turns out to be alive ----------------------------------------------------
 
 TEST_CASE("a rank whose link broke hears again how a call ended that failed while the ranks joined") {
   CoordinatorSteps coordinator(3);

@@ -75,7 +75,7 @@ SimulatedSlot* SimulatedRank::slot_of(std::uint64_t call) {
   return nullptr;
 }
 
-//  --- faults --------------------------------------------------------------------------------------
+// --- faults --------------------------------------------------------------------------------------
 
 void SimulatedRank::kill(bool machine) {
   if (!alive_) return;
@@ -216,7 +216,7 @@ void SimulatedRank::cancel(std::uint64_t call, const std::string& why) {
   for (auto& [name, slot] : slots_) slot->look_at_turn();
 }
 
-// --- the trainer --------------------------------------------------------------------------------------------------------------
+// --- the trainer ---------------------------------------------------------------------------------
 
 void SimulatedRank::next_call() {
   if (calls_ >= calls_max_) return look_for_the_end();
@@ -283,7 +283,7 @@ void SimulatedRank::call_let_go(std::uint64_t call) {
   look_for_the_end();
 }
 
-// --- other ranks --------------------------------------------------------------------------------------------------------------
+// --- other ranks ---------------------------------------------------------------------------------
 
 void SimulatedRank::link_up(int peer) {
   when_awake([this, peer] {
@@ -344,7 +344,7 @@ void SimulatedRank::receive(const std::string& name, const protocol::Received& r
   stop_if_idle();
 }
 
-// --- hooks --------------------------------------------------------------------------------------------------------------------
+// --- hooks ---------------------------------------------------------------------------------------
 
 void SimulatedRank::resume(SimulatedSlot& slot, Fiber& fiber) {
   FileSystem* const disk = std::exchange(world_.disk, &client_);
@@ -362,7 +362,7 @@ void SimulatedRank::pause(Duration length) {
   Fiber::suspend();
 }
 
-// --- the disk -----------------------------------------------------------------------------------------------------------------
+// --- the disk ------------------------------------------------------------------------------------
 
 Verdict SimulatedRank::before_operation(const char* operation, const std::string& path) {
   if (Fiber::current() == nullptr) return {};

@@ -101,7 +101,7 @@ void SimulatedSlot::lose_coordinator() {
     timer = protocol::is_of_coordinator(timer->first) ? timers_.erase(timer) : std::next(timer);
 }
 
-// --- calls --------------------------------------------------------------------------------------------------------------------
+// --- calls ---------------------------------------------------------------------------------------
 
 void SimulatedSlot::start(std::uint64_t number) {
   number_ = number;
@@ -257,7 +257,7 @@ void SimulatedSlot::judge_answer(const protocol::Finished& finished) const {
     world_.ledger.accuse(rank_.where() + ", call " + std::to_string(number_) + ": was answered \"" + finished.answer + "\"");
 }
 
-// --- messages -----------------------------------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------
 
 void SimulatedSlot::receive(const protocol::Received& received) {
   if (std::holds_alternative<protocol::AskStanding>(received.body)) rank_machine();
@@ -294,7 +294,7 @@ void SimulatedSlot::send(const protocol::Send& message) {
   job_.network().send(rank_.rank(), message.to, std::make_shared<const std::string>(protocol::encode(envelope)));
 }
 
-// --- machines -----------------------------------------------------------------------------------------------------------------
+// --- machines ------------------------------------------------------------------------------------
 
 void SimulatedSlot::step_rank(const protocol::Event& event) {
   if (!machine_) return;

@@ -126,7 +126,7 @@ void SimulatedSlot::drain() {
   while (fiber_) resume_hook();
 }
 
-// --- turns --------------------------------------------------------------------------------------------------------------------
+// --- turns ---------------------------------------------------------------------------------------
 
 // Runs on the hook's fiber, as an asynchronous save waits on its own thread.
 const StateDict& SimulatedSlot::await_turn(const RunningCall& call) {

@@ -98,7 +98,7 @@ const char* to_string(Trouble::What what) {
   return "?";
 }
 
-// --- one job ------------------------------------------------------------------------------------------------------------------
+// --- one job -------------------------------------------------------------------------------------
 
 Job::Job(World& world, int index, JobSpec spec) : world_(world), index_(index), spec_(std::move(spec)) {
   const auto incarnations = seeded_random(world.dice.next());
@@ -238,7 +238,7 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
   }
 }
 
-// --- the world ----------------------------------------------------------------------------------------------------------------
+// --- the world -----------------------------------------------------------------------------------
 
 World::World(std::uint64_t seed, Coverage& covered)
     : dice(seed),
