@@ -36,7 +36,8 @@ TEST_CASE("a checksum may be taken in pieces, and pieces' checksums combined") {
 }
 
 TEST_CASE("checksums of parts larger than memory can be combined") {
-  // Two runs of zeros of 2^32 + 5 bytes: combining them must be the same as combining shorter ones step by step.
+  // Combines the checksums of two runs of 2^32 + 5 zero bytes. Combining shorter runs step by step
+  // must give the same result.
   const std::uint64_t length = (std::uint64_t{1} << 32) + 5;
   const std::uint32_t once = crc32_combine(0xDEADBEEF, 0, length);
   std::uint32_t stepped = crc32_combine(0xDEADBEEF, 0, std::uint64_t{1} << 31);

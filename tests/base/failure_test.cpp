@@ -120,7 +120,7 @@ TEST_CASE("huge texts are cut, between characters") {
   const std::string cut = captured(std::runtime_error("x" + umlauts)).what;
   CHECK(cut.size() <= kFailureTextMax);
   CHECK(cut.substr(0, 1 + 2 * 100) == ("x" + umlauts).substr(0, 201));
-  CHECK((cut.size() - 1 - 6) % 2 == 0);  // one letter, whole umlauts, the mark
+  CHECK((cut.size() - 1 - 6) % 2 == 0);  // one letter, complete umlauts, the cut mark
   const std::string exact(kFailureTextMax, 'y');
   CHECK(captured(std::runtime_error(exact)).what == exact);
 }

@@ -1,4 +1,4 @@
-// Faults on purpose: how rules are read, when their turn comes, and what they do to a process.
+// Fault injection: how rules are parsed, when they apply, and what they do to a process.
 #include <cairn/base/injection.hpp>
 
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ InjectionRule only(const std::string& spec) {
   return rules.front();
 }
 
-// What an injector with these rules does to its process, as words.
+// Records as text what an injector with these rules does to its process.
 struct Deeds {
   std::vector<std::string> done;
   Injector injector;
@@ -205,9 +205,9 @@ TEST_CASE("a phase begins with its first hook in an attempt") {
   };
   CHECK(pass("begin", "write", "main", 1) == kNothing);
   CHECK(pass("write_data", "finish", "main", 1) == kNothing);
-  CHECK(pass("begin", "write", "main", 1) == kNothing);  // again within the attempt: not a second beginning
+  CHECK(pass("begin", "write", "main", 1) == kNothing);  // the same attempt again: the phase does not begin twice
   CHECK(pass("begin", "", "main", 2) == kNothing);       // belongs to no phase
-  CHECK(pass("begin", "write", "other", 1) == kKilled);  // another checkpointer's
+  CHECK(pass("begin", "write", "other", 1) == kKilled);  // of another checkpointer
   CHECK(pass("write_data", "write", "main", 2) == kFrozen);
 }
 
@@ -229,7 +229,8 @@ TEST_CASE("what the caller has to do is returned, and throw throws what says so"
 }
 
 TEST_CASE("the process itself is killed, or stopped until it is told to go on") {
-  // In a child each, which says on a pipe that it has come past the place.
+  // Each rule runs in a child process. The child writes to a pipe if it gets past the injection
+  // site.
   const auto run = [](const std::string& spec, const std::function<void(pid_t, int)>& watch) {
     int ends[2];
     REQUIRE(::pipe(ends) == 0);

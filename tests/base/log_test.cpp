@@ -1,4 +1,4 @@
-// What the library says to people: where it goes, which of it, and that nothing of it harms the program.
+// Log output: where it goes, which messages appear, and that it never harms the program.
 #include <cairn/tests/support/plain.hpp>
 //
 #include <atomic>

@@ -1,4 +1,4 @@
-// Which signals threads are left with that are started under SignalsBlocked.
+// The signal masks of threads started under SignalsBlocked.
 #include <thread>
 
 #include <cairn/base/signals_blocked.hpp>

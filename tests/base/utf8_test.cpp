@@ -1,4 +1,4 @@
-// What is a character in UTF-8, and what is none.
+// Tells valid UTF-8 characters from invalid ones.
 #include <cstdint>
 #include <string>
 
@@ -9,7 +9,7 @@ using namespace cairn;
 
 namespace {
 
-// As the standard has it.
+// Encodes `code_point` as the Unicode standard defines.
 std::string encoded(std::uint32_t code_point) {
   const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)); };
   if (code_point < 0x80) return {static_cast<char>(code_point)};

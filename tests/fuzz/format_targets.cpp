@@ -36,7 +36,7 @@ std::string file_bytes(const std::string& path) {
 
 std::string golden(const std::string& path) { return file_bytes(std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/" + path); }
 
-// The first items of one of PyTorch's checkpoints.
+// Returns up to `most` items of a checkpoint written by PyTorch.
 std::vector<Bytes> golden_items(const std::string& folder, std::size_t most) {
   std::vector<Bytes> items;
   const Metadata metadata = decode_commit_record(golden(folder + "/.metadata"));
@@ -54,7 +54,7 @@ std::vector<Bytes> golden_items(const std::string& folder, std::size_t most) {
 
 // --- pickles -------------------------------------------------------------------------------------
 
-// Asks every value of a tree for everything that it is.
+// Reads every property of every value in a tree.
 class Walk {
  public:
   void visit(const PickleValue& value) {
@@ -138,7 +138,8 @@ bool run_leaf(ByteSpan input) {
   });
 }
 
-// A pickle within an archive: the archive's own checksums are made to fit, so that the pickle's meaning is what is tested.
+// A pickle within an archive. The archive's checksums are recomputed, so that the input gets past
+// them to the unpickler.
 bool run_leaf_pickle(ByteSpan input) { return run_leaf(write_torch_archive(input, {Bytes(64, '\1'), Bytes(7, '\2')})); }
 
 Bytes stored_item() {
@@ -174,7 +175,7 @@ bool run_trailer(ByteSpan input) {
   return goes_through([&] { decode_trailer(input, input.size() + sample_trailer().content_bytes, "a file"); });
 }
 
-// The input is the body: footer and length of the file are made to fit.
+// The input is the trailer's body. The footer and the file's length are made to match.
 bool run_trailer_body(ByteSpan input) {
   Bytes bytes(input.view());
   bytes += "CairnTrl";
@@ -186,7 +187,7 @@ bool run_trailer_body(ByteSpan input) {
   if (!said.ParseFromArray(input.data(), static_cast<int>(input.size()))) said.Clear();
   const std::uint64_t file_bytes = said.content_bytes() + bytes.size();
   const auto decode = [&](ByteSpan trailer) { return decode_trailer(trailer, said.content_bytes() + trailer.size(), "a file"); };
-  if (file_bytes < bytes.size()) return false;  // no file is as long
+  if (file_bytes < bytes.size()) return false;  // the sum overflowed: no file is that long
   return makes_round_trip(bytes, encode_trailer, decode);
 }
 
@@ -218,7 +219,7 @@ bool run_commit_record(ByteSpan input) {
   return goes_through([&] { decode_commit_record(input, "a record"); });
 }
 
-// The input is what lies between pickle and footer: the footer is made to fit.
+// The input lies between pickle and footer. The footer is made to match.
 bool run_commit_section(ByteSpan input) {
   Bytes record(input.view());
   zip::put_u64(record, 0);

@@ -1,6 +1,7 @@
-// Every target takes many inputs, the same in every run.
+// Runs every target on many inputs, the same ones in every run.
 //
-// CAIRN_FUZZ_INPUTS: how many for each target. CAIRN_FUZZ_FIRST: the number of the first, to try others, or one again.
+// CAIRN_FUZZ_INPUTS is the number of inputs for each target. CAIRN_FUZZ_FIRST is the number of the
+// first one, to try other inputs or to repeat one.
 #include <cairn/tests/support/plain.hpp>
 
 #include <cstdint>
@@ -17,12 +18,13 @@ using namespace cairn;
 using namespace cairn::testing;
 
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
-// A few bytes must not unfold into gigabytes: larger allocations fail, which is no refusal.
+// A few bytes must not expand into gigabytes. Larger allocations fail, and that does not count as a
+// rejection.
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=256"; }
 
 namespace {
 
-// What runs at this moment, for whoever reads of a crash.
+// The target and input that are running, for the report of a crash.
 const char* running_target = "";
 std::uint64_t running_input = 0;
 
@@ -46,7 +48,7 @@ std::string hex_of(ByteSpan bytes) {
   return text;
 }
 
-// What is wrong with how the target dealt with the input; empty if nothing is.
+// Returns what is wrong with the target's reaction to the input; empty if nothing is.
 std::string fault_of(const FuzzTarget& target, ByteSpan input, bool& is_taken) {
   try {
     is_taken = target.run(input);
@@ -103,7 +105,7 @@ TEST_CASE("fuzz: no input makes a target do anything but take or refuse it") {
       FAIL_CHECK(target.name << ", input " << number << ": " << fault << "\n" << hex_of(input));
     }
     MESSAGE(target.name, ": ", taken, " of ", count, " inputs taken");
-    // Both ways are taken, or the target tests nothing.
+    // If no input or every input is accepted, the target tests nothing.
     if (count >= 1000) CHECK((taken > 0 && taken < count));
   }
 }

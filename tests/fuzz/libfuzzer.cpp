@@ -1,4 +1,5 @@
-// The entry of libFuzzer: the target is the one that CAIRN_FUZZ_TARGET names. Every fault ends the process, as libFuzzer wants it.
+// The entry points for libFuzzer. CAIRN_FUZZ_TARGET names the target. Every fault aborts the
+// process, as libFuzzer expects.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +21,7 @@ const cairn::testing::FuzzTarget* target = nullptr;
 
 }  // namespace
 
-// Writes the target's seeds into CAIRN_FUZZ_SEEDS, if that is set.
+// Writes the target's seeds to the directory CAIRN_FUZZ_SEEDS, if it is set.
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   const char* const name = std::getenv("CAIRN_FUZZ_TARGET");
   std::string known;

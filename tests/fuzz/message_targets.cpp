@@ -1,4 +1,4 @@
-// What ranks say to each other: plans, envelopes, and the frames that carry them.
+// The messages between ranks: plans, envelopes, and the frames that carry them.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -23,12 +23,12 @@ bool run_load_plan(ByteSpan input) { return makes_round_trip(input, encode_load_
 bool run_write_results(ByteSpan input) { return makes_round_trip(input, encode_write_results, decode_write_results); }
 bool run_envelope(ByteSpan input) { return makes_round_trip(input, protocol::encode, protocol::decode); }
 
-// One direction of a connection, arriving in pieces whose lengths the input itself decides.
+// One direction of a connection. It arrives in pieces whose lengths the input itself decides.
 bool run_frames(ByteSpan input) {
   const LinkIdentity self{"0123456789abcdef0123456789abcdef", 1, 4, kStreamFrameBytesMax};
   FrameReader reader(kStreamFrameBytesMax);
   MessageAssembler assembler(kMessageBytesMax);
-  // Whether the connection would go on.
+  // Returns whether the connection would continue.
   const auto take = [&](ByteSpan bytes) {
     v1::LinkFrame frame;
     if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return false;

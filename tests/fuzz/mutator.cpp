@@ -6,13 +6,13 @@
 namespace cairn::testing {
 namespace {
 
-// Numbers that formats stumble over.
+// Edge values that decoders often mishandle.
 constexpr std::uint64_t kEdges[] = {
     0,          1,       2,          0x7f,       0x80,       0xff,       0x100,      0x7fff,
     0xffff,     0x10000, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 32, 1ull << 62, 0x7fffffffffffffff,
     1ull << 63, ~0ull,   ~0ull - 7,  4096};
 
-// SplitMix64: good enough, and begun at no cost for each input.
+// SplitMix64: random enough, and free to seed for each input.
 class Numbers {
  public:
   explicit Numbers(std::uint64_t seed) : state_(seed) {}
@@ -23,7 +23,7 @@ class Numbers {
     return z ^ (z >> 31);
   }
   std::size_t below(std::size_t bound) { return bound == 0 ? 0 : static_cast<std::size_t>(next() % bound); }
-  // Mostly short.
+  // Returns a length, mostly a short one.
   std::size_t length(std::size_t most) { return std::min(most, 1 + below(std::size_t{1} << below(11))); }
 
  private:
@@ -72,7 +72,7 @@ void change(Bytes& bytes, Numbers& numbers, const Bytes& other) {
     case 6:
       bytes.insert(numbers.below(bytes.size() + 1), Bytes(bytes, at, length));
       break;
-    case 7: {  // over what is there
+    case 7: {  // overwrites what is there
       const Bytes moved(bytes, at, length);
       const std::size_t to = numbers.below(bytes.size());
       bytes.replace(to, std::min(length, bytes.size() - to), moved);

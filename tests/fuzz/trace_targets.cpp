@@ -1,4 +1,4 @@
-// Traces: files of ranks, and what is concluded from them.
+// Traces: the files of ranks, and the analysis of them.
 #include <fstream>
 #include <memory>
 
@@ -14,7 +14,7 @@
 namespace cairn::testing {
 namespace {
 
-// The files of two ranks, one after the other: the second one begins with a header as well.
+// Returns the files of two ranks, concatenated. Each file begins with a header.
 Bytes sample_files(bool goes_well) {
   ScriptedTraces script(2);
   script_good_save(script, {5, 40});
@@ -40,7 +40,8 @@ Bytes sample_files(bool goes_well) {
 
 std::vector<Bytes> trace_files() { return {sample_files(true), sample_files(false)}; }
 
-// Makes every record sound again that can be found: what is behind the checksums is to be met too.
+// Corrects the checksum of every record that can be found, so that the input reaches the code
+// behind the checksums.
 Bytes with_checksums(ByteSpan input) {
   namespace format = trace_format;
   Bytes bytes(input.view());
@@ -53,7 +54,7 @@ Bytes with_checksums(ByteSpan input) {
   return bytes;
 }
 
-// Cut in two where the second header begins, if there is one.
+// Splits the bytes where the second header begins, if there is one.
 std::vector<Bytes> split(const Bytes& bytes) {
   const std::size_t first = bytes.find(std::string(8, 'a'));
   const std::size_t second = first == Bytes::npos ? first : bytes.find(std::string(8, 'a'), first + 64);
@@ -130,7 +131,7 @@ bool run_machine_event(ByteSpan input) {
     recording::PlanDigests digests;
     return recording::from_proto(message, digests);
   };
-  // Not the same bytes again: what user-defined planners have put in is left out on the way.
+  // The bytes need not match, because recording omits the data of user-defined planners.
   return goes_through([&] { bytes_of(event_of(bytes_of(event_of(input)))); });
 }
 

@@ -1,4 +1,4 @@
-// Replaces the global `operator new` of this binary and of the libraries it loads.
+// Replaces the global `operator new` of this binary and of the libraries that it loads.
 #include <cairn/tests/messages/allocation_meter.hpp>
 
 #include <cstdlib>

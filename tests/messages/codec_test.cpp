@@ -1,4 +1,4 @@
-// Envelopes with every kind of message: damage first, then the round trip.
+// Envelopes with every kind of message: corruption first, then the round trip.
 #include <cairn/tests/support/plain.hpp>
 
 #include <functional>
@@ -27,7 +27,8 @@ using testing::is_corrupt;
 using testing::random_text;
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
-// Of a string's length, before it finds that the message ends earlier.
+// Protobuf allocates up to this many bytes for a string on the strength of its length, before it
+// notices that the message is shorter.
 constexpr std::size_t kProtobufBelieves = 50'000'000;
 
 Digest random_digest(Random& random) {
@@ -101,7 +102,7 @@ Moved random_moved(Random& random) {
   return moved;
 }
 
-// A message of the kind at `index` of the variant.
+// Returns a random message of the kind at `index` of the variant.
 Message random_body(Random& random, std::size_t index) {
   static_assert(kKinds == 25, "a new message is made here, compared below, and has its round trip");
   switch (index) {
@@ -115,7 +116,7 @@ Message random_body(Random& random, std::size_t index) {
       join.stateful_keys = random_texts(random, 4);
       join.counter_seen = random.next() / 2;
       join.world_size = static_cast<std::uint32_t>(1 + random.next() % kRanksMax);
-      join.coordinator_rank = static_cast<int>(random.next() % 1000) - 500;  // any number that a caller may give
+      join.coordinator_rank = static_cast<int>(random.next() % 1000) - 500;  // any number that a caller may pass
       join.text = random_text(random, 100);
       return join;
     }
@@ -293,7 +294,8 @@ std::string to_hex_text(const Bytes& bytes) {
   return text;
 }
 
-// Whatever the bytes are: decoding asks for memory in proportion to them, and what it accepts can be sent on.
+// Decodes arbitrary bytes. Decoding must allocate in proportion to their length, and everything
+// that it accepts must be encodable.
 void decode_any(const Bytes& bytes) {
   INFO(to_hex_text(bytes));
   Envelope envelope;
@@ -316,7 +318,7 @@ void decode_any(const Bytes& bytes) {
   check_same(envelope, decode(encode(envelope)));
 }
 
-// A number as Protobuf writes it.
+// Encodes a Protobuf varint.
 Bytes varint(std::uint64_t value) {
   Bytes bytes;
   for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
@@ -378,7 +380,7 @@ TEST_CASE("lengths and counts that promise more than there is cost nothing") {
     const Envelope envelope = random_envelope(*random, kind);
     INFO(std::string(name_of(envelope.body)));
     const Bytes bytes = encode(envelope);
-    // In place of every single byte, whether it is a length, a count, a tag or text.
+    // Replaces every single byte in turn: lengths, counts, tags and text.
     for (std::size_t at = 0; at < bytes.size(); ++at)
       for (std::size_t i = at % 2; i < huge.size(); i += 2)
         decode_any(bytes.substr(0, at) + varint(huge[i]) + bytes.substr(at + 1));
@@ -546,7 +548,7 @@ TEST_CASE("every message survives the journey") {
       const Envelope back = decode(bytes);
       check_same(envelope, back);
       CHECK(encode(back) == bytes);
-      const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes: of a later version
+      const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes, as from a later version
       check_same(envelope, decode(bytes + later));
     }
   }

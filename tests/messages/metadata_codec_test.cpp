@@ -143,7 +143,7 @@ void check_equal(const Metadata& a, const Metadata& b) {
   CHECK(a.user_storage_data == b.user_storage_data);
 }
 
-// Two files; "w" in two chunks, one of them transformed; "b" bytes.
+// Two files; tensor "w" in two chunks, one of them transformed; bytes object "b".
 Metadata sample() {
   Metadata metadata;
   metadata.files = {{"f0", 1000, 7, 10}, {"f1", 1000, 8, 10}};
@@ -169,7 +169,7 @@ TEST_CASE("metadata survives the journey, whatever is in it") {
     const Metadata metadata = random_metadata(*random);
     const Bytes bytes = encode_metadata(metadata);
     const Metadata back = decode_metadata(bytes);
-    // A tensor without chunks has nowhere to be stored: whether it was meant to be is not kept.
+    // A tensor without chunks has no storage info, so nothing records whether it was stored.
     check_equal(metadata, back);
     CHECK(encode_metadata(back) == bytes);
   }
@@ -246,7 +246,7 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
 }
 
 TEST_CASE("a few bytes do not unfold into gigabytes") {
-  // Chunks of a 0-dim tensor take no entries: their count alone must not be believed.
+  // Chunks of a 0-dim tensor need no entries, so the decoder must not trust their count alone.
   Metadata metadata;
   TensorStorageMetadata scalar;
   scalar.chunks = {Box{}};
@@ -282,7 +282,7 @@ TEST_CASE("metadata that contradicts itself is not written") {
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage.pop_back(); }));
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].file = 2; }));
   CHECK(refused([&](Metadata& metadata) { metadata.state_dict_metadata[1].first = "w"; }));
-  // What a reader would refuse: a record that says so must not replace one that can be read.
+  // A reader would refuse these. Such a record must not replace a readable one.
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].offset = 901; }));
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].length = ~std::uint64_t{0}; }));
   CHECK(refused([&](Metadata& metadata) { tensor_of(metadata).storage[0].payload_offset = 101; }));

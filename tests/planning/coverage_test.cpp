@@ -75,7 +75,7 @@ TEST_CASE("sound layouts have no faults") {
   CHECK(check({10}, {{{5}, {5}}, {{0}, {5}}, {{5}, {0}}, {{10}, {0}}}).empty());
   CHECK(check({0, 4}, {}).empty());
   CHECK(check({0, 4}, {{{0, 0}, {0, 4}}, {{0, 0}, {0, 2}}}).empty());
-  // A pinwheel cannot be cut apart, and yet tiles.
+  // No straight cut divides a pinwheel, yet it tiles the tensor.
   CHECK(check({3, 3}, {{{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}}).empty());
 }
 
@@ -86,7 +86,8 @@ TEST_CASE("a hole within a pinwheel is found") {
   CHECK(faults[0].first == Box{{1, 1}, {1, 1}});
 }
 
-// Marks every element; agrees with the sweep on whether all is well, on every overlapping pair, and on where elements are missing.
+// Compares the sweep with a count of marks on every element: the overlapping pairs, and the
+// elements that are missing.
 void compare_with_marking(const Extents& size, const std::vector<Box>& chunks) {
   std::vector<int> marks(static_cast<std::size_t>(volume(size)), 0);
   for (const Box& chunk : chunks) for_each_element(chunk, size, [&](const Extents&, std::size_t linear) { ++marks[linear]; });
@@ -112,7 +113,7 @@ void compare_with_marking(const Extents& size, const std::vector<Box>& chunks) {
     CHECK(std::any_of(gaps.begin(), gaps.end(), [&](const Box& gap) { return contains(gap, element); }));
   });
   for (const Box& gap : gaps) {
-    // Gaps are as tight as can be: something is missing at each of their faces.
+    // A gap is as small as possible: on each of its faces, some element is missing.
     for (std::size_t dim = 0; dim < size.size(); ++dim) {
       for (const std::int64_t at : {gap.offsets[dim], gap.offsets[dim] + gap.sizes[dim] - 1}) {
         Box face = gap;
@@ -134,7 +135,7 @@ TEST_CASE("random boxes: the sweep agrees with marking every element") {
       std::vector<Box> chunks = random_tiling(size, static_cast<int>(random->next() % 12), *random);
       shuffle(chunks, *random);
       compare_with_marking(size, chunks);
-      // Remove one, move one, add one.
+      // Removes one chunk, moves one, adds one.
       const auto any = [&] { return random->next() % chunks.size(); };
       if (round % 3 == 0) chunks.erase(chunks.begin() + static_cast<std::ptrdiff_t>(any()));
       if (round % 4 == 0 && !chunks.empty()) {
@@ -170,7 +171,7 @@ TEST_CASE("a hundred thousand chunks, in any order, with one fault in them") {
   broken = rows;
   broken.push_back(Box::whole(size));
   faults = check(size, broken);
-  CHECK(faults.size() > 1000);  // every row overlaps with it: as many as are listed
+  CHECK(faults.size() > 1000);  // every row overlaps it; the list of faults is bounded
   CHECK(faults.size() < 2000);
 }
 

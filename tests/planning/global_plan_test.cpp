@@ -90,7 +90,7 @@ std::uint64_t bytes_of(const SavePlan& plan) {
   return bytes;
 }
 
-// What holds of every global plan.
+// Checks the invariants of every global plan.
 void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan& global) {
   REQUIRE(global.plans.size() == locals.size());
   std::map<std::string, std::vector<Box>> written;
@@ -110,7 +110,7 @@ void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan&
       const bool is_bytes = item.type == WriteItemType::kByteIO;
       CHECK((is_bytes || !bytes_began));
       bytes_began = bytes_began || is_bytes;
-      // The item, or one that holds it, is in the local plan, in the same order.
+      // The local plan contains the item, or one that contains it, in the same order.
       std::size_t& next = is_bytes ? next_bytes : next_tensor;
       while (next < local.items.size() &&
              !(local.names[local.items[next].name] == name && local.items[next].type == item.type &&
@@ -145,7 +145,7 @@ void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan&
   CHECK(bytes_written.empty());
 }
 
-// --- what is refused -----------------------------------------------------------------------------
+// --- rejected plans -----------------------------------------------------------------------------
 
 TEST_CASE("ranks that disagree on size or dtype are named with the key") {
   const std::string size = mismatch_of(plans_of(4, [](SavePlan& plan, int rank) { add_tensor(plan, "w", {rank == 2 ? 3 : 4}); }));
@@ -374,7 +374,7 @@ TEST_CASE("a large replicated tensor is split by rows over its holders") {
 }
 
 TEST_CASE("splitting levels what ranks write in all") {
-  // Rank 0 has 32 MiB of its own; 64 MiB are shared.
+  // Rank 0 alone holds 32 MiB; 64 MiB are shared.
   const auto plans = plans_of(4, [](SavePlan& plan, int rank) {
     if (rank == 0) add_shard(plan, "own", {8192, 1024}, {{0, 0}, {8192, 1024}});
     add_tensor(plan, "w", {16384, 1024});
@@ -405,12 +405,12 @@ TEST_CASE("what is too small, too short or 0-dim stays whole") {
   CHECK(pieces({}, 1, 4).size() == 1);
   CHECK(pieces({1, 1}, 1, 4).size() == 1);
   CHECK(pieces({1000}, 1, 1).size() == 1);
-  // Too few rows: along the longest dimension.
+  // With too few rows, the longest dimension is split.
   const auto along = pieces({2, 3, 100}, 1, 8);
   CHECK(along.size() == 8);
   CHECK(along[0].sizes[2] < 100);
   CHECK(along[0].sizes[0] == 2);
-  // No more parts than rows or than are worth it.
+  // There are no more parts than rows, or than parts of split_above_bytes / 4 fit into the tensor.
   CHECK(pieces({3}, 1, 8).size() == 3);
   CHECK(pieces({1000}, 4000, 100).size() == 4);
 }

@@ -14,7 +14,7 @@ using testing::all_layouts;
 using testing::BoxLayout;
 using testing::for_each_element;
 
-// The elements of `box` cut out of a tensor whose every element holds its own linear index.
+// Returns the elements of `box` in a tensor whose elements hold their own linear indices.
 std::vector<std::int64_t> cut_out(const Box& box, const Extents& size) {
   std::vector<std::int64_t> elements;
   for_each_element(box, size, [&](const Extents&, std::size_t linear) { elements.push_back(static_cast<std::int64_t>(linear)); });
@@ -27,7 +27,8 @@ Extents sum(const Extents& a, const Extents& b) {
   return result;
 }
 
-// Does what a reader does with the plan's items: copies parts of stored chunks into `wanted`. -1: never written, -2: written twice.
+// Executes the plan as a reader does: copies parts of stored chunks into `wanted`. In the result,
+// -1 means never written and -2 means written twice.
 std::vector<std::int64_t> carry_out(const LoadPlan& plan, const TensorStorageMetadata& stored, const Box& wanted) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(volume(wanted.sizes)), -1);
   for (const ReadItem& item : plan.items) {
@@ -47,7 +48,7 @@ std::vector<std::int64_t> carry_out(const LoadPlan& plan, const TensorStorageMet
   return result;
 }
 
-// The chunks that a save of this layout leaves: each distinct box that is not empty once.
+// Returns the chunks that a save with this layout stores: each distinct non-empty box once.
 std::vector<Box> stored_chunks(const BoxLayout& layout) {
   std::vector<Box> chunks;
   for (const auto& boxes : layout.boxes)

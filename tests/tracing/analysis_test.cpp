@@ -111,7 +111,7 @@ TEST_CASE("trace analysis: a message that never arrived at a rank that went on")
   script.pass(1, 0, 1, 1.2, "Join");
   script.pass(0, 1, 2, 2.2, "Begin");
   script.send(0, 1, 10, "GlobalSavePlan");
-  script.send(0, 2, 10, "GlobalSavePlan");  // nobody knows what became of that
+  script.send(0, 2, 10, "GlobalSavePlan");  // no trace shows what became of it
   script.state(1, 20, "rank: preparing");
   const Analysed it(script.write());
   const auto lost = lost_messages(it.trace, it.messages, it.clocks);
@@ -164,7 +164,7 @@ TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who w
     if (rank != 0) script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
     script.state(rank, 1.5, "rank: moving");
     const auto began = script.began(rank, 2, "write_data", Phase::kWrite);
-    if (rank == 1) continue;  // and that is the last of it
+    if (rank == 1) continue;  // rank 1 records nothing more
     script.ended(rank, 12, "write_data", Phase::kWrite, began, 10);
     script.state(rank, 12.1, "rank: reported");
   }
@@ -195,7 +195,7 @@ TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who w
     CHECK(near(milliseconds(it.diagnosis.wait->duration), 5000));
     CHECK(phase(it.diagnosis, "write").unfinished == std::vector<int>{1});
   }
-  // Without its trace, the same but for what only it knew.
+  // Without rank 1's trace, the diagnosis lacks only what that trace knew.
   std::filesystem::remove(script.path_of(1));
   const Analysed it(script.directory());
   CHECK(it.trace.job.missing == std::vector<int>{1});
@@ -213,7 +213,7 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks, and its parts make
   REQUIRE(outcome != nullptr);
   const auto chain = causal_chain(it.trace, *outcome);
   CHECK(chain.front().event->kind == EventKind::kCall);
-  CHECK(chain.front().event->rank == 3);  // who called last
+  CHECK(chain.front().event->rank == 3);  // the last rank to call
   bool through_write = false;
   for (const auto& link : chain) through_write = through_write || (link.event->rank == 2 && link.event->name == "write_data");
   CHECK(through_write);
@@ -238,7 +238,7 @@ TEST_CASE("trace analysis: a rank that was told otherwise than the rest is notic
   ScriptedTraces script(4);
   for (int rank = 0; rank < 4; ++rank) {
     script.call(rank, rank);
-    if (rank == 0) {  // it stood still, and found nobody when it came back
+    if (rank == 0) {  // it was suspended, and then found its peers gone
       for (int other = 1; other < 4; ++other) script.failure(0, 900 + other, other, "lost", Phase::kWrite, "lost touch");
     } else {
       script.failure(rank, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
@@ -411,7 +411,7 @@ TEST_CASE("trace directory: a file that is gone since costs its own events only,
   CHECK(diagnose(trace, messages, clocks).end == TracedEnd::kSucceeded);
 }
 
-// The last events of each of four saves.
+// The id of the last event of each of four saves.
 struct SavesOfOneRank {
   SavesOfOneRank() {
     for (std::uint64_t save = 1; save <= 4; ++save) {
@@ -429,7 +429,7 @@ TEST_CASE("trace directory: what rings of one rank both hold counts once, whatev
   const TraceDirectory expected(whole.script.write());
   REQUIRE(expected.attempts().size() == 4);
   const SavesOfOneRank it;
-  it.script.write_ring("b.trace", 0, 1, it.ends[2] - 3, 399);  // within the third save, then from within the second one on
+  it.script.write_ring("b.trace", 0, 1, it.ends[2] - 3, 399);  // ends within save 3; the next ring starts within save 2
   it.script.write_ring("a.trace", 0, it.ends[0] + 4, it.ends[3], 500);
   const TraceDirectory directory(it.script.directory());
   REQUIRE(directory.attempts().size() == 4);

@@ -29,7 +29,7 @@ struct Sample {
     }
   }
   Bytes bytes;
-  std::vector<std::size_t> begins;  // where what belongs to an event begins: its names first
+  std::vector<std::size_t> begins;  // start of each event's records; its names come first
   std::vector<std::size_t> ends;
 };
 
@@ -45,7 +45,7 @@ class Files {
     std::ofstream(path(), std::ios::binary) << bytes;
     return path();
   }
-  // The events that are read must be the ones that were written.
+  // Reads the file, and checks that the events are the ones that were written.
   Read read(const Bytes& bytes) const {
     TraceFileReader reader(put(bytes));
     Read read;
@@ -141,7 +141,7 @@ TEST_CASE("trace file: one that was cut anywhere is read up to the cut") {
     while (whole < sample.ends.size() && sample.ends[whole] <= length) ++whole;
     CHECK(read.ids.size() == whole);
     CHECK(read.damage.empty());
-    // Names are records of their own.
+    // Names are separate records, so a cut may fall between a name and its event.
     if (read.cut == 0) CHECK(length <= sample.begins[whole] + (sample.ends[whole] - sample.begins[whole]));
     CHECK(read.cut < sample.ends.back() - sample.begins.back() + 64);
   }
