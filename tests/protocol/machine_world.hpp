@@ -435,7 +435,7 @@ class MachineWorld {
         timers_.erase({index, stop->timer});
       } else if (const auto* finished = std::get_if<Finished>(&effect)) {
         // No hook of the rank may run when its call has ended. A coordinator's hook may still be
-        // pending: on the executor, it runs before the release.
+        // pending, because the executor queues it behind the release.
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
         finished_[at(index)].push_back(*finished);
       } else if (const auto* shown = std::get_if<ProgressTold>(&effect)) {

@@ -1,14 +1,14 @@
 // Checks the invariants of a world. The ledger sees every record that is published as ".metadata"
 // and everything that a call told its trainer, and records each contradiction.
 //
-//   agreement    ranks that heard the outcome of one attempt heard exactly the same outcome. This covers
-//                all ranks, dead ones included, if all could talk to each other; otherwise only ranks that
-//                heard it from the same rank. For ranks that could talk, see agreement.hpp.
-//   durability   a checkpoint that a call reported as saved stays complete until a later one replaces
-//                it, even across a power loss
-//   truth        a save reported as not committed never appears; one reported as committed has appeared
+//   agreement    ranks that heard the outcome of one attempt heard exactly the same outcome. This
+//                covers all ranks, dead ones included, if all could talk to each other; otherwise
+//                only ranks that heard it from the same rank. For who could talk, see agreement.hpp.
+//   durability   a checkpoint that a call reported as saved stays complete until a later one
+//                replaces it, even across a power loss
+//   truth        a save reported as not committed never appears; one reported as committed did
 //   order        saves of a job are published in the order of its calls, see order.hpp
-//   wholeness    every published checkpoint is readable to its last byte and holds the ranks' values
+//   wholeness    every published checkpoint is fully readable and holds the values of its ranks
 #pragma once
 
 #include <cstdint>

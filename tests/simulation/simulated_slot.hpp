@@ -109,7 +109,7 @@ class SimulatedSlot {
   bool waits_for_turn_ = false;
   protocol::HookDone result_;
 
-  // Of the running call, to check its end.
+  // Facts about the running call, for the checks at its end.
   std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // with its sender
   bool own_hook_failed_ = false;
   Duration call_began_{0};

@@ -61,7 +61,7 @@ struct Trouble {
   int peer = 0;
   Duration length{0};
   When when = When::kTime;
-  Duration time{0};             // for kState: the delay after the state was entered
+  Duration time{0};             // for kState: the delay after entering it
   std::uint64_t operation = 0;  // of the disk, within the job
   protocol::CoordinatorMachine::State state = protocol::CoordinatorMachine::State::kIdle;
   std::uint64_t occurrence = 0;      // of the state, within the job
@@ -88,8 +88,8 @@ class Job {
 
   void start();
   bool ended() const;
-  // Checks a job that has ended: live ranks must have no work left, except zombies. Then kills
-  // every process but the zombies.
+  // Checks a job that has ended: agreement, order and, unless it may leave zombies, that live ranks
+  // have no work left. Kills every process except zombies.
   void finish();
 
   int index() const { return index_; }
