@@ -12,7 +12,7 @@
 //                                                   load without the lost rank.
 //   save DIRECTORY GENERATION GATE                  one save that starts to write and then blocks.
 //   cancel DIRECTORY RANK                           two saves. RANK's trainer cancels the second.
-//   check DIRECTORY...                              loads each checkpoint and prints its generation.
+//   check DIRECTORY...                              loads each checkpoint, prints its generation.
 //   leave DIRECTORY COORDINATOR VICTIM HOW          VICTIM ends before any call. HOW: killed, or
 //                                                   exit code 0 or 1. The others save with a
 //                                                   job's default options.

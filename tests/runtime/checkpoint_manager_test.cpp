@@ -183,8 +183,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: what is damaged is passed over, by all ra
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3, 4, 5}); });
   flip_first_byte(data_file_in(place("step_5")));                                            // only reading the data detects this
   fs::remove(data_file_in(place("step_4")));                                                 // looking for the file detects this
-  // its place in the order of checkpoints is unknown
-  fs::resize_file(place("step_3/.metadata"), fs::file_size(place("step_3/.metadata")) - 1);
+  fs::resize_file(place("step_3/.metadata"), fs::file_size(place("step_3/.metadata")) - 1);  // its place in the order is unknown
   managed(run, {}, [](CheckpointManager& manager) {
     StateDict state = state_of_step(0, manager.world());
     const auto restored = manager.restore_latest(state);

@@ -111,8 +111,7 @@ TEST_CASE("what ranks say of how far they are is in no trace: it would push out 
   CHECK(world.dump_trace().find("Progress") == std::string::npos);
 }
 
-// --- the counts of a rank
-// --------------------------------------------------------------------------------------------------
+// --- the counts of a rank ------------------------------------------------------------------------
 
 TEST_CASE("a load counts what its reader has filled, in bytes as they are stored") {
   class Planner final : public DefaultLoadPlanner {
@@ -169,8 +168,7 @@ TEST_CASE("more than a plan says is not counted") {
   CHECK(progress.seen().own == protocol::Moved{1, 1, 10, 10});
 }
 
-// --- the output for people
-// ----------------------------------------------------------------------------------------------------
+// --- the output for people -----------------------------------------------------------------------
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
