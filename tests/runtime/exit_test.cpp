@@ -1,5 +1,5 @@
-// Processes that end by std::exit while a save is in flight. No destructor of an object on main's
-// stack runs.
+// Processes that end through std::exit while a save is in flight. No destructor of an object on
+// main's stack runs.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <cstdlib>

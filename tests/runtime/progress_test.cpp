@@ -248,7 +248,7 @@ TEST_CASE("where standard error is no terminal, lines of the log take its place"
   CHECK(stderr_of_case("progress child: a save").empty());
 }
 
-// Writes until a character is typed at the terminal.
+// A writer that blocks until a character is typed at the terminal.
 class TerminalWriter : public FaultyWriter {
  public:
   TerminalWriter() : FaultyWriter({}, 0) {}

@@ -88,8 +88,8 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
   std::size_t refused = 0;
   for (const auto& [name, whole] : checkpoint.objects())
     for (const FormatRegion& region : checkpoint.regions(name))
-      // Flips one bit in every byte. The step 5 has no divisor in common with 8, so the bit
-      // position changes.
+      // Flips one or two bits of every byte. The step 5 has no divisor in common with 8, so the bit
+      // positions change.
       for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += 5) {
         const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
         INFO(name, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);

@@ -15,9 +15,9 @@ inline bool ranks_use_cuda() {
   return wanted != nullptr && std::string_view(wanted) == "cuda";
 }
 
-// Returns whether ranks share devices, because cairn-launch has started more ranks than there are
-// devices. NCCL connects two ranks on one device only if they appear to be on different hosts, so
-// each rank gets its own NCCL_HOSTID before its first group.
+// Returns whether ranks share devices: cairn-launch has started more ranks than there are devices.
+// NCCL connects two ranks on one device only if they appear to be on different hosts, so each rank
+// gets its own NCCL_HOSTID before its first group.
 inline bool ranks_share_devices(int devices) {
   const char *const started = std::getenv("LOCAL_WORLD_SIZE"), *const own = std::getenv("LOCAL_RANK");
   if (started == nullptr || own == nullptr || std::stoi(started) <= devices) return false;

@@ -47,7 +47,7 @@ class StoreControl {
     gate_closed_ = false;
     changed_.notify_all();
   }
-  // Waits until `count` writes have started.
+  // Waits until `count` writes are in flight.
   void wait_for_writes(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return writing_ >= count; });
