@@ -1,4 +1,5 @@
-// A directory in which processes tell each other how far they are: one that waits is woken by the file it waits for.
+// A directory through which processes report their progress to each other. A waiting process wakes
+// when the file that it waits for appears.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +20,7 @@ namespace cairn::testing {
 
 class Board {
  public:
-  // Makes the directory.
+  // Creates the directory.
   explicit Board(std::string directory) : directory_(std::move(directory)) {
     std::filesystem::create_directories(directory_);
     watch_ = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -33,7 +34,7 @@ class Board {
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
   bool has(const std::string& name) const { return std::filesystem::exists(path(name)); }
 
-  // Seen whole or not at all.
+  // Creates the file atomically: readers see all of it or none.
   void post(const std::string& name, const std::string& text = "") const {
     const std::string draft = path(name) + ".draft." + std::to_string(::getpid());
     std::ofstream(draft) << text;
@@ -44,7 +45,7 @@ class Board {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  // Until the file is there. Throws kDeadline after a minute: only a hang meets it.
+  // Waits until the file exists. Throws kDeadline after one minute, which only a hang reaches.
   void await(const std::string& name) const {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!has(name)) {
@@ -57,7 +58,7 @@ class Board {
       }
     }
   }
-  // Until there is one of each rank in `ranks`.
+  // Waits until the file of every rank in `ranks` exists.
   void await_all(const std::string& name, const std::vector<int>& ranks) const {
     for (const int rank : ranks) await(name + "." + std::to_string(rank));
   }

@@ -1,18 +1,25 @@
-// The ranks of the tests in this folder: they save and load, meet the faults that are injected into them, and write down what they
-// were told. Started by cairn-launch; faults_test.py says what must hold.
+// The ranks of the tests in this folder. They save and load, run into injected faults, and write
+// down the outcomes. cairn-launch starts them; faults_test.py checks the results.
 //
-//   cairn_fault_ranks attempt DIRECTORY save|load COORDINATOR VICTIM two calls; the last one meets what CAIRN_INJECT holds for it,
-//                                                                    which may end VICTIM (-1: no rank)
-//   cairn_fault_ranks freeze DIRECTORY save|load COORDINATOR RULE... one call per rule; whoever it stops is let go on afterwards
-//   cairn_fault_ranks rejoin DIRECTORY COORDINATOR                   as attempt save; then the survivors save and load without the rest
-//   cairn_fault_ranks save DIRECTORY GENERATION GATE                 one save that stands still between its data and its end
-//   cairn_fault_ranks cancel DIRECTORY RANK                          two saves; the second one is cancelled by RANK's trainer
-//   cairn_fault_ranks check DIRECTORY...                             loads each; says which generation is there
-//   cairn_fault_ranks leave DIRECTORY COORDINATOR VICTIM HOW         VICTIM ends before any call, HOW: killed, or by exit with 0 or 1; the
-//                                                                    others save, with the options that a job has by default
-//   cairn_fault_ranks heedless DIRECTORY                             one save by a program that does not allow injection
+// Usage: cairn_fault_ranks MODE ARGUMENT..., with the modes:
 //
-// The checkpoint is DIRECTORY/checkpoint. The files beside it: pid.RANK, report.RANK, and what the ranks wait for.
+//   attempt DIRECTORY save|load COORDINATOR VICTIM  a save, then for load a load, then the call
+//                                                   that CAIRN_INJECT applies to. The fault
+//                                                   may end VICTIM (-1: no rank).
+//   freeze DIRECTORY save|load COORDINATOR RULE...  one call per rule. A stopped rank is resumed
+//                                                   afterwards.
+//   rejoin DIRECTORY COORDINATOR                    like attempt save; then the survivors save and
+//                                                   load without the lost rank.
+//   save DIRECTORY GENERATION GATE                  one save that starts to write and then blocks.
+//   cancel DIRECTORY RANK                           two saves. RANK's trainer cancels the second.
+//   check DIRECTORY...                              loads each checkpoint, prints its generation.
+//   leave DIRECTORY COORDINATOR VICTIM HOW          VICTIM ends before any call. HOW: killed, or
+//                                                   exit code 0 or 1. The others save with a
+//                                                   job's default options.
+//   heedless DIRECTORY                              saves without allowing injection.
+//
+// The checkpoint is DIRECTORY/checkpoint. The files beside it are pid.RANK, report.RANK, and the
+// files that ranks wait for.
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
@@ -41,7 +48,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Short where a test waits for it to pass; long where only a hang would meet it.
+// Returns short deadlines where a test waits for them to pass, and long ones that only a hang
+// reaches.
 WorldOptions world_options() {
   WorldOptions options;
   if (const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS")) options.runtime.silence = milliseconds(std::atoi(silence));
@@ -62,7 +70,7 @@ StateDict state_of(int generation, int rank, int world_size) {
           {"bytes", c10::IValue(c10::List<std::int64_t>({1, 2, 3, 4}))}};
 }
 
-// Throws kCorrupt unless `state` is whole and of one generation, which is returned.
+// Returns the generation of `state`. Throws kCorrupt unless all of it belongs to one generation.
 int generation_of(const StateDict& state, int rank, int world_size) {
   const int generation = static_cast<int>(state.at("generation").to_int());
   if (!same_values(state, state_of(generation, rank, world_size)))
@@ -78,7 +86,7 @@ int load_generation(Checkpointer& checkpointer, const std::string& id, const Loa
   return generation_of(state, rank, size);
 }
 
-// How a call ended, in words that are the same on all ranks that were told the same.
+// Returns the outcome of a call as text. Ranks with the same outcome get the same text.
 std::string told(const std::function<void()>& call) {
   std::ostringstream text;
   try {
@@ -138,13 +146,15 @@ void attempt(const std::string& directory, bool saves, int coordinator, int vict
                 else
                   self.load();
               }));
-  // Whoever leaves takes along what it was told, and those who have lost the coordinator may not have asked for it yet.
+  // A rank takes its outcome along when it exits. Ranks that have lost the coordinator may still
+  // need to ask for that outcome, so no rank exits before all have reported.
   self.board.await_all("report", all_but(victim, self.world.size()));
 }
 
 // --- freeze -----------------------------------------------------------------------------------------------------------------
 
-// Whoever is told to go on before it has stopped stops for ever.
+// Waits until the process has stopped. A SIGCONT sent earlier would have no effect, and the process
+// would stay stopped.
 void await_stopped(const std::string& pid) {
   while (true) {
     std::ifstream file("/proc/" + pid + "/stat");
@@ -156,7 +166,8 @@ void await_stopped(const std::string& pid) {
   }
 }
 
-// The lowest rank that was not stopped lets the other one go on, once all that were not have heard how the call ended.
+// The lowest rank that was not stopped resumes the stopped one, after all others have reported the
+// outcome of the call.
 void freeze(const std::string& directory, bool saves, int coordinator, const std::vector<std::string>& rules) {
   Member self(World::from_environment(world_options()), directory, coordinator);
   const int rank = self.world.rank();
@@ -183,12 +194,13 @@ void freeze(const std::string& directory, bool saves, int coordinator, const std
       ::kill(std::stoi(pid), SIGCONT);
       self.board.post(name + ".thawed");
     }
-    // Also where its own call has ended before it stops: the rule must hold until then.
+    // The rule must stay in place until the stopped rank resumes, even if that rank's own call
+    // ended before it stopped.
     self.board.await(name + ".thawed");
     self.board.await_all(name, {frozen});
     active_injector()->replace({});
 
-    // It takes part again: all ranks save and load the same.
+    // The resumed rank takes part again: all ranks save and load successfully.
     generation += 2;
     self.save(generation);
     require(self.load() == generation, "the load after " + rules[i]);
@@ -220,7 +232,7 @@ void rejoin(const std::string& directory, int coordinator) {
   after.save(3);
   require(after.load() == 3, "the load of what the smaller world saved");
   after.report("report", "survived as rank " + std::to_string(smaller.rank()) + " of " + std::to_string(smaller.size()) + "\n");
-  // Nobody lets those go on that stand still.
+  // No test resumes the stopped processes, so rank 0 kills them.
   if (smaller.rank() != 0) return;
   after.board.await_all("report", all_but(smaller.size(), smaller.size()));
   for (const auto& pid : stopped) ::kill(std::stoi(pid), SIGKILL);
@@ -228,7 +240,7 @@ void rejoin(const std::string& directory, int coordinator) {
 
 // --- save, check --------------------------------------------------------------------------------------------------------------
 
-// Says that its data is written, and stands still until GATE is posted.
+// Starts the write, posts `here`, and blocks until `gate` is posted.
 class GatedWriter : public CheckpointWriter {
  public:
   GatedWriter(const Board& board, std::string here, std::string gate)

@@ -1,4 +1,5 @@
-// A tensor above 4 GiB, and one behind it whose offset in the file is above 4 GiB. Needs 10 GiB of memory and 5 GiB of disk.
+// A tensor above 4 GiB, and one after it whose file offset is above 4 GiB. Needs 10 GiB of memory
+// and 5 GiB of disk.
 #include <cstdlib>
 #include <filesystem>
 
@@ -11,7 +12,7 @@ using namespace cairn::testing;
 
 namespace {
 
-constexpr std::int64_t kElements = (std::int64_t{1} << 30) + 12345;  // of 4 bytes
+constexpr std::int64_t kElements = (std::int64_t{1} << 30) + 12345;  // 4 bytes each
 
 void run_in_pytorch(const std::string& directory) {
   const char* pytorch = std::getenv("CAIRN_PYTORCH");
@@ -37,7 +38,7 @@ TEST_CASE("a tensor above 4 GiB is saved, verified, loaded, and opened by PyTorc
   state.at("large").tensor().zero_();
   state.at("second").tensor().zero_();
   load(state, id);
-  // Compared in pieces, so that the check needs little memory of its own.
+  // Compares in pieces, so that the check needs little memory.
   const torch::Tensor& large = state.at("large").tensor();
   constexpr std::int64_t kPiece = 1 << 26;
   for (std::int64_t begin = 0; begin < kElements; begin += kPiece) {

@@ -1,4 +1,4 @@
-// As many ranks as one process can hold, each with actors, connections and a thread of its own.
+// As many ranks as one process can hold, each with its own actors, connections and thread.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <memory>

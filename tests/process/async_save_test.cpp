@@ -1,4 +1,4 @@
-// Training state saved beside the training, by rank processes.
+// Rank processes that save training state in the background while they train.
 #include <array>
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// A user's object with a tensor of its own.
+// A user's object that holds a tensor.
 struct Object : Stateful {
   explicit Object(double start) : tensor(counting({10, 10}, start)) {}
   Dict state_dict() override { return {{"tensor", tensor}}; }
@@ -24,7 +24,7 @@ struct Object : Stateful {
   int loads = 0;
 };
 
-// What a trainer keeps beside model and optimizer.
+// The state that a trainer keeps besides model and optimizer.
 struct TrainState {
   torch::Tensor step = torch::zeros({1}, torch::kInt32);
   torch::Tensor loss = torch::zeros({1});
@@ -37,7 +37,7 @@ struct Run {
   void train(int steps) {
     trained.train(steps);
     train_state.step += steps;
-    train_state.loss.uniform_();  // seeded by the training, so alike on all ranks
+    train_state.loss.uniform_();  // `train` sets the seed, so the value is the same on all ranks
     train_state.history.push_back(train_state.loss.item<double>());
   }
   Dict own_state() const {
@@ -45,7 +45,7 @@ struct Run {
                               train_state.history.size() * sizeof(double));
     return {{"step", train_state.step}, {"current_loss", train_state.loss}, {"losses", Blob{history}}};
   }
-  // Sharded by hand, as views of what is trained.
+  // Shards model and optimizer state by hand, as views of the live tensors.
   StateDict state() {
     const int rank = world().rank();
     const int size = world().size();
@@ -74,7 +74,7 @@ void check_resumes(bool cached, const std::string& id) {
     run.train(2);
     const TrainState saved{run.train_state.step.clone(), run.train_state.loss.clone(), run.train_state.history};
     const AsyncSaveResponse saving = checkpointer.async_save(run.state(), id, {}, background);
-    // The training goes on while it is saved.
+    // The training continues during the save.
     Run reference(0);
     reference.train(2);
     run.train(3);
@@ -94,7 +94,7 @@ void check_resumes(bool cached, const std::string& id) {
     CHECK(torch::equal(state.at("train_state")["step"].tensor(), saved.step));
     CHECK(torch::equal(state.at("train_state")["current_loss"].tensor(), saved.loss));
     CHECK(state.at("train_state")["losses"].blob().bytes.size() == saved.history.size() * sizeof(double));
-    // One more step is the same step.
+    // One more step gives the same result.
     fresh.trained.train(1);
     reference.trained.train(1);
     check_same_weights(fresh.trained, reference.trained);
@@ -111,7 +111,7 @@ TEST_CASE("B2.4 training state saved in the background resumes as it was, memory
   check_resumes(true, shared_directory() + "/cached");
 }
 
-// Meets all other ranks in its hooks, and notes when it was called.
+// Waits for all other ranks in its hooks, and records the calls.
 struct Meeting : Stateful {
   Meeting(std::string with_name, std::string& into) : name(std::move(with_name)), calls(into) {}
   Dict state_dict() override {
@@ -135,7 +135,7 @@ TEST_CASE("B2.5 Stateful hooks run in one order on all ranks, in asynchronous sa
   Checkpointer checkpointer(world());
   checkpointer.async_save(state, shared_directory() + "/ordered").result();
   checkpointer.load(state, shared_directory() + "/ordered");
-  CHECK(calls == " save A save B save A save B load A load B");  // a load asks for what it is to fill
+  CHECK(calls == " save A save B save A save B load A load B");  // a load first asks each object for its state as the target
 }
 
 TEST_CASE("B2.9 async_save is refused on every rank where only NCCL is configured") {

@@ -1,4 +1,4 @@
-// Tensors on meshes, saved by rank processes and loaded with other placements.
+// Tensors on meshes that rank processes save, and load with other placements.
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/process_groups.hpp>
 #include <cairn/runtime/testing.hpp>

@@ -1,4 +1,4 @@
-// What the launcher's secret does for rank processes, seen from within one.
+// The effect of the launcher's secret on rank processes, seen from inside one of them.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

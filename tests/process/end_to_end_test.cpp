@@ -1,4 +1,5 @@
-// Training state saved and loaded by rank processes: part of it, and over what was there.
+// Training state that rank processes save and load: partial loads, and saves over existing
+// checkpoints.
 #include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
@@ -24,7 +25,7 @@ std::string message_of_failed_save(Checkpointer& checkpointer, const StateDict& 
   return "";
 }
 
-// The same random vector on every rank.
+// Returns a random vector that is the same on every rank.
 torch::Tensor random_vector(std::uint64_t seed) {
   torch::manual_seed(seed);
   return torch::rand({10});
@@ -71,7 +72,7 @@ TEST_CASE("B2.7 partial load of hand-sharded training state") {
     CHECK(model.size() == 1);
     REQUIRE(model.at("model").dict().size() == model_state.size());
     for (const auto& [name, value] : model_state) {
-      // Parameter names with dots stay one key.
+      // A parameter name with dots stays one key.
       REQUIRE(model.at("model").dict().contains(name));
       CHECK(torch::equal(model.at("model")[name].tensor(), value.tensor()));
       CHECK(model.at("model")[name].tensor().device().is_cpu());

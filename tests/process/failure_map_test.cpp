@@ -1,4 +1,4 @@
-// What every rank is told when user-defined storage fails on some of them.
+// The failure maps that every rank gets when user-defined storage fails on some ranks.
 #include <cairn/runtime/testing.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 
@@ -7,7 +7,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// Each case with a fresh checkpointer and with one that has planned the same state before.
+// Runs each case with a fresh checkpointer and with one that has already planned the same state.
 template <class Body>
 void cold_and_warm(Body body) {
   SUBCASE("cold plan cache") {

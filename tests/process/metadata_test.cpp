@@ -1,4 +1,4 @@
-// The metadata that a state gives by default, and modules that own sharded tensors.
+// The default metadata of a state, and modules that own sharded tensors.
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -37,7 +37,7 @@ TEST_CASE("B1.2 default metadata of bytes, a replicated and a sharded tensor") {
 
 namespace {
 
-// Owns one half of the rows of a 6x4 weight, and a whole bias.
+// A module with one half of the rows of a 6x4 weight, and a whole bias.
 struct HalfLinear : torch::nn::Module {
   explicit HalfLinear(int rank) {
     weight = register_parameter("weight", counting({3, 4}, 12.0 * rank));
@@ -61,7 +61,7 @@ TEST_CASE("B1.9 a module's state dict includes the sharded tensors that it owns"
   CHECK(weight.local_shards()[0].tensor.data_ptr() == module->weight.data_ptr());
   CHECK(state.at("bias").is_tensor());
 
-  // And so a save of the module holds the whole weight, once.
+  // A save of the module therefore holds the whole weight exactly once.
   const std::string directory = shared_directory() + "/module";
   Checkpointer checkpointer(world());
   checkpointer.save({{"module", std::static_pointer_cast<torch::nn::Module>(module)}}, directory);

@@ -1,4 +1,5 @@
-// Saved by one launch at one world size, loaded by another launch at another: bytes agree for every pair of layouts.
+// One launch saves at one world size, and another loads at another. The bytes agree for every pair
+// of layouts.
 #include <cstdlib>
 #include <filesystem>
 
@@ -12,7 +13,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// Shared by the launches of one test run.
+// Returns a directory that all launches of one test run share.
 std::string directory(int saved_world, const std::string& layout) {
   const char* root = std::getenv("CAIRN_TEST_RESHARDING");
   REQUIRE_MESSAGE(root != nullptr, "CAIRN_TEST_RESHARDING names the directory that the launches share");

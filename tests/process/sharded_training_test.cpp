@@ -33,7 +33,7 @@ const ProcessGroup& ranks() {
 }
 
 Hooked<Chain> chain_of(const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0) {
-  ranks();  // before anything is made, as they say on which device
+  ranks();  // must run first, because it selects this rank's device
   torch::manual_seed(seed);
   return here(Hooked<Chain>(sizes));
 }
@@ -75,7 +75,7 @@ torch::Tensor random_input(std::int64_t rows, std::int64_t columns) {
   return here(torch::rand({rows, columns}));
 }
 
-// The local tensors of a state dict, copied.
+// Returns copies of the local tensors of a state dict.
 std::map<std::string, torch::Tensor> local_copies(const Dict& state_dict) {
   std::map<std::string, torch::Tensor> copies;
   for (const auto& [name, value] : state_dict) {
@@ -87,7 +87,7 @@ std::map<std::string, torch::Tensor> local_copies(const Dict& state_dict) {
 bool agree(const std::map<std::string, torch::Tensor>& a, const std::map<std::string, torch::Tensor>& b, bool expected) {
   if (a.size() != b.size()) return false;
   for (const auto& [name, tensor] : a) {
-    // An empty part never differs, and a bias behind a dead ReLU may not.
+    // Empty parts cannot differ. A bias behind a dead ReLU may stay equal.
     if (tensor.numel() > 0 && tensor.equal(b.at(name)) != expected) return false;
   }
   return true;
@@ -165,7 +165,7 @@ TEST_CASE("B4.2 a hybrid-sharded model loads into a fully sharded one") {
 
 namespace {
 
-// A tensor that takes part by way of Stateful.
+// A tensor that is saved through Stateful.
 struct TestState : Stateful {
   explicit TestState(const torch::Tensor& values) : tensor(values) {}
   Dict state_dict() override { return {{"values", tensor}}; }
@@ -177,8 +177,8 @@ bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
   return a.sizes() == b.sizes() && (a - b).abs().max().item<double>() <= tolerance;
 }
 
-// `tolerance`: 0 where the wrapped model sums in the plain one's order.
-// `background`: saves asynchronously, and trains on meanwhile.
+// `tolerance` is 0 if the wrapped model adds in the same order as the plain one. With `background`,
+// saves asynchronously and trains during the save.
 template <class Make>
 void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name, double tolerance = 0,
                       const std::optional<AsyncSaveOptions>& background = {}) {
@@ -230,11 +230,11 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   CHECK(state["train"]["loss"].tensor().equal(current_loss));
   CHECK((state["train"]["losses"].blob() == Blob{Bytes(history.begin(), history.end())}));
 
-  // One more step gives the same on the plain model and on the one that was loaded.
+  // One more step gives the same loss on the plain model and on the loaded one.
   const double expected = train_step(plain, plain_optimizer, input);
   const double resumed = train_step(fresh, *fresh_optimizer, input);
   CHECK(std::abs(resumed - expected) <= tolerance * std::abs(expected));
-  // And on the one that was saved, to the last bit. In the background case it has made that step already.
+  // The saved model gives the identical loss. With `background`, it has already made that step.
   if (!background) CHECK(train_step(model, *optimizer, input) == resumed);
   CHECK(largest_difference(whole_parameters(*model), whole_parameters(*fresh)) == 0);
   CHECK(memory_use(*fresh).gathered == 0);
@@ -250,7 +250,7 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
       CHECK(close(fields[field].tensor(), of_optimizer.at("state")[key][field].tensor(), tolerance));
     CHECK(fields["step"].to_int() == 3);
   }
-  // The gathered state loads into a plain optimizer that has never stepped.
+  // The gathered state loads into a plain optimizer that has made no step.
   torch::optim::Adam gathered(plain->parameters(), 0.3);
   set_optimizer_state_dict(*plain, gathered, of_optimizer);
   const Dict again = get_optimizer_state_dict(*plain, gathered);
@@ -286,7 +286,7 @@ TEST_CASE("B2.4 fully sharded training state, saved in the background, end to en
 
 namespace {
 
-// Has no state, and talks to the other ranks when it is loaded.
+// Has no state, and runs a collective when it is loaded.
 struct Talks : Stateful {
   explicit Talks(bool gathers_all) : gathers(gathers_all) {}
   Dict state_dict() override { return {}; }
@@ -320,12 +320,13 @@ TEST_CASE("B2.5 Stateful objects that run collectives are loaded in one order on
 }
 
 TEST_CASE("B2.2 fully sharded training of parallel layers on a grid, end to end") {
-  // Row-wise layers sum in another order; three steps of Adam at 0.1 carry the last places on.
+  // Row-wise layers add in another order. Three Adam steps at 0.1 carry the rounding differences
+  // on.
   check_end_to_end(chain_of, Wrapper::kFullAndParallel, "end_parallel", 1e-4);
 }
 
 TEST_CASE("B2.2 what parallel layers on a grid save loads into every other layout, and back") {
-  const std::vector<std::int64_t> sizes{5, 7, 9, 3};  // uneven, and empty parts on four ranks
+  const std::vector<std::int64_t> sizes{5, 7, 9, 3};  // uneven, and with empty parts on four ranks
   const auto in_layout = [&](int layout, std::uint64_t seed) {
     const std::string name = "layouts/" + std::to_string(layout) + "/" + std::to_string(seed);
     auto model = chain_of(sizes, seed);
@@ -337,7 +338,7 @@ TEST_CASE("B2.2 what parallel layers on a grid save loads into every other layou
       wrap(model, Wrapper::kFullAndParallel, name);
     } else if (layout == 3) {
       parallelize(*model, ProcessMesh(ranks()), plan);
-    } else {  // the axes the other way round
+    } else {  // the axes in reverse order
       const ProcessMesh grid(ranks(), {2, 2}, {"tp", "dp"}, name);
       parallelize(*model, grid.along("tp"), plan);
       fully_shard(model, grid.along("dp"));
@@ -439,7 +440,7 @@ TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded 
     }
     CHECK(compared > 30);
     CHECK(whole_optimizer.at("param_groups").list()[0]["lr"].to_double() == 0.05);
-    // And it trains on.
+    // The loaded model can be trained further.
     train_step(model, optimizer, random_input(8, sizes.front()));
   }
 }
@@ -508,7 +509,7 @@ TEST_CASE("B2.10 get_ and set_state_dict before any step, in place, with the fir
   auto [into_model, into_optimizer] = get_state_dict(*other, second);
   StateDict state{{"model", into_model}, {"optimizer", into_optimizer}};
   cairn::load(state, id);
-  for (const auto& [name, value] : into_model) {  // in place: the very objects
+  for (const auto& [name, value] : into_model) {  // in place: the same tensor objects
     CHECK((value.tensor().is_same(state["model"][name].tensor())));
     CHECK(value.tensor().equal(of_model.at(name).tensor()));
   }

@@ -1,4 +1,4 @@
-// What the tests of this folder stand on.
+// Tests of the support code that the other tests of this folder use.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

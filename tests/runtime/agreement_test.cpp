@@ -1,4 +1,4 @@
-// What the ranks of a world agree on.
+// Agreements between the ranks of a world.
 #include <cairn/tests/support/torch.hpp>
 
 #include <functional>
@@ -21,7 +21,8 @@ struct Reached {
   FailureMap failures;
 };
 
-// By rank, each of which brings what `own` says.
+// Runs one agreement in which rank r contributes `own(r)`. Returns the answer or failures of each
+// rank.
 std::vector<Reached> reach(const std::function<std::string(int)>& own, const Agreement::Decide& decide) {
   std::vector<Reached> reached(kAgreeingRanks);
   on_all_ranks(kAgreeingRanks, [&](World& world) {
@@ -33,7 +34,7 @@ std::vector<Reached> reach(const std::function<std::string(int)>& own, const Agr
       mine.failures = failed.failures();
       CHECK(failed.committed() == Committed::kNo);
     }
-    // Whatever came of it, the next one is reached.
+    // The next agreement succeeds after a success or a failure.
     CHECK(agreement.reach("a test", "", [](const auto&) { return std::string("next"); }) == "next");
   });
   return reached;

@@ -1,4 +1,5 @@
-// Asynchronous saves that fail, are cancelled, or come at the wrong time: what their handles say, and that nothing is lost.
+// Asynchronous saves that fail, are cancelled, or are called at the wrong time: the results of
+// their handles, and that no saved state is lost.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <sys/mman.h>
@@ -85,7 +86,7 @@ TEST_CASE("what fails before async_save returns is in the handle of every rank: 
     CHECK(staged.at(1).code == ErrorCode::kPrecondition);
     CHECK(staged.at(1).what.find("StagingOptions::bytes_max") != std::string::npos);
 
-    // A tensor for whose copy nobody has memory: address space that no page of is touched.
+    // A tensor too large to copy: reserved address space of which no page is touched.
     const auto huge_bytes = std::size_t{1} << 46;
     StateDict huge = state_of(1, world);
     void* const space = last ? ::mmap(nullptr, huge_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : nullptr;
@@ -100,7 +101,7 @@ TEST_CASE("what fails before async_save returns is in the handle of every rank: 
     huge = {};
     if (last) ::munmap(space, huge_bytes);
 
-    // Ranks that differ in what they save where.
+    // The ranks disagree on the checkpoint id.
     const auto mismatch = failures_of(checkpointer.async_save(state_of(1, world), last ? id : id + "_other"));
     CHECK_FALSE(mismatch.empty());
 
@@ -225,7 +226,7 @@ TEST_CASE("a failure that nobody has read is thrown by the next save, which save
     fail_unread();
     check_thrown("has succeeded, but came across", [&] { checkpointer.save(state_of(2, world), id); });
     CHECK(loaded_generation(checkpointer, id) == 2);
-    CHECK_NOTHROW(checkpointer.save(state_of(3, world), id));  // told once
+    CHECK_NOTHROW(checkpointer.save(state_of(3, world), id));  // reported only once
 
     fail_unread();
     check_thrown("goes on in the background, but came across", [&] { checkpointer.async_save(state_of(4, world), id); });
@@ -234,7 +235,7 @@ TEST_CASE("a failure that nobody has read is thrown by the next save, which save
     fail_unread();
     check_thrown("waiting for asynchronous saves came across", [&] { checkpointer.wait_for_saves(); });
 
-    // What was read is not told again.
+    // A failure that the handle has reported is not reported again.
     check_map(failures_of(checkpointer.async_save(state_of(5, world), "nowhere", faulty({{"finish", {0}}}, world))),
               {{"finish", {0}}});
     AsyncSaveOptions told;
@@ -297,7 +298,7 @@ TEST_CASE("a world that is shut down ends its saves in flight, and takes no more
   CHECK(thrown.code == ErrorCode::kPrecondition);
   CHECK(thrown.says("was shut down"));
   try {
-    saving.result();  // it may have been quick enough
+    saving.result();  // it may have finished before the shutdown
   } catch (const CheckpointException& exception) {
     CHECK(exception.failures().at(0).kind == FailureKind::kCancelled);
   }

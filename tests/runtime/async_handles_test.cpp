@@ -1,5 +1,5 @@
-// Handles of asynchronous saves, staging, ring and engine under many threads, without the actors: their library is not instrumented, and
-// so this is what the thread sanitizer can judge.
+// Handles of asynchronous saves, staging, ring and engine under many threads. The actors are left
+// out because CAF is not built with the thread sanitizer.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <atomic>
@@ -22,7 +22,7 @@
 namespace cairn::testing {
 namespace {
 
-// Makes the calls of one rank: each on a thread of its own, hook after hook on the call's executor.
+// Runs the calls of one rank: each call on its own thread, hook after hook on the call's executor.
 class DirectRuntime {
  public:
   ~DirectRuntime() {
@@ -71,7 +71,8 @@ class DirectRuntime {
       if (cancelled_) throw Error(ErrorCode::kCancelled, "cancelled");
       on(call, hook);
     }
-    // Told by the last callback, as the actors are: those before it belong to the save, which must not end meanwhile.
+    // Waits for the last callback, as the actors do. Earlier callbacks belong to the save, which
+    // must not end before they have run.
     const auto written = std::make_shared<Promise<bool>>();
     writing.on_ready([written](const Future<WriteResults>&) { written->set_value(true); });
     written->future().get();
@@ -191,7 +192,7 @@ TEST_CASE("handles: a save whose beginning throws has ended when the call return
   bool told = false;
   parts.options.on_done = [&](std::exception_ptr) { told = true; };
   parts.number = 1;
-  Cancellation cancelled;  // so that watching it ends the save at once
+  Cancellation cancelled;  // set in advance, so that watching it ends the save at once
   cancelled.cancel("no longer needed");
   parts.cancellation = cancelled;
   const StateDict state = state_of_round(0);

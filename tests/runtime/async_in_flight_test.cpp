@@ -1,4 +1,4 @@
-// Several asynchronous saves at a time, and who waits for them.
+// Several asynchronous saves in flight at once, and calls that wait for them.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <sys/wait.h>
@@ -27,7 +27,8 @@ AsyncSaveOptions with(WhileInFlight policy) {
   return options;
 }
 
-// On each of two ranks, with a save of generation 1 in flight that is held before it writes.
+// Runs `body` on each of two ranks while a save of generation 1 is in flight and blocked before
+// `write_data`.
 using WithFirst = std::function<void(Checkpointer&, const std::string& id, const AsyncSaveResponse& first, Gate&)>;
 void while_one_is_held(const WithFirst& body) {
   const TemporaryDirectory directory;
@@ -95,7 +96,8 @@ TEST_CASE("a save takes the place of those that have not begun, when asked to; w
       replaced.push_back(checkpointer.async_save(state_of(generation, world), id, {}, replace));
       CHECK(replaced.back().staged());
       const auto step = replaced.back().progress().step;
-      CHECK((step == SaveProgress::Step::kQueued || step == SaveProgress::Step::kDone));  // another rank may have replaced it already
+      // another rank may have replaced it already
+      CHECK((step == SaveProgress::Step::kQueued || step == SaveProgress::Step::kDone));
     }
     const auto last = checkpointer.async_save(state_of(6, world), id, {}, replace);
     CHECK_FALSE(first.done());
@@ -117,7 +119,7 @@ TEST_CASE("a save takes the place of those that have not begun, when asked to; w
     CHECK_NOTHROW(first.result());
     CHECK(loaded_generation(checkpointer, id) == 6);
     CHECK(read_metadata(id + "_first").commit->sequence < read_metadata(id).commit->sequence);
-    // The ones that were cancelled are no news, and the checkpointer goes on.
+    // Replaced saves are not reported as failures, and the checkpointer stays usable.
     CHECK(checkpointer.wait_for_saves());
     checkpointer.save(state_of(7, world), id);
     CHECK(loaded_generation(checkpointer, id) == 7);
@@ -165,7 +167,7 @@ TEST_CASE("a process that was forked off cannot use the checkpointer") {
     const Thrown thrown = thrown_by([&] { checkpointer.save({{"step", 2}}, directory.path() + "/step"); });
     refused = refused && thrown.says("the parent of this forked process");
     {
-      const Checkpointer gone = std::move(checkpointer);  // neither waits for threads that are not here
+      const Checkpointer gone = std::move(checkpointer);  // neither object waits for threads, which do not exist in the child
     }
     _exit(refused ? 0 : 1);
   }

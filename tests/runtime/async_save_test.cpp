@@ -1,4 +1,5 @@
-// Saves in the background: what is saved, what runs where, in which order they are published.
+// Asynchronous saves: which state they save, on which thread each part runs, and in which order
+// they publish.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <sys/resource.h>
@@ -28,7 +29,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The trainer goes on: everything is overwritten in place.
+// Simulates further training: overwrites every tensor in place.
 void train_on(StateDict& state) {
   state.at("replicated").tensor().fill_(-1);
   for (const auto& shard : state.at("sharded").sharded().local_shards()) torch::Tensor(shard.tensor).fill_(-1);
@@ -58,7 +59,7 @@ TEST_CASE_FIXTURE(LeakCheck, "what is saved is the state at the time of the call
           gate->open();
           CHECK(saving.wait());
           CHECK_FALSE(saving.result().empty());
-          CHECK(saving.result() == saving.result());  // as often as wanted
+          CHECK(saving.result() == saving.result());  // may be called repeatedly
           CHECK(loaded_generation(checkpointer, directory.path() + "/step") == generation);
         }
         checkpointer.release();
@@ -97,7 +98,7 @@ TEST_CASE("hooks of planner and writer run beside the caller, its Stateful objec
   CHECK(writer->wrote_on != std::this_thread::get_id());
 }
 
-// Where the ranks exchange something: all of them come for the same thing, or nobody gets on.
+// A stand-in for a collective: `meet` succeeds only if all ranks call it with the same text.
 class Exchange {
  public:
   explicit Exchange(int ranks) : ranks_(ranks) {}
@@ -175,7 +176,7 @@ TEST_CASE("B2.9 async_save is refused by a world whose ranks can communicate bet
 }
 
 TEST_CASE("overlapped staging returns at once; the state may be changed after wait_staged") {
-  // Held between the two steps of staging.
+  // Blocks between the two steps of staging.
   struct Stager : AsyncStager {
     struct Held : Staging {
       Held(std::unique_ptr<Staging> of, std::shared_ptr<Gate> at) : inner(std::move(of)), gate(std::move(at)) {}
@@ -211,7 +212,7 @@ TEST_CASE("overlapped staging returns at once; the state may be changed after wa
     CHECK(saving.staged());
     CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
 
-    // Cancelled before the copy is complete.
+    // Cancels the save before the copy is complete.
     stager->gate = std::make_shared<Gate>();
     const auto cancelled = checkpointer.async_save(state_of(2, world), directory.path() + "/step", {}, async);
     if (world.rank() == 0) cancelled.cancel("preempted");
@@ -226,7 +227,7 @@ TEST_CASE("overlapped staging returns at once; the state may be changed after wa
     CHECK(cancelled.staged());
     CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
 
-    // A tensor that is resized meanwhile fails the save on all ranks.
+    // If a tensor is resized during staging, the save fails on all ranks.
     stager->gate = std::make_shared<Gate>();
     StateDict changing = state_of(2, world);
     const auto failing = checkpointer.async_save(changing, directory.path() + "/step", {}, async);

@@ -1,5 +1,5 @@
-// What users get wrong, and what happens to checkpoints behind their backs: a typed error on every rank, nothing lost, nothing
-// leaked.
+// Users' mistakes, and checkpoints that are damaged between calls. Every rank gets a typed error,
+// and nothing is lost or leaked.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -24,7 +24,8 @@ constexpr int kRanks = 2;
 
 using Action = std::function<void(Checkpointer&, int rank)>;
 
-// Runs `action` on every rank; each must get the same failure map, in which some rank failed with `code` and all of `words` appear.
+// Runs `action` on every rank. Checks that all ranks get the same failure map, that one of its
+// failures has `code`, and that the error text contains all of `words`.
 void expect_failure(const Action& action, ErrorCode code, const std::vector<std::string>& words) {
   const LeakCheck nothing_left_behind;
   std::mutex mutex;

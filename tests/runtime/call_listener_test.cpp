@@ -1,4 +1,5 @@
-// What listeners are told of saves and loads, and that it does no harm what they do.
+// Events that listeners receive about saves and loads, and listeners that block or throw without
+// harm to the call.
 #include <cairn/tests/support/torch.hpp>
 
 #include <condition_variable>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kShutdown{60'000};
 
-// Keeps all that it is told, in words.
+// Records all events as text.
 class Diary : public CallListener {
  public:
   void on_start(const CallEvent& event) override { note(event, "start of " + event.checkpoint_id); }
@@ -39,7 +40,7 @@ class Diary : public CallListener {
     ends_.push_back(event);
   }
 
-  // "save start of …", of one rank.
+  // Returns the lines of one rank, such as "save start of …".
   std::vector<std::string> told(int rank) const {
     std::lock_guard lock(mutex_);
     std::vector<std::string> lines;
@@ -240,7 +241,7 @@ TEST_CASE(
   const auto gate = std::make_shared<Gate>();
   {
     const World world = World::single(heard_by(gate));
-    Checkpointer(world).save(common_state(0, 1), directory.path() + "/step_1");  // returns
+    Checkpointer(world).save(common_state(0, 1), directory.path() + "/step_1");  // returns although the listener blocks
     {
       std::unique_lock lock(gate->mutex);
       gate->changed.wait(lock, [&] { return gate->is_in; });

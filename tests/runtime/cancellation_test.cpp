@@ -1,4 +1,5 @@
-// Saves and loads that their callers end: in each phase, in worlds of one, two and four, on Cairn's own storage.
+// Saves and loads that their callers cancel in each phase, in worlds of one, two and four ranks, on
+// Cairn's own storage.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <filesystem>
@@ -24,7 +25,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// One rank of a world, and what its calls came to.
+// One rank of a world, and the failures of its calls.
 struct Rank {
   Rank(World& of, std::string place) : world(of), id(std::move(place)), checkpointer(of) {}
 
@@ -46,7 +47,7 @@ struct Rank {
       if (!exception.save_id().empty()) failed_saves.insert(exception.save_id());
     }
   }
-  // The last call was ended by the caller of `rank`.
+  // Checks that the caller on `rank` cancelled the last call.
   void check_cancelled(int rank, ErrorCode code, std::optional<Phase> phase, const std::string& text) {
     REQUIRE(heard.back().size() == 1);
     REQUIRE(heard.back().count(rank) == 1);
@@ -64,7 +65,7 @@ struct Rank {
   std::set<std::string> failed_saves;
 };
 
-// Runs `body` on all ranks of a world, which then have heard the same of each call.
+// Runs `body` on all ranks of a world. Checks that all ranks got the same failures for each call.
 void on_ranks(int size, const std::string& place, const std::function<void(Rank&)>& body, const WorldOptions& options = {}) {
   std::vector<std::vector<FailureMap>> heard(static_cast<std::size_t>(size));
   on_all_ranks(
@@ -81,9 +82,10 @@ void on_ranks(int size, const std::string& place, const std::function<void(Rank&
   }
 }
 
-using Moments = std::vector<std::pair<std::string, Phase>>;  // hooks, and the phases that they are of
+using Moments = std::vector<std::pair<std::string, Phase>>;  // hooks, and the phase of each
 
-// Makes the call once for each moment, and ends it there by the caller of one rank; what generation 1 has saved stays.
+// Makes the call once for each moment, and cancels it there from one rank. Checks that the
+// checkpoint of generation 1 stays.
 void cancel_at_each(const Moments& moments, Rank& self,
                     const std::function<void(const BeforeHook&, const std::optional<Cancellation>&)>& call) {
   for (const auto& moment : moments) {

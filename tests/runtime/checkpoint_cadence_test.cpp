@@ -1,4 +1,4 @@
-// When a manager saves: steps, time and signals, the grace period, and saves in the background.
+// When a manager saves: by steps, time and signals, within the grace period, and in the background.
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -35,7 +35,7 @@ class HandSetClock final : public Clock {
   std::atomic<std::int64_t> passed_{1000000};
 };
 
-// Managers of all ranks of one process, which make their calls together.
+// The managers of all ranks of one process. They make their calls together.
 struct Managers {
   Managers(int ranks, const CheckpointManagerOptions& options, const WorldOptions& world_options = {})
       : worlds(World::in_process(ranks, world_options)) {
@@ -48,7 +48,7 @@ struct Managers {
     forget_memory("manager");
   }
 
-  // The first so many ranks alone.
+  // Makes the call on the first `count` ranks only. Checks that all get the same answer.
   bool on_ranks(std::size_t count, const std::function<bool(CheckpointManager&)>& call) {
     std::vector<std::future<bool>> others;
     for (std::size_t rank = 1; rank < count; ++rank)
@@ -68,7 +68,7 @@ struct Managers {
   std::vector<std::unique_ptr<CheckpointManager>> managers;
 };
 
-// Counts the messages between ranks that each rank sends or gets.
+// Counts the messages that each rank exchanges with other ranks, in both directions.
 class CountsMessages final : public Observer {
  public:
   static constexpr std::size_t kRanks = 4;
@@ -77,7 +77,7 @@ class CountsMessages final : public Observer {
     ++counts_[static_cast<std::size_t>(event.rank)];
     ++counts_[static_cast<std::size_t>(event.peer)];
   }
-  // Since it was asked last.
+  // Returns the counts since the previous call.
   std::vector<int> take() {
     std::vector<int> counts;
     for (auto& count : counts_) counts.push_back(count.exchange(0));
@@ -88,7 +88,7 @@ class CountsMessages final : public Observer {
   std::array<std::atomic<int>, kRanks> counts_{};
 };
 
-// Four ranks whose clock and messages are watched.
+// Four ranks with a simulated clock and a message counter.
 struct WatchedManagers {
   explicit WatchedManagers(CheckpointManagerOptions options) {
     options.clock = &clock;
@@ -96,13 +96,13 @@ struct WatchedManagers {
     world_options.observer = messages;
     managers.emplace(static_cast<int>(CountsMessages::kRanks), options, world_options);
   }
-  // Whether the ranks have talked in a call of `should_save`.
+  // Returns whether `should_save` made the ranks exchange messages.
   bool talked(std::int64_t step) {
     messages->take();
     said = managers->should_save(step);
     const std::vector<int> counts = messages->take();
     if (counts == std::vector<int>{0, 0, 0, 0}) return false;
-    CHECK(counts == std::vector<int>{6, 2, 2, 2});  // two for each rank but 0
+    CHECK(counts == std::vector<int>{6, 2, 2, 2});  // two messages with each rank but 0
     return true;
   }
 
@@ -112,7 +112,8 @@ struct WatchedManagers {
   std::optional<Managers> managers;
 };
 
-// Has the store hold the writes of some saves, counted from 1, until they have been told to end.
+// Blocks the store's writes in the chosen saves, counted from 1, until a Cancel message has been
+// handled.
 class HoldsUntilCancelled final : public Observer {
  public:
   HoldsUntilCancelled(std::shared_ptr<StoreControl> control, std::set<int> held)
@@ -172,7 +173,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: retention follows saves in the background
   });
   managed(run, keeping_last(1), [&](CheckpointManager& manager) { manager.async_save(10, state_of_step(10, manager.world())); });
   CHECK(restored_step(run) == 10);
-  CHECK_FALSE(fs::exists(place("step_9")));  // the destructor saw to it
+  CHECK_FALSE(fs::exists(place("step_9")));  // the destructor applied retention
 }
 
 TEST_CASE("manager: steps and time say when to save, on all ranks alike") {
@@ -186,15 +187,15 @@ TEST_CASE("manager: steps and time say when to save, on all ranks alike") {
   CHECK_FALSE(managers.should_save(1));
   CHECK(managers.should_save(3));
   managers.save(3);
-  CHECK_FALSE(managers.should_save(3));  // it is there already
+  CHECK_FALSE(managers.should_save(3));  // already saved
   clock.pass(std::chrono::seconds(59));
   CHECK_FALSE(managers.should_save(4));
   clock.pass(std::chrono::seconds(1));
   CHECK(managers.should_save(4));
-  CHECK(managers.should_save(5));  // it was not saved
+  CHECK(managers.should_save(5));  // due since step 4 and still not saved
   managers.save(5);
   CHECK_FALSE(managers.should_save(7));
-  CHECK(managers.should_save(3));  // went back
+  CHECK(managers.should_save(3));  // the trainer went back to an earlier step
 }
 
 TEST_CASE("manager: ranks communicate about once a second and leave no trace events") {
@@ -219,7 +220,7 @@ TEST_CASE("manager: ranks communicate at intervals that at most double, up to 64
   std::vector<int> talks;
   for (int step = 1; step <= 260; ++step) {
     watched.clock.pass(std::chrono::milliseconds(1));
-    if (watched.talked(7)) talks.push_back(step);  // whatever the step is called
+    if (watched.talked(7)) talks.push_back(step);  // the interval counts calls, not step numbers
   }
   CHECK(talks == std::vector<int>{1, 3, 7, 15, 31, 63, 127, 191, 255});
 }
@@ -311,19 +312,19 @@ TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save
   std::promise<void> raised;
   const std::shared_future<void> has_been_raised = raised.get_future().share();
   on_all_ranks(kManagedRanks, [&](World& world) {
-    // Rank 0 begins to watch when the signal has come and gone: it is rank 1's alone.
+    // Rank 0 starts to watch after the signal, so only rank 1 sees it.
     if (world.rank() == 0) has_been_raised.wait();
     CheckpointManager manager(world, "mem://manager/signal", options);
     if (world.rank() == 1) {
       std::raise(SIGUSR1);
       raised.set_value();
     }
-    CHECK_FALSE(manager.should_save(1));  // nobody is asked
+    CHECK_FALSE(manager.should_save(1));  // the ranks do not communicate at this step
     CHECK(manager.signal() == 0);
     CHECK(manager.should_save(2));
     CHECK(manager.signal() == SIGUSR1);
     save_steps(manager, {2});
-    CHECK_FALSE(manager.should_save(4));  // once for each
+    CHECK_FALSE(manager.should_save(4));  // each signal asks for one save
     CHECK(manager.signal() == SIGUSR1);
     CHECK(manager.latest()->step == 2);
   });
@@ -345,11 +346,11 @@ TEST_CASE_FIXTURE(ControlledRun,
   CHECK(thrown.code == ErrorCode::kCheckpoint);
   CHECK_MESSAGE(thrown.says("deadline"), thrown.what);
   CHECK(manager.latest_valid()->checkpoint.step == 1);
-  // The next one is in no hurry.
+  // The grace period does not apply to the next save.
   save_steps(manager, {2});
   check_kept(manager, Names{"step_2", "step_1"});
   std::raise(SIGUSR2);
-  CHECK_FALSE(manager.should_save(2));  // it is there
+  CHECK_FALSE(manager.should_save(2));  // already saved
   CHECK(manager.signal() == SIGUSR2);
   save_steps(manager, {3});
 }

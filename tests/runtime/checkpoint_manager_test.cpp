@@ -1,4 +1,4 @@
-// A run and its checkpoints: what is saved under which name, which ones stay, and from which one it goes on.
+// Runs and their checkpoints: names, retention, and the checkpoint from which a run resumes.
 #include <sys/stat.h>
 
 #include <csignal>
@@ -158,7 +158,7 @@ TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinne
     managed(run, options, [](CheckpointManager& manager) {
       const std::map<std::int64_t, double> losses{{8, 0.5}, {9, 0.3}, {10, 0.4}, {11, 0.35}, {12, NAN}, {13, 0.6}, {14, 0.31}};
       for (const auto& [step, loss] : losses) {
-        // Rank 0's count.
+        // Rank 0's metrics are the ones that are kept.
         manager.save(step, state_of_step(step, manager.world()), {{{"loss", loss + manager.world().rank()}}, {}});
         if (step == 11 && manager.world().rank() == 0) manager.pin("step_11");
       }
@@ -181,9 +181,9 @@ TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinne
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: what is damaged is passed over, by all ranks alike, and it says why") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3, 4, 5}); });
-  flip_first_byte(data_file_in(place("step_5")));                                            // only reading tells
-  fs::remove(data_file_in(place("step_4")));                                                 // looking tells
-  fs::resize_file(place("step_3/.metadata"), fs::file_size(place("step_3/.metadata")) - 1);  // no one knows when it was
+  flip_first_byte(data_file_in(place("step_5")));                                            // only reading the data detects this
+  fs::remove(data_file_in(place("step_4")));                                                 // looking for the file detects this
+  fs::resize_file(place("step_3/.metadata"), fs::file_size(place("step_3/.metadata")) - 1);  // its place in the order is unknown
   managed(run, {}, [](CheckpointManager& manager) {
     StateDict state = state_of_step(0, manager.world());
     const auto restored = manager.restore_latest(state);
@@ -243,16 +243,16 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest that is sound stays, even if l
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: what dead saves and removals have left goes with the next save, without any help") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
-  fs::remove(place("step_1/.metadata"));  // died in a removal
+  fs::remove(place("step_1/.metadata"));  // as after a crash during a removal
   const std::string dead = make_save_id(std::string(32, 'd'), "manager", 1);
-  for (const char* name : {"step_4", "step_9"}) {  // died in a save
+  for (const char* name : {"step_4", "step_9"}) {  // as after a crash during a save
     const auto store = open_store(place(name));
     store->create_root();
     store->begin_attempt(dead);
     put_object(*store, data_file_name(0, 0, dead), "half of it");
   }
   CHECK(restored_step(run) == 3);
-  CHECK(fs::exists(place("step_1")));  // looking removes nothing
+  CHECK(fs::exists(place("step_1")));  // reading removes nothing
   managed(run, {}, [](CheckpointManager& manager) {
     StateDict state = state_of_step(0, manager.world());
     manager.restore_latest(state);
@@ -294,7 +294,8 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fai
         REQUIRE(manager.retention_faults().size() == 1);
         CHECK(manager.retention_faults()[0].name == "step_1");
         CHECK(manager.retention_faults()[0].why == "the store keeps what it has");
-        // Beyond the record: it does not exist any more, and what is left of it goes the next time.
+        // The removal fails after it has removed the record. The checkpoint no longer exists, and
+        // the next clean-up removes the rest.
         control->before = [](const std::string& operation) {
           if (operation == "remove") throw StoreFault(operation);
         };
@@ -334,7 +335,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: what is let go of goes before the fir
         check_kept(manager, Names{"step_5", "step_4"});
         control->before = fail_with_no_space;
         CHECK_THROWS_AS(save_steps(manager, {6}), CheckpointException);
-        check_kept(manager, Names{"step_5", "step_4"});  // the save before it had succeeded, and had looked
+        check_kept(manager, Names{"step_5", "step_4"});  // the save before it succeeded, so no clean-up runs before this one
         CHECK_THROWS_AS(save_steps(manager, {6}), CheckpointException);
         check_kept(manager, Names{"step_5"});
       },
@@ -352,7 +353,7 @@ TEST_CASE_FIXTURE(ControlledRun,
   const auto damaged = open_store(memory + "/step_3");
   for (const ObjectInfo& file : damaged->list("__")) {
     std::string content = get_object(*damaged, file.name);
-    content.front() = static_cast<char>(content.front() ^ 1);  // only reading tells
+    content.front() = static_cast<char>(content.front() ^ 1);  // only reading the data detects this
     replace_object(*damaged, file.name, content);
   }
   managed(
@@ -403,9 +404,9 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the train
         };
         manager.save(2, state_of_step(2, manager.world()));
         slow.wait_until_reached();
-        CHECK(names_in(manager) == Names{"step_2"});  // the record goes first
+        CHECK(names_in(manager) == Names{"step_2"});  // the record is removed first
         const auto saving = manager.async_save(3, state_of_step(3, manager.world()));
-        CHECK_FALSE(saving.done());  // it needs the room
+        CHECK_FALSE(saving.done());  // it waits for the space that the removal frees
         CHECK_FALSE(manager.wait_for_saves(std::chrono::milliseconds(0)));
         slow.open();
         saving.result();
@@ -505,7 +506,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to wh
   std::ofstream(place("step_4")) << "a file";
   REQUIRE(::mkfifo(place("step_5").c_str(), 0600) == 0);
   fs::create_symlink("nowhere", place("step_6"));
-  fs::create_symlink("step_7", place("step_7"));  // a loop
+  fs::create_symlink("step_7", place("step_7"));  // a loop of symbolic links
   managed(run, keeping_last(10), [&](CheckpointManager& manager) {
     StateDict state = state_of_step(0, manager.world());
     const auto restored = manager.restore_latest(state);

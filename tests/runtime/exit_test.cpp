@@ -1,4 +1,5 @@
-// Processes that end by std::exit while a save is in flight: no destructor of what is on main's stack runs.
+// Processes that end through std::exit while a save is in flight. No destructor of an object on
+// main's stack runs.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <cstdlib>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr const char* kPlace = "CAIRN_TEST_PLACE";
 
-// What the case has written when it left.
+// Returns the standard error of the test case, up to the end of its process.
 std::string left(const std::string& test_case, const TemporaryDirectory& directory) {
   return stderr_of_case(test_case, {{kPlace, directory.path() + "/step"}});
 }
@@ -57,7 +58,7 @@ TEST_CASE("exit child: a save that goes on" * doctest::skip()) {
   Checkpointer checkpointer(World::single());
   checkpointer.async_save({{"step", 1}}, std::getenv(kPlace), gated("write_data", gate));
   gate->wait_until_reached();
-  std::atexit([] { gate_of_child()->open(); });  // in flight until the process exits
+  std::atexit([] { gate_of_child()->open(); });  // the save is in flight until the process exits
   std::exit(0);
 }
 

@@ -1,4 +1,5 @@
-// Faults on purpose in whole saves and loads: what every rank is told, and that a program has to allow them.
+// Injected faults in whole saves and loads: the failures that every rank gets, and the need for
+// `allow_injection`.
 #include <cairn/runtime/injection.hpp>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// CAIRN_INJECT for as long as this lives, allowed or not; nothing is injected any more afterwards.
+// Sets CAIRN_INJECT for its lifetime. Its destructor ends all injection.
 class Setting {
  public:
   explicit Setting(const std::string& spec) { ::setenv("CAIRN_INJECT", spec.c_str(), 1); }
@@ -34,9 +35,9 @@ class Setting {
   Setting& operator=(const Setting&) = delete;
 };
 
-// What each rank of two is told about one call.
+// The failures of one call on each of two ranks.
 struct Told {
-  std::array<std::optional<FailureMap>, 2> failures;  // nothing: it succeeded
+  std::array<std::optional<FailureMap>, 2> failures;  // nothing = success
   std::array<Committed, 2> committed{Committed::kNo, Committed::kNo};
 
   bool all_succeeded() const { return !failures[0] && !failures[1]; }
@@ -63,7 +64,7 @@ void note(Told& told, int rank, Call call) {
   }
 }
 
-// A world of two that meets `spec` in a save and a load after it.
+// Makes a save and then a load in a world of two ranks with the rules of `spec`.
 struct Attempts {
   Told save, load;
 
@@ -94,7 +95,7 @@ TEST_CASE("a rule that is not understood is refused before anything runs") {
     CHECK(error.code() == ErrorCode::kInvalidArgument);
     for (const auto* part : {"CAIRN_INJECT", "at character 11:", "write_date", "write_data", "set_up_storage_reader", "abandon"})
       CHECK_MESSAGE(contains(error.what(), part), error.what());
-    CHECK_FALSE(contains(error.what(), "release"));  // no user code
+    CHECK_FALSE(contains(error.what(), "release"));  // it runs no user code
   }
 }
 
@@ -112,7 +113,7 @@ TEST_CASE("what can be named is what there is") {
 
 TEST_CASE("without allow_injection nothing is injected") {
   TemporaryDirectory directory;
-  allow_injection();  // nothing is set: nothing is in use
+  allow_injection();  // CAIRN_INJECT is not set, so there is no injector
   CHECK(active_injector() == nullptr);
   const Setting setting("throw@hook:write_data");
   on_all_ranks(2, [&](World& world) {
@@ -162,7 +163,7 @@ TEST_CASE("the store's faults reach every rank as the store's") {
     CHECK(attempts.save.committed[0] == Committed::kNo);
   }
   SUBCASE("short-write") {
-    // Both ranks live in this process, and none knows which of them a write is for.
+    // Both ranks share this process, and the injector cannot tell which rank a write belongs to.
     const Attempts attempts("short-write@store:write_at", id);
     REQUIRE(attempts.save.failures[0]);
     CHECK(attempts.save.failures[0]->size() == 1);

@@ -1,4 +1,5 @@
-// A run whose checkpoints managers keep, one on each rank. Include a test framework header first.
+// A run whose checkpoints are kept by managers, one on each rank. Include a test framework header
+// first.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +26,8 @@ inline StateDict state_of_step(std::int64_t step, const World& world) {
           {"step", step}};
 }
 
-// What `restore_latest` made of a state of zeros: the step, if the tensor fits it.
+// Returns the step that `restore_latest` loaded into `state`. Checks that the tensor belongs to
+// that step.
 inline std::int64_t step_in(const StateDict& state, const World& world) {
   const std::int64_t step = state.at("step").to_int();
   const StateDict expected = state_of_step(step, world);
@@ -42,7 +44,8 @@ inline Names names_in(const CheckpointManager& manager) {
   return names;
 }
 
-// On rank 0, which removes what is not kept; others may see it later.
+// Checks the kept checkpoints on rank 0, which removes the others. Other ranks may see the removal
+// later.
 inline void check_kept(CheckpointManager& manager, const Names& names) {
   if (manager.world().rank() != 0) return;
   manager.wait_for_saves();
@@ -55,7 +58,7 @@ inline CheckpointManagerOptions keeping_last(std::uint32_t count) {
   return options;
 }
 
-// Each rank with a manager of its own.
+// Runs `body` on every rank, each with its own manager.
 using WithManager = std::function<void(CheckpointManager&)>;
 inline void managed(const std::string& run, const CheckpointManagerOptions& options, const WithManager& body,
                     int ranks = kManagedRanks) {
@@ -65,7 +68,7 @@ inline void managed(const std::string& run, const CheckpointManagerOptions& opti
   });
 }
 
-// One after the other, each with the clean-up that follows it.
+// Saves the steps one after another. Waits for the clean-up after each.
 inline void save_steps(CheckpointManager& manager, std::initializer_list<std::int64_t> steps) {
   for (const auto step : steps) {
     manager.save(step, state_of_step(step, manager.world()));
@@ -73,7 +76,7 @@ inline void save_steps(CheckpointManager& manager, std::initializer_list<std::in
   }
 }
 
-// The step that a new manager restores, on all ranks.
+// Returns the step that a new manager restores. Checks that it is the same on all ranks.
 inline std::int64_t restored_step(const std::string& run) {
   std::mutex mutex;
   std::set<std::int64_t> steps;
@@ -89,7 +92,8 @@ inline std::int64_t restored_step(const std::string& run) {
   return *steps.begin();
 }
 
-// What every rank throws, which is the same.
+// Returns the error text of `call`. Checks that every rank throws the same failure map and that it
+// contains `code`.
 inline std::string failure_on_all(const std::string& run, const CheckpointManagerOptions& options, ErrorCode code,
                                   const WithManager& call) {
   std::mutex mutex;

@@ -1,4 +1,4 @@
-// Metrics of saves and loads, read back by a parser of Prometheus' text format.
+// Metrics of saves and loads, read back with a parser of the Prometheus text format.
 #include <cairn/tests/support/torch.hpp>
 
 #include <arpa/inet.h>
@@ -37,7 +37,9 @@ std::string metrics_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What the format asks for (prometheus.io/docs/instrumenting/exposition_formats), line by line; samples by their text up to the value.
+// Checks each line against the exposition format
+// (prometheus.io/docs/instrumenting/exposition_formats). Keeps each sample's value, keyed by its
+// text before the value.
 class Exposed {
  public:
   explicit Exposed(const std::string& text) {
@@ -51,7 +53,7 @@ class Exposed {
     CHECK(text.back() == '\n');
     std::istringstream lines(text);
     std::string family;
-    std::map<std::string, double> buckets;  // of a series without `le`: the last count
+    std::map<std::string, double> buckets;  // last count of each series, keyed without `le`
     for (std::string line; std::getline(lines, line);) {
       CAPTURE(line);
       std::smatch found;
@@ -154,7 +156,7 @@ TEST_CASE("metrics: saves and loads are counted, by rank and outcome, in the for
     CHECK(exposed.at("cairn_load_bytes_total{" + rank + "}") > 0);
     CHECK(exposed.at("cairn_save_last_success_timestamp_seconds{" + rank + "}") > 1.6e9);
   }
-  // 20x20 and 10x10 floats, twice: who of the ranks has written what is the plan's affair.
+  // Two saves of 20x20 and 10x10 floats. The plan decides which rank writes which part.
   CHECK(exposed.at("cairn_save_bytes_total{rank=\"0\"}") + exposed.at("cairn_save_bytes_total{rank=\"1\"}") == 2 * 4 * (400 + 100));
   double failures = 0;
   for (const auto& [series, value] : exposed.values)
@@ -169,7 +171,7 @@ TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot b
   options.seconds = {};
   {
     const auto metrics = std::make_shared<PrometheusMetrics>(options);
-    Exposed(metrics_in(options.file));  // from the beginning
+    Exposed(metrics_in(options.file));  // the file exists from the beginning
     save_and_load(metrics, directory.path() + "/run", 1);
     CHECK(metrics_in(options.file) == metrics->text());
   }

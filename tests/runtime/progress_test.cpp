@@ -1,4 +1,4 @@
-// How far saves and loads are: what handles and people see of it.
+// Progress of saves and loads, as handles and people see it.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <unistd.h>
@@ -111,7 +111,7 @@ TEST_CASE("what ranks say of how far they are is in no trace: it would push out 
   CHECK(world.dump_trace().find("Progress") == std::string::npos);
 }
 
-// --- what a rank counts of its part ------------------------------------------------------------------------------------------
+// --- the counts of a rank ------------------------------------------------------------------------
 
 TEST_CASE("a load counts what its reader has filled, in bytes as they are stored") {
   class Planner final : public DefaultLoadPlanner {
@@ -168,7 +168,7 @@ TEST_CASE("more than a plan says is not counted") {
   CHECK(progress.seen().own == protocol::Moved{1, 1, 10, 10});
 }
 
-// --- what people see ----------------------------------------------------------------------------------------------------------
+// --- the output for people -----------------------------------------------------------------------
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -220,7 +220,7 @@ TEST_CASE("rank 0 logs a line for each phase of a save, an asynchronous save and
 TEST_CASE("nothing of progress is logged unless somebody wants to see it") {
   const TemporaryDirectory directory;
   {
-    const CapturedLog log;  // as by default: warnings
+    const CapturedLog log;  // captures warnings, as by default
     Checkpointer checkpointer(World::single());
     checkpointer.save({{"a", 1}}, directory.path() + "/step");
     CHECK(log.text().empty());
@@ -248,7 +248,7 @@ TEST_CASE("where standard error is no terminal, lines of the log take its place"
   CHECK(stderr_of_case("progress child: a save").empty());
 }
 
-// Until something is typed at the terminal.
+// A writer that blocks until a character is typed at the terminal.
 class TerminalWriter : public FaultyWriter {
  public:
   TerminalWriter() : FaultyWriter({}, 0) {}

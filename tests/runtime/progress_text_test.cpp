@@ -1,4 +1,4 @@
-// How far a save or load is, in words: pure.
+// Progress of a save or load as text: pure functions.
 #include <cairn/tests/support/plain.hpp>
 //
 #include <string>
@@ -16,7 +16,7 @@ using Step = CallProgress::Step;
 
 MonotonicTime at(Duration time) { return MonotonicTime(seconds(1000) + time); }
 
-// A rank that began to write at 0 s.
+// Returns the view of a rank that began to write at 0 s.
 CallProgress::Seen writing(const Moved& own) {
   CallProgress::Seen seen;
   seen.step = Step::kMoving;
@@ -55,7 +55,7 @@ TEST_CASE("progress text: nothing is divided by nothing") {
   CHECK(rate_of({4, 1, 100, 50}, seconds(2)) == 25);
   CHECK_FALSE(time_left({4, 1, 100, 0}, seconds(2)));
   CHECK_FALSE(time_left({4, 1, 100, 50}, Duration(0)));
-  CHECK_FALSE(time_left({4, 1, ~0ull, 1}, seconds(2)));  // longer than anybody waits
+  CHECK_FALSE(time_left({4, 1, ~0ull, 1}, seconds(2)));  // too long to be useful
   CHECK(time_left({4, 1, 100, 50}, seconds(2)) == milliseconds(2000));
   CHECK(time_left({4, 1, 100, 100}, seconds(2)) == milliseconds(0));
 }
@@ -90,7 +90,7 @@ TEST_CASE("progress text: a rank that is done shows what the others still do, un
   CHECK(shown(told(seen, busy, seconds(2)), at(seconds(2))).slowest_rank == 2);
   const JobProgress done{6, Phase::kFinish, 0, {16, 16, 400, 400}, 0, {4, 4, 100, 100}};
   CHECK(shown(told(seen, done, seconds(4)), at(seconds(4))).step == Step::kMoved);
-  // What it was told while it planned says nothing of how it writes.
+  // Job progress that was reported during planning says nothing about writing.
   const JobProgress stale{1, Phase::kLocalPlan, 1, {}, 2, {}};
   const ShownProgress own = shown(told(writing({4, 1, 100, 50}), stale, seconds(0)), at(seconds(2)));
   CHECK(own.slowest_rank == -1);

@@ -1,4 +1,4 @@
-// Survivors that go on in a smaller world, without a restart.
+// Survivors that continue in a smaller world without a restart.
 #include <exception>
 #include <functional>
 #include <numeric>
@@ -26,7 +26,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Each of these ranks on a thread of its own; what the lowest one throws is thrown again.
+// Runs `body` for each of these ranks on its own thread. Rethrows the exception of the first rank
+// in the list that threw.
 void on_ranks(const std::vector<int>& ranks, const std::function<void(int rank)>& body) {
   std::vector<std::exception_ptr> thrown(ranks.size());
   std::vector<std::thread> threads;
@@ -89,7 +90,7 @@ struct FromAddresses {
   }
 };
 
-// As `common_state`, told apart by generation.
+// Returns a state like `common_state`, marked with its generation.
 StateDict survivor_state(int generation, const World& world) {
   return {
       {"sharded", ShardedTensor::distribute(counting({20, 20}, 1000.0 * generation), over_all_ranks(world.size()), world.rank())},
@@ -142,7 +143,7 @@ TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves an
       CHECK(survivors[static_cast<std::size_t>(next.rank())] == rank);
       CHECK(next.one_process() == (world.one_process() || size == 2));
       smaller[static_cast<std::size_t>(next.rank())] = next;
-      // What it was made for is over.
+      // The old checkpointer belongs to the old world and can no longer save.
       CHECK_THROWS_AS(checkpointer.save(survivor_state(0, world), id), Error);
       Checkpointer again(next);
       check_holds(generation, again, id);
@@ -186,7 +187,7 @@ TEST_CASE("survivors that do not come are named") {
   });
   const Thrown thrown = thrown_by([&] { worlds[0]->rejoin({0, 2}); });
   CHECK(thrown.code == ErrorCode::kDeadline);
-  CHECK_MESSAGE(thrown.says("waiting for rank 1 to join"), thrown.what);  // as it would be called
+  CHECK_MESSAGE(thrown.says("waiting for rank 1 to join"), thrown.what);  // the rank in the new world
 }
 
 TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") {
@@ -197,7 +198,7 @@ TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") 
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::optional<World>> made(2);
   on_ranks({0, 1}, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 2, options); });
-  for (const bool gone : {false, true}) {  // still in the world before; nobody listens
+  for (const bool gone : {false, true}) {  // false: rank 0 is still in the old world; true: nobody listens
     CAPTURE(gone);
     if (gone) made[0]->shutdown(seconds(60));
     const Thrown thrown = thrown_by([&] { made[1]->rejoin({0, 1}); });
@@ -209,7 +210,8 @@ TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") 
 TEST_CASE_TEMPLATE("who comes late is waited for; nobody rejoins from one world twice", Kind, OverTcp, OverTls) {
   LeakCheck leaks;
   std::vector<World> worlds = Kind::make(3);
-  // It goes on only when the other one has been refused where it still is in the world before.
+  // Rank 0 rejoins only after rank 2's connection was refused because rank 0 was still in the old
+  // world.
   std::thread late([&] {
     while (worlds[0].dump_trace().find("refused: another incarnation") == std::string::npos) std::this_thread::yield();
     CHECK(worlds[0].rejoin({0, 2}).rank() == 0);

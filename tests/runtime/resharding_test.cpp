@@ -1,4 +1,4 @@
-// Every world size onto every other, every layout onto every other, in one process.
+// Saves in every layout and world size, and loads in every other, in one process.
 #include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>

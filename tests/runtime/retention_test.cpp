@@ -1,4 +1,4 @@
-// Which checkpoints a policy keeps, and which policies are none.
+// Which checkpoints a policy keeps, and which policies are invalid.
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <limits>
@@ -75,7 +75,7 @@ TEST_CASE("the best have the best metric; a metric that is missing or no finite 
   RetentionPolicy policy = keep_last(1);
   policy.keep_best = 1;
   policy.metric = "loss";
-  CHECK(kept_by(policy, all) == NameSet{"step_7", "step_4"});  // of equal ones the later
+  CHECK(kept_by(policy, all) == NameSet{"step_7", "step_4"});  // the later of two equal ones
   policy.keep_best = 2;
   CHECK(kept_by(policy, all) == NameSet{"step_7", "step_4", "step_2"});
   policy.better = Better::kHigher;

@@ -1,4 +1,4 @@
-// Worlds with a secret, without one, and with ranks that differ in it.
+// Worlds with a secret, without one, and with ranks whose secrets differ.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ namespace {
 constexpr const char* kOurs = "the secret of these tests";
 constexpr const char* kTheirs = "another secret, as long as it";
 
-// What the environment says of secrets, for one test.
+// Sets the environment's secret variables for one test.
 Environment secret_variables(const std::optional<std::string>& file, const std::optional<std::string>& text) {
   return Environment({{"CAIRN_SECRET_FILE", file}, {"CAIRN_SECRET", text}});
 }
@@ -52,7 +52,7 @@ std::vector<std::string> free_addresses(int count) {
   return addresses;
 }
 
-// Runs `body` for each rank on a thread of its own; what each threw.
+// Runs `body` for each rank on its own thread. Returns the error of each.
 std::vector<Thrown> on_threads(int ranks, const std::function<void(int)>& body) {
   std::vector<Thrown> thrown(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
@@ -132,7 +132,7 @@ TEST_CASE("without a secret nothing but loopback will do") {
     CHECK(World::from_addresses(0, addresses, "job", secured).secured());
   }
   CHECK_FALSE(World::from_addresses(0, free_addresses(2), "job").secured());
-  // Worlds that have no door.
+  // Worlds of one rank have no listener, so they count as secured.
   CHECK(World::single().secured());
   CHECK(World::from_addresses(0, free_addresses(1), "job", everywhere).secured());
 }
@@ -199,7 +199,7 @@ TEST_CASE("who writes to the store without the secret sends no rank elsewhere") 
   CHECK(thrown.says("rank 1"));
 }
 
-// The failures of a call, by rank; none if it succeeded.
+// Returns the failures of a call by rank. Empty if it succeeded.
 FailureMap failures_of(const std::function<void()>& call) {
   try {
     call();
@@ -215,7 +215,7 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
   const TemporaryDirectory directory;
   const auto addresses = free_addresses(3);
   std::vector<FailureMap> failures(3);
-  std::vector<World> worlds;  // of which none ends before all have failed
+  std::vector<World> worlds;  // none may end before all ranks have failed
   for (int rank = 0; rank < 3; ++rank)
     worlds.push_back(World::from_addresses(rank, addresses, "job", with_secret(rank == 2 ? kTheirs : kOurs)));
   const auto thrown = on_threads(3, [&](int rank) {
@@ -226,7 +226,7 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
   for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
-    // Rank 2 ends alone: it reaches neither its coordinator nor who would succeed it.
+    // Rank 2 is on its own: it reaches neither the coordinator nor the next one.
     const std::set<int> named = rank == 2 ? std::set<int>{0, 1} : std::set<int>{2};
     const auto& map = failures[static_cast<std::size_t>(rank)];
     REQUIRE(map.size() == named.size());

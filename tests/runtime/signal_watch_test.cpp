@@ -1,4 +1,4 @@
-// Signals are taken note of, and handlers from before come back.
+// Signals are recorded, and earlier handlers are restored.
 #include <cairn/tests/support/plain.hpp>
 //
 #include <csignal>

@@ -1,4 +1,4 @@
-// Objects that save themselves, on ranks that differ in which they have.
+// Stateful objects, on ranks that hold different sets of them.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace cairn::testing {
 namespace {
 
-// Notes each call, and throws when told to.
+// Records each call, and throws in the chosen one.
 struct Noted : Stateful {
   Noted(std::string with_name, std::vector<std::string>& into, std::string throws_in = "")
       : name(std::move(with_name)), calls(into), failing(std::move(throws_in)) {}
@@ -64,7 +64,7 @@ TEST_CASE("B2.5 ranks that lack some objects, or list them otherwise, call their
     std::vector<std::string> sorted = own;
     std::sort(sorted.begin(), sorted.end());
     std::vector<std::string> expected;
-    for (const char* call : {"save ", "save ", "save ", "load "})  // a load asks for what it is to fill
+    for (const char* call : {"save ", "save ", "save ", "load "})  // a load first asks each object for its state as the target
       for (const auto& name : sorted) expected.push_back(call + name);
     CHECK(calls == expected);
   });

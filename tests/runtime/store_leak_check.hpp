@@ -1,4 +1,4 @@
-// For tests that open stores of LibTorch's: one to open, and a LeakCheck.
+// For tests that open LibTorch stores: a function that opens one, and a leak check.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace cairn::testing {
 
-// Served by this process. `multi_tenant`: for all that open one at this port.
+// Returns a store that this process serves. With `multi_tenant`, all stores that this process opens
+// at the port share one server.
 inline c10::intrusive_ptr<c10d::TCPStore> hosted_store(int port = 0, bool multi_tenant = false) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
@@ -20,7 +21,8 @@ inline c10::intrusive_ptr<c10d::TCPStore> hosted_store(int port = 0, bool multi_
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-// What the first TCPStore leaves to all others, such as the pipes of its event loop, is there before anything is counted.
+// Opens a first TCPStore before it counts, because the first one leaves shared resources open, such
+// as the pipes of its event loop.
 class StoreLeakCheck {
  private:
   static bool open_first_store() {

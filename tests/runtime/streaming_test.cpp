@@ -1,4 +1,4 @@
-// Saves that copy the state through a ring of bounded memory while it is written.
+// Saves that copy the state through a ring of bounded memory while writing.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <algorithm>
@@ -40,7 +40,7 @@ SaveOptions small_blocks(unsigned threads = 2) {
   return options;
 }
 
-// Tensors of all kinds, larger than a ring of a few blocks, on each rank of its own.
+// Returns tensors of all kinds, different on each rank and larger than a ring of a few blocks.
 StateDict large_state(double start, int rank = 0) {
   const torch::Tensor numbers = counting({600, 500}, start + rank);  // nine blocks
   return {{"own", per_rank(Dict{{"large", numbers},
@@ -125,7 +125,7 @@ TEST_CASE_FIXTURE(ControlledRun,
   overlapped.staging.block_on_staging = false;
   StateDict state = large_state(1);
   const auto saving = checkpointer.async_save(state, run + "/step", small_blocks(), overlapped);
-  control->wait_for_writes(2);  // of both threads: neither can copy any more
+  control->wait_for_writes(2);  // one per thread: neither thread can copy more
   CHECK_FALSE(saving.staged());
   CHECK_FALSE(saving.wait_staged(std::chrono::milliseconds(0)));
   CHECK(saving.progress().staging_bytes == 4 * kBlockBytes);
@@ -238,7 +238,7 @@ TEST_CASE_FIXTURE(ControlledRun, "streaming: the ring can be had ahead, and is u
   saving.result();
 }
 
-// A user's writer that keeps what the planner gives it, or asks for it twice.
+// A user-defined writer that keeps the planner's tensors, or asks for one twice.
 class KeepingWriter : public StorageWriter {
  public:
   void reset(const std::string&) override {}
@@ -283,7 +283,8 @@ TEST_CASE("streaming: a user's writer has the tensors for as long as it holds th
     saving.result();
     CHECK(saving.staged());
     CHECK(writer->sum == 4950 + 3);
-    if (!lets_go) CHECK(torch::equal(writer->kept.front(), weight));  // even after the save: the memory lives as long as that
+    // the tensors stay valid after the save as long as the writer holds them
+    if (!lets_go) CHECK(torch::equal(writer->kept.front(), weight));
   }
 }
 

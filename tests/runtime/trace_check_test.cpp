@@ -1,4 +1,4 @@
-// What ranks record with contents is gone through again.
+// The checker replays traces that were recorded with contents.
 #include <cairn/tests/support/torch.hpp>
 
 #include <filesystem>
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr int kRecordedRanks = 2;
 constexpr char kOfPlanner[] = "words-of-the-planner";
 
-// One that has bytes of its own in every plan.
+// A planner that adds its own bytes to every plan.
 class TalkingPlanner : public DefaultSavePlanner {
  public:
   SavePlan create_local_plan() override {
@@ -37,7 +37,8 @@ class TalkingPlanner : public DefaultSavePlanner {
   }
 };
 
-// What two ranks record of two saves, the second of cached plans, a load, and two agreements if they are wanted.
+// The traces of two ranks: two saves, the second with cached plans, a load, and with `agrees` two
+// agreements.
 class RecordedRun {
  public:
   explicit RecordedRun(const std::string& how = "full:", bool agrees = false) : traces_(directory_.path() + "/traces") {
@@ -65,7 +66,8 @@ class RecordedRun {
     return "";
   }
 
-  // Writes the recording of a rank anew, with every decision passed through `change`, which says whether it is kept.
+  // Rewrites the recording of a rank. Passes every decision through `change`, and drops it if
+  // `change` returns false.
   void rewrite(int rank, const std::function<bool(const ObservedEvent&, v1::Decision&)>& change) const {
     const std::string path = file_of(rank);
     Bytes bytes;
@@ -272,7 +274,7 @@ TEST_CASE("trace check: every decision is in the ring as tags and a digest, with
     CHECK(states.back() == event.before);
     if (states.back() != event.detail) states.emplace_back(event.detail);
   }
-  // A rank alone has joined when it has called.
+  // In a world of one rank, the call completes the joining, so no joining state appears.
   CHECK(states == std::vector<std::string>{"coordinator: idle", "coordinator: local plans", "coordinator: global plan",
                                            "coordinator: moving", "coordinator: finishing", "coordinator: idle"});
 }

@@ -1,4 +1,4 @@
-// What ranks write of what they do: streams of traces, and reports of failures.
+// The records that ranks write of their work: trace streams and failure reports.
 #include <cairn/tests/support/torch.hpp>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::string content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A state that Cairn's own planner refuses on rank 1, in a phase of its own.
+// Returns a state that makes a save fail on rank 1, where a Stateful object throws `text`.
 StateDict state_that_fails(const World& world, const std::string& text) {
   StateDict state = common_state(world.rank(), world.size());
   if (world.rank() != 1) return state;
@@ -163,7 +163,7 @@ TEST_CASE("tracing: a failed save leaves its report and every rank's last events
   CHECK(found.attempts()[0].has_failed());
   CHECK(found.attempts()[0].calls.size() == 3);
   CHECK("failure-" + found.attempts()[0].save_id == reports[0]);
-  // The directory of the run stands for the latest report in it.
+  // The run's directory stands for its latest report.
   CHECK(TraceDirectory(directory.path()).path() == report.string());
   const Trace trace = found.read(found.attempts()[0]);
   bool told = false;
@@ -217,7 +217,7 @@ TEST_CASE("tracing: reports go where they are wanted, and nowhere if they are no
       2, [&](World& world) { fail_to_save(world, directory.path() + "/step_1"); }, options);
   CHECK(names_in(wanted).size() == 1);
 
-  // A user-defined writer may take ids that are no places.
+  // With a user-defined writer, an id need not be a place in a file system.
   on_all_ranks(2, [&](World& world) {
     SaveOptions of_users;
     of_users.storage_writer = std::make_shared<FaultyWriter>(FailOn{}, world.rank());
@@ -347,7 +347,7 @@ TEST_CASE("tracing: of many failures the last 16 leave a report, and of cancelle
   const std::string run = directory.path() + "/run";
   fs::create_directory(run);
   std::ofstream(run + "/file") << "no place for a checkpoint";
-  // Not surely Cairn's: of another's name, with more in it than Cairn writes, or no directory at all.
+  // These may not be Cairn's: another name, extra files, or a symbolic link.
   const std::string elsewhere = directory.path() + "/elsewhere";
   fs::create_directories(run + "/failure-analysis");
   fs::create_directory(elsewhere);

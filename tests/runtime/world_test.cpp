@@ -1,4 +1,5 @@
-// How ranks become a world: from the environment, through a store, from addresses, within one process.
+// How ranks form a world: from the environment, through a store, from addresses, or within one
+// process.
 #include <cairn/tests/support/torch.hpp>
 //
 #include <net/if.h>
@@ -47,10 +48,11 @@ using std::chrono::milliseconds;
 
 int free_port() { return split_address(to_string(local_endpoint(listen_on("127.0.0.1", 0)))).port; }
 
-// A store of this process that any number of ranks may use.
+// Returns a store of this process that any number of ranks may use.
 c10::intrusive_ptr<c10d::Store> shared_store() { return c10::make_intrusive<c10d::HashStore>(); }
 
-// Runs `body` for each of these ranks on a thread of its own, and gives what each threw: "" for nothing.
+// Runs `body` for each of these ranks on its own thread. Returns the error text of each, "" for
+// none.
 std::vector<std::string> on_threads(const std::vector<int>& ranks, const std::function<void(int)>& body) {
   std::vector<std::string> errors(ranks.size());
   std::vector<std::thread> threads;
@@ -239,7 +241,7 @@ TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
   const auto error = thrown([&] { World::from_environment(options); });
   CHECK_MESSAGE(contains(error, code(ErrorCode::kDeadline)), error);
   CHECK_MESSAGE(contains(error, "MASTER_PORT"), error);
-  // Who was waiting for an answer gets an end.
+  // Ends the connections of clients that wait for an answer.
   std::vector<Socket> accepted;
   for (int descriptor = 0; (descriptor = ::accept4(mute.get(), nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
     accepted.emplace_back(descriptor);
@@ -259,7 +261,7 @@ TEST_CASE("a program at MASTER_PORT that never accepted anybody, and ends, does 
   pollfd question{mute.get(), POLLIN, 0};
   ::poll(&question, 1, -1);
   rank.join();
-  mute.reset();  // resets all who wait for it
+  mute.reset();  // resets all waiting connections
   CHECK_MESSAGE(contains(error, code(ErrorCode::kDeadline)), error);
   CHECK_MESSAGE(contains(error, address), error);
   CHECK_MESSAGE(contains(error, "see which program it is"), error);
@@ -280,7 +282,7 @@ TEST_CASE("rank 0 hosts the store where it first found one that was about to end
   ender.join();
   try {
     store->set("here", std::vector<std::uint8_t>{1});
-  } catch (const std::exception&) {  // the dying one had taken this connection, too
+  } catch (const std::exception&) {  // the dying listener had received this connection as well
     store = open_store(place, std::chrono::seconds(60));
     store->set("here", std::vector<std::uint8_t>{1});
   }
@@ -296,7 +298,7 @@ TEST_CASE("ranks that differ in the world's size are told so") {
     CHECK(contains(error, code(ErrorCode::kMismatch)));
     CHECK(contains(error, "rank 1 expects a world of 2 ranks, but rank 0 expects 3"));
   }
-  // The store remembers nothing that would disturb the next attempt.
+  // The store keeps nothing that would disturb the next attempt.
   CHECK(on_threads({0, 1}, [&](int rank) { World::from_store(store, rank, 2, options); }) == kNoErrors2);
 }
 
@@ -306,7 +308,7 @@ TEST_CASE("a rank that only its own machine can reach is named") {
   const std::string card = "1 2 another-machine 127.0.0.1:4000 none";
   const auto number = store->add("cairn/1/arrivals", 1);
   store->set("cairn/1/arrival/" + std::to_string(number), std::vector<std::uint8_t>(card.begin(), card.end()));
-  store->add("cairn/1/readers", 1);  // as that rank would have read the verdict
+  store->add("cairn/1/readers", 1);  // as that rank would after it has read the verdict
   const auto error = thrown([&] { World::from_store(store, 0, 2); });
   CHECK(contains(error, code(ErrorCode::kInvalidArgument)));
   CHECK(contains(error, "bind_address"));
@@ -315,7 +317,7 @@ TEST_CASE("a rank that only its own machine can reach is named") {
 TEST_CASE("a rank in another container of the same machine is told to listen elsewhere") {
   const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
   const auto store = shared_store();
-  // A network of this thread's own, with a loopback that works.
+  // Gives this thread its own network namespace with a working loopback.
   const auto leave_network = [] {
     if (::unshare(CLONE_NEWNET) != 0) return false;
     const int control = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -349,7 +351,8 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
   SUBCASE("nobody hosts it yet") {}
   SUBCASE("the trainer hosts it for several") { trainers = hosted_store(port, /*multi_tenant=*/true); }
   SUBCASE("the trainer hosts it for itself") { trainers = hosted_store(port); }
-  // The environment is the process's, the ranks here are threads: each opens the store as it would in a process of its own.
+  // The ranks are threads that share this process's environment, so each opens the store as it
+  // would in its own process.
   std::vector<std::string> incarnations(2);
   CHECK(on_threads({0, 1}, [&](int rank) {
           Place place;
@@ -398,11 +401,11 @@ TEST_CASE("from addresses, everybody knows the world without asking") {
   CHECK(contains(thrown([&] { World::from_addresses(0, addresses, ""); }), "job id"));
   CHECK(contains(thrown([&] { World::from_addresses(0, {"nowhere"}, "job 3"); }), "nowhere"));
   CHECK(contains(thrown([&] { World::from_addresses(0, {}, "job 3"); }), code(ErrorCode::kInvalidArgument)));
-  // A name may come to be known later.
+  // An unknown host name may become resolvable later.
   CHECK(thrown([&] { World::from_addresses(0, {addresses[0], "no-such-host.invalid:1"}, "job 3"); }) == "");
 }
 
-// Counts what a store is asked for by name, over all ranks.
+// Counts the reads and the keys of a store, over all ranks.
 class CountedStore : public c10d::HashStore {
  public:
   std::vector<std::uint8_t> get(const std::string& key) override {
@@ -442,7 +445,7 @@ TEST_CASE("ranks that assemble read each card once") {
          CHECK(assembly.addresses[5] == "127.0.0.1:4005");
        }))
     CHECK(error == "");
-  CHECK(store->gets == 16 + 15);  // the cards, and the verdict on the others
+  CHECK(store->gets == 16 + 15);  // 16 cards, and the verdict once for each of the other 15 ranks
 }
 
 TEST_CASE("while a world assembles, a warning says whom it waits for") {
@@ -489,9 +492,9 @@ TEST_CASE("a world raises the soft limit of descriptors to what it needs, and sa
   CHECK(now.rlim_cur <= 20'000);
 }
 
-bool forked = false;  // this process is a child of a test
+bool forked = false;  // this process is a forked child of a test
 
-// Does `body` in a child of this process, and tells whether it is well.
+// Runs `body` in a forked child. Returns whether the child succeeded.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -546,7 +549,7 @@ TEST_CASE("a place that is none, an address that is none") {
   WorldOptions options;
   options.bind_address = "0.0.0.0";
   CHECK(contains(thrown([&] { World::from_store(store, 0, 1, options); }), "0.0.0.0"));
-  options.bind_address = "203.0.113.1";  // nobody's
+  options.bind_address = "203.0.113.1";  // no interface has this address
   CHECK(contains(thrown([&] { World::from_store(store, 0, 1, options); }), "203.0.113.1"));
 }
 
@@ -602,7 +605,8 @@ TEST_CASE("a checkpointer's name is taken once") {
 
 }  // namespace
 
-// Read by LeakSanitizer as a process exits: a forked child lacks the threads whose stacks lead to what its parent holds.
+// LeakSanitizer calls this as a process exits. A forked child lacks its parent's threads, so memory
+// that only their stacks refer to would look leaked.
 extern "C" int __lsan_is_turned_off();
 extern "C" int __lsan_is_turned_off() { return forked ? 1 : 0; }
 

@@ -1,4 +1,4 @@
-// A struct of the trainer's, saved by its fields.
+// A user's struct that is saved field by field.
 #include <cairn/base/error.hpp>
 #include <cairn/state/fields.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
@@ -66,7 +66,7 @@ TEST_CASE("a struct's fields come back as they were, tensors in place") {
   CHECK(fresh->phase == "cool down");
   CHECK(same(average, counted({2, 3})));
   CHECK(fresh->notes == saved->notes);
-  // From tensors that are not its own, too.
+  // Loading from other tensors copies into the struct's own.
   average.zero_();
   object->load_state_dict(object_of(saved)->state_dict());
   CHECK(same(average, counted({2, 3})));

@@ -1,4 +1,5 @@
-// Expectations were recorded from PyTorch 2.14's flatten_state_dict, except where the text says otherwise.
+// Expected values were recorded from PyTorch 2.14's flatten_state_dict, unless a comment says
+// otherwise.
 #include <cairn/base/error.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
@@ -11,7 +12,7 @@ const torch::Tensor kT = torch::zeros(2);
 
 Value tuple(std::vector<c10::IValue> elements) { return c10::IValue(c10::ivalue::Tuple::create(std::move(elements))); }
 
-// "name=path:kind" of each entry; "T" for tensors.
+// Returns "name path kind" for each entry, with "T" as the kind of tensors.
 std::vector<std::string> names(const FlatStateDict& flat) {
   std::vector<std::string> result;
   for (const FlatEntry& entry : flat) {

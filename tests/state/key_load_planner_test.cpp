@@ -107,7 +107,7 @@ TEST_CASE("paths that would make lists of nothing are refused before they fill t
   MemoryCheckpoint checkpoint = save({{{"a", List{counted({2}), counted({3})}}, {"b", counted({2})}}});
   StateDict state = load_keys(checkpoint, {});
   CHECK(state["a"].list().size() == 2);
-  checkpoint.metadata.planner_data[1].second = {"a", std::int64_t{4000}};  // a gap, as where PyTorch dropped empty dicts
+  checkpoint.metadata.planner_data[1].second = {"a", std::int64_t{4000}};  // a gap, as PyTorch leaves where it drops empty dicts
   state = load_keys(checkpoint, {});
   CHECK(state["a"].list().size() == 4001);
   checkpoint.metadata.planner_data[1].second = {"a", std::int64_t{4000}, std::int64_t{4000}};

@@ -1,4 +1,4 @@
-// Leaves as torch.save archives: what cannot be, first; then round trips; then what PyTorch wrote.
+// Leaves as torch.save archives: rejected values, round trips, and PyTorch's own output.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 Value round_trip(const Value& value) { return deserialize_leaf(serialize_leaf(value)); }
 
-// What torch.save would have made of a pickle without tensors.
+// Returns the archive that torch.save would make from a pickle without tensors.
 std::string archive_of(const std::string& pickle, const std::vector<ByteSpan>& storages = {}) {
   return write_torch_archive(pickle, storages);
 }
@@ -60,7 +60,7 @@ TEST_CASE("lists that contain themselves or nest without end are refused") {
   c10::impl::GenericList list(c10::AnyType::get());
   list.push_back(list);
   CHECK(thrown_by([&] { serialize_leaf(tuple_of({list})); }).says("contains itself"));
-  list.clear();  // lets go of the cycle
+  list.clear();  // breaks the cycle, so that the list is freed
   c10::IValue deep = std::int64_t{1};
   for (int i = 0; i < 150; ++i) deep = tuple_of({deep});
   CHECK(thrown_by([&] { serialize_leaf(deep); }).says("deep"));
@@ -79,11 +79,11 @@ TEST_CASE("damage to a leaf's archive is found or harmless") {
 }
 
 TEST_CASE("a bomb of shared values is refused or stays shared") {
-  // x0 = [b"…"]; x(n+1) = [x(n), x(n)]: Lists are values, so these would unfold.
+  // x0 = [b"…"]; x(n+1) = [x(n), x(n)]. A List is a value, so reading would expand these.
   auto nested = "]C\x01x"s + "a";
   for (int i = 0; i < 60; ++i) nested += "q\x01"s + "0]h\x01"s + "ah\x01"s + "a";
   CHECK(refusal(nested + ".").says("many places"));
-  // Tuples are handles: 2^60 places, 61 tuples.
+  // A tuple is a reference, so 61 tuples represent 2^60 places.
   auto tuples = "K\x01\x85"s;
   for (int i = 0; i < 60; ++i) tuples += "2\x86";
   const auto value = reading(tuples + ".");
@@ -146,7 +146,7 @@ TEST_CASE("dicts, Lists and bytes come back nested") {
   CHECK(value["b"].list()[1].to_int() == 1);
   CHECK(same_tensor(value["a"]["t"].tensor(), torch::arange(3)));
   CHECK(value["a"]["n"].is_none());
-  // A List of plain values is a plain list.
+  // A List of plain values becomes a plain list.
   CHECK(round_trip(List{0.1, 0.01}).ivalue() == c10::IValue(c10::List<double>({0.1, 0.01})));
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("PyTorch's spellings: sizes, dtypes, parameters, ordered dicts, bytes,
   CHECK(ordered.dict().begin()->first == "z");
   CHECK(ordered["y"].to_int() == 2);
 
-  // (view, parameter, conjugated): one storage of four complex numbers for the first and the last.
+  // (view, parameter, conjugated): all share one storage of four complex numbers.
   const float numbers[] = {1, 2, 3, 4, 5, 6, 7, 8};
   const auto tensor = [](const std::string& offset, const std::string& flags) {
     return "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nComplexFloatStorage\nX\x01\x00\x00\x00"s +

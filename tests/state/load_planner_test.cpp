@@ -255,7 +255,7 @@ TEST_CASE("a list of plain values comes back as the kind that the caller has in 
   CHECK(state["into list"].list().at(1).to_int() == 8);
   CHECK(state["grown"].list().at(2).list().at(0).to_int() == 3);
   CHECK(state["of ivalues"].list().at(1).ivalue().toIntVector() == std::vector<std::int64_t>{2});
-  CHECK(state["fresh"].ivalue().isList());  // nothing says otherwise
+  CHECK(state["fresh"].ivalue().isList());  // the default, without another hint
 }
 
 TEST_CASE("an empty dict asks for nothing where the checkpoint has none") {
@@ -299,7 +299,7 @@ TEST_CASE("a checkpoint of PyTorch before 2.4 holds containers without tensors w
 
   StateDict tensor{{"opt", Dict{{"param_groups", List{Dict{{"lr", torch::zeros(2)}}}}}}};
   CHECK(code_of([&] { load(checkpoint, tensor); }) == ErrorCode::kMismatch);
-  // Cairn never stored them so.
+  // Cairn's own checkpoints never store a list this way, so the key is missing.
   checkpoint.metadata.commit.emplace();
   StateDict again{{"opt", Dict{{"param_groups", List{Dict{{"lr", 0.0}, {"params", List{}}}}}}}};
   CHECK(code_of([&] { load(checkpoint, again); }) == ErrorCode::kNotFound);

@@ -19,7 +19,7 @@ struct MemoryCheckpoint {
   Metadata metadata;
   std::map<std::pair<std::string, Box>, torch::Tensor> chunks;
   std::map<std::string, Bytes> objects;
-  std::vector<SavePlan> plans;  // what each rank wrote
+  std::vector<SavePlan> plans;  // the plan of each rank
 };
 
 // Saves `states[r]` as rank r, with one planner per rank.
@@ -62,7 +62,7 @@ inline MemoryCheckpoint save(const std::vector<StateDict>& states, SavePlannerOp
   return save(states, planners);
 }
 
-// Does one item as a reader would: elements as they are stored into what the planner gives.
+// Performs one read item as a reader would: copies the stored elements into the planner's target.
 inline void read_item(const MemoryCheckpoint& checkpoint, LoadPlanner& planner, const LoadPlan& plan, const ReadItem& item) {
   const std::string& name = plan.names[item.storage_name];
   if (item.type == LoadItemType::kByteIO) return planner.load_bytes(plan, item, checkpoint.objects.at(name));
@@ -97,7 +97,7 @@ inline void load(const MemoryCheckpoint& checkpoint, StateDict& state, int rank 
   load(checkpoint, state, rank, planner);
 }
 
-// Equal type, size and bytes, whatever the strides.
+// Returns whether two tensors have equal type, sizes and bytes. Ignores strides.
 inline bool same(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   const torch::Tensor x = a.detach().resolve_conj().resolve_neg().contiguous();
@@ -105,7 +105,7 @@ inline bool same(const torch::Tensor& a, const torch::Tensor& b) {
   return x.numel() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
-// A tensor whose elements differ from one another as far as the type can tell.
+// Returns a tensor whose elements differ from one another as far as the type allows.
 inline torch::Tensor counted(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) count *= size;

@@ -1,4 +1,5 @@
-// Train, save, load into a fresh optimizer, go on: the losses are those of training without interruption.
+// Trains, saves, loads into a fresh optimizer and continues. The losses must equal those of
+// uninterrupted training.
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/libtorch_compat.hpp>
@@ -149,7 +150,7 @@ TEST_CASE("training goes on after loading as if it had not been interrupted") {
         second.take_over(state, named);
         CHECK(losses(second, saved_after, 8) == tail);
 
-        // Over state of its own, which has gone elsewhere.
+        // Loads into an optimizer that already has other state.
         Trainer third(make);
         losses(third, 20, 25);
         state = third.state(named);
@@ -185,7 +186,7 @@ TEST_CASE("options come from the checkpoint") {
   CHECK(static_cast<optim::AdamOptions&>(second.optimizer->param_groups()[0].options()) ==
         static_cast<optim::AdamOptions&>(first.optimizer->param_groups()[0].options()));
 
-  // Options that call for state which is not there are no silent change.
+  // Options that need state which the checkpoint did not load are an error, not a silent change.
   Trainer amsgrad(maker<optim::Adam>(optim::AdamOptions(0.1).amsgrad(true)));
   amsgrad.step(0);
   const MemoryCheckpoint with_amsgrad = save({amsgrad.state(true)});

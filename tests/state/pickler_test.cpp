@@ -1,4 +1,4 @@
-// The pickler: exactly Python's bytes where they matter.
+// The pickler produces exactly Python's bytes where they matter.
 #include <limits>
 #include <string>
 
@@ -82,7 +82,7 @@ TEST_CASE("a tensor's pickle is byte for byte what torch.save writes") {
                       "ctorch\nFloatStorage\nq\x02X\x01\x00\x00\x00"s + "0q\x03X\x03\x00\x00\x00"s +
                       "cpuq\x04K\x01tq\x05QK\x00))\x89"s + "ccollections\nOrderedDict\nq\x06)Rq\x07tq\x08Rq\x09."s;
   CHECK(tensor_pickle(DType::kFloat32, {}) == scalar);
-  // torch.save(torch.zeros(2).to(torch.uint16)): an untyped storage, counted in bytes.
+  // torch.save(torch.zeros(2).to(torch.uint16)): an untyped storage, whose size is in bytes.
   const auto untyped = "\x80\x02"s + "ctorch._utils\n_rebuild_tensor_v3\nq\x00((X\x07\x00\x00\x00storageq\x01"s +
                        "ctorch.storage\nUntypedStorage\nq\x02X\x01\x00\x00\x00"s + "0q\x03X\x03\x00\x00\x00"s +
                        "cpuq\x04K\x04tq\x05QK\x00K\x02\x85q\x06K\x01\x85q\x07\x89"s + "ccollections\nOrderedDict\nq\x08)Rq\x09"s +

@@ -1,4 +1,4 @@
-// From every layout to every layout, through memory.
+// Loads from every layout into every layout, through memory.
 #include <cairn/base/error.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
@@ -7,7 +7,7 @@ using namespace cairn::test;
 
 namespace {
 
-// How a matrix lies on `world` ranks: the value that `rank` has of it.
+// A layout of a matrix over `world` ranks. `part` returns the value that `rank` holds.
 struct Layout {
   std::string name;
   int world;

@@ -156,7 +156,8 @@ TEST_CASE("bytes are the value's at planning, and can be asked for again") {
     CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "a")))).to_text() == "text");
     CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "b")))).blob().bytes == "bytes");
   }
-  // Of a plan without it, the bytes are not kept, but still there to be made.
+  // With a plan that lacks the item, the planner does not keep its bytes but can still serialize it
+  // again.
   SavePlan nothing = plan;
   nothing.items.clear();
   planner.finish_plan(nothing);

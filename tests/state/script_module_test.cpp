@@ -36,7 +36,7 @@ TEST_CASE("script module: names, state dicts and training are those of the eager
 
   torch::optim::Adam eager_optimizer(eager->parameters(), 0.01), optimizer(model->parameters(), 0.01);
   const torch::Tensor input = torch::randn({3, 4});
-  for (int step = 0; step < 5; ++step) {  // the interpreter compiles anew after some calls
+  for (int step = 0; step < 5; ++step) {  // several steps, because the interpreter recompiles after some calls
     eager_optimizer.zero_grad();
     optimizer.zero_grad();
     const torch::Tensor expected = torch::relu(eager->forward(input)).sum(), loss = model(input).sum();
@@ -46,7 +46,7 @@ TEST_CASE("script module: names, state dicts and training are those of the eager
     eager_optimizer.step();
     optimizer.step();
   }
-  CHECK(model->named_buffers()["calls"].item<double>() == 10);  // the script counts while it trains
+  CHECK(model->named_buffers()["calls"].item<double>() == 10);  // the script counts calls in training mode
   const auto parameters = eager->parameters(), scripted = model->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) CHECK(torch::allclose(parameters[i], scripted[i], 1e-5, 1e-6));
 

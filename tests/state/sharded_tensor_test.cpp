@@ -8,7 +8,7 @@ using namespace cairn::test;
 
 namespace {
 
-// Offset and size along dim 0 or `dim` of every local shard of every rank.
+// Returns offset and size along `dim` of each local shard of `rank`.
 std::vector<std::pair<std::int64_t, std::int64_t>> cuts(const ChunkShardingSpec& spec, const Extents& size, int rank,
                                                         std::size_t dim) {
   std::vector<std::pair<std::int64_t, std::int64_t>> result;
@@ -135,7 +135,8 @@ TEST_CASE("a local part must have the size that the mesh gives it") {
 
 TEST_CASE("a part of a tensor costs the same whatever the number of ranks") {
   const torch::Tensor local = torch::zeros({2, 4});
-  // What a state dict does for each parameter: makes the sharded tensor of a declared shard.
+  // Declares a shard and makes its sharded tensor, as a state dict does for each parameter. Returns
+  // the bytes allocated.
   const auto bytes_of_state = [&](const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank) {
     const torch::Tensor parameter = torch::zeros({2, 4});
     const testing::AllocationMeter meter;
@@ -147,7 +148,7 @@ TEST_CASE("a part of a tensor costs the same whatever the number of ranks") {
   const std::vector<Placement> rows{Shard{0}}, hybrid{Replicate{}, Shard{0}}, grid{Shard{0}, Shard{1}};
   std::vector<int> reversed(4096);
   for (int i = 0; i < 4096; ++i) reversed[static_cast<std::size_t>(i)] = 4095 - i;
-  declare_shard(local, {16, 4}, DeviceMesh({8}), rows, 0);  // the table of declarations has its first room
+  declare_shard(local, {16, 4}, DeviceMesh({8}), rows, 0);  // makes the table of declarations allocate its first entries
   const DeviceMesh few({8}), many({4096}), backwards({4096}, reversed), few_2d({2, 4}), many_2d({64, 64});
   const double of_few = static_cast<double>(bytes_of_state({16, 4}, few, rows, 7));
   CHECK(static_cast<double>(bytes_of_state({8192, 4}, many, rows, 4095)) <= 1.2 * of_few);

@@ -1,4 +1,4 @@
-// Copies of a state that nobody else changes.
+// Staging copies of a state, independent of later changes to it.
 #include <cairn/tests/support/torch.hpp>
 //
 #ifdef CAIRN_HAS_CUDA
@@ -88,7 +88,7 @@ TEST_CASE("memory that tensors share, strides and types are kept in the copy") {
   CHECK(torch::equal(at("column"), sparse_rows));
   CHECK(at("leaf").requires_grad());
   CHECK_FALSE(at("whole").requires_grad());
-  // Parts that are far apart do not bring what lies between them.
+  // Distant views of one storage are copied without the elements between them.
   CHECK(torch::equal(at("first"), wide.narrow(0, 0, 10)));
   CHECK(torch::equal(at("last"), wide.narrow(0, 990, 10)));
   CHECK_FALSE(share_storage(at("first"), at("last")));
@@ -176,7 +176,7 @@ TEST_CASE("memory is bounded: what is kept goes first, then a state is refused")
 }
 
 TEST_CASE("page-locked memory that is not to be had is plain memory instead, and kept as such") {
-  if (has_pinned_memory()) return;  // then it is to be had
+  if (has_pinned_memory()) return;  // this machine has page-locked memory
   const auto pool = std::make_shared<StagingPool>(0, true);
   const char* where = nullptr;
   for (int round = 0; round < 2; ++round) {

@@ -133,7 +133,7 @@ TEST_CASE("an IValue that contains itself is refused, however it does") {
   dict.insert_or_assign("self", through_dict);
   through_dict.push_back(dict);
   CHECK(refused(through_dict));
-  // A tuple stays whole, whatever is in it: writing it finds out.
+  // A tuple stays whole, whatever it contains. Serializing it detects the cycle.
   auto in_tuple = any_list();
   const c10::IValue tuple(c10::ivalue::Tuple::create(std::vector<c10::IValue>{in_tuple}));
   in_tuple.push_back(tuple);
@@ -153,7 +153,7 @@ TEST_CASE("an IValue nested without end is refused, and what it shares is neithe
   for (int i = 0; i < 1000; ++i) deep = list_of({deep});
   CHECK(code_of([&] { Value{deep}; }) == ErrorCode::kInvalidArgument);
 
-  // 2^60 places, 60 lists.
+  // 60 lists that represent 2^60 places.
   c10::IValue shared = 1;
   for (int i = 0; i < 60; ++i) shared = list_of({shared, shared});
   CHECK(Value(shared).is_ivalue());
@@ -163,7 +163,7 @@ TEST_CASE("an IValue nested without end is refused, and what it shares is neithe
   CHECK(code_of([&] { Value{bomb}; }, &text) == ErrorCode::kUnsupported);
   CHECK(has(text, "many places"));
 
-  // Two places are fine, and two copies.
+  // A list may appear in two places. Each place gets its own copy.
   const c10::IValue twice = list_of({torch::zeros(1), 5});
   Value both = list_of({twice, twice});
   both.list()[0].list()[1] = 6;

@@ -1,4 +1,4 @@
-// torch.save's archives: damage first, then what PyTorch wrote, then what is written here.
+// torch.save archives: damage, PyTorch's own output, and Cairn's output.
 #include <string>
 #include <vector>
 
@@ -29,7 +29,7 @@ Thrown refusal(const std::string& bytes) {
   });
 }
 
-// An archive of given entries, as zip sees it.
+// Returns a zip archive with the given entries.
 std::string zip_of(const std::vector<std::pair<std::string, std::string>>& files) {
   std::string out;
   std::vector<zip::Entry> entries;
@@ -50,7 +50,7 @@ Thrown describing(const std::string& pickle) {
   });
 }
 
-// A tensor of 24 bytes of float32 with these numbers.
+// Returns the pickle of a float32 tensor on a 24-byte storage. The arguments are pickled numbers.
 std::string tensor_of(const std::string& offset, const std::string& sizes, const std::string& strides) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00"s +
          "0X\x03\x00\x00\x00"s + "cpuK\x06tQ"s + offset + sizes + strides + "\x89"s + "ccollections\nOrderedDict\n)RtR."s;
@@ -109,7 +109,7 @@ TEST_CASE("compressed and encrypted entries are refused") {
 TEST_CASE("a tensor never reaches beyond its storage") {
   CHECK_FALSE(describing(tensor_of("K\x00"s, "K\x02K\x03\x86", "K\x03K\x01\x86")).is_error);
   CHECK_FALSE(describing(tensor_of("K\x05"s, "K\x01\x85", "K\x01\x85")).is_error);
-  CHECK_FALSE(describing(tensor_of("K\xff"s, "K\x00\x85"s, "K\x01\x85")).is_error);              // empty: reaches nothing
+  CHECK_FALSE(describing(tensor_of("K\xff"s, "K\x00\x85"s, "K\x01\x85")).is_error);              // empty: reads no element
   CHECK_FALSE(describing(tensor_of("K\x00"s, "J\xff\xff\xff\x7f\x85", "K\x00\x85"s)).is_error);  // expanded: one element
   CHECK(is_refusal(describing(tensor_of("K\x01"s, "K\x02K\x03\x86", "K\x03K\x01\x86"))));
   CHECK(is_refusal(describing(tensor_of("K\x06"s, ")", ")"))));
@@ -162,7 +162,7 @@ TEST_CASE("what is written comes back, from memory and by ranges") {
     CHECK(bytes.substr(tensor.storage.offset, 24) == kElements);
     CHECK(thrown_by([&] { archive->storage("1"); }).code == ErrorCode::kCorrupt);
   }
-  CHECK(reads == 1);  // of a small archive, all at once
+  CHECK(reads == 1);  // a small archive is read all at once
 }
 
 TEST_CASE("a large archive is read at its two ends only") {

@@ -1,4 +1,4 @@
-// Schedulers, random number generators, samplers and places in the data.
+// Adapters for schedulers, random number generators, samplers and positions in the data.
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
@@ -12,7 +12,7 @@ using namespace cairn::test;
 
 namespace {
 
-// Through a checkpoint, as a trainer's rank saves it and a fresh one loads it.
+// Passes the state through a checkpoint, as if one process saved it and a fresh one loaded it.
 void pass_on(Stateful& from, Stateful& to) {
   const MemoryCheckpoint checkpoint = save({StateDict{{"it", from.state_dict()}}});
   StateDict state{{"it", to.state_dict()}};
@@ -91,7 +91,7 @@ TEST_CASE("a scheduler's state that is none is refused") {
 TEST_CASE("random numbers go on where they were") {
   torch::manual_seed(5);
   torch::rand({7});
-  torch::randn({3});  // leaves a half of a pair behind
+  torch::randn({3});  // leaves half of a pair of normal numbers in the generator
   const auto rng = stateful_rng(Held::kByAllAlike);
   const Dict state = rng->state_dict();
   CHECK((state.at("cpu").tensor().scalar_type() == torch::kUInt8));
@@ -130,7 +130,7 @@ TEST_CASE("states that no generator has are refused, and no generator changes") 
                             Dict{{"cpu", torch::zeros_like(before.at("cpu").tensor()).to(torch::kInt8)}}})
     CHECK(code_of([&] { rng->load_state_dict(wrong); }, &text) == ErrorCode::kMismatch);
   CHECK(has(text, "\"cpu\" is not a tensor of"));
-  // Of the right size, and no state of a generator.
+  // A tensor of the right size that is not a generator's state.
   Dict spoiled = before;
   spoiled["cpu"] = torch::full_like(before.at("cpu").tensor(), 255);
   CHECK(code_of([&] { rng->load_state_dict(spoiled); }) == ErrorCode::kPrecondition);

@@ -1,4 +1,4 @@
-// The unpickler: hostile input first, then what Python writes.
+// The unpickler: hostile input, then Python's output.
 #include <deque>
 #include <limits>
 #include <random>
@@ -19,7 +19,7 @@ namespace {
 
 const std::vector<PickleGlobal> kKnown{{"torch", "Size"}, {"collections", "OrderedDict"}, {"builtins", "complex"}};
 
-// Trees borrow from their pickles: these stay.
+// Unpickles `pickle`. Keeps the pickle alive, because the tree refers to its bytes.
 PickleTree read(std::string pickle, const PickleLimits& limits = {}) {
   static std::deque<std::string> kept;
   kept.push_back(std::move(pickle));
@@ -30,7 +30,8 @@ Thrown refusal(const std::string& pickle, const PickleLimits& limits = {}) {
   return thrown_by([&] { read(pickle, limits); });
 }
 
-// {"step": 7, "lr": 0.1, "names": ["a", "b"], "size": torch.Size((2, 3)), "twice": the same list}
+// Pickles {"step": 7, "lr": 0.1, "names": ["a", "b"], "size": torch.Size((2, 3)), "twice": the same
+// list}.
 std::string sample(int protocol) {
   Pickler out(protocol);
   out.empty_dict();
@@ -70,7 +71,7 @@ std::string repeated(const std::string& unit, std::size_t count) {
 }  // namespace
 
 TEST_CASE("a pickle may name only what is on the list, and the error names what it wanted") {
-  // os.system("true"), as an exploit would write it, in both spellings.
+  // os.system("true") as an exploit would write it, in both spellings.
   const auto by_line = refusal("\x80\x02"s + "cos\nsystem\nX\x04\x00\x00\x00true\x85R."s);
   CHECK(by_line.code == ErrorCode::kUnsupported);
   CHECK(by_line.says("os.system"));
@@ -78,12 +79,12 @@ TEST_CASE("a pickle may name only what is on the list, and the error names what 
   const auto by_stack = refusal("\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."s);
   CHECK(by_stack.code == ErrorCode::kUnsupported);
   CHECK(by_stack.says("posix.system"));
-  // A name is compared whole: neither a part nor an attribute of a known one passes.
+  // A name must match as a whole: neither a part nor an attribute of a known name passes.
   CHECK(refusal("ctorch\nSize.__init__\n."s).says("torch.Size.__init__"));
   CHECK(refusal("ctorch.Size\nx\n."s).code == ErrorCode::kUnsupported);
   CHECK(refusal("cbuiltins\neval\n."s).says("builtins.eval"));
   CHECK(refusal("c__builtin__\neval\n."s).says("builtins.eval"));
-  // Names out of hostile input do not reach terminals as they are.
+  // Control characters of hostile names do not reach the terminal.
   CHECK(refusal("c\x1b[31m\nx\n."s).what.find('\x1b') == std::string::npos);
 }
 
@@ -135,7 +136,7 @@ TEST_CASE("no flipped bit and no garbage does harm") {
     }
   }
   std::mt19937 random(20240707);
-  // Bytes that are opcodes get further than bytes that are anything.
+  // Random opcodes get further than random bytes.
   const auto opcodes = "(.012FIJKLMNQRVXabcdegGhjlpqrstu)]}\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x93\x94\x95"s;
   for (int round = 0; round < 100'000; ++round) {
     std::string garbage(random() % 64, '\0');
@@ -164,7 +165,7 @@ TEST_CASE("a value that contains itself is refused") {
 }
 
 TEST_CASE("shared values stay shared: a bomb of references takes no more than its bytes") {
-  // x0 = [1]; x(n+1) = (x(n), x(n)): 2^100 ones if it were unfolded.
+  // x0 = [1]; x(n+1) = (x(n), x(n)). Expanded, these would be 2^100 ones.
   auto bomb = "]K\x01"s + "a";
   for (int i = 0; i < 100; ++i) bomb += "2\x86";
   const auto tree = read(bomb + ".");
@@ -184,7 +185,7 @@ TEST_CASE("sizes that promise more than there is cost nothing") {
   CHECK(refusal("\x8e\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
   CHECK(refusal("\x95\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
   CHECK(refusal("\x8b\xff\xff\xff\x7f."s).code == ErrorCode::kCorrupt);
-  CHECK(refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot is one entry
+  CHECK(refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot takes one entry
   CHECK(refusal(repeated("]0", 2000) + "N.", {100, 1000}).says("1000 values"));
 }
 
@@ -198,7 +199,7 @@ TEST_CASE("the stack cannot be emptied below a mark") {
   CHECK(is_refusal(refusal("}(K\x01u."s)));  // a key without a value
   CHECK(is_refusal(refusal("h\x05."s)));     // an empty memo slot
   CHECK(is_refusal(refusal("](NNe"s)));
-  CHECK(is_refusal(refusal("K\x01(NNe."s)));  // appended to an int
+  CHECK(is_refusal(refusal("K\x01(NNe."s)));  // append to an int
 }
 
 TEST_CASE("integers of every width, and none wider than 64 bits") {

@@ -1,5 +1,5 @@
-// Cairn's own reader: damage and loss are named, exactly the needed bytes are read, and everything that was written comes back, in
-// Cairn's and in PyTorch's checkpoints, however it is cut.
+// Cairn's own reader. It names damage and loss, reads exactly the needed bytes, and returns
+// everything that was written, in Cairn's and PyTorch's checkpoints and in any layout.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kBlock = kChecksumBlockBytes;
 
-// Notes every range that is read of data files.
+// Records every range that is read from data files.
 class RecordingStore : public WrappedStore {
  public:
   using WrappedStore::WrappedStore;
@@ -48,7 +48,7 @@ class RecordingStore : public WrappedStore {
   std::vector<Range> reads;
 };
 
-// "recorded://name/path" is "mem://name/path", recorded.
+// The store of "recorded://name/path" is that of "mem://name/path" with its reads recorded.
 std::shared_ptr<RecordingStore> recorded;
 std::shared_ptr<StoreControl> recorded_control;
 
@@ -141,7 +141,7 @@ TEST_CASE("checkpoint reader: a place without a checkpoint says what it is") {
   CHECK(read(path + "/run").says("/run/step_1"));
   CHECK(read("nosuch://x").code == ErrorCode::kInvalidArgument);
 
-  // The wrong path may be that of a whole disk: nothing below its first level is looked at.
+  // The wrong path may be the root of a disk, so the search stays at its first level.
   struct Shallow : FileStore {
     using FileStore::FileStore;
     bool listed_all = false;
@@ -241,7 +241,8 @@ TEST_CASE("checkpoint reader: a checkpoint that is replaced while it is read is 
   const std::string url = "mem://reader/x";
   const StateDict state = plain_state(true);
   save(url, 1, {&state});
-  // Two more saves, after which the files of the first are gone, come between the metadata and the data.
+  // Two more saves run between reading the metadata and reading the data. They remove the files of
+  // the first save.
   class Late : public DefaultLoadPlanner {
    public:
     std::function<void()> act;
@@ -321,7 +322,7 @@ TEST_CASE("checkpoint reader: an operation of the store, or a planner, that fail
     } catch (const std::logic_error&) {
     }
   }
-  CHECK(calls == 8);  // three tensors resolved and committed, one bytes object; and the one without a failure
+  CHECK(calls == 8);  // three tensors resolved and committed, one bytes object, and the run without a failure
 }
 
 TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each once") {
@@ -356,11 +357,11 @@ TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each 
     }
     return bytes;
   };
-  // Rows.
+  // A range of rows.
   CHECK(read_part(500, 700, 0, 1000, false) == 700 * 4000);
   CHECK(read_part(500, 700, 0, 1000, true) <= 700 * 4000 + 2 * kBlock);
   CHECK(read_part(7, 1, 0, 1000, true) <= 2 * kBlock);
-  // Columns lie closer together than a read is worth: one range from the first to the last.
+  // The gaps between a column range's rows are too small to skip, so one range covers all rows.
   CHECK(read_part(0, 2000, 250, 500, false) == 2000 * 4000 - 2000);
   CHECK(read_part(0, 2000, 999, 1, true) <= 2000 * 4000 + 2 * kBlock);
   CHECK(read_part(1234, 1, 17, 1, false) == 4);
@@ -375,7 +376,7 @@ TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays
   const torch::Tensor whole = torch::randn({100, 5000});
   state["w"] = whole;
   save(url, 1, {&state});
-  // The same rows into two local shards that overlap in what they need of the file: rows, and a column block of all rows.
+  // Reads the same item twice: into the state's tensor and into a copy.
   class Twice : public DefaultLoadPlanner {
    public:
     torch::Tensor copy = torch::zeros({100, 5000});

@@ -1,4 +1,5 @@
-// Cairn's own writer: what it refuses, what a failure leaves behind, what it records, and the bytes it writes.
+// Cairn's own writer: the saves it refuses, the state after a failure, the metadata it records, and
+// the bytes it writes.
 #include <atomic>
 #include <set>
 
@@ -21,7 +22,8 @@ using namespace cairn::testing;
 
 namespace {
 
-// "watched://name/path" is "mem://name/path" behind the control that a test set.
+// The store of "watched://name/path" is that of "mem://name/path" behind the current test's
+// control.
 std::shared_ptr<StoreControl> watched_control;
 
 void register_watched() {
@@ -52,7 +54,7 @@ StateDict state_of(double value) {
   return state;
 }
 
-// What the checkpoint holds of `state_of`.
+// Returns the value of `state_of` that the checkpoint holds.
 double loaded(const std::string& url) {
   StateDict state = state_of(-1);
   load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
@@ -85,7 +87,7 @@ struct Memory {
   std::string name_;
 };
 
-// Each rank holds a third of the rows, of different types.
+// Each rank holds its share of the rows, and replicated values of different types.
 StateDict rank_state(int rank, int world) {
   torch::manual_seed(7);
   StateDict state;
@@ -99,7 +101,7 @@ StateDict rank_state(int rank, int world) {
   return state;
 }
 
-// A planner that lets a test act after the save was planned.
+// A planner that calls a function of the test after the save has been planned.
 class Meanwhile : public DefaultSavePlanner {
  public:
   std::function<void()> act;
@@ -228,7 +230,7 @@ TEST_CASE("checkpoint writer: of two saves at once without overwriting, the stor
   keep.overwrite = false;
   const StateDict ours = state_of(1);
   const StateDict theirs = state_of(2);
-  // The other save runs from beginning to end after ours has been set up and has planned.
+  // The other save runs from beginning to end after this one has been set up and planned.
   Meanwhile planner;
   planner.act = [&] { save_locally(save_to(url, 2), {&theirs}, [&] { return make_writer(keep); }); };
   const auto writer = make_writer(keep);
@@ -269,7 +271,7 @@ TEST_CASE("checkpoint writer: whichever operation of the store fails, the old or
       CHECK(loaded(url) == (raised ? 1 : 2));
       if (raised) CHECK(data_files(url) == old_files);
       CHECK(verify_checkpoint(*open_store(url)).empty());
-      // And the next save works.
+      // The next save works.
       save_locally(save_to(url, 3), {&old_state, &old_state}, [&] { return make_writer(options); });
       CHECK(loaded(url) == 1);
     }
@@ -402,7 +404,7 @@ TEST_CASE("checkpoint writer: several ranks, one file each or one per item; rank
 TEST_CASE("checkpoint writer: the generation before stays until the next save, older ones go") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
-  CheckpointWriter writer;  // used again and again
+  CheckpointWriter writer;  // used for several saves
   DefaultSavePlanner planner;
   for (int generation = 1; generation <= 4; ++generation) {
     const StateDict state = state_of(generation);
@@ -485,11 +487,11 @@ TEST_CASE("checkpoint writer: the commit sequence only grows at a place, whateve
   save_locally(save_to(url, 5), {&state}, [&] { return make_writer(options); });
   CHECK(sequence() == 5);
 
-  // Another job publishes here after this save has planned and written.
+  // Another job publishes here after this save has planned its data.
   Meanwhile planner;
   const auto writer = make_writer(options);
   planner.act = [&] {
-    // As a job that has not come to its clean-up: the attempt that is under way stays open.
+    // The other job has not cleaned up yet, so this save's attempt stays open.
     const auto store = open_store(url);
     Metadata theirs = read_metadata(*store);
     theirs.save_id = local_save_id(7);
@@ -513,7 +515,7 @@ TEST_CASE("checkpoint writer: committed says whether the checkpoint exists") {
   save_locally(save_to(url, 1), {{&state, &planner, &writer}});
   CHECK(writer.committed(local_save_id(1)) == Committed::kYes);
   CHECK(writer.committed(local_save_id(2)) == Committed::kNo);
-  writer.abandon();  // of a save that was published: nothing to let go of
+  writer.abandon();  // for a published save there is nothing to abandon
   writer.discard(true);
   CHECK(loaded(url) == 1);
 }
@@ -545,7 +547,8 @@ TEST_CASE("checkpoint writer: its bytes are pinned") {
     store->read(name, {{0, {bytes.data(), bytes.size()}}});
     return std::to_string(bytes.size()) + " " + to_hex(sha256(bytes));
   };
-  // A change here is a change of the format: old checkpoints must still load, and FORMAT.md must say so.
+  // A change of these digests is a change of the format: old checkpoints must still load, and
+  // FORMAT.md must say so.
   CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86537 439dafa3cd0b0d38312fc7883543669b1737dd177c28195f5a4a65caf4784239");
   CHECK(digest_of(kCommitRecordName) == "1887 1affb9fd435fa8b8c3b469c2b00c1da1de9c6dfd188b3b95d228040ccc4ecaa3");
 }

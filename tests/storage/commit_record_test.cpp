@@ -1,4 +1,4 @@
-// The commit record: damage first, then what comes back, then what PyTorch's versions wrote.
+// The commit record: damaged records, round trips, and records that PyTorch's versions wrote.
 #include <random>
 #include <string>
 
@@ -38,10 +38,11 @@ Thrown decoding(const std::string& record) {
   return thrown_by([&] { decode_commit_record(record); });
 }
 
-// The pickle alone, as if PyTorch had written it.
+// Returns the pickle alone, as if PyTorch had written it.
 std::string torch_pickle(const Metadata& metadata) { return pickle_torch_metadata(metadata, "5dd92e26-9bc4"); }
 
-// A record that is sound but for what `change` does to its footer, CRC-32 included.
+// Returns a record that is valid except for the footer that `change` modifies. Recomputes the
+// CRC-32.
 template <class Change>
 std::string with_footer(Change change) {
   auto record = encode_commit_record(sample());
@@ -65,7 +66,8 @@ void end(Pickler& out) {
   out.build();
 }
 
-// A Metadata whose state_dict_metadata, storage_data and planner_data are what the caller writes.
+// Returns a Metadata pickle whose state_dict_metadata, storage_data and planner_data the caller
+// writes.
 template <class Entries, class Storage, class Planner>
 std::string metadata_of(Entries entries, Storage storage, Planner planner) {
   Pickler out(4);
@@ -82,7 +84,7 @@ std::string metadata_of(Entries entries, Storage storage, Planner planner) {
 
 const auto kNothing = [](Pickler& out) { out.none(); };
 
-// One tensor "t" with the given writers of properties, size and chunk list.
+// Returns metadata of one tensor "t" with the given writers of properties, size and chunk list.
 template <class Properties, class Size, class Chunks>
 std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
   return metadata_of(
@@ -111,7 +113,7 @@ void size_of(Pickler& out, std::vector<std::int64_t> sizes) {
   out.reduce();
 }
 
-// As PyTorch before 2.3 wrote it: other modules, no version, no storage_meta.
+// Writes properties as PyTorch before 2.3 did: other modules, no version, no storage_meta.
 void old_properties(Pickler& out, std::string_view dtype = "float32", std::string_view layout = "torch.strided") {
   constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
   out.global(kOldModule, "TensorProperties");
@@ -203,7 +205,7 @@ TEST_CASE("a save with too many chunks for a record is refused by their number")
 }
 
 TEST_CASE("the number of chunks that is refused is one that no record can hold") {
-  // Tensors sharded by rows over many ranks, one file each, as in a large job.
+  // Tensors sharded by rows over many ranks with one file each, as in a large job.
   constexpr std::uint32_t ranks = 512;
   constexpr int tensors = 40;
   Metadata metadata;
@@ -270,7 +272,7 @@ TEST_CASE("classes outside DCP's are refused by name") {
   const auto thrown = decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, planner));
   CHECK(thrown.code == ErrorCode::kUnsupported);
   CHECK(thrown.says("os.system"));
-  // On the list, but in the wrong place: still nothing is called.
+  // The name is on the list of known ones but in the wrong place. It is still not called.
   const auto getattr = [](Pickler& out) {
     out.global("builtins", "getattr");
     out.global("torch", "Size");
@@ -317,7 +319,7 @@ TEST_CASE("items that share bytes are refused, unless they are one item that is 
   CHECK(within.code == ErrorCode::kCorrupt);
   const auto two_names = with([](Chunks& chunks, StorageInfo& epoch) { epoch = chunks[1]; });
   CHECK_FALSE(two_names.is_error);
-  auto twice = sample();  // as ranks that held the same chunk recorded it
+  auto twice = sample();  // as recorded when ranks held the same chunk
   auto& weight = std::get<TensorStorageMetadata>(*twice.find("model.weight"));
   weight.chunks.push_back(weight.chunks[1]);
   weight.storage.push_back(weight.storage[1]);
@@ -348,7 +350,8 @@ TEST_CASE("file names stay within the checkpoint") {
 }
 
 TEST_CASE("one list in very many places is refused before it fills the memory") {
-  // 3,000 tensors that all name one list of 3,000 chunks: nine million boxes out of a few hundred kilobytes.
+  // 3,000 tensors refer to one list of 3,000 chunks: nine million boxes from a few hundred
+  // kilobytes.
   Pickler out(4);
   begin(out, kModule, "Metadata");
   out.text("state_dict_metadata");
@@ -422,7 +425,7 @@ TEST_CASE("one dict as the fields of very many objects is refused before it take
 TEST_CASE("what was recorded comes back, all of it") {
   const auto metadata = sample();
   const auto record = encode_commit_record(metadata);
-  // Compared as the codec compares: byte for byte, whatever the fields.
+  // Compares the encoded bytes, so that every field counts.
   CHECK(encode_metadata(decode_commit_record(record)) == encode_metadata(metadata));
   CHECK(encode_commit_record(metadata) == record);
 }
@@ -464,7 +467,8 @@ TEST_CASE("the pickle says what PyTorch can know") {
     CHECK((tensor->chunks == wanted.chunks));
     REQUIRE(tensor->storage.size() == wanted.storage.size());
     for (std::size_t k = 0; k < wanted.storage.size(); ++k) {
-      if (tensor->chunks[k].empty()) continue;  // shares its place with a chunk that has elements, and loses it to that
+      // in PyTorch's storage_data a chunk with elements at the same offset takes its place
+      if (tensor->chunks[k].empty()) continue;
       CHECK(back.files[tensor->storage[k].file].name == metadata.files[wanted.storage[k].file].name);
       CHECK(tensor->storage[k].offset == wanted.storage[k].offset);
       CHECK(tensor->storage[k].length == wanted.storage[k].length);

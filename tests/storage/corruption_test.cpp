@@ -1,4 +1,5 @@
-// Whatever happens to the bytes of a checkpoint, a load ends with an error that names the object, or with what was saved.
+// Corrupted checkpoints. A load of corrupted bytes throws an error that names the object, or
+// returns the saved values.
 #include <cairn/tests/support/torch.hpp>
 
 #include <random>
@@ -40,7 +41,7 @@ class Written {
 
 std::string golden(const std::string& name) { return std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/" + name; }
 
-// Every way in which a whole region may be wrong. `donor`: bytes of elsewhere.
+// Returns every way of damaging a whole region. `donor` holds the bytes of another file.
 std::vector<std::pair<std::string, Bytes>> spoilt(const Bytes& whole, const FormatRegion& region, const Bytes& donor) {
   const std::size_t length = region.end - region.begin;
   const Bytes before = whole.substr(0, region.begin);
@@ -87,7 +88,8 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
   std::size_t refused = 0;
   for (const auto& [name, whole] : checkpoint.objects())
     for (const FormatRegion& region : checkpoint.regions(name))
-      // Each byte, at changing bits: 5 has no divisor in common with 8.
+      // Flips one or two bits of every byte. The step 5 has no divisor in common with 8, so the bit
+      // positions change.
       for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += 5) {
         const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
         INFO(name, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
@@ -101,7 +103,7 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
 
 TEST_CASE("corruption: a region cut off, taken out, doubled, shifted, zeroed or exchanged is an error or changes nothing") {
   const Written written(2);
-  const Written other(2, "another", 200);  // of the same names and lengths
+  const Written other(2, "another", 200);  // its files have the same names and lengths
   std::size_t tried = 0;
   std::size_t refused = 0;
   for (const std::string& source : {written.url(), golden("single"), golden("nested")}) {
@@ -118,7 +120,8 @@ TEST_CASE("corruption: a region cut off, taken out, doubled, shifted, zeroed or 
           INFO(source, " ", name, ", ", region.name, " ", way, ": ", outcome.thrown.what);
           CHECK(outcome.is_sound(name));
           if (ours) CHECK(outcome.thrown.is_error);
-          // What stops a load, verify finds; that PyTorch's metadata lack what a caller wants is no fault of theirs.
+          // verify finds all damage that stops a load. PyTorch's metadata may lack an entry that
+          // the caller wants, which is not a fault of the checkpoint.
           if (ours || (outcome.thrown.is_error && name != kCommitRecordName)) CHECK(is_found);
           ++tried;
           refused += outcome.thrown.is_error;
@@ -136,7 +139,7 @@ TEST_CASE("corruption: files that took each other's place are not taken for one 
   const std::vector<ObjectName> files = checkpoint.data_files();
   REQUIRE(files.size() == 2);
   REQUIRE(checkpoint.objects().at(files[0]).size() != checkpoint.objects().at(files[1]).size());
-  // The other checkpoint's files have the same names and the same lengths: only their content differs.
+  // The other checkpoint's files have the same names and lengths, and differ only in content.
   for (const auto& [name, whole] : checkpoint.objects()) {
     const Bytes theirs = get_object(*open_store(other.url()), name);
     REQUIRE(theirs.size() == whole.size());
@@ -150,7 +153,7 @@ TEST_CASE("corruption: files that took each other's place are not taken for one 
 }
 
 TEST_CASE("corruption: a rank's file in the place of another's of the same length is found") {
-  // Each rank has the same number of rows and no bytes object: the files differ in nothing but content.
+  // Each rank has the same number of rows and no bytes object, so the files differ only in content.
   forget_memory("twins");
   std::vector<StateDict> states(2);
   ChunkShardingSpec spec;
@@ -201,13 +204,13 @@ TEST_CASE("corruption: files of PyTorch's exchanged among ranks and checkpoints 
 }
 
 TEST_CASE("corruption: flipped bits of the metadata of several ranks of PyTorch's do not mix up what the ranks wrote") {
-  // Few items are loaded: the sameness of what ranks wrote at one offset is not given away by some other item.
+  // Loads few items, so that no other item reveals a swap of two ranks' items at the same offset.
   for (const std::string folder : {"nested", "fsdp_even"}) {
     DamagedCheckpoint checkpoint("damaged", golden(folder), 2);
     const ObjectName name = kCommitRecordName;
     const Bytes& whole = checkpoint.objects().at(name);
     std::vector<std::size_t> bits;
-    // All of the file names and of what stands around them; elsewhere a sample.
+    // Flips every bit of the file names and the bytes around them, and a sample of the other bits.
     for (std::size_t at = whole.find("__"); at != Bytes::npos; at = whole.find("__", at + 1))
       for (std::size_t bit = 8 * (at - 1); bit < 8 * (at + 13); ++bit) bits.push_back(bit);
     for (std::size_t bit = 3; bit < 8 * whole.size(); bit += 4 * (whole.size() / 32 + 1)) bits.push_back(bit);

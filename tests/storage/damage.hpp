@@ -1,4 +1,4 @@
-// A checkpoint in memory that a test spoils object by object, and what a load of it comes to.
+// A checkpoint in memory that a test corrupts object by object, and the outcome of loading it.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,12 @@
 
 namespace cairn::testing {
 
-// A part of an object that one piece of the format takes.
+// A part of an object that belongs to one piece of the format.
 struct FormatRegion {
   std::string name;  // "section", "prefix of w", …
   std::size_t begin = 0;
   std::size_t end = 0;
-  bool is_payload = false;  // elements; all else governs how they are read
+  bool is_payload = false;  // tensor elements; all other regions control how these are read
 };
 
 inline Bytes flipped(Bytes bytes, std::size_t bit) {
@@ -38,12 +38,13 @@ inline Bytes flipped(Bytes bytes, std::size_t bit) {
 
 class DamagedCheckpoint {
  public:
-  // What loading the checkpoint as it now is comes to.
+  // The outcome of loading the checkpoint in its current state.
   struct Outcome {
-    Thrown thrown;       // nothing: the load went through
-    bool intact = true;  // then: every value is the one that was saved
-    // Whether that is what may come of damage to `object`: no wrong value, no exception of another kind. The error names the
-    // object, unless it is PyTorch's metadata, which may still be sound and say something else than the caller expects.
+    Thrown thrown;       // no error: the load succeeded
+    bool intact = true;  // after a successful load: every value is the saved one
+    // Returns whether this outcome is acceptable after damage to `object`: no wrong value and no
+    // exception of another kind. The error must name the object, unless it is the commit record. A
+    // damaged one may still be readable and describe another checkpoint than the caller expects.
     bool is_sound(const ObjectName& object) const {
       if (!thrown.is_error) return intact;
       const bool is_fit = is_refusal(thrown) || thrown.code == ErrorCode::kNotFound || thrown.code == ErrorCode::kMismatch;
@@ -51,7 +52,8 @@ class DamagedCheckpoint {
     }
   };
 
-  // A copy, under the memory's name `memory`, of what is at `source`. At most so many tensors and as many bytes objects are loaded.
+  // Copies the checkpoint at `source` into the memory store `memory`. Loads at most `each_max`
+  // tensors and `each_max` bytes objects.
   DamagedCheckpoint(std::string memory, const std::string& source, std::size_t each_max = SIZE_MAX)
       : memory_(std::move(memory)), url_("mem://" + memory_ + "/run/step") {
     const auto from = open_store(source);
@@ -83,7 +85,7 @@ class DamagedCheckpoint {
 
   Store& store() { return *store_; }
   const Metadata& metadata() const { return metadata_; }
-  const std::map<ObjectName, Bytes>& objects() const { return objects_; }  // as they were
+  const std::map<ObjectName, Bytes>& objects() const { return objects_; }  // undamaged
   std::vector<ObjectName> data_files() const {
     std::vector<ObjectName> names;
     for (const auto& [name, bytes] : objects_)
@@ -111,14 +113,14 @@ class DamagedCheckpoint {
     }
     return outcome;
   }
-  // The same with object `name` as `bytes`; it is as it was afterwards.
+  // Loads with `bytes` as the content of object `name`, then restores the object.
   Outcome outcome_of(const ObjectName& name, const Bytes& bytes) {
     spoil(name, bytes);
     Outcome found = outcome();
     restore(name);
     return found;
   }
-  // What verify says; an error counts as a fault.
+  // Returns the faults that `verify_checkpoint` finds. An error counts as one fault.
   std::vector<VerifyFault> faults() {
     std::vector<VerifyFault> found;
     const Thrown thrown = thrown_by([&] { found = verify_checkpoint(*store_, 1); });
@@ -126,7 +128,8 @@ class DamagedCheckpoint {
     return found;
   }
 
-  // The parts of an object, in order: all of it, but for items that are not loaded.
+  // Returns the regions of an object in order. They cover the whole object, except for items that
+  // are not loaded.
   std::vector<FormatRegion> regions(const ObjectName& name) const {
     const Bytes& bytes = objects_.at(name);
     std::vector<FormatRegion> found;
@@ -171,7 +174,7 @@ class DamagedCheckpoint {
   }
 
  private:
-  // Begin and length of each item of one of PyTorch's files that is loaded.
+  // Returns the offset and length of each loaded item in one of PyTorch's files.
   std::map<std::uint64_t, std::uint64_t> archives_of(const ObjectName& name) const {
     std::map<std::uint64_t, std::uint64_t> found;
     const auto add = [&](const StorageInfo& info) {

@@ -1,4 +1,4 @@
-// The engine that writes: what arrives in the store, how much is under way at once, and what happens when something fails.
+// The write engine: the bytes that reach the store, the limit on writes in flight, and failures.
 #include <map>
 #include <set>
 #include <thread>
@@ -22,7 +22,7 @@ using testing::WrappedStore;
 
 namespace {
 
-// Plans and resolves what it was given.
+// A planner that plans and resolves a given list of items.
 class ListedItems : public SavePlanner {
  public:
   void add(const std::string& name, ResolvedData data) {
@@ -53,7 +53,7 @@ class ListedItems : public SavePlanner {
 
   SavePlan plan;
   std::string fails;
-  std::map<std::string, int> resolved;  // by name: how often
+  std::map<std::string, int> resolved;  // number of calls by name
 
  private:
   std::mutex mutex_;
@@ -83,7 +83,8 @@ struct Fixture {
     return bytes;
   }
 
-  // Each file is what its result and its trailer say, and every item in it is what was planned.
+  // Checks that each file matches its result and its trailer, and that it holds every item of the
+  // plan.
   void check_files(const WriteRequest& written, const std::vector<FileResult>& results) {
     REQUIRE(results.size() == written.files.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -135,7 +136,7 @@ struct Fixture {
   bool copy_first = false;
 };
 
-// Some of everything, with archives that end in every place of a block.
+// Adds items of all kinds. Their archives end at various positions within a block.
 void add_variety(ListedItems& items) {
   torch::manual_seed(1);
   items.add("large", torch::randn({3, 100'000}));
@@ -178,7 +179,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: an operation of the store that fails, whiche
       } catch (const StoreFault&) {
         CHECK(memory->list().empty());
       }
-      if (failing > 10 && !single_file) failing += 7;  // there are many, all alike
+      if (failing > 10 && !single_file) failing += 7;  // there are many similar operations
     }
     CHECK(failing > 10);
   }
@@ -229,18 +230,18 @@ TEST_CASE_FIXTURE(Fixture, "engine: stopping ends a write as cancelled and leave
   WriteEngine engine({2, 4 * kBlock, kBlock});
   const auto future = engine.write(request());
   control->wait_for_writes(2);
-  CHECK_THROWS_AS(engine.write(request()), Error);  // one at a time
+  CHECK_THROWS_AS(engine.write(request()), Error);  // an engine runs one write at a time
   std::thread stopper([&] { engine.stop(); });
   control->open_gate();
   stopper.join();
   try {
     future.get();
-    // Everything had been written before the order to stop came.
+    // The write ended before the call to stop.
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kCancelled);
     CHECK(memory->list().empty());
   }
-  engine.stop();  // nothing is under way
+  engine.stop();  // nothing is in flight
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: destroying it ends the write under way") {
@@ -260,7 +261,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
     auto now = std::make_shared<StoreControl>();
     store = std::make_shared<WrappedStore>(memory, now);
     now->close_gate();
-    WriteEngine engine({4, 2 * kBlock + 100, kBlock});  // memory for two blocks, threads for four
+    WriteEngine engine({4, 2 * kBlock + 100, kBlock});  // memory for two blocks, but four threads
     const WriteRequest written = request(single_file);
     const auto future = engine.write(written);
     now->wait_for_writes(2);
@@ -322,7 +323,8 @@ TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
 
 TEST_CASE_FIXTURE(Fixture, "engine: when asked to, it copies all that there is memory for before it writes") {
   items.add("large",
-            torch::ones({static_cast<std::int64_t>(7 * kBlock)}, torch::kUInt8));  // and a remainder, with the archive's ends
+            // 7 blocks and a remainder, because the archive adds bytes of its own
+            torch::ones({static_cast<std::int64_t>(7 * kBlock)}, torch::kUInt8));
   copy_first = true;
   control->close_gate();
   for (const std::uint64_t blocks : {8, 100}) {
@@ -330,7 +332,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: when asked to, it copies all that there is m
     engine.prepare(3 * kBlock);
     CHECK(engine.staging_bytes() == 3 * kBlock);
     const auto future = engine.write(request());
-    control->wait_for_writes(1);  // the only thread has nothing left to copy
+    control->wait_for_writes(1);  // the only thread has copied everything and now writes
     CHECK(engine.staging_bytes() == 8 * kBlock);
     CHECK_FALSE(future.ready());
     control->open_gate();

@@ -1,5 +1,6 @@
-// Saves to a disk that is full, read-only, failing or taken away: the error says what and where, the checkpoint before stays whole,
-// nothing is left open, and the next save works and cleans up.
+// Saves to a disk that is full, read-only, failing or removed. The error says what failed and
+// where, the previous checkpoint stays whole, nothing is left open, and the next save works and
+// cleans up.
 #include <cairn/tests/support/torch.hpp>
 
 #include <fcntl.h>
@@ -27,7 +28,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// "simulated:/path" is that path of the disk of this moment.
+// The store of "simulated:/path" is on the current simulated disk.
 std::shared_ptr<SimulatedFileSystem> disk;
 const std::string kRoot = "/runs/run/step";
 const std::string kUrl = "simulated:" + kRoot;
@@ -48,7 +49,7 @@ StateDict state_of(double value, std::int64_t rows = 200) {
   return state;
 }
 
-// `ranks` ranks, between which the replicated state is shared out.
+// Saves from `ranks` ranks, which share the writing of the replicated state.
 void save(const std::string& url, double value, int ranks = 2, CheckpointWriterOptions options = {}, std::int64_t rows = 200) {
   LocalSave how;
   how.checkpoint_id = url;
@@ -58,7 +59,8 @@ void save(const std::string& url, double value, int ranks = 2, CheckpointWriterO
   save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
 }
 
-// The one value that the checkpoint consists of. Throws unless all of it has that value and every byte is sound.
+// Returns the value of `state_of` that the checkpoint holds. Throws unless the whole checkpoint has
+// that value and passes verification.
 double loaded(const std::string& url) {
   StateDict state = state_of(-1);
   load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
@@ -69,7 +71,7 @@ double loaded(const std::string& url) {
   return value;
 }
 
-// The values whose saves left something: their files, or an attempt.
+// Returns the ids of saves that have files, and "attempt <id>" for those with an attempt.
 std::set<std::string> ids_present(const std::string& url) {
   std::set<std::string> ids;
   const auto store = open_store(url);
@@ -121,7 +123,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: whichever operation of a save fails,
         const double now = loaded(kUrl);
         if (thrown.is_error) {
           failed_operations.insert(operation.substr(0, operation.find(' ')));
-          // A record that was renamed but not synced is there, and the error says so.
+          // A record that was renamed but not synced is visible, and the error says so.
           const bool is_published = thrown.says("was published");
           CHECK(now == (is_published ? 2 : 1));
           CHECK(thrown.code == (is_published ? ErrorCode::kUnavailable : way.code));
@@ -138,7 +140,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: whichever operation of a save fails,
       }
       CHECK(failing > 15);
     }
-    // Each of them was the one that failed the save: also those that fail at the very end only.
+    // Each kind of operation made a save fail, including those that run only at its end.
     for (const char* const operation : {"create", "allocate", "write", "truncate", "sync", "close", "make", "rename"})
       CHECK_MESSAGE(failed_operations.count(operation) == 1, operation);
   }
@@ -163,7 +165,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before anything
     CHECK(loaded(kUrl) == 1);
     CHECK(ids_present(kUrl) == std::set<std::string>{id_of(1)});
 
-    // Where the file system cannot reserve, writing finds it.
+    // If the file system cannot reserve space, the write fails instead.
     disk->features.allocate = false;
     const Thrown late = thrown_by([&] { save(kUrl, 3, 1, options, 5000); });
     INFO(late.what);
@@ -192,7 +194,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: writes that end short give the same 
 }
 
 TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is taken away during the save") {
-  // One thread writes, so that each operation is announced.
+  // Only one thread writes, so that `before_operation` is called for every operation.
   CheckpointWriterOptions options;
   options.threads = 1;
   std::uint64_t at = 0;
@@ -206,7 +208,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
       if (index != first + at) return;
       reached = true;
       const std::vector<std::string> all = disk->paths();
-      for (auto path = all.rbegin(); path != all.rend(); ++path) {  // what is below comes first
+      for (auto path = all.rbegin(); path != all.rend(); ++path) {  // children come before their directories
         if (path->compare(0, kRoot.size(), kRoot) != 0) continue;
         if (disk->remove_file(*path) < 0) disk->remove_directory(*path);
       }
@@ -231,7 +233,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
 
 namespace {
 
-// What a save on a real, small file system leaves behind; empty: nothing.
+// The descriptors and threads that a save on a real, small file system leaves open.
 class Remains {
  public:
   std::string found() const { return difference(descriptors_, open_descriptors()) + difference(threads_, running_threads()); }

@@ -1,4 +1,4 @@
-// Power loss, failing operations and rivals at every single operation of the file store's procedures.
+// Power loss, failing operations and rival jobs at every operation of the file store's procedures.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <cairn/storage/stores/file_store.hpp>
@@ -40,7 +40,7 @@ void put_old_checkpoint(SimulatedFileSystem& files) {
   files.settle();
 }
 
-// A save as the writer makes it. Whether it returned.
+// Saves as the writer does. Returns whether every call succeeded.
 bool save_new(SimulatedFileSystem& files, Overwrite overwrite = Overwrite::kAllowed) {
   try {
     FileStore store(kRoot, files);
@@ -54,8 +54,8 @@ bool save_new(SimulatedFileSystem& files, Overwrite overwrite = Overwrite::kAllo
   }
 }
 
-// Runs `act` again and again, with something happening at operation 0, 1, 2... until it gets through before that. `act` gets the
-// number of the operation; it says whether it got there.
+// Calls `act(0)`, `act(1)`, ... until `act` returns false, and returns the last index. `act`
+// disturbs the operation of that index and returns whether the procedure reached it.
 template <class Act>
 std::uint64_t at_every_operation(Act act) {
   std::uint64_t index = 0;
@@ -89,7 +89,7 @@ TEST_CASE("a power loss at any operation of a save leaves the old or the new che
           if (record == kNewRecord) REQUIRE((get_object(store, "below/data-new") == kData));
           if (had_old) REQUIRE((get_object(store, "data-old") == kData));
 
-          // Whoever comes next can settle what is left and save again.
+          // The next user of the store can settle the attempt and save again.
           files.settle();
           const bool committed = record == kNewRecord;
           store.fence("new");
@@ -103,7 +103,7 @@ TEST_CASE("a power loss at any operation of a save leaves the old or the new che
           REQUIRE(record_in(store) == "third");
           return reached;
         });
-        REQUIRE(operations > 15);  // it did go through a whole save
+        REQUIRE(operations > 15);  // so a whole save was covered
       }
     }
   }
@@ -384,7 +384,7 @@ TEST_CASE("a full disk is known before anything is written") {
   CHECK(files.open_handles() == 0);
   put_object(store, "fits", kData, {kData.size(), false});
 
-  // Where the file system cannot reserve, writing finds out.
+  // If the file system cannot reserve space, the write fails instead.
   files.features.allocate = false;
   const auto writer = store.create("large", {10001, false});
   CHECK(code_of([&] { writer->write_at(0, kData); }) == ErrorCode::kNoSpace);
@@ -422,7 +422,8 @@ TEST_CASE("short writes are continued, and a refusal of direct I/O is no error")
   put_object(store, "data", kData);
   CHECK((get_object(store, "data") == kData));
 
-  // A short direct write ends within a block: the rest goes on from the block's start, then through the cache.
+  // A short direct write ends within a block. The writer continues from the block's start, and then
+  // through the page cache.
   files.features.direct = true;
   for (const std::size_t most : {std::size_t{5000}, std::size_t{3000}}) {
     files.features.write_bytes_max = most;

@@ -1,4 +1,5 @@
-// What only real file systems show: links, pipes, mounts, descriptors, and the kernel's own races.
+// Behaviour that only real file systems show: links, pipes, mounts, descriptors, and races in the
+// kernel.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <fcntl.h>
@@ -25,13 +26,15 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
 }
 
-// Descriptors are the same before and after; other tests of this process have none in flight.
+// Checks that the number of open descriptors is the same before and after. No other test runs
+// meanwhile.
 struct DescriptorGuard {
   std::size_t before = open_descriptors();
   ~DescriptorGuard() { CHECK(open_descriptors() == before); }
 };
 
-// The machine's files, with something done right before a record is put in its place.
+// The real file system, with a call of `before_placing` right before a commit record is put in
+// place.
 class WatchedFiles : public FileSystem {
  public:
   std::function<void()> before_placing;
@@ -151,7 +154,8 @@ TEST_CASE("links are read through and never removed through") {
   CHECK(code_of([&] { store.create("dangling"); }) == ErrorCode::kAlreadyExists);
   CHECK_FALSE(fs::exists(directory.path() + "/nothing"));
 
-  // What a writer made was replaced by a link: neither it nor its target is the writer's.
+  // If the writer's file was replaced by a link, the writer removes neither the link nor its
+  // target.
   const auto writer = store.create("mine");
   fs::remove(directory.path() + "/mine");
   fs::create_symlink(elsewhere.path() + "/target", directory.path() + "/mine");
@@ -162,7 +166,7 @@ TEST_CASE("links are read through and never removed through") {
   CHECK(fs::exists(elsewhere.path() + "/target"));
   CHECK_FALSE(fs::exists(fs::symlink_status(directory.path() + "/link")));
 
-  // The record is put in the place of a link, not through it.
+  // Publishing replaces a link, and does not write through it.
   fs::create_symlink(elsewhere.path() + "/target", directory.path() + "/.metadata");
   store.begin_attempt("save");
   store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed);
@@ -269,7 +273,7 @@ TEST_CASE("a file system that agrees to direct I/O and then refuses the writes")
 TEST_CASE("the kernel's own race between placing a record and fencing: one of the two wins") {
   for (const std::string parent : {"/dev/shm", "/tmp"}) {
     if (::access(parent.c_str(), W_OK) != 0) continue;
-    const int rounds = parent == "/tmp" ? 40 : 300;  // a disk takes its time to sync
+    const int rounds = parent == "/tmp" ? 40 : 300;  // syncing a disk takes time
     for (const bool refused : {false, true}) {
       for (const bool no_exclusive_rename : {false, true}) {
         if (!refused && no_exclusive_rename) continue;

@@ -1,4 +1,4 @@
-// What a store's faults on purpose do to it.
+// Injected faults of a store.
 #include <cairn/tests/support/plain.hpp>
 // The tools use doctest, which the line above brings.
 #include <cairn/storage/stores/injected_store.hpp>
@@ -10,7 +10,7 @@ using namespace cairn::testing;
 
 namespace {
 
-// An empty store in memory, and the same one with these faults.
+// An empty store in memory, plain and with the faults of `spec`.
 struct Faulty {
   explicit Faulty(const std::string& spec) {
     static int count = 0;
@@ -71,7 +71,7 @@ TEST_CASE("every operation of a store can be made to fail, and does nothing then
     CHECK_FALSE(faulty.plain->exists(kCommitRecordName));
     CHECK(faulty.plain->open_attempts() == std::vector<std::string>{kSaveId});
     CHECK(faulty.plain->fenced_attempts() == std::vector<std::string>{"fenced"});
-    // Only the first time.
+    // The rule applies only once.
     CHECK_NOTHROW(operations.at(name)(*faulty.store));
   }
 }

@@ -1,4 +1,5 @@
-// Stored items: lengths known before bytes, payloads where they belong, archives that read back.
+// Stored items: lengths that are known before the bytes, payload positions, and archives that read
+// back.
 #include <string>
 
 #include <cairn/tests/support/plain.hpp>
@@ -85,7 +86,7 @@ TEST_CASE("items above 4 GiB use zip64, on both sides of the limit") {
       REQUIRE(prefix.size() == layout.prefix_bytes);
       REQUIRE(suffix.size() == layout.suffix_bytes);
       REQUIRE((offset + prefix.size()) % kLargePayloadAlignment == 0);
-      // The payload itself is never touched: a store of holes answers for it.
+      // The payload is never allocated: a reader that returns zeros stands in for it.
       const TorchArchive archive(
           layout.total_bytes(),
           [&](std::uint64_t at, MutableByteSpan destination) {
@@ -107,7 +108,7 @@ TEST_CASE("items above 4 GiB use zip64, on both sides of the limit") {
 }
 
 TEST_CASE("the bytes of an item are pinned") {
-  // What readers of every version rely on; a change here needs a new format version.
+  // Readers of every version rely on these bytes. A change needs a new format version.
   const auto bytes = item(DType::kFloat32, {2, 3}, 100, payload_of(24));
   CHECK(bytes.size() == 796);
   CHECK(to_hex(sha256(bytes)) == "8a3dfaef2a9ff5e06dc004f4524b06f237effe15c792bdae9543cbe9e43bb158");

@@ -1,4 +1,4 @@
-// Where items lie in their files.
+// Positions of items in their files.
 #include <limits>
 
 #include <cairn/base/error.hpp>

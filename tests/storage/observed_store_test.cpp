@@ -1,4 +1,4 @@
-// What an observer of a store is told.
+// Events that an observer of a store receives.
 #include <cairn/tests/support/plain.hpp>
 // The tools use doctest, which the line above brings.
 #include <atomic>

@@ -18,7 +18,7 @@ namespace {
 
 std::string id_of(std::uint64_t counter, char job = 'a') { return make_save_id(std::string(32, job), "model", counter); }
 
-// What a save of one rank with `files` data files publishes.
+// Returns the metadata that a save of one rank with `files` data files publishes.
 Metadata metadata_of(const std::string& save_id, int files = 2, std::uint64_t sequence = 1) {
   Metadata metadata;
   metadata.save_id = save_id;
@@ -60,7 +60,7 @@ struct EmptyMemory {
   std::shared_ptr<Store> store = open_store("mem://publication/run/step");
 };
 
-// Runs `act` once, right before the call named; stands for a rival of another job.
+// Runs `act` once, right before the named call, as a rival job would.
 class InterruptedStore : public MemoryStore {
  public:
   using MemoryStore::MemoryStore;
@@ -109,7 +109,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up removes dead saves and older generation
   const Metadata replaced = save(*store, id_of(2));
   store->begin_attempt(id_of(3));  // died while writing
   write_files(*store, metadata_of(id_of(3)));
-  store->begin_attempt(id_of(4));  // was ended by its own ranks
+  store->begin_attempt(id_of(4));  // ended by its own ranks
   write_files(*store, metadata_of(id_of(4)));
   store->fence(id_of(4));
   const Metadata current = save(*store, id_of(5));
@@ -162,7 +162,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current 
   store->publish(id_of(5), encode_commit_record(current), Overwrite::kAllowed);
   CHECK(sorted(remove_leftovers(*store, current, metadata_of(id_of(4)))) == file_names({id_of(1), id_of(3)}));
 
-  // Another job has published since, and keeps one of ours.
+  // Another job has published since, and keeps one of our generations as retired.
   Metadata theirs = metadata_of(id_of(1, 'b'));
   theirs.commit->retired = {id_of(2)};
   store->begin_attempt(theirs.save_id);
@@ -180,7 +180,7 @@ TEST_CASE("a record retires what it replaces and what that one had retired, newe
   CHECK(retired_generations(replaced, 1) == Names{id_of(9)});
   CHECK(retired_generations(replaced, 2) == Names{id_of(9), id_of(7)});
   CHECK(retired_generations(replaced, 9) == Names{id_of(9), id_of(7), id_of(3)});
-  replaced.commit.reset();  // PyTorch's
+  replaced.commit.reset();  // a record without commit information, as PyTorch writes it
   CHECK(retired_generations(replaced, 9).empty());
 }
 
@@ -203,7 +203,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "what a save replaces: nothing, a generation, or 
   CHECK_FALSE(damaged.is_known);
   CHECK_FALSE(damaged.generation.has_value());
 
-  CHECK(commit_sequence_after(metadata_of(id_of(3), 1, ~std::uint64_t{0})) == 1);  // damage that a checksum does not find
+  CHECK(commit_sequence_after(metadata_of(id_of(3), 1, ~std::uint64_t{0})) == 1);  // damage that no checksum detects
 }
 
 TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint that exists") {
@@ -218,7 +218,7 @@ TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint
         MemoryStore rival("publication", "run/step");
         save(store, id_of(3));
         const Metadata replaced = save(store, id_of(4));
-        store.begin_attempt(id_of(2));  // a dead one, so that every step has something to do
+        store.begin_attempt(id_of(2));  // a dead save, so that every step has something to do
         write_files(store, metadata_of(id_of(2)));
         const Metadata current = save(store, ours);
         if (rival_has_begun) rival.begin_attempt(rival_id);
@@ -237,7 +237,8 @@ TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint
         remove_leftovers(store, current, replaced);
         REQUIRE((store.act == nullptr) == acts);
 
-        // The published checkpoint is whole, whoever's it is, and so are those that readers may still have open.
+        // The published checkpoint is whole, whichever job wrote it. So are the generations that
+        // readers may still use.
         const auto now = published_metadata(rival);
         REQUIRE(now.has_value());
         REQUIRE(now->save_id == (published ? rival_id : ours));
@@ -245,7 +246,7 @@ TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint
           for (const FileInfo& file : kept->files) REQUIRE(rival.exists(file.name));
         REQUIRE_FALSE(rival.exists(data_file_name(0, 0, id_of(3))));
 
-        // A rival that had not published by the end either still can, with all its files, or never will.
+        // A rival that has not published yet can still do so with all its files, or never can.
         const auto code = code_of([&] {
           if (published) return;
           if (rival.open_attempts() == Names{rival_id} && rival_publishes == false && acts)
@@ -274,7 +275,7 @@ TEST_CASE("two jobs that save to one place again and again: every published chec
         write_files(*store, metadata);
         store->publish(metadata.save_id, encode_commit_record(metadata), Overwrite::kAllowed);
         ++published;
-        for (int tries = 0;; ++tries) {  // pinned as a reader does: if the record changes meanwhile, it starts over
+        for (int tries = 0;; ++tries) {  // starts over if the record changes meanwhile, as a reader does
           const auto pinned = published_metadata(*store);
           const bool whole =
               std::all_of(pinned->files.begin(), pinned->files.end(), [&](const auto& file) { return store->exists(file.name); });
@@ -285,7 +286,7 @@ TEST_CASE("two jobs that save to one place again and again: every published chec
         remove_leftovers(*store, metadata, replaced);
       });
       if (!code) continue;
-      // kNotFound: the files of a fenced save were cleared away while it wrote them.
+      // kNotFound: the other job removed the files of a fenced save during the write.
       if (*code != ErrorCode::kFenced && *code != ErrorCode::kNotFound) throw std::runtime_error("unexpected error");
       ++fenced;
     }
@@ -322,7 +323,7 @@ TEST_CASE("a power loss at any operation of a clean-up leaves the checkpoint and
       REQUIRE(published_metadata(store)->save_id == id_of(4));
       for (const Metadata* kept : {&current, &replaced})
         for (const FileInfo& file : kept->files) REQUIRE(store.exists(file.name));
-      // The next clean-up finishes.
+      // The next clean-up finishes the work.
       remove_leftovers(store, current, replaced);
       REQUIRE(visible_names(store) == file_names({id_of(2), id_of(4)}));
       REQUIRE(store.open_attempts().empty());
@@ -362,7 +363,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "settling decides for ever") {
   save(*store, id_of(4));
   CHECK_FALSE(settle_attempt(*store, id_of(3)));
 
-  // Damage is not an answer.
+  // A damaged record does not answer the question.
   store->begin_attempt(id_of(5));
   store->publish(id_of(5), encode_commit_record(metadata_of(id_of(5))) + "x", Overwrite::kAllowed);
   CHECK(code_of([&] { settle_attempt(*store, id_of(5)); }) == ErrorCode::kCorrupt);
@@ -415,7 +416,7 @@ TEST_CASE("the commit sequence goes on from the largest in the run, whatever els
   save(*at("step_2"), id_of(3), 7);
   CHECK(CommitSequence(std::nullopt).next(run) == 42);
 
-  // None of these counts, and none of them hurts.
+  // None of these counts, and none causes an error.
   save(*at("below/step"), id_of(4), 1000);
   save(*open_store("mem://publication/other/step"), id_of(5), 1000);
   put_object(*run, "damaged/.metadata", encode_commit_record(metadata_of(id_of(6), 2, 1000)) + "x");
@@ -428,14 +429,14 @@ TEST_CASE("the commit sequence goes on from the largest in the run, whatever els
   put_object(*run, "a_file", "x");
   CHECK(CommitSequence(std::nullopt).next(run) == 42);
 
-  // A run that is itself a checkpoint counts too.
+  // If the run is itself a checkpoint, its sequence counts.
   save(*run, id_of(8), 50);
   CHECK(CommitSequence(std::nullopt).next(run) == 51);
   forget_memory("publication");
 }
 
 TEST_CASE("the head of a record is found without reading the record") {
-  // Counts what is read.
+  // Counts reads and bytes.
   struct CountingStore : MemoryStore {
     using MemoryStore::MemoryStore;
     std::uint64_t bytes = 0, reads = 0;
@@ -469,14 +470,14 @@ TEST_CASE("the head of a record is found without reading the record") {
   CHECK(store.reads < 30);
   CHECK_FALSE(read_commit_head(store, "absent").has_value());
 
-  // Many small fields before it.
+  // The head follows many small fields.
   Metadata many = metadata_of(id_of(2), 50000, 78);
   put_object(store, "many", encode_commit_record(many));
   store.reads = 0;
   CHECK(read_commit_head(store, "many")->sequence == 78);
   CHECK(store.reads < 40);
 
-  // Cut anywhere, it is an error or no record, never a wrong head.
+  // A record that is cut anywhere yields an error or no head, never a wrong head.
   const std::string small = encode_commit_record(metadata_of(id_of(3), 2, 79));
   for (std::size_t length = 0; length < small.size(); ++length) {
     put_object(store, "cut", small.substr(small.size() - length));
@@ -496,7 +497,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "a record that is damaged says so; one that is no
   store->begin_attempt(id_of(1));
   store->publish(id_of(1), record, Overwrite::kAllowed);
   CHECK(code_of([&] { published_metadata(*store); }) == ErrorCode::kCorrupt);
-  // And a clean-up that cannot know what is published removes nothing.
+  // A clean-up that cannot read the published record removes nothing.
   save(*store, id_of(9));
   store->begin_attempt(id_of(2));
   store->publish(id_of(2), record, Overwrite::kAllowed);

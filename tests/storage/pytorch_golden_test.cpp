@@ -1,4 +1,5 @@
-// Checkpoints that PyTorch 2.11 wrote, read straight through metadata and archives: every tensor equals what PyTorch reads.
+// Checkpoints that PyTorch 2.11 wrote, read directly through metadata and archives. Every tensor
+// equals the one that PyTorch reads.
 #include <map>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ class Golden {
     return file_bytes(folder_ + metadata_.files.at(info.file).name).substr(info.offset, info.length);
   }
 
-  // A whole tensor out of its chunks, element by element, whatever the strides.
+  // Assembles a whole tensor from its chunks element by element, so that strides do not matter.
   torch::Tensor tensor(const std::string& fqn) const {
     const auto& entry = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
     auto whole = torch::zeros(array_of(entry.size), *scalar_type_of(entry.properties.dtype));
@@ -79,7 +80,7 @@ TEST_CASE("every tensor of every golden is what PyTorch reads") {
       if (!std::holds_alternative<TensorStorageMetadata>(entry)) continue;
       CAPTURE(fqn);
       const auto found = golden.tensor(fqn);
-      if (found.is_complex()) continue;  // not in expected: below
+      if (found.is_complex()) continue;  // safetensors has no complex types; a test below covers them
       const auto wanted = expected.find(fqn);
       REQUIRE(wanted != expected.end());
       REQUIRE(*dtype_of(found.scalar_type()) == wanted->second.dtype);
@@ -128,7 +129,7 @@ TEST_CASE("byte objects of the goldens") {
   CHECK(nested.value("train_state.epoch").to_int() == 3);
   CHECK(nested.value("train_state.name").to_text() == "run");
   CHECK(nested.value("train_state.lrs").ivalue().toDoubleVector() == std::vector<double>{0.1, 0.01});
-  // A BytesIO whose content is itself what torch.save wrote.
+  // A BytesIO whose content is itself the output of torch.save.
   const auto losses = deserialize_leaf(nested.value("train_state.losses").blob().bytes);
   CHECK(losses.ivalue().toDoubleVector() == std::vector<double>{0.5, 0.25});
   CHECK(Golden("single").value("step").to_int() == 5);

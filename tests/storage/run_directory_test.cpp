@@ -1,4 +1,4 @@
-// Listing the checkpoints of a run, and taking them away.
+// Lists the checkpoints of a run, and removes them.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <filesystem>
@@ -20,7 +20,7 @@ namespace {
 
 std::string run_save_id(std::uint64_t counter) { return make_save_id(std::string(32, 'b'), "run", counter); }
 
-// What a save of one rank with two data files publishes.
+// Returns the metadata that a save of one rank with two data files publishes.
 Metadata run_metadata(std::uint64_t sequence) {
   Metadata metadata;
   metadata.save_id = run_save_id(sequence);
@@ -109,7 +109,7 @@ TEST_CASE_FIXTURE(RunInMemory, "what is missing or of another length is found wi
 TEST_CASE_FIXTURE(RunInMemory, "a checkpoint goes with all that is Cairn's, and with nothing else") {
   const auto place = run.open("step_1");
   save_in_run(*place, 1);
-  save_in_run(*place, 2);  // the first stays as a retired generation
+  save_in_run(*place, 2);  // the first save stays as a retired generation
   put_object(*place, "notes.txt", "mine");
   put_object(*place, "__init__.py", "mine");
   CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
@@ -138,9 +138,9 @@ TEST_CASE_FIXTURE(RunInMemory, "what is pinned, saved to or replaced stays") {
 }
 
 TEST_CASE_FIXTURE(RunInMemory, "remains of dead saves and removals go, others' files and running saves do not") {
-  begin_in_run(*run.open("step_1"), 1);  // runs, or died
+  begin_in_run(*run.open("step_1"), 1);  // in flight, or died
   begin_in_run(*run.open("step_2"), 2);
-  run.open("step_2")->fence(run_save_id(2));  // was ended
+  run.open("step_2")->fence(run_save_id(2));  // was fenced
   save_in_run(*run.open("step_3"), 3);
   run.open("step_3")->retract();  // half removed
   save_in_run(*run.open("step_4"), 4);
@@ -173,7 +173,8 @@ TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link le
 
 namespace {
 
-// A run with links at every level that lead to `outside`, where somebody keeps what looks like the remains of dead saves.
+// A run with links at every level that lead to `outside`, which holds files like the remains of
+// dead saves.
 struct LinkedRun {
   LinkedRun() {
     FileStore other(outside);
@@ -186,7 +187,7 @@ struct LinkedRun {
 
     save_in_run(*run.open("step_1"), 3);
     std::filesystem::create_directory_symlink(outside, root + "/step_2");
-    // A dead save, among links.
+    // A dead save among links.
     begin_in_run(*run.open("step_3"), 4);
     const std::string place = root + "/step_3/";
     std::filesystem::create_symlink(outside + "/" + data_file_name(0, 0, run_save_id(1)), place + data_file_name(7, 0, run_save_id(4)));

@@ -1,6 +1,7 @@
-// What every store must do, as doctest checks: each sentence of <cairn/storage/store.hpp> that can be tested from outside.
+// The conformance suite for stores, as doctest checks. It tests each sentence of
+// <cairn/storage/store.hpp> that can be tested from outside.
 //
-// For your own store, in this tree or against the installed library; doctest is what you bring along:
+// Use it for your own store, in this tree or against the installed library. You provide doctest:
 //
 //   #include <doctest/doctest.h>
 //   #include <cairn/tests/storage/store_conformance.hpp>
@@ -8,9 +9,10 @@
 //     cairn::testing::check_store_conformance([] { return std::make_shared<MyStore>(a_new_empty_place()); });
 //   }
 //
-// The function given returns a store at a place that nobody has used, whose root does not exist yet; it is called once per subcase.
-// A second store object for the same place comes from open_store(url()), so the scheme must be registered, or from `reopen`.
-// What only a power loss or a broken device shows is not covered.
+// The function you pass returns a store at an unused place whose root does not exist yet. It is
+// called once per subcase. A second store object for the same place comes from `reopen`, which by
+// default is open_store(url()) and needs a registered scheme. The suite does not cover behaviour
+// that only a power loss or a broken device shows.
 #pragma once
 
 #include <atomic>
@@ -33,7 +35,7 @@ using ReopenStore = std::function<std::shared_ptr<Store>(Store&)>;
 
 namespace conformance {
 
-// Of each race. Every round costs a disk several syncs.
+// Rounds of each race. Every round costs several disk syncs.
 inline constexpr int kRaceRounds = 60;
 
 inline void check_names(Store& store) {
@@ -82,7 +84,8 @@ inline void check_absent_root(Store& store) {
   store.retract();
   store.remove_root();
   CHECK(code_of([&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kFenced);
-  // Even there an attempt that never was can be fenced, and the root can be made before, after and again.
+  // Without a root, an attempt that was never begun can still be fenced. Creating the root is
+  // idempotent.
   store.fence("early");
   store.create_root();
   store.create_root();
@@ -120,7 +123,7 @@ inline void check_objects(Store& store, Store& other) {
 }
 
 inline void check_writer(Store& store) {
-  {  // In any order, with gaps, which read as zero; cut by sync.
+  {  // Writes arrive in any order. Gaps read as zero, and `sync` truncates to its length.
     const auto writer = store.create("gaps", {1000, false});
     CHECK(writer->alignment_bytes() == 1);
     writer->write_at(7, ByteSpan("seven", 5));
@@ -166,7 +169,7 @@ inline void check_discard(Store& store) {
   late->discard();
   CHECK(visible_names(store).empty());
 
-  // The names are free again, and the old writers do not touch what now has them.
+  // The names are free again, and the old writers do not touch the new objects of those names.
   put_object(store, "early", "new");
   put_object(store, "late", "new");
   early->discard();
@@ -175,7 +178,7 @@ inline void check_discard(Store& store) {
   CHECK(get_object(store, "late") == "new");
 }
 
-// A writer whose object was taken away does not pretend that it is durable.
+// If another process removes a writer's object, `sync` fails.
 inline void check_removed_while_written(Store& store) {
   const auto writer = store.create("taken");
   writer->write_at(0, ByteSpan("x", 1));
@@ -264,7 +267,7 @@ inline void check_list(Store& store, Store& other) {
   put_object(store, "C/x", "");
   CHECK(other.children() == Names{"C", "a"});
 
-  // The commit record is an object like the others.
+  // The commit record is listed like any other object.
   store.begin_attempt("save");
   store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed);
   CHECK(names_of(other.list(".metadata")) == Names{".metadata"});
@@ -305,7 +308,7 @@ inline void check_create_race(Store& store) {
   }
 }
 
-// Objects and attempts stay: what becomes of them is the caller's affair.
+// `retract` leaves objects and attempts in place. The caller decides whether to remove them.
 inline void check_retract(Store& store, Store& other) {
   store.retract();
   put_object(store, "data", "x");
@@ -335,7 +338,7 @@ inline void check_remove_root(Store& store, Store& other) {
   other.remove_root();
   other.remove_root();
   CHECK(store.list().empty());
-  // Not for ever.
+  // A removed root can be created again.
   store.create_root();
   put_object(store, "data", "new");
   CHECK(get_object(other, "data") == "new");
@@ -371,7 +374,8 @@ inline void check_publish(Store& store, Store& other) {
   CHECK(code_of([&] { store.publish("one", ByteSpan("again", 5), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK(get_object(other, kCommitRecordName) == "first");
 
-  // A refusal changes nothing: the attempt is still open, and may overwrite if it is told so.
+  // A refused overwrite changes nothing: the attempt stays open, and a publication that allows
+  // overwriting succeeds.
   store.begin_attempt("two");
   for (int i = 0; i < 2; ++i)
     CHECK(code_of([&] { store.publish("two", ByteSpan("second", 6), Overwrite::kRefused); }) == ErrorCode::kAlreadyExists);
@@ -400,13 +404,13 @@ inline void check_fence(Store& store, Store& other) {
   CHECK_FALSE(store.exists(kCommitRecordName));
   CHECK(store.open_attempts() == Names{"live"});
 
-  // One that never was.
+  // An attempt that was never begun can be fenced.
   other.fence("unborn");
   CHECK(code_of([&] { store.begin_attempt("unborn"); }) == ErrorCode::kFenced);
   CHECK(code_of([&] { store.publish("unborn", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK(store.fenced_attempts() == Names{"dead", "unborn"});
 
-  // Others are not touched; one that was published stays published.
+  // Fencing does not affect other attempts. A published attempt stays published after it is fenced.
   store.publish("live", ByteSpan("live", 4), Overwrite::kRefused);
   other.fence("live");
   CHECK(get_object(store, kCommitRecordName) == "live");
@@ -421,7 +425,7 @@ inline void check_fence(Store& store, Store& other) {
   CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
 }
 
-// Exactly one of publish and fence wins, and it stays so.
+// Exactly one of publish and fence wins, and the outcome is final.
 inline void check_publish_fence_race(Store& store, Store& other) {
   int published = 0;
   std::string current;
@@ -436,7 +440,7 @@ inline void check_publish_fence_race(Store& store, Store& other) {
         outcome = code_of([&] { store.publish(id, id, overwrite); });
       } else {
         other.fence(id);
-        // What a fence finds is final.
+        // The state that is visible after a fence is final.
         seen_by_fence[thread - 1] = other.exists(kCommitRecordName) && get_object(other, kCommitRecordName) == id;
       }
     });
@@ -474,7 +478,7 @@ inline void check_begin_fence_race(Store& store, Store& other) {
   CHECK_FALSE(store.exists(kCommitRecordName));
 }
 
-// Of many that refuse to overwrite, one publishes.
+// Exactly one of many publications that refuse to overwrite succeeds.
 inline void check_refusal_race(Store& store, Store& other) {
   for (int round = 0; round < kRaceRounds / 4; ++round) {
     for (int thread = 0; thread < 8; ++thread) store.begin_attempt(std::to_string(round) + "-" + std::to_string(thread));
@@ -499,7 +503,7 @@ inline void check_refusal_race(Store& store, Store& other) {
   }
 }
 
-// Readers see one record or the next, never parts of two.
+// Readers see one whole record or the next, never a mixture.
 inline void check_readers_see_whole_records(Store& store, Store& other) {
   constexpr std::size_t kLength = 50 * 1000;
   store.begin_attempt("save-0");

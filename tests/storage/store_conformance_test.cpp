@@ -1,4 +1,4 @@
-// The conformance suite, on every store of ours.
+// Runs the conformance suite on each of Cairn's stores.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <unistd.h>

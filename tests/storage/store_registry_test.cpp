@@ -1,4 +1,4 @@
-// URLs, schemes and what they open.
+// Store URLs, their schemes, and the stores that they open.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <filesystem>
@@ -51,7 +51,7 @@ TEST_CASE("every spelling of a path opens the same directory") {
   TemporaryDirectory directory;
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(directory.path());
-  const auto store = open_store("run:1");  // a colon is a letter like others
+  const auto store = open_store("run:1");  // a colon is an ordinary character in a path
   store->create_root();
   put_object(*store, "object", "x");
   for (const std::string& url : {std::string("./run:1"), std::string("run:1/"), std::string("file:run:1"),

@@ -1,4 +1,5 @@
-// What the conformance suite and other tests of stores share: whole objects in one call, error codes as values, threads that begin together.
+// Helpers for the conformance suite and other store tests: whole objects in one call, error codes
+// as values, threads that start together.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 
 namespace cairn::testing {
 
-// Threads that begin at the same moment; `run` returns when all have ended. What a thread throws is thrown by `run`.
+// Starts threads at the same moment. `run` returns when all have ended, and rethrows an exception
+// that a thread threw.
 class TogetherThreads {
  public:
   template <class Work>
@@ -46,7 +48,8 @@ class TogetherThreads {
   }
 };
 
-// The code that `act` fails with; nothing if it does not fail. Other exceptions pass.
+// Returns the code that `act` fails with, or nothing if it succeeds. Exceptions other than `Error`
+// propagate.
 template <class Act>
 std::optional<ErrorCode> code_of(Act act) {
   try {
@@ -63,7 +66,7 @@ inline void put_object(Store& store, const ObjectName& name, const std::string& 
   writer->sync(content.size());
 }
 
-// Puts other content under the name of an object that is there.
+// Replaces the content of an existing object.
 inline void replace_object(Store& store, const ObjectName& name, const std::string& content) {
   store.remove(name);
   put_object(store, name, content);
@@ -81,7 +84,8 @@ inline std::vector<std::string> names_of(const std::vector<ObjectInfo>& objects)
   return names;
 }
 
-// Of the attempts' own bookkeeping a store may keep what it likes, as long as its names begin with '.'.
+// Returns the names without a leading '.'. A store may use names that begin with '.' for the
+// bookkeeping of its attempts.
 inline std::vector<std::string> visible_names(Store& store) {
   std::vector<std::string> names = names_of(store.list());
   names.erase(std::remove_if(names.begin(), names.end(), [](const std::string& name) { return name.front() == '.'; }), names.end());

@@ -1,4 +1,4 @@
-// How many system calls saves and loads of many ranks make, and in which order.
+// The number and order of the system calls that saves and loads of many ranks make.
 #include <cairn/tests/support/torch.hpp>
 
 #include <cerrno>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kCountedRanks = 16;
 const std::string kCountedRun = "/home/runs/run";
 
-// "counted:/path" is that path of the disk of this moment.
+// The store of "counted:/path" is on the current simulated disk.
 std::shared_ptr<SimulatedFileSystem> counted_disk;
 
 void insert_counted_disk() {
@@ -37,7 +37,8 @@ void insert_counted_disk() {
   counted_disk = std::make_shared<SimulatedFileSystem>();
 }
 
-// Ranks of one process, which save again and again. Each has a part of a tensor; `layout_ranks` is how many the tensor has.
+// Ranks of one process that save repeatedly. Each holds one part of a tensor that is sharded over
+// `layout_ranks` ranks.
 struct SavingRanks {
   explicit SavingRanks(int layout_ranks = kCountedRanks) {
     for (int rank = 0; rank < kCountedRanks; ++rank) {
@@ -70,13 +71,14 @@ TEST_CASE("the directories above a checkpoint are synced once in a process, by t
   ranks.save("step_1");
   counted_disk->record_calls();
   ranks.save("step_2");
-  // The attempt: its name, its record's, and the record's new one; beside them the name of the new place, and of each rank's file.
+  // The attempt syncs its directory's name, its record's name, and the record's rename. Another
+  // sync covers the checkpoint directory's name, and one sync each rank's file.
   CHECK(counted_disk->calls_that_begin("sync directory") == 3 + 1 + kCountedRanks);
   CHECK(counted_disk->calls_that_begin("sync directory " + kCountedRun + "/step_2") == 3 + kCountedRanks);
   counted_disk->record_calls();
   ranks.save("step_2");
   CHECK(counted_disk->calls_that_begin("sync directory") == 3 + kCountedRanks);
-  CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's
+  CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's directory
 }
 
 TEST_CASE("directories above a checkpoint are synced again if they were replaced") {
@@ -141,7 +143,7 @@ TEST_CASE("the sequence of a checkpoint is not known while an earlier one of the
 }
 
 TEST_CASE("a directory of somebody else's that does not answer is waited for once, and not for long") {
-  // Holds whoever looks into "hung" until it goes.
+  // Blocks lookups in "hung" until `release` is called.
   struct HungStore : MemoryStore {
     using MemoryStore::MemoryStore;
     std::vector<ObjectName> children() override { return {"hung", "other", "step_3"}; }

@@ -1,4 +1,4 @@
-// The trailer of data files: what comes back, and that no damage passes.
+// The trailer of data files: round trips, and detection of all damage.
 #include <cairn/base/error.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/plain.hpp>

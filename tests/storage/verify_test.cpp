@@ -1,4 +1,5 @@
-// verify_checkpoint finds one flipped bit anywhere, names every fault, and finds none where there is none.
+// verify_checkpoint finds one flipped bit anywhere, names every fault, and reports none for a sound
+// checkpoint.
 #include <filesystem>
 #include <map>
 #include <set>
@@ -168,10 +169,10 @@ TEST_CASE("verify: whichever read fails, the checkpoint is not called fine") {
       CHECK(faults.empty() == (failing == failed));
       if (!faults.empty()) CHECK(faults.front().what.find("planned") != std::string::npos);
     } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kUnavailable);  // of the record: there is nothing to check by
+      CHECK(error.code() == ErrorCode::kUnavailable);  // the commit record is unreadable, so nothing can be checked
     }
   }
-  CHECK(failed >= 3);  // the record, a trailer, and what it describes
+  CHECK(failed >= 3);  // the record, a trailer, and the items that it describes
 }
 
 TEST_CASE("verify: no checkpoint is an error, not a fault") {
@@ -220,7 +221,8 @@ TEST_CASE("verify: damage in an item of PyTorch's is found, in every part of its
     replace_object(*store, file, whole);
     break;
   }
-  // An archive has bytes that nothing depends on and nothing checks: padding, time stamps, flags of the host system.
+  // Some bytes of an archive are neither used nor checked: padding, time stamps, flags of the host
+  // system.
   CHECK(tried > 50);
   CHECK(missed * 2 < tried);
 }

@@ -1,4 +1,4 @@
-// What is logged while it lives, in place of standard error.
+// Captures the log lines written during this object's lifetime, in place of standard error.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class CapturedLog {
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
 
-  // "warning rank 0: what it says", a line each.
+  // Returns one line per entry: "warning rank 0: <text>".
   std::string text() const {
     std::lock_guard lock(lines_->mutex);
     return lines_->text;

@@ -1,4 +1,5 @@
-// A run in memory behind a store that a test can make fail, or hold. Include a test framework header first.
+// An in-memory run behind a store that a test can make fail or block. Include a test framework
+// header first.
 #pragma once
 
 #include <memory>

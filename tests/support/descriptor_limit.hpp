@@ -1,4 +1,4 @@
-// How many files this process may open, for one test.
+// Changes the limit on this process's open descriptors for one test.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 
 namespace cairn::testing {
 
-// Sets it, as far as the system allows, and puts it back.
+// Sets the soft limit, capped at the hard limit, and restores the old one when destroyed.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t count) {

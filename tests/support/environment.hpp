@@ -1,4 +1,4 @@
-// Variables of the environment for one test.
+// Environment variables for one test.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace cairn::testing {
 
-// Sets variables, and puts back what was there.
+// Sets or unsets variables, and restores the old values when destroyed.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::optional<std::string>>& values) {

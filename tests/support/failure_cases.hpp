@@ -1,5 +1,5 @@
-// One save or load that is expected to fail on given ranks, checked on the rank that calls it. Used by one-process tests, by worlds
-// within one process and by rank processes alike.
+// Checks one save or load that is expected to fail on given ranks, on the rank that calls it.
+// Shared by one-process tests, by in-process worlds and by rank processes.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ inline bool called(const std::vector<std::string>& calls, const std::string& hoo
   return std::find(calls.begin(), calls.end(), hook) != calls.end();
 }
 
-// Exactly the ranks of `fail_on` are in the map, each with the type and text of what its hook threw.
+// Checks that the map holds exactly the ranks of `fail_on`, each with the type and text of the
+// exception that its hook threw.
 inline void check_map(const FailureMap& failures, const FailOn& fail_on) {
   for (const auto& [hook, ranks] : fail_on) {
     CHECK(ranks_of(failures) == ranks);
@@ -31,7 +32,7 @@ inline void check_map(const FailureMap& failures, const FailOn& fail_on) {
   }
 }
 
-// How `check_save` saves.
+// The way in which `check_save` saves.
 using Save = void (*)(Checkpointer&, const StateDict&, const std::string& id, const SaveOptions&);
 inline void save_in_call(Checkpointer& checkpointer, const StateDict& state, const std::string& id, const SaveOptions& options) {
   checkpointer.save(state, id, options);
@@ -62,7 +63,8 @@ inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int co
   check_map(failures, fail_on);
   CHECK(same_values(state, common_state(rank, size)));
 
-  // Who runs what: set-up, local plan and data on every rank, the global plan and the end on the coordinator.
+  // Set-up, the local plan and data run on every rank. Only the coordinator runs the global plan
+  // and `finish`.
   const auto& calls = writer->faults.calls();
   if (fail_on.count("reset") == 0) CHECK(called(calls, "set_up_storage_writer"));
   if (fail_on.empty()) CHECK(called(calls, "prepare_local_plan"));

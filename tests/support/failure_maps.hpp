@@ -1,4 +1,4 @@
-// What tests ask of failure maps.
+// Helpers that read failure maps.
 #pragma once
 
 #include <set>

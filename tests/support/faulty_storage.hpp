@@ -1,4 +1,4 @@
-// A user-defined writer and reader that store nothing, with a switch per phase and rank that makes them fail.
+// A user-defined writer and reader that store nothing and can fail in any phase on any rank.
 #pragma once
 
 #include <map>
@@ -12,10 +12,11 @@
 
 namespace cairn::testing {
 
-// Which hooks fail, on which ranks: {"write_data", {2}}. A hook of the coordinator fails if the coordinator is listed.
+// Maps each failing hook to the ranks on which it fails: {"write_data", {2}}. A hook that only the
+// coordinator runs fails if the coordinator is listed.
 using FailOn = std::map<std::string, std::set<int>>;
 
-// What a failing hook throws: a type that is not Cairn's.
+// The exception that a failing hook throws. It is not one of Cairn's types.
 class PlannedFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,4 +1,4 @@
-// Where threads are held until the test lets them go on.
+// Blocks threads until the test releases them.
 #pragma once
 
 #include <condition_variable>
@@ -6,7 +6,7 @@
 
 namespace cairn::testing {
 
-// Thread-safe. Once opened it stays open.
+// Thread-safe. Once open, a gate stays open.
 class Gate {
  public:
   void pass() {
@@ -20,7 +20,7 @@ class Gate {
     open_ = true;
     changed_.notify_all();
   }
-  // Until somebody is at it, or has passed it.
+  // Waits until a thread has reached the gate. It may have passed already.
   void wait_until_reached() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reached_; });

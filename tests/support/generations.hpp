@@ -1,4 +1,5 @@
-// States of one shape that tell from when they are, and which one a checkpoint holds. Include a test framework header first.
+// States of one shape, each marked with its generation, and a check of the generation that a
+// checkpoint holds. Include a test framework header first.
 #pragma once
 
 #include <memory>
@@ -29,7 +30,7 @@ inline int loaded_generation(Checkpointer& checkpointer, const std::string& id) 
   return generation;
 }
 
-// Cairn's own writer, held at the gate before `hook`.
+// Returns options with Cairn's own writer, which waits at the gate before `hook`.
 inline SaveOptions gated(const std::string& hook, const std::shared_ptr<Gate>& gate) {
   SaveOptions options;
   options.storage_writer = std::make_shared<WatchedWriter>([hook, gate](const std::string& reached) {

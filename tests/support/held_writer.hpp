@@ -1,4 +1,4 @@
-// A writer that stands still after its first item, until it is told to go on.
+// A writer that pauses after its first item until the test opens its gate.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace cairn::testing {
 
-// Takes the first item of its plan, and the others once its gate is open. Stores nothing.
+// Resolves the first item of its plan at once, and the others after its gate opens. Stores nothing.
 class HeldWriter : public FaultyWriter {
  public:
   explicit HeldWriter(int rank) : FaultyWriter({}, rank) {}

@@ -10,7 +10,7 @@
 
 namespace cairn::testing {
 
-// Rethrows the first exception of the lowest rank, once all have ended.
+// Rethrows the exception of the lowest rank that threw, after all ranks have ended.
 inline void on_all_ranks(int world_size, const std::function<void(World&)>& body, const WorldOptions& options = {}) {
   std::vector<World> worlds = World::in_process(world_size, options);
   std::vector<std::exception_ptr> exceptions(worlds.size());

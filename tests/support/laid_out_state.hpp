@@ -1,4 +1,4 @@
-// State dicts whose tensors lie in the layouts of layouts.hpp.
+// State dicts whose tensors have the layouts of layouts.hpp.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace cairn::testing {
 
-// This rank's part of `whole`, as a copy.
+// Returns a copy of this rank's part of `whole`.
 inline Value lay_out(const std::string& layout, const torch::Tensor& whole, int rank, int world_size) {
   if (layout == "replicated") return whole.clone();
   const Extents size = extents_of(whole.sizes());
@@ -25,7 +25,7 @@ inline Value lay_out(const std::string& layout, const torch::Tensor& whole, int 
   return ShardedTensor(size, *dtype_of(whole.scalar_type()), std::move(shards));
 }
 
-// Several tensors of different shapes and types, whole.
+// Returns several whole tensors of different shapes and types.
 inline std::vector<std::pair<std::string, torch::Tensor>> whole_tensors() {
   return {{"matrix", counting({7, 5}, 1)},
           {"half", counting({16, 12}, 2, torch::kBFloat16)},
@@ -40,7 +40,7 @@ inline StateDict state_in_layout(const std::string& layout, int rank, int world_
   return state;
 }
 
-// Whether this rank's parts hold what `state_in_layout` puts there.
+// Returns whether this rank's parts hold the values of `state_in_layout`.
 inline bool holds_expected(const StateDict& state, const std::string& layout, int rank, int world_size) {
   const StateDict expected = state_in_layout(layout, rank, world_size);
   for (const auto& [name, value] : expected) {

@@ -1,5 +1,5 @@
-// How one tensor may lie on the ranks of a world, as boxes: for tests that cross layouts with each other. Tensors laid out so:
-// laid_out_state.hpp.
+// Layouts of one tensor over the ranks of a world, as boxes, for tests that save in one layout and
+// load in another. laid_out_state.hpp builds state dicts in these layouts.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,14 @@
 
 namespace cairn::testing {
 
-// What each rank holds, by rank.
+// The boxes that each rank holds, indexed by rank.
 struct BoxLayout {
   std::string name;
   std::vector<std::vector<Box>> boxes;
 };
 
-// Rows of `box` along `dim`, cut in `parts` as torch.chunk does: later ones may be smaller or empty.
+// Cuts `box` along `dim` into `parts` boxes as torch.chunk does: later ones may be smaller or
+// empty.
 inline std::vector<Box> chunk_along(const Box& box, std::size_t dim, int parts) {
   std::vector<Box> result;
   const std::int64_t size = box.sizes[dim];
@@ -33,7 +34,8 @@ inline std::vector<Box> chunk_along(const Box& box, std::size_t dim, int parts) 
   return result;
 }
 
-// Cuts the tensor at random places, again and again: boxes of any arrangement that straight cuts give.
+// Cuts random boxes in two, `cuts` times. The result may be any arrangement that straight cuts
+// produce.
 inline std::vector<Box> random_tiling(const Extents& size, int cuts, Random& random) {
   std::vector<Box> boxes{Box::whole(size)};
   for (int i = 0; i < cuts && !size.empty(); ++i) {
@@ -50,13 +52,14 @@ inline std::vector<Box> random_tiling(const Extents& size, int cuts, Random& ran
   return boxes;
 }
 
-// The layouts that every world can have.
+// The layouts that exist for every world size.
 inline const std::vector<std::string>& layout_names() {
   static const std::vector<std::string> names{"replicated", "dim-0", "dim-1", "2-D mesh", "uneven", "left-out ranks"};
   return names;
 }
 
-// One of the above. `size` has at least one dimension; where it has no second, the first stands for it.
+// Returns one of the layouts above. `size` has at least one dimension; a 1-dim tensor is cut along
+// dimension 0 where the layout would cut dimension 1.
 inline BoxLayout layout_of(const std::string& name, const Extents& size, int ranks) {
   const Box whole = Box::whole(size);
   const std::size_t second_dim = size.size() > 1 ? 1 : 0;
@@ -75,7 +78,7 @@ inline BoxLayout layout_of(const std::string& name, const Extents& size, int ran
       rank += count / static_cast<std::size_t>(rows);
     }
   } else if (name == "uneven") {
-    // Shares that grow with the rank, so that low ranks may get nothing.
+    // Shares grow with the rank, so low ranks may get nothing.
     const auto cut = [&](std::int64_t rank) { return size[0] * (rank * (rank + 1) / 2) / (ranks * (ranks + 1) / 2); };
     for (int rank = 0; rank < ranks; ++rank) {
       Box box = whole;
@@ -92,7 +95,7 @@ inline BoxLayout layout_of(const std::string& name, const Extents& size, int ran
   return layout;
 }
 
-// Those, and further ones that only plans can have; a 0-dim tensor has but a few.
+// Returns the layouts above and more that only planner tests use. A 0-dim tensor has only a few.
 inline std::vector<BoxLayout> all_layouts(const Extents& size, int ranks, Random& random) {
   std::vector<BoxLayout> layouts;
   for (const std::string& name : layout_names())

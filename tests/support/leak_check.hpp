@@ -1,4 +1,5 @@
-// Nothing may be left behind: compares this process's open descriptors and threads at its beginning and at its end.
+// Checks that a test leaves nothing behind: compares this process's open descriptors and threads at
+// the test's beginning and at its end.
 //
 //   TEST_CASE_FIXTURE(LeakCheck, "...") { ... }
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace cairn::testing {
 
-// What is open, or runs, by name: "socket", "/tmp/x", a thread's name; and how often.
+// Counts of open descriptors or running threads by name: "socket", "/tmp/x", a thread's name.
 using Inventory = std::map<std::string, int>;
 
 namespace detail {
@@ -43,12 +44,13 @@ inline Inventory open_descriptors() {
     char target[4096];
     const auto length = ::readlink(path.c_str(), target, sizeof(target));
     const std::string text(target, length > 0 ? static_cast<std::size_t>(length) : 0);
-    return text.substr(0, text.find(":["));  // "socket:[1234]" is a socket, whichever
+    return text.substr(0, text.find(":["));  // "socket:[1234]" counts as "socket"
   });
 }
 
 inline Inventory running_threads() {
-  static const bool has_first = (std::thread([] {}).join(), true);  // beside which the thread sanitizer starts one of its own
+  // The thread sanitizer starts a thread of its own along with the first one.
+  static const bool has_first = (std::thread([] {}).join(), true);
   static_cast<void>(has_first);
   return detail::list_directory("/proc/self/task", [](const std::string& path) {
     std::string text;
@@ -71,7 +73,8 @@ class LeakCheck {
  public:
   LeakCheck() : descriptors_(open_descriptors()), threads_(running_threads()) {}
   ~LeakCheck() {
-    // A thread that was joined may stay in the list for a moment, as the system removes it after it has told who waits.
+    // The kernel wakes the joiner before it removes the thread from /proc, so a joined thread may
+    // be listed for a moment.
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (!threads_left().empty() && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
     CHECK_MESSAGE(threads_left().empty(), "threads left behind:" << threads_left());

@@ -1,4 +1,5 @@
-// Saves and loads of N ranks in one thread: every hook of planners, writers and readers, in the protocol's order, without actors.
+// Runs saves and loads of N ranks in one thread, without actors. Calls every hook of planners,
+// writers and readers in the protocol's order.
 #pragma once
 
 #include <exception>
@@ -16,7 +17,7 @@
 
 namespace cairn::testing {
 
-// What one rank brings along. Writers and planners outlive the call.
+// The inputs of one rank. Planners and writers must outlive the call.
 struct LocalSaver {
   const StateDict* state = nullptr;
   SavePlanner* planner = nullptr;
@@ -37,13 +38,14 @@ struct LocalSave {
   std::map<std::string, std::string> user_metadata;
 };
 
-// A save id of a world that nobody else has, but always the same for one counter.
+// Returns a save id that no real world uses. It depends only on `counter`.
 inline std::string local_save_id(std::uint64_t counter) {
   return make_save_id("00112233445566778899aabbccddeeff", "test", counter);
 }
 
-// Runs one save; `ranks[r]` is rank r. When a hook throws, every writer is told to abandon, and to discard if the checkpoint does not
-// exist, and the exception goes on.
+// Runs one save; `ranks[r]` is rank r. If a hook throws, calls `abandon` on every writer and
+// `discard` on the coordinator's, and rethrows. The other writers discard only if the checkpoint
+// certainly does not exist.
 inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& ranks) {
   const int world_size = static_cast<int>(ranks.size());
   const auto coordinator = static_cast<std::size_t>(save.coordinator);
@@ -69,7 +71,8 @@ inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& r
     plans = ranks[coordinator].writer->prepare_global_plan(std::move(global.plans));
     for (std::size_t r = 0; r < ranks.size(); ++r) plans[r] = ranks[r].planner->finish_plan(std::move(plans[r]));
 
-    // Side by side, as in real life. All must have ended before plans and planners go.
+    // The writes run concurrently, as in a real save. All must end before plans and planners are
+    // destroyed.
     std::vector<Future<WriteResults>> futures;
     std::exception_ptr error;
     std::vector<WriteResults> results;
@@ -141,7 +144,7 @@ inline void load_locally(const std::string& checkpoint_id, const std::vector<Loc
   if (error) std::rethrow_exception(error);
 }
 
-// The same with Cairn's own planner for each rank, and `make(r)` for each rank's writer or reader.
+// Runs the same save with Cairn's own planner on each rank and one writer from `make()` per rank.
 inline void save_locally(const LocalSave& save, const std::vector<const StateDict*>& states,
                          const std::function<std::unique_ptr<StorageWriter>()>& make, const SavePlannerOptions& options = {}) {
   std::vector<std::unique_ptr<StorageWriter>> writers;

@@ -1,4 +1,5 @@
-// Ranks with real process groups between them: threads of one process, or the processes of cairn-launch, in which the binary runs.
+// Runs ranks with real process groups between them: as threads of one process, or as the processes
+// of cairn-launch if it started this binary.
 #pragma once
 
 #include <chrono>
@@ -35,7 +36,8 @@ inline void run_rank(int rank, int size, const c10::intrusive_ptr<c10d::Store>& 
   body(training::ProcessGroup::from_store(store, rank, size, options));
 }
 
-// As one of the processes, of which those that are one too many have nothing to do. They go on together.
+// Runs this process's rank. Processes beyond `size` skip the body, and all of them meet at a
+// barrier.
 inline void run_own_rank(int size, std::chrono::milliseconds timeout,
                          const std::function<void(const training::ProcessGroup&)>& body) {
   static unsigned runs = 0;
@@ -49,12 +51,13 @@ inline void run_own_rank(int size, std::chrono::milliseconds timeout,
 
 }  // namespace detail
 
-// Runs `body` on each rank, each with its device. Throws what a rank threw; where several did, what a rank found by itself comes before what it was told.
+// Runs `body` on every rank, each with its device. If ranks throw, rethrows one exception: a rank's
+// own failure comes before one that another rank caused (kUnavailable, kDeadline).
 inline void on_ranks(int size, const std::function<void(const training::ProcessGroup&)>& body,
                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   if (std::getenv("RANK") != nullptr) return detail::run_own_rank(size, timeout, body);
-  // c10d of LibTorch 2.x records collectives in a map of the process that no lock guards (FlightRecorder): one thread may use groups at a
-  // time, as one rank does.
+  // c10d of LibTorch 2.x records collectives in a process-wide map without a lock (FlightRecorder).
+  // It expects one thread per process to use groups, so this turns the recorder off.
   static const int recorder_off = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   (void)recorder_off;
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -83,8 +86,9 @@ inline void on_ranks(int size, const std::function<void(const training::ProcessG
   if (told) std::rethrow_exception(told);
 }
 
-// LibTorch's generator is the process's: what draws from it does so alone, from the same seed on all ranks. The result, a tensor or a
-// module, is moved to the rank's device.
+// Runs `work` from the same seed on every rank. LibTorch's random number generator belongs to the
+// process, so only one rank at a time draws from it. `seeded` moves the result, a tensor or a
+// module, to the rank's device.
 inline std::mutex& generator_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -97,7 +101,8 @@ auto seeded(std::uint64_t seed, Work&& work) -> decltype(work()) {
   return here(work());
 }
 
-// Activation checkpointing sets the generator's state in backward: not while another rank draws in the same process.
+// Activation checkpointing sets the generator's state during backward. Ranks that share a process
+// must not do so, because another rank may be drawing.
 inline training::ActivationCheckpointOptions of_own_generator() {
   training::ActivationCheckpointOptions options;
   options.preserve_rng_state = std::getenv("RANK") != nullptr;

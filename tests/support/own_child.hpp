@@ -1,4 +1,5 @@
-// A test case of this binary in a process of its own, which has its own environment and standard error: a pipe, or a terminal.
+// Runs a test case of this binary in a child process with its own environment and standard error,
+// which is a pipe or a terminal.
 #pragma once
 
 #include <fcntl.h>
@@ -16,8 +17,9 @@ namespace cairn::testing {
 
 enum class ChildStderr { kPipe, kTerminal };
 
-// Runs the case of that name, which is decorated with `skip`, to its end. Returns all that the process wrote to standard error; throws
-// if it failed. `cue`: once that was written, somebody types a line at the terminal.
+// Runs the named case, which is decorated with `skip`, to its end. Returns everything that the
+// process wrote to standard error. Throws if the case failed. Once the process has written `cue`,
+// types one line at the terminal.
 inline std::string stderr_of_case(const std::string& test_case, const std::map<std::string, std::string>& environment = {},
                                   ChildStderr kind = ChildStderr::kPipe, unsigned short columns = 80, const std::string& cue = "") {
   int ends[2];

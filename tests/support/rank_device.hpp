@@ -1,5 +1,5 @@
-// The device that a rank of a test trains on: host memory, or with CAIRN_TEST_DEVICE=cuda a CUDA device, of its own where there are
-// enough.
+// The device on which a rank of a test trains: host memory, or a CUDA device if
+// CAIRN_TEST_DEVICE=cuda. Each rank has a CUDA device of its own if there are enough.
 #pragma once
 
 #include <cstdlib>
@@ -15,8 +15,9 @@ inline bool ranks_use_cuda() {
   return wanted != nullptr && std::string_view(wanted) == "cuda";
 }
 
-// Where cairn-launch has started more ranks than there are devices, ranks share them. NCCL links two ranks of one device only if it takes
-// them for ranks of two hosts, so each gets a host's name of its own before its first group.
+// Returns whether ranks share devices: cairn-launch has started more ranks than there are devices.
+// NCCL connects two ranks on one device only if they appear to be on different hosts, so each rank
+// gets its own NCCL_HOSTID before its first group.
 inline bool ranks_share_devices(int devices) {
   const char *const started = std::getenv("LOCAL_WORLD_SIZE"), *const own = std::getenv("LOCAL_RANK");
   if (started == nullptr || own == nullptr || std::stoi(started) <= devices) return false;
@@ -31,7 +32,7 @@ inline at::Device device_of_rank(int rank) {
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(shared ? rank % devices : rank));
 }
 
-// Of the calling thread, rank 0's unless it said otherwise.
+// The calling thread's device. It is rank 0's device until the thread assigns another.
 inline at::Device& rank_device() {
   thread_local at::Device device = device_of_rank(0);
   return device;

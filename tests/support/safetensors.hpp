@@ -1,4 +1,4 @@
-// Reads a small safetensors file: what a checkpoint must give, by name.
+// Reads a small safetensors file: the expected tensors of a checkpoint, by name.
 #pragma once
 
 #include <cstdint>

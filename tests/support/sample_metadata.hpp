@@ -1,4 +1,4 @@
-// Metadata with every field set: what tests of its codecs begin with.
+// Metadata with every field set, for tests of its codecs.
 #pragma once
 
 #include <string>

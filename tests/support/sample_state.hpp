@@ -1,4 +1,4 @@
-// The state that the behaviours of failing storage share, and small helpers around state dicts.
+// The state that the tests of failing storage share, and small helpers for state dicts.
 #pragma once
 
 #include <numeric>
@@ -18,14 +18,16 @@ inline ChunkShardingSpec over_all_ranks(int world_size, std::int64_t dim = 0) {
   return spec;
 }
 
-// 0, 1, 2, … shaped `sizes`, moved by `start`: every element tells where it belongs.
+// Returns start, start + 1, start + 2, … in the shape `sizes`, so that every element identifies its
+// position.
 inline torch::Tensor counting(std::vector<std::int64_t> sizes, double start = 0, torch::ScalarType type = torch::kFloat32) {
   std::int64_t count = 1;
   for (const auto size : sizes) count *= size;
   return (torch::arange(count, torch::kFloat64) + start).reshape(sizes).to(type);
 }
 
-// `sharded` 20x20 on dim 0 over all ranks, `replicated` 10x10 on every rank, `bytes` = the list [1, 2, 3, 4].
+// Returns `sharded`, 20x20 on dim 0 over all ranks; `replicated`, 10x10 on every rank; and `bytes`,
+// the list [1, 2, 3, 4].
 inline StateDict common_state(int rank, int world_size) {
   return {{"sharded", ShardedTensor::distribute(counting({20, 20}), over_all_ranks(world_size), rank)},
           {"replicated", counting({10, 10}, 1000)},

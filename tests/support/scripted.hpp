@@ -1,4 +1,4 @@
-// Models as TorchScript modules, made without files.
+// TorchScript modules built in memory.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace cairn::testing {
 
-// Linear layers "net1", "net2", … of these sizes with a ReLU after each, and a buffer that counts the calls while it trains.
+// Returns linear layers "net1", "net2", … of these sizes, each followed by a ReLU, and a buffer
+// that counts the forward calls in training mode.
 inline torch::jit::Module scripted_chain(const std::vector<std::int64_t>& sizes) {
   torch::jit::Module chain("Chain");
   std::string forward = "def forward(self, x):\n  if self.training:\n    self.calls.add_(1)\n";

@@ -1,9 +1,12 @@
-// Files and directories in memory, as programs see them and as they are after a power loss.
+// Files and directories in memory: their state as programs see it, and their state after a power
+// loss.
 //
-// What survives a power loss, as little as journalling file systems promise: the content of a file as of its last `sync`; the names in
-// a directory as of its last `sync_names`. Changes of names that were not synced may survive, in the order in which they were made
-// within each directory (kAny: in no order); a rename between two directories happens in both or in neither. Content that was not
-// synced may survive in part. `Survival` chooses. Links to directories do not exist here. Not thread-safe.
+// Only what journalling file systems guarantee survives a power loss: the content of a file as of
+// its last `sync`, and the names in a directory as of its last `sync_names`. Unsynced name changes
+// may survive, in the order in which they were made within each directory (kAny: in any order). A
+// rename between two directories survives in both or in neither. Parts of unsynced content may
+// survive. `Survival` selects the outcome. There are no symbolic links to directories. Not
+// thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -21,30 +24,32 @@ namespace cairn::testing {
 class SimulatedDisk {
  public:
   struct Survival {
-    // Of what was not synced: nothing, all, a random part as journals keep it, or any part, as POSIX allows.
+    // How much of the unsynced changes survives: none, all, a random part in journal order, or any
+    // part, as POSIX allows.
     enum Kind { kSynced, kEverything, kRandom, kAny } kind = kSynced;
     std::uint64_t seed = 0;
   };
-  using Id = std::uint64_t;  // of a file or directory; 0: none
+  using Id = std::uint64_t;  // of a file or directory; 0 = none
   static constexpr Id kRoot = 1;
   struct Place {
     Id directory = 0;
     std::string name;
-    Id node = 0;  // what is there, 0 if nothing
+    Id node = 0;  // the node of that name; 0 if there is none
   };
 
   SimulatedDisk() { nodes_[kRoot].kind = FileKind::kDirectory; }
 
-  // What is changed from here on is one operation, and so survives together.
+  // Starts an operation. All changes until the next call belong to it, and both halves of a rename
+  // survive together.
   void begin_operation(std::uint64_t index) { operation_ = index; }
 
-  // --- what programs see ---
+  // --- the view of programs ---
   bool is_directory(Id id) const { return kind_of(id) == FileKind::kDirectory; }
   FileKind kind_of(Id id) const { return nodes_.at(id).kind; }
   const std::string& content(Id file) const { return nodes_.at(file).live; }
   std::string& content(Id file) { return nodes_.at(file).live; }
   const std::map<std::string, Id>& entries(Id directory) const { return nodes_.at(directory).entries; }
-  // Full paths of all files and directories, sorted.
+  // Returns the full paths of all files and directories, sorted.
   std::vector<std::string> paths() const {
     std::vector<std::string> found;
     collect(kRoot, "", found);
@@ -52,14 +57,15 @@ class SimulatedDisk {
     return found;
   }
 
-  // What is at `path`, or -errno.
+  // Returns the node at `path`, or -errno.
   long find(const std::string& path) const {
     if (path == "/") return kRoot;
     Place place;
     if (const int problem = locate(path, place); problem < 0) return problem;
     return place.node == 0 ? -ENOENT : static_cast<long>(place.node);
   }
-  // Where `path` is or would be; -errno if what should hold it is no directory.
+  // Finds the place where `path` is or would be. Returns -errno if its parent does not exist or is
+  // not a directory.
   int locate(const std::string& path, Place& place) const {
     const std::vector<std::string> parts = parts_of(path);
     if (parts.empty()) return -EBUSY;  // the root itself
@@ -72,14 +78,15 @@ class SimulatedDisk {
       here = place.node;
     }
   }
-  // What is there by now, in the directory that was found, whatever that is called.
+  // Looks up the name again in the directory that was found before, even if that directory has been
+  // renamed.
   int look_again(Place& place) const {
     if (nodes_.at(place.directory).removed) return -ENOENT;
     place.node = entry(place.directory, place.name);
     return 0;
   }
 
-  // --- what they change; the place is free for what is new, and holds what goes ---
+  // --- changes: `make` and `link` need a free place, and `remove` an occupied one ---
   Id make(const Place& place, FileKind kind) {
     const Id id = ++last_id_;
     nodes_[id].kind = kind;
@@ -108,7 +115,8 @@ class SimulatedDisk {
     change(target.directory, target.name, source.node, between ? source.directory : 0);
     return 0;
   }
-  // To at least this length, if all files together take no more than `capacity_bytes` then.
+  // Extends the file to at least `length`. Returns -ENOSPC if all files together would exceed
+  // `capacity_bytes`.
   int extend(Id file, std::uint64_t length, std::uint64_t capacity_bytes) {
     std::string& grown = content(file);
     if (length <= grown.size()) return 0;
@@ -119,10 +127,10 @@ class SimulatedDisk {
     return 0;
   }
 
-  // --- what survives ---
+  // --- durability ---
   void sync(Id file) { nodes_.at(file).durable = nodes_.at(file).live; }
   void sync_names(Id directory) { persist_names(directory, UINT64_MAX); }
-  // Everything that is there now.
+  // Makes everything that exists now durable.
   void sync_all() {
     for (auto& [id, node] : nodes_) {
       node.durable = node.live;
@@ -150,10 +158,10 @@ class SimulatedDisk {
       node.pending.clear();
       node.live = node.durable;
       node.entries = node.durable_entries;
-      node.removed = false;  // what has no name is out of reach anyway
+      node.removed = false;  // a node without a name is unreachable
     }
   }
-  // Of one file alone, by those who have it open elsewhere.
+  // Loses unsynced content of one file, as when another machine that had it open fails.
   void lose_unsynced(Id file, Survival survival) {
     if (survival.kind == Survival::kEverything) return;
     std::mt19937_64 random(survival.seed);
@@ -162,19 +170,20 @@ class SimulatedDisk {
   }
 
  private:
-  // One name of one directory now means `node`; nothing if that is 0.
+  // A change of one name of one directory: the name now refers to `node`, or is removed if `node`
+  // is 0.
   struct NameChange {
     std::uint64_t operation = 0;
     std::string name;
     Id node = 0;
-    Id other_directory = 0;  // changed by the same operation
+    Id other_directory = 0;  // the other directory of the same rename; 0 if there is none
   };
   struct Node {
     FileKind kind = FileKind::kRegular;
     std::string live, durable;                           // of a file
     std::map<std::string, Id> entries, durable_entries;  // of a directory
-    std::vector<NameChange> pending;                     // what turns durable_entries into entries, in order
-    bool removed = false;                                // a directory without a name: nothing can be made in it
+    std::vector<NameChange> pending;                     // changes that lead from durable_entries to entries, in order
+    bool removed = false;                                // a removed directory: nothing can be made in it
   };
 
   static std::vector<std::string> parts_of(const std::string& path) {
@@ -208,7 +217,8 @@ class SimulatedDisk {
     changed.pending.push_back({operation_, name, node, other_directory});
   }
 
-  // Makes the changes of `directory` up to `operation` durable, and the other halves of renames among them.
+  // Makes the changes of `directory` up to `operation` durable, along with the other halves of
+  // renames among them.
   void persist_names(Id directory, std::uint64_t operation) {
     while (true) {
       Node& node = nodes_[directory];
@@ -227,13 +237,15 @@ class SimulatedDisk {
       directory.durable_entries[change.name] = change.node;
   }
 
-  // Each operation for itself; both halves of a rename ask the same question.
+  // Decides for each operation separately. Both halves of a rename use the same seed, so they get
+  // the same decision.
   static void persist_any_names(Node& directory, std::uint64_t seed) {
     for (const NameChange& change : directory.pending)
       if (std::mt19937_64(seed ^ (change.operation * 0x9e3779b97f4a7c15u))() % 2 != 0) make_durable(directory, change);
   }
 
-  // Any state that a disk may have between two contents: a length of one of them, and blocks of either.
+  // Returns a content that a disk may hold between two states: the length of one of them, and
+  // blocks of either.
   static std::string mixed(const std::string& durable, const std::string& live, std::mt19937_64& random) {
     constexpr std::size_t kBlock = 512;
     std::string result((random() % 2 == 0 ? durable : live).size(), '\0');

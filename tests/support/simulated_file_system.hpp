@@ -1,8 +1,9 @@
-// A file system in memory that forgets what was not synced when it loses power, fails where it is told to, and lets a test step in
-// before any operation.
+// A file system in memory. It can lose unsynced changes at a power loss, fail chosen operations,
+// and call a function of the test before any operation.
 //
-// What survives is the affair of simulated_disk.hpp. Operations that change something are counted from 0, and closing what was written,
-// which may still report a failure; reading is not counted. Thread-safe.
+// simulated_disk.hpp defines the state after a power loss. Operations that change something are
+// counted from 0. Closing a written file counts, because it may report a failure; reading does not
+// count. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -30,27 +31,30 @@ class SimulatedFileSystem : public FileSystem {
     bool allocate = true;
     bool exclusive_rename = true;
     bool links = true;
-    bool replaces_directories = true;        // by rename
-    std::size_t write_bytes_max = SIZE_MAX;  // of one call: shorter ones are legal
+    bool replaces_directories = true;        // rename may replace an empty directory
+    std::size_t write_bytes_max = SIZE_MAX;  // per call; POSIX allows short writes
     std::uint64_t capacity_bytes = UINT64_MAX;
   };
-  // Runs before an operation, without a lock; operations it makes itself do not call it again. `index` counts them all.
+  // Runs before an operation, without holding a lock. Operations that the function itself makes do
+  // not call it again. `index` is the operation's number.
   using BeforeOperation = std::function<void(std::uint64_t index, const std::string& operation)>;
 
-  // --- what tests say ---
+  // --- settings of the test ---
   Features features;
-  BeforeOperation before_operation;  // set while no operation runs
-  // The same, between an operation's lookup of the directories that its paths name and what it does in them: it goes on in the
-  // directories that it found, whatever they are called by then. For creating, renaming and linking.
+  BeforeOperation before_operation;  // set while no operation is in flight
+  // Runs after an operation has looked up the directories in its paths and before it changes them.
+  // The operation continues in those directories even if they have been renamed. Called for
+  // creating, renaming and linking.
   BeforeOperation after_lookup;
-  // The same moment, for whoever holds operations up there while others go on. False: this one goes no further.
+  // Runs at the same moment as `after_lookup`, and may block one operation while others proceed.
+  // Returns false to fail the operation with EIO.
   std::function<bool()> held_after_lookup;
-  // Operation `index` fails with `error_number` and does nothing.
+  // Makes operation `index` fail with `error_number` and change nothing.
   void fail_operation(std::uint64_t index, int error_number) { failures_[index] = error_number; }
-  // Operation `index` and all after it fail with EIO and do nothing, until `restart`.
+  // Makes operation `index` and all later ones fail with EIO and change nothing, until `restart`.
   void lose_power_at(std::uint64_t index) { power_loss_ = index; }
 
-  // The machine comes up again: what survived is there, handles are gone.
+  // Restarts the machine: only what survived is there, and all handles are closed.
   void restart(Survival survival) {
     std::lock_guard lock(mutex_);
     disk_.lose_power(survival);
@@ -58,14 +62,15 @@ class SimulatedFileSystem : public FileSystem {
     created_.clear();
     power_loss_.reset();
     failures_.clear();
-    durable.clear();  // what a process remembers
+    durable.clear();  // the memory of a process
   }
-  // The machine that had `file` open is gone, and what it had not synced of it with it; names are the server's.
+  // Simulates the failure of the machine that had `file` open: its unsynced content is lost. Names
+  // are kept by the server and stay.
   void lose_unsynced(int file, Survival survival) {
     std::lock_guard lock(mutex_);
     if (const Id id = of_handle(file); id != 0) disk_.lose_unsynced(id, survival);
   }
-  // Everything that is there now is durable.
+  // Makes everything that exists now durable.
   void settle() {
     std::lock_guard lock(mutex_);
     disk_.sync_all();
@@ -79,7 +84,8 @@ class SimulatedFileSystem : public FileSystem {
     std::lock_guard lock(mutex_);
     return handles_.size();
   }
-  // From now on every system call is kept, also those that change nothing: "sync directory /run", "list directory /run", "look at /run".
+  // Records every system call from now on, including those that change nothing: "sync directory
+  // /run", "list directory /run", "look at /run".
   void record_calls() {
     std::lock_guard lock(mutex_);
     calls_.emplace();
@@ -93,13 +99,14 @@ class SimulatedFileSystem : public FileSystem {
     return static_cast<std::size_t>(
         std::count_if(all.begin(), all.end(), [&](const std::string& call) { return call.compare(0, words.size(), words) == 0; }));
   }
-  // What looks at a path that begins so fails.
+  // Makes every call that opens, stats or lists a path with the prefix `path` fail with
+  // `error_number`.
   void fail_looks_at(const std::string& path, int error_number) {
     std::lock_guard lock(mutex_);
     unreadable_ = path;
     unreadable_error_ = error_number;
   }
-  // Full paths of all files and directories, sorted.
+  // Returns the full paths of all files and directories, sorted.
   std::vector<std::string> paths() const {
     std::lock_guard lock(mutex_);
     return disk_.paths();
@@ -275,7 +282,7 @@ class SimulatedFileSystem : public FileSystem {
     return act();
   }
 
-  // For one path, give it twice.
+  // Runs an operation on two paths. For one path, pass it twice.
   template <class Act>
   int operate_after_lookup(const std::string& what, const std::string& from, const std::string& to, Act act) noexcept {
     const std::uint64_t index = count_operation(what);
@@ -352,7 +359,7 @@ class SimulatedFileSystem : public FileSystem {
   mutable std::mutex mutex_;
   SimulatedDisk disk_;
   std::map<int, Id> handles_;
-  std::set<int> created_;  // those of handles_ that may write
+  std::set<int> created_;  // the handles of handles_ that may write
   int last_handle_ = 2;
   std::uint64_t operations_ = 0;
   bool announcing_ = false;

@@ -1,4 +1,4 @@
-// A real file system of a test's own, small enough to fill.
+// A real file system for one test, small enough to fill.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace detail {
 inline constexpr const char* kHasOwnMounts = "CAIRN_TEST_HAS_OWN_MOUNTS";
 inline constexpr int kReportDescriptor = 3;
 
-// In that process: what it reports.
+// Runs in the child process. Returns the text that it reports.
 template <class Act>
 std::string act_on_mount(const std::string& path, const char* options, unsigned long flags, Act act) {
   if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -37,11 +37,11 @@ std::string act_on_mount(const std::string& path, const char* options, unsigned 
   } catch (const std::exception& error) {
     text = error.what();
   }
-  ::umount2(path.c_str(), MNT_DETACH);  // its directory is to be removed
+  ::umount2(path.c_str(), MNT_DETACH);  // so that the directory can be removed
   return text;
 }
 
-// Runs the current test case in a new process of this program, and returns what it reports.
+// Runs the current test case in a new process of this binary and returns the text that it reports.
 inline std::string report_of_own_process() {
   std::string name = doctest::getContextOptions()->currentTest->m_name;
   std::replace(name.begin(), name.end(), ',', '?');  // commas separate filters
@@ -55,7 +55,7 @@ inline std::string report_of_own_process() {
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY,
-                                     0);  // it is this process that says how it went
+                                     0);  // this process reports the result
   ::posix_spawn_file_actions_adddup2(&actions, report[1], kReportDescriptor);
   pid_t child = -1;
   const int problem = ::posix_spawn(&child, self.c_str(), &actions, nullptr, arguments, environ);
@@ -76,11 +76,12 @@ inline std::string report_of_own_process() {
 
 }  // namespace detail
 
-// Runs `act` in a process of its own, which sees a new tmpfs of `options` at `path`, as nobody else does. Checks that it returns "",
-// rather than what went wrong; where mounting is not allowed, the test case says that it was skipped.
+// Runs `act` in a process of its own, with a new tmpfs mounted at `path` that only this process
+// sees. Checks that `act` returns "" and not the text of a failure. If mounting is not allowed, the
+// test case reports that it was skipped.
 //
-// That process is a new one of this program, which runs the current test case from its beginning: a fork would be without the threads
-// and devices of this one.
+// The process runs this binary again and starts the current test case from its beginning. A fork
+// would lack the threads and devices of the parent.
 template <class Act>
 void on_small_mount(const std::string& path, const char* options, unsigned long flags, Act act) {
   const bool is_that_process = std::getenv(detail::kHasOwnMounts) != nullptr;

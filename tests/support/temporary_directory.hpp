@@ -1,4 +1,4 @@
-// A directory of its own for one test, removed at the end.
+// A private directory for one test, removed at the end.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,7 @@ namespace cairn::testing {
 
 class TemporaryDirectory {
  public:
-  // Below $TMPDIR or /tmp, or below `parent`.
+  // Creates it in `parent`: by default in $TMPDIR or /tmp.
   explicit TemporaryDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     std::string pattern = (parent / "cairn_test_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary directory in " + parent.string());

@@ -1,4 +1,4 @@
-// What a call throws, as a value to compare. Include a test framework header first.
+// The error that a call throws, as a value to compare. Include a test framework header first.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ Thrown thrown_by(Call&& call) {
   return {};
 }
 
-// Whether hostile input was refused as such: no broken invariant, no mistake of the caller.
+// Returns whether hostile input was rejected as corrupt or unsupported, and not as an internal
+// error or a caller's mistake.
 inline bool is_refusal(const Thrown& thrown) {
   return thrown.is_error && (thrown.code == ErrorCode::kCorrupt || thrown.code == ErrorCode::kUnsupported);
 }

@@ -1,5 +1,5 @@
-// For tests that need LibTorch: both, in whatever order they were included before. LibTorch's CHECK and its like, which are glog's,
-// would else silently replace doctest's.
+// For tests that need LibTorch: includes LibTorch and the test framework in any order. LibTorch
+// defines CHECK and similar macros like glog's, which would otherwise silently replace doctest's.
 #pragma once
 
 #include <torch/torch.h>

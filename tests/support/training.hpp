@@ -1,4 +1,4 @@
-// A small model with its optimizer, and its state cut by hand.
+// A small model with its optimizer, and its state sharded by hand.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct Trained {
   std::shared_ptr<torch::optim::Adam> optimizer;
 };
 
-// The same dict with every tensor cut on dim 0 over the ranks; the parts share memory with the whole.
+// Returns the same dict with every tensor sharded on dim 0 over the ranks. The shards share memory
+// with the whole tensors.
 inline Value sharded_views(const Value& value, int rank, int world_size) {
   if (value.is_tensor() && value.tensor().dim() > 0) {
     const torch::Tensor whole = value.tensor().detach();

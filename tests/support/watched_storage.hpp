@@ -1,4 +1,4 @@
-// Cairn's own writer and reader, with a test that steps in before each hook.
+// Cairn's own writer and reader, which call a function of the test before each hook.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace cairn::testing {
 
-using BeforeHook = std::function<void(const std::string& hook)>;  // by the hook's name
+using BeforeHook = std::function<void(const std::string& hook)>;  // receives the hook's name
 
 class WatchedWriter : public CheckpointWriter {
  public:

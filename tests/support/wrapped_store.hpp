@@ -1,4 +1,4 @@
-// A store around another one that counts operations, fails a chosen one, and holds writes back until told.
+// A wrapper around a store that counts operations, fails a chosen one, and can block writes.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace cairn::testing {
 
-// What a chosen operation fails with: of no type that Cairn knows.
+// The exception that a chosen operation throws. It is not one of Cairn's types.
 class StoreFault : public std::runtime_error {
  public:
   explicit StoreFault(const std::string& operation) : std::runtime_error("planned fault of the store: " + operation) {}
@@ -25,9 +25,10 @@ class StoreFault : public std::runtime_error {
 // Shared by a wrapped store and its writers. Thread-safe.
 class StoreControl {
  public:
-  // Operation `ordinal` (from 0) fails. Cleanup, which must not fail, does not count.
+  // Makes operation `ordinal` (counted from 0) fail. `ObjectWriter::discard` must not fail and is
+  // not counted.
   void fail_at(std::size_t ordinal) { fail_at_ = ordinal; }
-  // Runs before every operation that counts; may throw.
+  // Called before every counted operation. May throw.
   std::function<void(const std::string& operation)> before;
 
   void count(const std::string& operation) {
@@ -36,7 +37,7 @@ class StoreControl {
   }
   std::size_t operations() const { return operations_; }
 
-  // From now on writes wait until `open_gate`.
+  // Blocks all later writes until `open_gate`.
   void close_gate() {
     std::lock_guard lock(mutex_);
     gate_closed_ = true;
@@ -46,7 +47,7 @@ class StoreControl {
     gate_closed_ = false;
     changed_.notify_all();
   }
-  // Waits until this many writes wait at the gate.
+  // Waits until `count` writes are in flight.
   void wait_for_writes(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return writing_ >= count; });

@@ -1,9 +1,10 @@
-// Writes the checkpoints that the tests of `cairn` look at: make_checkpoint DIRECTORY [OPTION...]
-//   --step N              instead of 7
-//   --metadata KEY=VALUE  of the user's
-//   --complex             one tensor more, complex
+// Writes the checkpoints that the tests of `cairn` inspect: make_checkpoint DIRECTORY [OPTION...]
+//   --step N              the step, in place of 7
+//   --metadata KEY=VALUE  an entry of the user metadata
+//   --complex             adds a complex tensor
 //   --set KEY,INDEX,NUMBER   element INDEX of model.KEY, in row-major order
-//   --grid                other tensors, from four ranks: cut by rows and columns, along one dimension, and of three dimensions
+//   --grid                other tensors, from four ranks: sharded by rows and columns, along one
+//                         dimension, and in three dimensions
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -87,7 +88,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     cairn::StateDict state{{"model", model},
-                           {"large", torch::arange(70'000, torch::kInt32)},  // above the size from which payloads lie on pages
+                           // above the size from which payloads are page-aligned
+                           {"large", torch::arange(70'000, torch::kInt32)},
                            {"step", *options.step},
                            {"name", "grün"}};
     if (with_complex) state.insert("complex", torch::zeros({2}, torch::kComplexFloat));

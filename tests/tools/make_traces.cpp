@@ -1,9 +1,11 @@
-// Writes traces of a job that never was, for tests of what shows them.
+// Writes traces of an invented job, for tests of the tools that show traces.
 //
-//   cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES      messages that each rank sends to others
+//   cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES
 //
-// A save: all call and join, talk to each other while they write, and end. `failed`: rank 1 runs out of space in the middle. `hostile`: the same,
-// with texts that a page must not take for markup. `torn`: the traces end while all are writing.
+// MESSAGES is the number of messages that each rank sends to other ranks. The job is one save: all
+// ranks call and join, exchange messages while they write, and end. `failed`: rank 1 runs out of
+// space during the write. `hostile`: the same, with texts that a page must not interpret as markup.
+// `torn`: the traces end while all ranks are writing.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -21,7 +23,7 @@ struct Job {
   std::string mode;
   int ranks = 0;
   std::uint64_t messages = 0;
-  std::string text;  // of what is thrown
+  std::string text;  // the text of the exception
 
   bool is_hostile() const { return mode == "hostile"; }
   bool is_failing() const { return mode == "failed" || mode == "hostile"; }
@@ -47,7 +49,7 @@ void script_job(ScriptedTraces& script, const Job& job) {
     writing[static_cast<std::size_t>(rank)] =
         script.began(rank, joined + 0.7, "write_data", Phase::kWrite, cause_of(rank), 1u << 20);
   }
-  // Each answers the one that has last sent to it.
+  // Each message is caused by the last one that its sender received.
   double now = joined + 1;
   for (std::uint64_t i = 0; i < job.messages; ++i, now += 0.05)
     for (int rank = 0; rank < job.ranks; ++rank) {

@@ -21,7 +21,8 @@ Hooked<Model> hundred_wide() {
   return seeded(0, [] { return Hooked<Model>(100); });
 }
 
-// Five steps of Adam on the same input on all ranks, beside the plain model; gradients set to none, or zeroed.
+// Compares five Adam steps with the plain model. All ranks use the same input. Gradients are set to
+// None or to zero before each step.
 template <class Plain, class Wrapped>
 void check_steps(Plain& plain, Wrapped& wrapped, bool to_none) {
   torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);

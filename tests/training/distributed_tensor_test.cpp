@@ -18,14 +18,14 @@ namespace {
 
 using Placements = std::vector<TensorPlacement>;
 
-// Whole numbers: sums are exact in any order.
+// Returns whole numbers, so that sums are exact in any order.
 torch::Tensor numbers(const std::vector<std::int64_t>& sizes, std::int64_t first = 1) {
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) count *= size;
   return here(torch::arange(first, first + count, torch::kDouble).view(sizes));
 }
 
-// All ways to lay a tensor of two dimensions out on so many axes.
+// Returns all placements of a two-dimensional tensor on `axes` mesh axes.
 std::vector<Placements> all_placements(std::size_t axes) {
   std::vector<Placements> all{{}};
   for (std::size_t axis = 0; axis < axes; ++axis) {
@@ -52,7 +52,7 @@ torch::Tensor part(const torch::Tensor& whole, const DistributedTensor& distribu
   return part_of(whole, distributed.box().offsets, distributed.box().sizes);
 }
 
-// `whole` laid out so that every rank has addends of its own along Partial axes.
+// Distributes `whole` so that along Partial axes each rank holds a different addend.
 DistributedTensor with_addends(const torch::Tensor& whole, const ProcessMesh& mesh, const Placements& placements) {
   const DistributedTensor given = DistributedTensor::distribute(whole, mesh, placements);
   torch::Tensor local = part(whole, given).clone();
@@ -95,7 +95,7 @@ TEST_CASE("distributed tensor: parts, placements and meshes that do not fit are 
     CHECK(thrown_by([&] { addends.declare(); }).says("redistribute it to Shard or Replicate first"));
     const auto flags = DistributedTensor::from_local(torch::ones({2}, torch::kBool), {2}, mesh, {Partial{}});
     CHECK(thrown_by([&] { flags.full_tensor(); }).code == ErrorCode::kUnsupported);
-    CHECK(rows.full_tensor().equal(numbers({4, 2})));  // the group is as before
+    CHECK(rows.full_tensor().equal(numbers({4, 2})));  // the group still works
   });
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("distributed tensor: what the mesh's first rank has is distributed, an
     CHECK(rows.full_tensor().equal(numbers({5, 2}, 0).to(torch::kBFloat16)));
     CHECK(rows.local().storage().nbytes() == rows.local().nbytes());
     CHECK(rows.redistribute({Shard{0}}).local().is_same(rows.local()));
-    CHECK(own.equal(numbers({5, 2}, 100 * group.rank()).to(torch::kBFloat16)));  // as it was
+    CHECK(own.equal(numbers({5, 2}, 100 * group.rank()).to(torch::kBFloat16)));  // unchanged
   });
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("distributed tensor: gradients go back the way that the tensor came") 
           const DistributedTensor source = with_addends(whole, mesh, from);
           source.local().requires_grad_();
           const DistributedTensor made = source.redistribute(to);
-          made.local().backward(part(gradient, made));  // of addends: of their sum
+          made.local().backward(part(gradient, made));  // along Partial axes, each addend's gradient is the gradient of the sum
           if (!source.local().grad().equal(part(gradient, source))) FAIL_CHECK("from " << text_of(from) << "to " << text_of(to));
         }
       }
@@ -163,11 +163,11 @@ TEST_CASE("distributed tensor: ranks that use the same tensor for different work
     for (const TensorPlacement& placement : {TensorPlacement(Replicate{}), TensorPlacement(Shard{0})}) {
       const auto tensor = DistributedTensor::distribute(numbers({4, 2}), mesh, {placement});
       tensor.local().requires_grad_();
-      // Each rank takes the whole times another number: 1 + 2 + 3.
+      // Each rank multiplies the whole by its rank plus one: 1 + 2 + 3 = 6.
       const torch::Tensor used = tensor.redistribute({Replicate{}}).to_local({Partial{}});
       (used * (group.rank() + 1)).sum().backward();
       CHECK(tensor.local().grad().equal(torch::full_like(tensor.local(), 6)));
-      // Gradients of gradients: d/dx of sum((6 x)^2 / 2 …): here x^2 on each rank, so 2 * 3 ranks.
+      // Double backward: each of the 3 ranks contributes the gradient 2x of x^2.
       const torch::Tensor again = tensor.redistribute({Replicate{}}).to_local({Partial{}});
       const torch::Tensor first = torch::autograd::grad({again.pow(2).sum()}, {tensor.local()}, {}, true, true).front();
       CHECK(first.equal(6 * tensor.local()));
@@ -189,7 +189,7 @@ TEST_CASE("distributed tensor: state dicts hold it as a sharded tensor, also whe
     CHECK(sharded.local_shards().front().tensor.is_same(tensor.local()));
     CHECK(sharded.all_chunks()->size() == 4);
 
-    // On one axis of a grid: the others have the same.
+    // A tensor on one axis of a grid is replicated over the other axes.
     const auto columns = DistributedTensor::distribute(numbers({5, 4}), grid.along("tp"), {Shard{1}});
     columns.declare();
     torch::nn::Module module;

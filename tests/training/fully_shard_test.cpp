@@ -27,7 +27,8 @@ torch::Tensor input_of(std::int64_t rows, std::int64_t columns, std::uint64_t se
   return seeded(seed, [&] { return torch::randn({rows, columns}); });
 }
 
-// Trains both on the same input for some steps; returns the largest difference of losses and of parameters in the end.
+// Trains both models on the same input for `steps` steps. Returns the largest difference of any
+// loss and of the final parameters.
 template <class Plain, class Sharded>
 double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, int steps = 5) {
   torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(sharded->parameters(), 0.01);
@@ -67,7 +68,8 @@ TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between
     auto aliased = model_of<Chain>(std::vector<std::int64_t>{4, 4, 4});
     aliased->layers[1]->weight.set_data(aliased->layers[0]->weight.detach());
     CHECK(thrown_by([&] { fully_shard(*aliased, mesh); }).says("\"net2.weight\" shares its memory"));
-    auto side_by_side = model_of<Chain>(std::vector<std::int64_t>{4, 4});  // as cuDNN has recurrent layers lie
+    // adjacent in memory, like the weights of recurrent layers in cuDNN
+    auto side_by_side = model_of<Chain>(std::vector<std::int64_t>{4, 4});
     const torch::Tensor memory =
         torch::cat({side_by_side->layers[0]->weight.detach().reshape({-1}), side_by_side->layers[0]->bias.detach()});
     side_by_side->layers[0]->weight.set_data(memory.narrow(0, 0, 16).view({4, 4}));
@@ -88,7 +90,7 @@ TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between
     const Thrown mismatch = thrown_by([&] { fully_shard(*different, mesh); });
     CHECK(mismatch.code == ErrorCode::kMismatch);
     CHECK(mismatch.says("rank 1 wrapped something else than rank 0"));
-    CHECK(different->parameters()[0].size(0) == group.rank() + 2);  // as it was
+    CHECK(different->parameters()[0].size(0) == group.rank() + 2);  // unchanged
   });
 }
 
@@ -120,7 +122,7 @@ TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: 
     model->to(torch::kDouble);
     const Thrown cast = thrown_by([&] { model(input); });
     CHECK(cast.code == ErrorCode::kPrecondition);
-    // The unit goes with its last shard.
+    // The unit is destroyed with its last shard, so either error may come first.
     CHECK((cast.says("was cast") || cast.says("has lost its shards")));
   });
 }
@@ -178,7 +180,8 @@ TEST_CASE("fully_shard: LibTorch's norms, sums and products of shards are refuse
     CHECK(torch::nn::utils::clip_grad_norm_(whole->parameters(), 1e-3) > 0);
     CHECK(whole->parameters()[0].norm().item<float>() > 0);
 
-    // What is done element by element, and what is asked for by name.
+    // Elementwise operations on shards work, and so do the results of local_tensor, full_tensor and
+    // full_grad.
     const torch::NoGradGuard no_grad;
     std::ostringstream printed;
     printed << parameter << gradient;
@@ -280,7 +283,7 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
       fully_shard(*model->u2, mesh, options);
       fully_shard(model, mesh, options);
 
-      // Names are the plain model's; each rank has its rows.
+      // Names are the plain model's. Each rank holds its rows.
       CHECK((model->named_parameters().keys() == plain->named_parameters().keys()));
       std::int64_t held = 0;
       for (const auto& parameter : model->parameters()) {
@@ -294,15 +297,17 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
 
       const torch::Tensor input = input_of(2, 16);
       const double difference = train_both(plain, model, input);
-      CHECK(difference == 0);  // the same input on 1, 2 or 4 ranks: sums and quotients are exact
+      CHECK(difference == 0);  // 1, 2 and 4 ranks with the same input: sums and quotients are exact
 
       const std::int64_t unit = 3 * (16 * 16 + 16) * 4, root = (2 * 16 * 16 + 16) * 4;
       CHECK(whole == 2 * unit + root);
       const auto use = training::memory_use(*model);
       CHECK(use.gathered == 0);
-      // One unit and what encloses it, and the one that is gathered ahead: never all. One rank shares the memory.
+      // Gathered at most: one unit, the root around it, and the prefetched unit. With one rank,
+      // nothing needs a copy.
       CHECK(use.gathered_peak == (size == 1 ? 0 : unit + root + (prefetch ? unit : 0)));
-      // Five steps, three units, forward and backward; nothing is gathered in vain. The root stays while its units come and go.
+      // Five steps, three units, forward and backward, with no superfluous gather. The root stays
+      // gathered while other units are gathered and freed.
       CHECK(use.gathers == 5 * 6);
       CHECK_FALSE(model->u1->l1->weight.storage().data());
     });
@@ -327,7 +332,7 @@ TEST_CASE(
       fully_shard(there, mesh, on_device);
       fully_shard(*model->u1, mesh, options);
       fully_shard(model, mesh, options);
-      // Adam on a device and on the CPU may round differently.
+      // Adam may round differently on a device than on the CPU.
       CHECK(train_both(there, model, input_of(2, 16)) <= (ranks_use_cuda() ? 1e-5 : 0));
       for (const auto& parameter : model->parameters()) {
         CHECK(parameter.device().is_cpu());
@@ -349,7 +354,7 @@ TEST_CASE("fully_shard: uneven and empty shards, 3 and 4 ranks") {
       options.wrap_policy = training::wrap_classes<torch::nn::LinearImpl>();
       fully_shard(model, ProcessMesh(group), options);
       if (size == 4 && group.rank() == 3) CHECK(model->parameters()[7].numel() == 0);
-      // Three thirds do not add up to one.
+      // With 3 ranks, the mean is inexact: three thirds do not add up to one.
       CHECK(train_both(plain, model, input_of(4, 5)) <= (size == 3 ? 1e-6 : 0));
     });
   }
@@ -386,7 +391,7 @@ TEST_CASE("fully_shard: replicas begin with what the first of them has") {
     };
     CHECK(whole_parameters(*replicated)[0].equal(first(0)));
     CHECK(whole_parameters(*hybrid)[0].equal(torch::cat({first(0).narrow(0, 0, 2), first(1).narrow(0, 2, 2)})));
-    // Two meshes of one name are two.
+    // Two meshes of the same name are independent.
     const ProcessMesh again(group, {2, 2});
     again.axis(0).barrier();
   });
@@ -455,7 +460,8 @@ TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
     CHECK_FALSE(named["unused.weight"].grad().defined());
     CHECK_FALSE(named["frozen.weight"].grad().defined());
 
-    // Frozen and thawed later, by the shard or by the member.
+    // Parameters can be frozen and unfrozen later, through the shard or through the module's
+    // member.
     model->named_parameters()["unit.l1.weight"].set_requires_grad(false);
     model->frozen->weight.set_requires_grad(true);
     for (auto& parameter : model->parameters()) parameter.mutable_grad() = torch::Tensor();
@@ -498,7 +504,7 @@ TEST_CASE("fully_shard: ranks whose gradients come at other times, and to other 
     through(input, true).sum().backward();
     beside(input, false).sum().backward();
     const auto with_b = through->named_parameters(), without_b = beside->named_parameters();
-    for (int step = 0; step < 3; ++step) {  // the first step finds out in which order units are used
+    for (int step = 0; step < 3; ++step) {  // the first step records the order in which units are used
       clear_gradients(*model, true);
       model(input, group.rank() == 0).sum().backward();
       for (const auto& item : model->named_parameters()) {
@@ -525,7 +531,7 @@ TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind, withi
     fully_shard(model, ProcessMesh(group));
     const torch::Tensor input = input_of(3, 4);
     plain(input).sum().backward();
-    const torch::Tensor other = model->forward(input).sum();  // its backward pass comes after the one that throws
+    const torch::Tensor other = model->forward(input).sum();  // its backward pass runs after the one that throws
     const torch::Tensor hidden = ThrowingBackward::apply(model->layers[0]->forward(input));
     CHECK_THROWS(model->layers[1]->forward(hidden).sum().backward());
     other.backward();
@@ -552,7 +558,8 @@ TEST_CASE("fully_shard: a parameter that one rank alone uses has the mean of all
   on_ranks(2, [&](const ProcessGroup& group) {
     auto plain = model_of<BranchImpl>(), model = model_of<BranchImpl>();
     fully_shard(model, ProcessMesh(group));
-    const torch::Tensor input = input_of(3, 4).requires_grad_();  // so that each rank's backward reads the unit's parameters
+    // needs a gradient, so that each rank's backward reads the unit's parameters
+    const torch::Tensor input = input_of(3, 4).requires_grad_();
     plain(input, true).sum().backward();
     model(input, group.rank() == 0).sum().backward();
     const auto named = model->named_parameters();
@@ -672,7 +679,8 @@ TEST_CASE("fully_shard: mixed precision computes in bfloat16, casts inputs of ho
     half.mixed_precision.reduction = torch::kFloat;
     fully_shard(model->inner, ProcessMesh(group), half);
     fully_shard(model, ProcessMesh(group));
-    // bfloat16 has 8 bits: Adam's steps of 0.01 differ where a gradient's sign does.
+    // bfloat16 has 8 bits of precision. Adam's steps of 0.01 differ where the sign of a gradient
+    // differs.
     CHECK(train_both(plain, model, input_of(4, 8)) <= 0.02);
     CHECK((model->seen == torch::kBFloat16));
     for (const auto& parameter : model->parameters()) {
@@ -702,7 +710,7 @@ TEST_CASE("fully_shard: floating buffers become the type that is asked for, thos
     fully_shard(*model->inner, ProcessMesh(group), plain);
     fully_shard(model, ProcessMesh(group), half);
     CHECK((model->offset.scalar_type() == torch::kBFloat16));
-    CHECK(model->offset[0].item<float>() == 1.0F);  // 8 bits
+    CHECK(model->offset[0].item<float>() == 1.0F);  // bfloat16 has 8 bits of precision
     CHECK((model->inner->running_mean.scalar_type() == torch::kFloat));
     CHECK((model->apart->running_mean.scalar_type() == torch::kFloat));
     CHECK((model->inner->num_batches_tracked.scalar_type() == torch::kLong));
@@ -733,7 +741,8 @@ TEST_CASE("fully_shard: any call of any method gathers, in a scope or without, i
       CHECK(training::memory_use(*model).gathered > 0);
     }
     CHECK(training::memory_use(*model).gathered == 0);
-    // What is loaded between two evaluations counts, also where LibTorch's versions do not tell of it.
+    // Values that are loaded between two evaluations take effect, even if the write does not change
+    // LibTorch's version counters.
     const torch::NoGradGuard no_grad;
     for (auto& shard : model->parameters())
       torch::from_blob(shard.data_ptr(), shard.sizes(), torch::dtype(shard.dtype()).device(shard.device())).zero_();

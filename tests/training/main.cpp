@@ -1,4 +1,5 @@
-// The main function of the tests of sharded training, whose ranks are threads, or the processes of cairn-launch.
+// The main function of the sharded training tests. Ranks are threads, or the processes of
+// cairn-launch.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/runtime/testing.hpp>
 

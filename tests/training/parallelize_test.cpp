@@ -26,7 +26,7 @@ using training::RowwiseParallel;
 
 namespace {
 
-// Embedding, a hidden layer up and down again, and scores.
+// An embedding, a hidden layer up and down again, and an output layer.
 struct PerceptronImpl : torch::nn::Module {
   PerceptronImpl(std::int64_t rows, std::int64_t width, std::int64_t hidden, bool biased = true)
       : table(rows, width),
@@ -65,7 +65,8 @@ torch::Tensor indices_of(const std::vector<std::int64_t>& sizes, std::int64_t ro
   return seeded(seed, [&] { return torch::randint(rows, sizes); });
 }
 
-// Small whole numbers in place of the parameters' values: sums and products of these are exact in any order.
+// Replaces the parameters' values by small whole numbers, whose sums and products are exact in any
+// order.
 void make_whole_numbers(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   std::int64_t seed = 3;
@@ -73,7 +74,8 @@ void make_whole_numbers(torch::nn::Module& module) {
     parameter.copy_(torch::arange(seed, seed + parameter.numel()).mul(7).remainder(5).sub(2).view_as(parameter)), seed += 5;
 }
 
-// Trains both on the same input; the largest difference of losses, and of parameters in the end.
+// Trains both models on the same input. Returns the largest difference of any loss and of the final
+// parameters.
 template <class Plain, class Parallel>
 double train_alike(Plain& plain, Parallel& model, torch::optim::Optimizer& plain_optimizer, torch::optim::Optimizer& optimizer,
                    const torch::Tensor& input, int steps = 5) {
@@ -91,7 +93,7 @@ double train_alike(Plain& plain, Parallel& model, torch::optim::Optimizer& plain
   return std::max(largest, largest_difference(whole_parameters(*plain), whole_parameters(*model)));
 }
 
-// How many collectives of Gloo this thread has waited for.
+// Counts the Gloo collectives that this thread starts.
 class CountedCollectives {
  public:
   CountedCollectives()
@@ -106,7 +108,8 @@ class CountedCollectives {
   struct Counter : c10::DebugInfoBase {
     std::atomic<int> count{0};
   };
-  // On a thread of Gloo's, which gets the debug information of the one that asked for the collective.
+  // Runs on a Gloo thread, which inherits the debug information of the thread that started the
+  // collective.
   static std::unique_ptr<at::ObserverContext> begun(const at::RecordFunction& function) {
     auto* const counter = static_cast<Counter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::TEST_INFO));
     if (counter != nullptr && std::string(function.name()).rfind("gloo:", 0) == 0) ++counter->count;
@@ -237,7 +240,8 @@ TEST_CASE("parallelize: trains as the plain model does, even, uneven and with em
           parallelize(*model, ProcessMesh(group), kPlan);
           CHECK((model->named_parameters().keys() == plain->named_parameters().keys()));
 
-          // Bytes: rows of the table and of the scores, of the hidden features; whole are the bias of `down`, and what is left.
+          // Expected bytes: the table and the scores are cut by rows, the hidden layers by hidden
+          // features. Only the bias of `down` is whole.
           const auto share = [&](std::int64_t length) {
             const std::int64_t chunk = (length + ranks - 1) / ranks;
             return std::max<std::int64_t>(0, std::min(chunk, length - chunk * group.rank()));
@@ -250,7 +254,8 @@ TEST_CASE("parallelize: trains as the plain model does, even, uneven and with em
             CHECK(handle.storage().data_ptr().get() == nullptr);
 
           torch::optim::AdamW plain_optimizer(plain->parameters(), 0.01), optimizer(model->parameters(), 0.01);
-          // Sums over parts are made in another order: some units of the last place of a double, which Adam carries on.
+          // Partial sums are added in another order, so the last bits of a double differ. Adam
+          // carries the difference on.
           for (const auto& input : {indices_of({6}, sizes.rows), indices_of({2, 3}, sizes.rows)})
             CHECK(train_alike(plain, model, plain_optimizer, optimizer, input) <= 1e-10);
         });
@@ -266,10 +271,10 @@ TEST_CASE("parallelize: where sums are exact, the training is the plain model's 
       make_whole_numbers(*plain);
       make_whole_numbers(*model);
       parallelize(*model, ProcessMesh(group), kPlan);
-      // Steps of 2^-12 keep all values few bits long.
+      // Steps of 2^-12 keep all values short enough to be exact.
       torch::optim::SGD plain_optimizer(plain->parameters(), 0x1p-12), optimizer(model->parameters(), 0x1p-12);
       CHECK(train_alike(plain, model, plain_optimizer, optimizer, indices_of({4}, 7), 1) == 0);
-      CHECK(plain->up->weight.remainder(1).count_nonzero().template item<std::int64_t>() > 0);  // it has learned
+      CHECK(plain->up->weight.remainder(1).count_nonzero().template item<std::int64_t>() > 0);  // the weights have changed
     });
   }
 }
@@ -281,7 +286,7 @@ TEST_CASE("parallelize: a column-wise and a row-wise layer exchange one message 
     const torch::Tensor input = here(torch::ones({3, 4}, torch::kDouble)).requires_grad_();
     const CountedCollectives counted;
     const torch::Tensor hidden = torch::relu(model->up(input));
-    if (ranks_use_cuda()) return;  // NCCL's are not counted
+    if (ranks_use_cuda()) return;  // NCCL collectives are not counted
     CHECK(counted.count() == 0);
     CHECK(hidden.size(1) == 4);
     const torch::Tensor output = model->down(hidden);
@@ -301,7 +306,7 @@ TEST_CASE("parallelize: whole outputs, whole inputs, columns of an embedding, an
                  {"up", ColwiseParallel{true}},
                  {"down", RowwiseParallel{/*input_is_parallel=*/false}},
                  {"s*", ColwiseParallel{true}}});
-    CHECK(model->down->named_parameters()["bias"].equal(plain->down->bias));  // is not cut
+    CHECK(model->down->named_parameters()["bias"].equal(plain->down->bias));  // not sharded
     torch::optim::SGD plain_optimizer(plain->parameters(), 0.01), optimizer(model->parameters(), 0.01);
     for (const auto& input : {indices_of({6}, 7), indices_of({2, 3}, 7)})
       CHECK(train_alike(plain, model, plain_optimizer, optimizer, input) <= 1e-10);
@@ -324,7 +329,7 @@ TEST_CASE("parallelize: tied, frozen and padding parameters, clipping, and calls
     const torch::Tensor input = indices_of({4, 3}, 7);
     CHECK(train_alike(plain, model, plain_optimizer, optimizer, input) <= 1e-10);
     CHECK_FALSE(model->named_parameters()["up.bias"].grad().defined());
-    std::vector<torch::Tensor> once = plain->parameters();  // a tied parameter is one
+    std::vector<torch::Tensor> once = plain->parameters();  // a tied parameter counts once
     once.erase(std::find_if(once.begin(), once.end(), [&](const auto& each) { return each.is_same(plain->scores->weight); }));
     const double expected = torch::nn::utils::clip_grad_norm_(once, 0.5);
     CHECK(training::clip_grad_norm(*model, 0.5) == doctest::Approx(expected).epsilon(1e-12));
@@ -333,7 +338,7 @@ TEST_CASE("parallelize: tied, frozen and padding parameters, clipping, and calls
     CHECK(largest_difference(whole_parameters(*plain), whole_parameters(*model)) <= 1e-10);
 
     plain->up->weight.set_requires_grad(false);
-    model->up->weight.set_requires_grad(false);  // by the layer's own member
+    model->up->weight.set_requires_grad(false);  // through the layer's own member
     CHECK(train_alike(plain, model, plain_optimizer, optimizer, input, 1) <= 1e-10);
     CHECK_FALSE(model->named_parameters()["up.weight"].requires_grad());
     const torch::NoGradGuard no_grad;
@@ -365,7 +370,7 @@ TEST_CASE("parallelize: composes with fully_shard and replicate on a grid, and w
       for (const auto& parameter : model->parameters()) left += parameter.numel();
       CHECK((around == Around::kReplicated ? left == held : left < held));
 
-      // Each row of the grid has an input of its own: gradients are the mean over the rows.
+      // Each row of the grid has its own input, and gradients are the mean over the rows.
       const torch::Tensor both = indices_of({8}, 7);
       const torch::Tensor own = both.narrow(0, 4 * grid.axis(0).rank(), 4);
       torch::optim::AdamW plain_optimizer(plain->parameters(), 0.01), optimizer(model->parameters(), 0.01);
@@ -382,7 +387,8 @@ TEST_CASE("parallelize: composes with fully_shard and replicate on a grid, and w
       CHECK(largest_difference(whole_parameters(*plain), whole_parameters(*model)) <= 1e-10);
       CHECK(training::memory_use(*model).gathered == 0);
 
-      // State dicts: the plain model's names and sizes, whole and in parts; and back into a model laid out in another way.
+      // State dicts have the plain model's names and sizes, whole or sharded, and load into a model
+      // with another layout.
       training::StateDictOptions whole;
       whole.full_state_dict = true;
       const auto [of_plain, of_plain_optimizer] = training::get_state_dict(*plain, plain_optimizer);

@@ -17,7 +17,7 @@ using training::ProcessMesh;
 
 namespace {
 
-// Counts all but `check`, which only asks whether there is anything new.
+// Counts all store calls except `check`, which only polls.
 class CountingStore : public c10d::HashStore {
  public:
   void set(const std::string& key, const std::vector<std::uint8_t>& data) override {
@@ -43,7 +43,7 @@ class CountingStore : public c10d::HashStore {
 
 }  // namespace
 
-// Doctest's assertions are thread-safe; their order over the ranks is not.
+// Doctest's assertions are thread-safe, but their order across ranks is not defined.
 
 TEST_CASE("process group: bad input is refused before anything is sent") {
   on_ranks(2, [](const ProcessGroup& group) {
@@ -60,7 +60,7 @@ TEST_CASE("process group: bad input is refused before anything is sent") {
     refused([&] { ProcessMesh(group, {3}); });
     refused([&] { ProcessMesh(group, {2, 2}); });
     CHECK(thrown_by([&] { group.all_reduce(torch::zeros({1}, torch::kBool)); }).code == ErrorCode::kUnsupported);
-    group.barrier();  // and the group is as before
+    group.barrier();  // the group still works
   });
   CHECK(thrown_by([] { ProcessGroup::from_store({}, 0, 1); }).code == ErrorCode::kInvalidArgument);
 }
@@ -70,15 +70,15 @@ TEST_CASE("process group: a rank that does not come is named when the time is ov
   SUBCASE("at the first collective") { at_first = true; }
   SUBCASE("at a later one") { at_first = false; }
   on_ranks(
-      4,  // of which rank 0 is no neighbour of the one that goes
+      4,  // with four ranks, rank 0 is no neighbour of the rank that stays away
       [&](const ProcessGroup& group) {
         const ProcessMesh mesh(group, {4, 1});
         const torch::Tensor tensor = here(torch::ones({4}));
         if (!at_first) group.all_reduce(tensor);
-        if (group.rank() == 2) return;  // keeps its group until it returns, and makes no call
+        if (group.rank() == 2) return;  // keeps its group until the body returns, but makes no call
         const Thrown thrown = thrown_by([&] {
           group.all_reduce(tensor);
-          tensor.sum().item<float>();  // a device has nothing to say before this
+          tensor.sum().item<float>();  // waits for the device, which reports no error before this
           group.barrier();
         });
         INFO(thrown.what);
@@ -170,7 +170,7 @@ TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type th
         group.all_gather(all, own);
         for (int other = 0; other < size; ++other) CHECK(all[other].equal(here(torch::arange(3)).to(type) + other * 10));
 
-        // Rank r is sent rows [2r, 2r + 2).
+        // Rank r receives the sums of rows [2r, 2r + 2).
         const torch::Tensor parts = (here(torch::arange(2 * size)).unsqueeze(1) + rank).to(type);
         torch::Tensor sum = here(torch::empty({2, 1}, type));
         group.reduce_scatter(sum, parts);

@@ -26,7 +26,8 @@ Hooked<Model> wide() {
   return seeded(0, [] { return Hooked<Model>(kWidth); });
 }
 
-// Five steps of Adam beside the base model; each rank has an input of its own, the same for both. Exact: two ranks' sums have one order.
+// Compares five Adam steps with the base model. Each rank has its own input, the same for both
+// models. Results are exactly equal, because a sum of two addends does not depend on their order.
 template <class Base, class Wrapped>
 void check_parity(const ProcessGroup& group, Base& base, Wrapped& wrapped) {
   torch::optim::Adam base_optimizer(base->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);
@@ -95,7 +96,7 @@ TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") 
           fully_shard(*(*unit)->l1, mesh);
           replicate(**unit, group);
         }
-      } else {  // a child replicated; from kind 2 on another one sharded
+      } else {  // one child replicated; for kinds 2 and 3 the other one sharded
         replicate(*model->u1, group);
         if (kind >= 2) fully_shard(*model->u2, mesh);
       }
@@ -115,7 +116,7 @@ TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin
     auto plain = wide<Unit>();
     auto model = seeded(static_cast<std::uint64_t>(group.rank()), [] { return Hooked<Unit>(kWidth); });
     training::ReplicateOptions small;
-    small.bucket_bytes = kWidth * kWidth * 4;  // one weight each
+    small.bucket_bytes = kWidth * kWidth * 4;  // one weight per bucket
     replicate(model, group, small);
     CHECK(largest_difference(plain->parameters(), whole_parameters(*model)) == 0);
     for (const auto& [name, value] : training::get_model_state_dict(*model)) CHECK(value.is_tensor());
@@ -125,7 +126,8 @@ TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin
     const auto expected = plain->parameters(), found = model->parameters();
     for (std::size_t i = 0; i < expected.size(); ++i)
       CHECK((expected[i].grad() - found[i].grad()).abs().max().item<double>() <= 1e-7);
-    CHECK(training::memory_use(*model).gathered_peak == 0);  // the model computes with what the optimizer trains
+    // the model computes directly with the parameters that the optimizer updates
+    CHECK(training::memory_use(*model).gathered_peak == 0);
   });
 }
 

@@ -1,4 +1,4 @@
-// Models, and the training steps of plain and sharded ones side by side.
+// Models for tests that compare plain and sharded training.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace cairn::testing {
 
-// Two linear layers around a sequence.
+// Two linear layers with a Sequential between them.
 struct UnitImpl : torch::nn::Module {
   explicit UnitImpl(std::int64_t width)
       : l1(width, width), seq(torch::nn::ReLU(), torch::nn::Linear(width, width), torch::nn::ReLU()), l2(width, width) {
@@ -41,7 +41,7 @@ struct CompositeImpl : torch::nn::Module {
 };
 TORCH_MODULE(Composite);
 
-// With a bare parameter and a persistent buffer at the root.
+// A model with a parameter and a persistent buffer directly at the root.
 struct CompositeWithParametersImpl : torch::nn::Module {
   explicit CompositeWithParametersImpl(std::int64_t width) : l(width, width), u1(width), u2(width) {
     register_module("l", l);
@@ -57,7 +57,7 @@ struct CompositeWithParametersImpl : torch::nn::Module {
 };
 TORCH_MODULE(CompositeWithParameters);
 
-// Linear layers of these sizes with a ReLU after each.
+// Linear layers of these sizes, each followed by a ReLU.
 struct ChainImpl : torch::nn::Module {
   explicit ChainImpl(const std::vector<std::int64_t>& sizes) {
     for (std::size_t i = 0; i + 1 < sizes.size(); ++i) {
@@ -73,7 +73,7 @@ struct ChainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Chain);
 
-// Gradients are taken away, or become zeros.
+// Removes the gradients, or sets them to zero.
 inline void clear_gradients(const torch::nn::Module& module, bool to_none) {
   for (auto& parameter : module.parameters()) {
     if (!parameter.grad().defined()) continue;
@@ -85,7 +85,7 @@ inline void clear_gradients(const torch::nn::Module& module, bool to_none) {
   }
 }
 
-// The parameters, whole, on every rank.
+// Returns all parameters in full on every rank.
 inline std::vector<torch::Tensor> whole_parameters(const torch::nn::Module& module) {
   std::vector<torch::Tensor> whole;
   for (const auto& parameter : module.parameters()) whole.push_back(training::full_tensor(parameter));

@@ -136,7 +136,7 @@ TEST_CASE("state dicts: what rank 0 has and does not fit is refused on all ranks
          {"\"l1.bias\" is missing on rank 0", "\"l1.weight\" is a tensor of size [5, 6] on rank 0", "\"more\" is not in"})
       CHECK(thrown.says(what));
     CHECK(model->l2->parameters()[0].equal(before));
-    // What is missing or unexpected may be passed over; what does not fit may not.
+    // With `strict` off, missing and unexpected entries are ignored. Wrong sizes are still errors.
     options.strict = false;
     whole["l1.weight"] = here(torch::ones({6, 6}));
     training::set_model_state_dict(*model, group.rank() == 0 ? whole : Dict(), options);
@@ -157,7 +157,7 @@ TEST_CASE_TEMPLATE("state dicts: what a sharded optimizer of any kind has goes i
       whole.flatten_optimizer_state_dict = flat;
       const auto [of_model, of_optimizer] = training::get_state_dict(*model, optimizer, whole);
       if (flat) CHECK(of_optimizer.at("param_groups.l1.weight.lr").to_double() == 0.01);
-      // Into the plain optimizer, at another learning rate.
+      // Loads into the plain optimizer, which has another learning rate.
       auto copy = composite(9);
       Optimizer into(copy->parameters(), 0.5);
       training::set_state_dict(*copy, into, of_model, of_optimizer, whole);
@@ -172,7 +172,7 @@ TEST_CASE_TEMPLATE("state dicts: what a sharded optimizer of any kind has goes i
         }
       }
       CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.01);
-      // And into another sharded model, which then trains like the first.
+      // Loads into another sharded model, which then trains like the first.
       Optimizer sharded_into(other->parameters(), 0.5);
       training::set_state_dict(*other, sharded_into, of_model, of_optimizer, whole);
       CHECK(largest_difference(whole_parameters(*other), whole_parameters(*plain)) == 0);
@@ -209,7 +209,7 @@ TEST_CASE("state dicts: sharded by default, live, and selected by the options") 
     trained.ignore_frozen_params = true;
     CHECK_FALSE(training::get_model_state_dict(*model, trained).contains("l1.bias"));
 
-    // Not strict: what is there is taken.
+    // With `strict` off, the entries that exist are loaded.
     StateDictOptions loose;
     loose.strict = false;
     training::set_model_state_dict(*model, {{"l1.bias", here(torch::full({6}, 3.0))}, {"unknown", here(torch::ones({1}))}}, loose);
@@ -254,7 +254,7 @@ TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read b
         CAPTURE(name);
         const Value& moment = of_optimizer.at("state")[name]["exp_avg"];
         const bool is_cut = name.rfind("u1.", 0) == 0;
-        // Sharded tensors under the child that is cut, plain ones elsewhere.
+        // The sharded child has sharded tensors, and the rest plain ones.
         CHECK(value.is_sharded() == (is_cut && type == StateDictType::kSharded));
         CHECK(moment.is_sharded() == value.is_sharded());
         if (value.is_sharded()) continue;
@@ -263,7 +263,7 @@ TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read b
         CHECK(moment.tensor().size(0) == rows);
         CHECK(value.tensor().is_same(model->named_parameters()[name]) == !(is_cut && type == StateDictType::kFull));
       }
-      // And each form goes back into a model of the same form.
+      // Each form loads into a model of the same form.
       auto other = sharded_composite(group, 4);
       training::set_state_dict_type(*other, type);
       torch::optim::Adam other_optimizer(other->parameters(), 0.5);
