@@ -70,14 +70,14 @@ SavePlan local_plan(Layout layout, int rank, int ranks, int tensors) {
     item.size = {rows * shards, kColumns};
     item.chunk = {{rows * (rank % shards), 0}, {rows, kColumns}};
     plan.items.push_back(item);
-    plan.mappings.push_back({item.name, {"model", tensor_name(tensor).substr(6)}});
+    plan.mappings.edit().push_back({item.name, {"model", tensor_name(tensor).substr(6)}});
   }
   WriteItem step;
   step.name = plan.names.intern("step");
   step.content_hash = 7;
   step.content_bytes = 300;
   plan.items.push_back(step);
-  plan.mappings.push_back({step.name, {"step"}});
+  plan.mappings.edit().push_back({step.name, {"step"}});
   return plan;
 }
 

@@ -22,6 +22,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/messages/plan_codec.hpp>
 
 namespace cairn {
 namespace {
@@ -165,6 +166,36 @@ void measure_succession(int many) {
   });
 }
 
+// All ranks send their plans: memory that the coordinator keeps per tensor and rank.
+void measure_kept_plans(int ranks) {
+  constexpr int kTensors = 200;
+  constexpr double kGoal = 1.2;
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < ranks; ++rank) {
+    SavePlan plan;
+    for (int tensor = 0; tensor < kTensors; ++tensor) {
+      WriteItem item;
+      item.name = plan.names.intern("model.decoder.layers." + std::to_string(tensor) + ".attention.query.weight");
+      item.type = WriteItemType::kShard;
+      item.size = {8LL * ranks, 1024};
+      item.chunk = {{8LL * rank, 0}, {8, 1024}};
+      plan.items.push_back(item);
+      plan.mappings.edit().push_back({item.name, {"model", plan.names[item.name].substr(6)}});
+    }
+    messages.push_back(encode_save_plan(plan));
+  }
+  CoordinatorMachine machine = machine_of(0, ranks);
+  join_all(machine, ranks);
+  const double before = heap_bytes();
+  for (int rank = 0; rank + 1 < ranks; ++rank) {
+    const auto plan = std::make_shared<const SavePlan>(decode_save_plan(messages[static_cast<std::size_t>(rank)]));
+    machine.step(Received{rank, machine.counter(), LocalSavePlan{plan, plan_digest(*plan)}});
+  }
+  const double value = (heap_bytes() - before) / (1.0 * kTensors * (ranks - 1));
+  print("kept_plans_of_" + std::to_string(ranks) + "_ranks_per_tensor", value, "bytes", sizeof(WriteItem),
+        "at most 1.2 x an item without its name", value <= kGoal * sizeof(WriteItem));
+}
+
 void run(bool quick) {
   const int many = quick ? 8000 : 10000;
   measure_failure_of_all(1000, true);
@@ -174,6 +205,7 @@ void run(bool quick) {
   measure_registrar(many);
   measure_progress(many);
   measure_succession(many);
+  measure_kept_plans(1000);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     add_extents(item.chunk.sizes, *message.mutable_extents());
   }
   columns::PathEncoder paths(*message.mutable_mappings(), kSavePlan);
-  for (const auto& [name, path] : plan.mappings) {
+  for (const auto& [name, path] : *plan.mappings) {
     check_encode(name < plan.names.size(), kSavePlan, "a path refers to a name that is not there");
     paths.add(name, plan.names[name], path);
   }
@@ -112,10 +112,11 @@ SavePlan from_proto(const v1::SavePlan& message) {
     check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
     plan.items[i].per_rank = true;
   }
-  plan.mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
+  auto& mappings = plan.mappings.edit();
+  mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
   columns::paths_from_proto(
       message.mappings(), plan.names.size(), kSavePlan, [&](NameId name) -> std::string_view { return plan.names[name]; },
-      [&](NameId name, Path path) { plan.mappings.emplace_back(name, std::move(path)); });
+      [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
   return plan;

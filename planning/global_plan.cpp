@@ -261,14 +261,17 @@ class GlobalPlanner {
     shared_.push_back(shared);
   }
 
-  // Moves the paths from the plans to the metadata. Each path is compared and freed while it is in
-  // the CPU cache.
+  // Copies the paths from the plans to the metadata.
   void join_paths() {
     std::vector<Path> paths(names_.size());
     std::vector<std::uint32_t> whose(names_.size(), kNone);
+    decltype(SavePlan::mappings) previous;
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
       const auto& global_of = global_of_local_[rank];
-      for (auto& [local, path] : plans_[rank].mappings) {
+      const auto mappings = std::exchange(plans_[rank].mappings, {});
+      if (rank > 0 && mappings.shares_with(previous) && global_of == global_of_local_[rank - 1]) continue;
+      previous = mappings;
+      for (const auto& [local, path] : *mappings) {
         if (local >= global_of.size())
           throw Error(ErrorCode::kInvalidArgument, "cannot join the plan of rank " + std::to_string(rank) +
                                                        ": a path refers to name " + std::to_string(local) + " of " +
@@ -276,15 +279,13 @@ class GlobalPlanner {
         const std::uint32_t name = global_of[local];
         if (name == kNone) continue;  // a name without items
         if (whose[name] == kNone) {
-          paths[name] = std::move(path);
+          paths[name] = path;
           whose[name] = static_cast<std::uint32_t>(rank);
           continue;
         }
         if (options_.rank_values == RankValues::kMustAgree && paths[name] != path)
           disagreements_.add_paths(names_[name], static_cast<int>(whose[name]), paths[name], static_cast<int>(rank), path);
-        Path().swap(path);
       }
-      plans_[rank].mappings.clear();
     }
     metadata_.planner_data.reserve(names_.size());
     for (NameId name = 0; name < names_.size(); ++name)

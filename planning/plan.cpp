@@ -15,75 +15,82 @@ std::uint32_t hash_of(std::string_view name) {
 
 }  // namespace
 
-std::size_t NameTable::slot_of(std::string_view name, std::uint32_t hash) const {
-  const std::size_t mask = slots_.size() - 1;
+std::size_t NameTable::Contents::slot_of(std::string_view name, std::uint32_t hash) const {
+  const std::size_t mask = slots.size() - 1;
   std::size_t slot = hash & mask;
-  while (slots_[slot].id_plus_1 != 0 && !(slots_[slot].hash == hash && names_[slots_[slot].id_plus_1 - 1] == name))
+  while (slots[slot].id_plus_1 != 0 && !(slots[slot].hash == hash && names[slots[slot].id_plus_1 - 1] == name))
     slot = (slot + 1) & mask;
   return slot;
 }
 
-void NameTable::grow(std::size_t slots) {
-  std::vector<Slot> old(slots);
-  old.swap(slots_);
-  const std::size_t mask = slots - 1;
+void NameTable::Contents::grow(std::size_t new_slots) {
+  std::vector<Slot> old(new_slots);
+  old.swap(slots);
+  const std::size_t mask = slots.size() - 1;
   for (const Slot& entry : old) {
     if (entry.id_plus_1 == 0) continue;
     std::size_t slot = entry.hash & mask;
-    while (slots_[slot].id_plus_1 != 0) slot = (slot + 1) & mask;
-    slots_[slot] = entry;
+    while (slots[slot].id_plus_1 != 0) slot = (slot + 1) & mask;
+    slots[slot] = entry;
   }
 }
 
 void NameTable::reserve(std::size_t names) {
-  names_.reserve(names);
+  Contents& contents = contents_.edit();
+  contents.names.reserve(names);
   std::size_t slots = 16;
   while (slots < 2 * names) slots *= 2;
-  if (slots > slots_.size()) grow(slots);
+  if (slots > contents.slots.size()) contents.grow(slots);
 }
 
 NameId NameTable::intern(std::string_view name) {
-  if (2 * (names_.size() + 1) > slots_.size()) {
-    if (names_.size() >= std::numeric_limits<NameId>::max() / 2)
-      throw Error(ErrorCode::kUnsupported, "cannot add a name to a plan that has 2^31 already");
-    grow(slots_.empty() ? 16 : 2 * slots_.size());
-  }
   const std::uint32_t hash = hash_of(name);
-  const std::size_t slot = slot_of(name, hash);
-  if (slots_[slot].id_plus_1 != 0) return slots_[slot].id_plus_1 - 1;
-  names_.emplace_back(name);
-  slots_[slot] = {hash, static_cast<std::uint32_t>(names_.size())};
-  return static_cast<NameId>(names_.size() - 1);
+  if (!contents_->slots.empty()) {
+    const Slot& known = contents_->slots[contents_->slot_of(name, hash)];
+    if (known.id_plus_1 != 0) return known.id_plus_1 - 1;
+  }
+  Contents& contents = contents_.edit();
+  if (2 * (contents.names.size() + 1) > contents.slots.size()) {
+    if (contents.names.size() >= std::numeric_limits<NameId>::max() / 2)
+      throw Error(ErrorCode::kUnsupported, "cannot add a name to a plan that has 2^31 already");
+    contents.grow(contents.slots.empty() ? 16 : 2 * contents.slots.size());
+  }
+  const std::size_t slot = contents.slot_of(name, hash);
+  contents.names.emplace_back(name);
+  contents.slots[slot] = {hash, static_cast<std::uint32_t>(contents.names.size())};
+  return static_cast<NameId>(contents.names.size() - 1);
 }
 
 std::optional<NameId> NameTable::find(std::string_view name) const {
-  if (slots_.empty()) return std::nullopt;
-  const Slot& slot = slots_[slot_of(name, hash_of(name))];
+  if (contents_->slots.empty()) return std::nullopt;
+  const Slot& slot = contents_->slots[contents_->slot_of(name, hash_of(name))];
   if (slot.id_plus_1 == 0) return std::nullopt;
   return slot.id_plus_1 - 1;
 }
 
 void NameTable::rename(NameId id, std::string name) {
-  if (id >= names_.size())
+  if (id >= size())
     throw Error(ErrorCode::kInvalidArgument, "cannot rename name " + std::to_string(id) + " of a plan to '" + name +
-                                                 "': it has only " + std::to_string(names_.size()) + " names");
-  if (names_[id] == name) return;
+                                                 "': it has only " + std::to_string(size()) + " names");
+  if ((*this)[id] == name) return;
   if (find(name))
-    throw Error(ErrorCode::kAlreadyExists, "cannot rename '" + names_[id] + "' to '" + name + "': the plan has that name already");
+    throw Error(ErrorCode::kAlreadyExists, "cannot rename '" + (*this)[id] + "' to '" + name + "': the plan has that name already");
+  Contents& contents = contents_.edit();
+  auto& slots = contents.slots;
   // Backward-shift deletion: frees the old slot and moves up entries that probed past it.
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t hole = slot_of(names_[id], hash_of(names_[id]));
-  for (std::size_t next = (hole + 1) & mask; slots_[next].id_plus_1 != 0; next = (next + 1) & mask) {
-    const std::size_t home = slots_[next].hash & mask;
+  const std::size_t mask = slots.size() - 1;
+  std::size_t hole = contents.slot_of(contents.names[id], hash_of(contents.names[id]));
+  for (std::size_t next = (hole + 1) & mask; slots[next].id_plus_1 != 0; next = (next + 1) & mask) {
+    const std::size_t home = slots[next].hash & mask;
     if (((next - home) & mask) >= ((next - hole) & mask)) {
-      slots_[hole] = slots_[next];
+      slots[hole] = slots[next];
       hole = next;
     }
   }
-  slots_[hole] = {};
+  slots[hole] = {};
   const std::uint32_t hash = hash_of(name);
-  slots_[slot_of(name, hash)] = {hash, id + 1};
-  names_[id] = std::move(name);
+  slots[contents.slot_of(name, hash)] = {hash, id + 1};
+  contents.names[id] = std::move(name);
 }
 
 std::uint64_t WriteItem::payload_bytes() const {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <cairn/base/copy_on_write.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
@@ -20,18 +21,20 @@ namespace cairn {
 
 using NameId = std::uint32_t;
 
-// The flattened names (FQNs) of one plan. Ids count from 0 in the order of first use.
+// The flattened names (FQNs) of one plan. Ids count from 0 in the order of first use. Copies share
+// memory until one of them is changed.
 class NameTable {
  public:
   // Returns the id of `name`, which is added if it is new.
   NameId intern(std::string_view name);
   std::optional<NameId> find(std::string_view name) const;
-  const std::string& operator[](NameId id) const { return names_[id]; }  // `id` < size()
-  std::size_t size() const { return names_.size(); }
-  const std::vector<std::string>& all() const { return names_; }
+  const std::string& operator[](NameId id) const { return contents_->names[id]; }  // `id` < size()
+  std::size_t size() const { return contents_->names.size(); }
+  const std::vector<std::string>& all() const { return contents_->names; }
   // Throws kAlreadyExists if another id has `name`, kInvalidArgument if `id` does not exist.
   void rename(NameId id, std::string name);
   void reserve(std::size_t names);
+  bool shares_with(const NameTable& other) const noexcept { return contents_.shares_with(other.contents_); }
 
  private:
   // An open-addressing hash table of ids. A plan has thousands of names, and a coordinator has a
@@ -40,11 +43,15 @@ class NameTable {
     std::uint32_t hash = 0;
     std::uint32_t id_plus_1 = 0;  // 0: free
   };
-  std::size_t slot_of(std::string_view name, std::uint32_t hash) const;  // returns the slot of `name`, or the free slot for it
-  void grow(std::size_t slots);
+  struct Contents {
+    std::size_t slot_of(std::string_view name, std::uint32_t hash) const;  // returns the slot of `name`, or the free slot for it
+    void grow(std::size_t new_slots);
 
-  std::vector<std::string> names_;
-  std::vector<Slot> slots_;  // size is a power of two; at most half are used
+    std::vector<std::string> names;
+    std::vector<Slot> slots;  // size is a power of two; at most half are used
+  };
+
+  CopyOnWrite<Contents> contents_;
 };
 
 // DCP's MetadataIndex: identifies a bytes object by name, or a chunk of a tensor by name and
@@ -82,7 +89,7 @@ struct SavePlan {
   NameTable names;
   std::vector<WriteItem> items;  // in the order of the file; bytes objects follow the tensors there
   // The path of each flattened name; DCP's planner_data.
-  std::vector<std::pair<NameId, Path>> mappings;
+  CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;
   // For user-defined planners and writers. Carried through the protocol, never interpreted.
   std::string planner_data;
   std::string storage_data;

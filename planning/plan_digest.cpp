@@ -58,8 +58,8 @@ Digest plan_digest(const SavePlan& plan) {
     add_values(item.chunk.offsets, digest);
     add_values(item.chunk.sizes, digest);
   }
-  digest.add(static_cast<std::uint64_t>(plan.mappings.size()));
-  for (const auto& [name, path] : plan.mappings) {
+  digest.add(static_cast<std::uint64_t>(plan.mappings->size()));
+  for (const auto& [name, path] : *plan.mappings) {
     names.add(name);
     digest.add(static_cast<std::uint64_t>(path.size()));
     for (const PathElement& element : path) {

@@ -110,7 +110,7 @@ struct DefaultSavePlanner::Implementation {
       }
       item.name = plan.names.intern(leaf.entry.fqn);
       item.per_rank = value.is_per_rank();
-      if (options.flatten_state_dict) plan.mappings.emplace_back(item.name, leaf.entry.path);
+      if (options.flatten_state_dict) plan.mappings.edit().emplace_back(item.name, leaf.entry.path);
       if (value.is_sharded()) {
         add_sharded(value.sharded(), item, uses_cuda, plan);
       } else {

@@ -48,8 +48,9 @@ Effects CoordinatorMachine::step(const Event& event) {
 void CoordinatorMachine::receive(int from, const LocalSavePlan& message) {
   if (state_ != State::kLocalPlans || answered_.count(from) != 0 || operation() != Operation::kSave)
     return ignore("LocalSavePlan out of turn");
-  kept_[from].local_plans.add(message.digest, message.plan);
-  take_local_plan(from, message.plan);
+  auto plan = shared_names_.share(message.plan);
+  kept_[from].local_plans.add(message.digest, plan);
+  take_local_plan(from, std::move(plan));
 }
 
 void CoordinatorMachine::receive(int from, const SameSavePlan& message) {

@@ -17,6 +17,7 @@
 namespace cairn::protocol {
 
 inline constexpr std::size_t kPlansKept = 2;
+inline constexpr std::size_t kNamesSeen = 64;
 
 // Digests in order of last use, newest last.
 class DigestSet {
@@ -36,6 +37,17 @@ class PlanCache {
 
  private:
   std::deque<std::pair<Digest, std::shared_ptr<const SavePlan>>> plans_;
+};
+
+// Makes plans of different ranks share memory for equal names and mappings, which take two thirds of
+// a plan. The ranks of a pipeline stage have the same names.
+class SharedNames {
+ public:
+  // Returns `plan`, or an equal plan that shares memory with one given before.
+  std::shared_ptr<const SavePlan> share(std::shared_ptr<const SavePlan> plan);
+
+ private:
+  std::deque<SavePlan> seen_;  // without items, newest last; at most kNamesSeen
 };
 
 // The content that a digest does not cover, as columns: one entry per bytes object, in the order of

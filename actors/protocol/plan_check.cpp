@@ -35,7 +35,7 @@ void check_plan(const SavePlan& plan, const char* hook) {
     if (has_negative(item.size) || has_negative(item.chunk.offsets) || has_negative(item.chunk.sizes))
       refuse(hook, i, "has a negative size or offset");
   }
-  for (const auto& [name, path] : plan.mappings)
+  for (const auto& [name, path] : *plan.mappings)
     if (name >= plan.names.size()) refuse(hook, plan.items.size(), "(a mapping) refers to a name that is not in the plan's table");
 }
 

@@ -119,7 +119,7 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
     const auto add = [&](SavePlan& plan, WriteItem item) {
       const bool is_new = !plan.names.find(key.key);
       item.name = plan.names.intern(key.key);
-      if (is_new) plan.mappings.emplace_back(item.name, key.path);
+      if (is_new) plan.mappings.edit().emplace_back(item.name, key.path);
       plan.items.push_back(std::move(item));
     };
     if (!key.is_tensor) {

@@ -86,7 +86,7 @@ class ScriptedSavePlanner : public SavePlanner {
     bytes.content_hash = script_.content;
     bytes.content_bytes = 8;
     plan.items.push_back(bytes);
-    plan.mappings.emplace_back(bytes.name, Path{std::string("position")});
+    plan.mappings.edit().emplace_back(bytes.name, Path{std::string("position")});
     return plan;
   }
   GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {

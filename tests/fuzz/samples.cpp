@@ -36,7 +36,7 @@ SavePlan sample_save_plan() {
   SavePlan plan;
   WriteItem shard;
   shard.name = plan.names.intern("model.weight");
-  plan.mappings.emplace_back(shard.name, Path{std::string("model"), std::string("weight")});
+  plan.mappings.edit().emplace_back(shard.name, Path{std::string("model"), std::string("weight")});
   shard.type = WriteItemType::kShard;
   shard.properties.dtype = DType::kBFloat16;
   shard.properties.requires_grad = true;
@@ -44,7 +44,7 @@ SavePlan sample_save_plan() {
   shard.chunk = {{500, 0}, {500, 6}};
   WriteItem tensor = shard;
   tensor.name = plan.names.intern("a.name.not.made.of.its.path");
-  plan.mappings.emplace_back(tensor.name, Path{std::string("a"), std::int64_t{-1}});
+  plan.mappings.edit().emplace_back(tensor.name, Path{std::string("a"), std::int64_t{-1}});
   tensor.type = WriteItemType::kTensor;
   tensor.size = {};
   tensor.chunk = {{}, {}};

@@ -78,8 +78,8 @@ TEST_CASE("paths come back as they were, whether or not they join to their name"
   for (std::size_t i = 0; i < cases.size(); ++i) {
     CAPTURE(i);
     SavePlan plan;
-    plan.mappings.emplace_back(plan.names.intern(cases[i].first), cases[i].second);
-    plan.mappings.emplace_back(plan.names.intern("another"), Path{"another"});
+    plan.mappings.edit().emplace_back(plan.names.intern(cases[i].first), cases[i].second);
+    plan.mappings.edit().emplace_back(plan.names.intern("another"), Path{"another"});
     CHECK(decode_save_plan(encode_save_plan(plan)).mappings == plan.mappings);
   }
 }
@@ -123,7 +123,7 @@ v1::SavePlan sample_save_message() {
   WriteItem bytes;
   bytes.name = plan.names.intern("step");
   plan.items = {tensor, bytes};
-  plan.mappings = {{0, {"a", "w"}}, {1, {"elsewhere", std::int64_t{3}}}};
+  plan.mappings.edit() = {{0, {"a", "w"}}, {1, {"elsewhere", std::int64_t{3}}}};
   v1::SavePlan message;
   to_proto(plan, message);
   return message;
@@ -253,8 +253,8 @@ TEST_CASE("a plan that contradicts itself is not sent") {
   CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.sizes = {1, 2, 3}; }));
   CHECK(refused([](SavePlan& plan) { plan.items[0].properties.dtype = static_cast<DType>(99); }));
   CHECK(refused([](SavePlan& plan) { plan.items[0].properties.memory_format = static_cast<MemoryFormat>(9); }));
-  CHECK(refused([](SavePlan& plan) { plan.mappings[0].first = 2; }));
-  CHECK(refused([](SavePlan& plan) { plan.mappings[0].first = 1; }));
+  CHECK(refused([](SavePlan& plan) { plan.mappings.edit()[0].first = 2; }));
+  CHECK(refused([](SavePlan& plan) { plan.mappings.edit()[0].first = 1; }));
   LoadPlan load;
   load.items.emplace_back();
   CHECK_THROWS_AS(encode_load_plan(load), Error);

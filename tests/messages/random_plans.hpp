@@ -31,7 +31,7 @@ inline SavePlan random_save_plan(Random& random) {
     const Path path = random_path(random);
     const std::size_t known = plan.names.size();
     item.name = plan.names.intern(random.next() % 2 == 0 ? to_string(path) : random_text(random, 30));
-    if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.emplace_back(item.name, path);
+    if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.edit().emplace_back(item.name, path);
     item.type = static_cast<WriteItemType>(1 + random.next() % 3);
     item.per_rank = random.next() % 8 == 0;
     if (item.type == WriteItemType::kByteIO) {

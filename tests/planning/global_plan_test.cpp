@@ -98,7 +98,7 @@ void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan&
   for (std::size_t rank = 0; rank < locals.size(); ++rank) {
     const SavePlan& local = locals[rank];
     const SavePlan& plan = global.plans[rank];
-    CHECK(plan.mappings.empty());
+    CHECK(plan.mappings->empty());
     CHECK(plan.planner_data == local.planner_data);
     CHECK(plan.storage_data == local.storage_data);
     std::size_t next_tensor = 0;
@@ -193,7 +193,7 @@ TEST_CASE("values marked per rank need names of their own") {
 TEST_CASE("ranks that nest a name differently are refused") {
   const std::string text = mismatch_of(plans_of(2, [](SavePlan& plan, int rank) {
     add_tensor(plan, "a.0", {4});
-    plan.mappings.push_back({0, rank == 0 ? Path{"a", std::int64_t{0}} : Path{"a", "0"}});
+    plan.mappings.edit().push_back({0, rank == 0 ? Path{"a", std::int64_t{0}} : Path{"a", "0"}});
   }));
   CHECK(mentions(text, "'a.0' lies at ('a', 0) on rank 0 and at ('a', '0') on rank 1"));
 }
@@ -202,7 +202,7 @@ TEST_CASE("plans that contradict themselves are refused, naming the rank") {
   const auto refused = [](auto spoil) {
     auto plans = plans_of(2, [](SavePlan& plan, int) {
       add_tensor(plan, "w", {4, 4});
-      plan.mappings.push_back({0, {"w"}});
+      plan.mappings.edit().push_back({0, {"w"}});
     });
     spoil(plans[1]);
     try {
@@ -217,7 +217,7 @@ TEST_CASE("plans that contradict themselves are refused, naming the rank") {
   CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.sizes = {4, 4, 4}; }));
   CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.sizes = {4, -4}; }));
   CHECK(refused([](SavePlan& plan) { plan.items[0].chunk.offsets = {-1, 0}; }));
-  CHECK(refused([](SavePlan& plan) { plan.mappings[0].first = 1; }));
+  CHECK(refused([](SavePlan& plan) { plan.mappings.edit()[0].first = 1; }));
 }
 
 TEST_CASE("missing and overlapping chunks are left to the coverage check") {
@@ -460,7 +460,7 @@ TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in th
     add_tensor(plan, "replicated", {4});
     add_shard(plan, "sharded", {10, 10}, {{rank * 5, 0}, {5, 10}});
     if (rank == 1) add_tensor(plan, "late", {1}, DType::kBFloat16);
-    for (const WriteItem& item : plan.items) plan.mappings.push_back({item.name, {"state", plan.names[item.name]}});
+    for (const WriteItem& item : plan.items) plan.mappings.edit().push_back({item.name, {"state", plan.names[item.name]}});
   });
   const GlobalSavePlan global = create_global_save_plan(plans);
   check_invariants(plans, global);

@@ -75,8 +75,32 @@ SavePlan sample_save_plan() {
   bytes.name = plan.names.intern("step");
   bytes.content_hash = 1;
   plan.items = {tensor, bytes};
-  plan.mappings = {{0, {"weight"}}, {1, {"step", std::int64_t{3}}}};
+  plan.mappings.edit() = {{0, {"weight"}}, {1, {"step", std::int64_t{3}}}};
   return plan;
+}
+
+TEST_CASE("copies of a plan share names and mappings until one of them changes") {
+  const SavePlan original = sample_save_plan();
+  SavePlan copy = original;
+  CHECK(copy.names.shares_with(original.names));
+  CHECK(copy.names.intern("weight") == 0);
+  CHECK(copy.names.shares_with(original.names));
+  CHECK(copy.mappings.shares_with(original.mappings));
+
+  copy.names.intern("bias");
+  copy.names.rename(0, "kernel");
+  copy.mappings.edit().pop_back();
+  CHECK(original.names.all() == std::vector<std::string>{"weight", "step"});
+  CHECK(original.names.find("weight") == 0);
+  CHECK(original.mappings->size() == 2);
+  CHECK(copy.names.all() == std::vector<std::string>{"kernel", "step", "bias"});
+  CHECK(copy.mappings->size() == 1);
+
+  SavePlan moved = std::move(copy);
+  CHECK(moved.names.find("bias") == 2);
+  copy.names.intern("again");  // a moved-from plan is empty
+  CHECK(copy.names.all() == std::vector<std::string>{"again"});
+  CHECK(SavePlan().names.size() == 0);
 }
 
 TEST_CASE("the digest of a save plan covers all that makes it another plan") {
@@ -102,12 +126,12 @@ TEST_CASE("the digest of a save plan covers all that makes it another plan") {
       [](SavePlan& plan) { plan.items.pop_back(); },
       [](SavePlan& plan) { std::swap(plan.items[0], plan.items[1]); },
       [](SavePlan& plan) {
-        plan.mappings[0].second = {"we", "ight"};
+        plan.mappings.edit()[0].second = {"we", "ight"};
       },
       [](SavePlan& plan) {
-        plan.mappings[1].second = {"step", "3"};
+        plan.mappings.edit()[1].second = {"step", "3"};
       },
-      [](SavePlan& plan) { plan.mappings.clear(); },
+      [](SavePlan& plan) { plan.mappings.edit().clear(); },
       [](SavePlan& plan) { plan.planner_data = "x"; },
       [](SavePlan& plan) { plan.storage_data = "x"; },
   };
@@ -133,7 +157,7 @@ TEST_CASE("the digest of a save plan leaves out what changes from save to save, 
   renumbered.items = sample_save_plan().items;
   renumbered.items[0].name = weight;
   renumbered.items[1].name = step;
-  renumbered.mappings = {{weight, {"weight"}}, {step, {"step", std::int64_t{3}}}};
+  renumbered.mappings.edit() = {{weight, {"weight"}}, {step, {"step", std::int64_t{3}}}};
   CHECK(plan_digest(renumbered) == original);
 }
 
