@@ -61,7 +61,7 @@ Meaning meaning_of(int error_number) {
     case ENOENT:
       return {ErrorCode::kNotFound, "check the path"};
     case EEXIST:
-      return {ErrorCode::kAlreadyExists, "remove it or choose another name"};
+      return {ErrorCode::kAlreadyExists, "choose another name, or remove it if nobody needs it"};
     case EACCES:
     case EPERM:
       return {ErrorCode::kPermission, "check owner and permissions"};

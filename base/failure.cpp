@@ -245,11 +245,10 @@ std::string describe(const FailureMap& failures) {
   });
 
   const Group& first = groups.front();
-  std::string text =
-      name_ranks(first.ranks) + " " + name_cause(*first.cause) + clean_text(first_line(first.cause->what), kHeadlineTextMax);
-  if (groups.size() == 1 && first.cause->what.find('\n') == std::string::npos && first.cause->what.size() <= kHeadlineTextMax)
-    return text;
-  text += "\n" + std::to_string(failures.size()) + (failures.size() == 1 ? " rank" : " ranks") + " failed:";
+  std::string text = name_ranks(first.ranks) + " " + name_cause(*first.cause);
+  if (groups.size() == 1) return text + indent(clean_text(first.cause->what, kCauseTextMax));
+  text += clean_text(first_line(first.cause->what), kHeadlineTextMax);
+  text += "\n" + std::to_string(failures.size()) + " ranks failed:";
   for (std::size_t i = 0; i < groups.size() && i < kCausesShownMax; ++i) {
     const Group& group = groups[i];
     text +=

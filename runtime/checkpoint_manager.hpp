@@ -74,7 +74,7 @@ enum class Better : std::uint8_t { kLower = 1, kHigher };
 // if it is pinned.
 struct RetentionPolicy {
   // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
-  // whatever the other rules say.
+  // and the other rules must be off.
   std::optional<std::uint32_t> keep_last;
   std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
   std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; the later of equal ones

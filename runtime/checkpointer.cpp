@@ -190,6 +190,11 @@ bool are_both_users(const Planner& planner, const Storage& storage) {
 }
 
 template <class Storage>
+void check_step(const SaveOptions& options) {
+  if (options.step && *options.step < 0)
+    throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
+}
+
 void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
   if (!storage.validate_checkpoint_id(checkpoint_id))
     throw Error(ErrorCode::kInvalidArgument, "'" + checkpoint_id +
@@ -248,6 +253,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.executor = &executor;
   call.stateful_keys = objects.keys();
   call.begin = [&](const std::vector<std::string>& key_order) {
+    check_step(options);
     check_checkpoint_id(*writer, checkpoint_id);
     objects.get().describe(key_order, working);
   };
@@ -316,6 +322,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
+    check_step(options);
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
     objects.get().describe(key_order, working);

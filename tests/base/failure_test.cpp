@@ -172,6 +172,14 @@ TEST_CASE("what was raised comes before what follows from it, and lines of long 
   CHECK(text.find("\n  ranks 0, 1 lost in write") != std::string::npos);
 }
 
+TEST_CASE("a cause of several lines is shown once if it is the only one") {
+  CHECK(describe(map_of({failure_of(2, "first line\nsecond line"), failure_of(3, "first line\nsecond line")})) ==
+        "ranks 2, 3 raised in write (storage): std::runtime_error: first line\n    second line");
+  const std::string long_line = describe(map_of({failure_of(1, std::string(1000, 'x'))}));
+  CHECK(long_line.find('\n') == std::string::npos);
+  CHECK(long_line.find(std::string(1000, 'x')) != std::string::npos);
+}
+
 TEST_CASE("ranks are named in ranges, a bounded number of them") {
   CHECK(name_ranks({3}) == "rank 3");
   CHECK(name_ranks({3, 4}) == "ranks 3, 4");

@@ -207,6 +207,17 @@ TEST_CASE("bad input: ranks that disagree on the id or the options") {
       ErrorCode::kMismatch, {"options"});
 }
 
+TEST_CASE("bad input: a negative step") {
+  const TemporaryDirectory directory;
+  SaveOptions options;
+  options.step = -4;
+  expect_failure([&](Checkpointer& c, int rank) { c.save(simple_state(rank), directory.path() + "/step", options); },
+                 ErrorCode::kInvalidArgument, {"ranks 0, 1 ", "step is -4"});
+  expect_failure(
+      [&](Checkpointer& c, int rank) { c.async_save(simple_state(rank), directory.path() + "/step", options).get(); },
+      ErrorCode::kInvalidArgument, {"ranks 0, 1 ", "step is -4"});
+}
+
 TEST_CASE("bad input: options of which no writer or reader can be made, on one rank") {
   const SavedCheckpoint saved;
   expect_failure(

@@ -41,9 +41,15 @@ TEST_CASE("policies that cannot be meant are refused") {
   RetentionPolicy policy;
   policy.keep_every = -1;
   refused(policy, "keep_every");
+  policy.keep_every = 10;
+  refused(policy, "keep_every removes nothing without keep_last");
   policy = {};
   policy.keep_best = 1;
-  refused(policy, "keep_best");
+  policy.metric = "loss";
+  refused(policy, "keep_best removes nothing without keep_last");
+  policy = keep_last(1);
+  policy.keep_best = 1;
+  refused(policy, "name of a metric");
   policy = {};
   policy.better = static_cast<Better>(7);
   refused(policy, "better");
