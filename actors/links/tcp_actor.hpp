@@ -137,6 +137,7 @@ struct Opening {
   MonotonicTime deadline;
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
+  milliseconds answer_timeout{0};  // of the next connection
   bool asked = true;         // the owner waits for it; otherwise it is tried once and its failure is not reported
   std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
   Socket socket;                   // of a pending connect

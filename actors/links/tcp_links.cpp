@@ -3,8 +3,8 @@
 //   owns        the listening socket, its connections, and each peer's queue of messages to send
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
 //   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one
-//               connection; silence; drain_deadline for last frames: a refusal, a goodbye, and,
-//               when the actor ends, messages that still wait
+//               connection, doubled with each retry; silence; drain_deadline for last frames: a
+//               refusal, a goodbye, and, when the actor ends, messages that still wait
 //   on death    of a peer: LinkDown; of the owner: as LinkClose
 //
 // A link is a data connection and a heartbeat connection, both opened by the same side. It is up
@@ -269,7 +269,9 @@ void TcpLinks::on_tick() {
     if (connection->stage == Stage::kAccepted)
       turned_away(setup_->counters->handshake_deadline, "refused: no hello before handshake_deadline");
     if (connection->stage == Stage::kOpened) {
-      try_again(connection->opening, "no answer to a hello within " + std::to_string(options().handshake_deadline.count()) + " ms");
+      auto& answer_timeout = openings_.at(connection->opening).answer_timeout;
+      answer_timeout = std::min(answer_timeout * 2, std::max(options().handshake_deadline, options().connect_deadline));
+      try_again(connection->opening, "no answer to a hello");
     } else {
       discard(connection);
     }

@@ -19,6 +19,7 @@ std::uint64_t TcpLinks::begin_opening(int to, v1::LinkPurpose purpose, std::uint
   opening.purpose = purpose;
   opening.link = link;
   opening.deadline = now() + options().connect_deadline;
+  opening.answer_timeout = options().handshake_deadline;
   // Posted as a message, so that the opening cannot fail before its caller has recorded it.
   tell_self(OpeningStep{number});
   return number;
@@ -103,6 +104,12 @@ std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
 void TcpLinks::hand_shake(std::uint64_t number) {
   auto& opening = openings_.at(number);
   opening.connection = adopt(self_->add_scribe(opening.socket.release()), Stage::kOpened, ConnectionSide::kOpener);
+  // The acceptor's kernel may have queued the connection behind many others, which the acceptor
+  // handles one after another. A retry joins the end of that queue, and the acceptor still handles
+  // the connection given up. So each retry waits twice as long as the one before it.
+  const auto left = std::chrono::duration_cast<milliseconds>(opening.deadline - now());
+  opening.connection->deadline =
+      now() + (gathering() ? opening.answer_timeout : std::clamp(left, options().handshake_deadline, opening.answer_timeout));
   opening.connection->opening = number;
   opening.connection->rank = opening.rank;
   opening.connection->purpose = opening.purpose;

@@ -23,6 +23,13 @@ class Impostor {
     REQUIRE(::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1);
     return Stranger{Socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), kind_.transform()};
   }
+  // Accepts all connections that are queued, and returns their number.
+  int count_queued() {
+    int count = 0;
+    for (pollfd question{listener_.get(), POLLIN, 0}; ::poll(&question, 1, 0) == 1; ++count)
+      REQUIRE(Socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).valid());
+    return count;
+  }
 
  private:
   static Socket vacated(Kind& kind, int rank) {
@@ -326,6 +333,23 @@ TEST_CASE_TEMPLATE("an opener meets answers that are none", Kind, TcpKind, TlsKi
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == expected);
   CHECK(down.why.find("rank 1 at " + world.kind.address(1)) != std::string::npos);
+}
+
+TEST_CASE_TEMPLATE("an opener waits twice as long with each connection that is not answered", Kind, TcpKind, TlsKind) {
+  LinkWorld<Kind> world(2);
+  Impostor<Kind> rank_1(world.kind, 1);
+  auto options = usual_options();
+  options.handshake_deadline = std::chrono::milliseconds(100);
+  options.connect_deadline = std::chrono::seconds(3);
+  options.silence = std::chrono::milliseconds(80);  // for short ticks
+  LinkRank zero = world.come(0, options);
+  zero.send(1, "hello");
+  // The kernel completes each connection and queues it, but the test accepts none.
+  const auto down = zero.log().wait_down(1);
+  CHECK(down.cause == LinkDownCause::kUnreachable);
+  CHECK(down.why.find("no answer to a hello") != std::string::npos);
+  // 100 + 200 + 400 + 800 + 1600 ms exceed connect_deadline.
+  CHECK(rank_1.count_queued() <= 5);
 }
 
 TEST_CASE_TEMPLATE("a refusal that may pass is tried again", Kind, TcpKind, TlsKind) {
