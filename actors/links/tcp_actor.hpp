@@ -34,7 +34,10 @@ using std::chrono::milliseconds;
 // The maximum number of bytes encoded ahead of the socket, per connection; exceeded by at most one
 // frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
+// The size of the read buffer, which CAF keeps as long as the connection: of a link's data
+// connection, and of all others.
 inline constexpr std::size_t kReadBytes = 64u << 10;
+inline constexpr std::size_t kSmallReadBytes = 4u << 10;
 // The limits of the delay between two attempts of one opening.
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};

@@ -25,7 +25,7 @@ ConnectionPtr TcpLinks::adopt(caf::io::connection_handle handle, Stage stage, Co
   connections_[handle] = connection;
   if (stage == Stage::kAccepted) enter(connection);
   self_->ack_writes(handle, true);
-  self_->configure_read(handle, caf::io::receive_policy::at_most(kReadBytes));
+  self_->configure_read(handle, caf::io::receive_policy::at_most(kSmallReadBytes));
   auto& wire = self_->wr_buf(handle);
   const auto before = wire.size();
   connection->transform->start(wire);

@@ -196,6 +196,7 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
   connection->stage = Stage::kEstablished;
   strangers_.erase(connection->id);
   connection->reader.set_frame_bytes_max(options().frame_bytes_max);
+  self_->configure_read(connection->handle, caf::io::receive_policy::at_most(kReadBytes));
   linked_[static_cast<std::size_t>(from)] = true;
   other.up = true;
   other.link = hello.link();

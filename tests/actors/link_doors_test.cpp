@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <type_traits>
 
@@ -170,6 +171,105 @@ TEST_CASE_TEMPLATE("all ranks of a world may come to one door at once", Kind, Tc
   const Stranger one_more(world.kind.address(0));
   CHECK(idle.front()->is_closed_on());
   CHECK(counters.crowded_out == 1);
+}
+
+// Counts of the reads of one rank's connections, made on the network thread.
+struct Reads {
+  std::atomic<int> unread{0};             // connections that were accepted and not yet read
+  std::atomic<int> unread_max{0};         // its maximum so far
+  std::atomic<std::size_t> bytes_max{0};  // the most bytes that one read returned
+};
+
+class CountingTransform : public Transform {
+ public:
+  CountingTransform(std::unique_ptr<Transform> inner, std::shared_ptr<Reads> reads)
+      : inner_(std::move(inner)), reads_(std::move(reads)) {
+    reads_->unread_max = std::max(reads_->unread_max.load(), ++reads_->unread);
+  }
+  void start(Wire& wire) override { inner_->start(wire); }
+  bool ready() const override { return inner_->ready(); }
+  void receive(ByteSpan bytes, std::string& frames, Wire& wire) override {
+    if (!std::exchange(was_read_, true)) --reads_->unread;
+    reads_->bytes_max = std::max(reads_->bytes_max.load(), bytes.size());
+    inner_->receive(bytes, frames, wire);
+  }
+  void send(ByteSpan frame, Wire& wire) override { inner_->send(frame, wire); }
+  int claimed_rank() const override { return inner_->claimed_rank(); }
+
+ private:
+  const std::unique_ptr<Transform> inner_;
+  const std::shared_ptr<Reads> reads_;
+  bool was_read_ = false;
+};
+
+// Rank 0 of a world of three, which counts its reads. The test plays rank 2.
+template <class Kind>
+struct CountingRank {
+  TransformFactory counting() {
+    return [inner = transform, counts = reads](ConnectionSide side) {
+      return std::make_unique<CountingTransform>(inner(side), counts);
+    };
+  }
+  LeakCheck leaks;
+  LinkSystem system;
+  const TransformFactory transform = Kind(1).transform();
+  const std::shared_ptr<Reads> reads = std::make_shared<Reads>();
+  TcpKind kind{{counting(), transform, transform}};
+};
+
+TEST_CASE_TEMPLATE("of a thousand queued connections few are accepted before their first bytes are read", Kind, TcpKind, TlsKind) {
+  const DescriptorLimit limit(10'000);
+  if (!limit.enough()) {
+    MESSAGE("skipped: this process may not open 10,000 descriptors");
+    return;
+  }
+  CountingRank<Kind> rank;
+  auto options = usual_options();
+  options.strangers_max = 2000;
+  options.handshake_deadline = std::chrono::hours(1);
+  // All first bytes are sent before rank 0 accepts a connection.
+  std::vector<std::unique_ptr<Stranger>> queued;
+  for (int i = 0; i < 1000; ++i) {
+    queued.push_back(std::make_unique<Stranger>(rank.kind.address(0), rank.transform));
+    if constexpr (std::is_same_v<Kind, TcpKind>) REQUIRE(queued.back()->say(Stranger::hello(3, 3)));
+  }
+  LinkRank zero(*rank.system, rank.kind.of(0), 0, options);
+  for (auto& stranger : queued) {
+    if constexpr (std::is_same_v<Kind, TlsKind>) REQUIRE(stranger->say(Stranger::hello(3, 3)));
+    const auto answer = stranger->hear();
+    REQUIRE(answer);
+    CHECK(answer->has_refusal());
+  }
+  CHECK(rank.kind.counters(0).connections == 1000);
+  CHECK(rank.reads->unread_max.load() <= 8);
+}
+
+TEST_CASE_TEMPLATE("only a link's data connection has a large read buffer", Kind, TcpKind, TlsKind) {
+  CountingRank<Kind> rank;
+  LinkRank zero(*rank.system, rank.kind.of(0), 0, usual_options());
+  const std::string large(60'000, 'x');
+  // A frame, still incomplete, of a connection that has not said hello.
+  Stranger stranger(rank.kind.address(0), rank.transform);
+  REQUIRE(stranger.say(std::string("\0\0\xff\0", 4) + large));
+  Stranger data(rank.kind.address(0), rank.transform);
+  REQUIRE(data.say(Stranger::hello(2, 3)));
+  REQUIRE(data.hear()->has_hello());
+  Stranger beats(rank.kind.address(0), rank.transform);
+  REQUIRE(beats.say(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT)));
+  REQUIRE(beats.hear()->has_hello());
+  // The heartbeat connection accepts only heartbeats, so it ends the link.
+  REQUIRE(beats.say(std::string("\0\0\xff\0", 4) + std::string(0xff00, 'x')));
+  CHECK(zero.log().wait_down(2).cause == LinkDownCause::kProtocol);
+  CHECK(rank.reads->bytes_max.load() <= 4096);
+  Stranger again(rank.kind.address(0), rank.transform);
+  REQUIRE(again.say(Stranger::hello(2, 3)));
+  REQUIRE(again.hear()->has_hello());
+  v1::LinkFrame frame;
+  frame.mutable_section()->set_message(1);
+  frame.mutable_section()->set_total(4u << 20);
+  frame.mutable_section()->set_bytes(std::string(3u << 20, 'x'));
+  REQUIRE(again.say(frame));
+  CHECK(eventually([&] { return rank.reads->bytes_max > 4096; }));
 }
 
 TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, TcpKind, TlsKind) {
