@@ -189,12 +189,12 @@ bool are_both_users(const Planner& planner, const Storage& storage) {
   return planner != nullptr && storage != nullptr;
 }
 
-template <class Storage>
 void check_step(const SaveOptions& options) {
   if (options.step && *options.step < 0)
     throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
 }
 
+template <class Storage>
 void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
   if (!storage.validate_checkpoint_id(checkpoint_id))
     throw Error(ErrorCode::kInvalidArgument, "'" + checkpoint_id +
