@@ -4,9 +4,9 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +19,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/metrics.hpp>
+#include <cairn/runtime/metrics_server.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/own_child.hpp>
@@ -101,18 +102,23 @@ class Exposed {
   std::map<std::string, double> ends;
 };
 
-std::string ask(int port, const std::string& request) {
-  const int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+Socket connect_to(int port) {
+  Socket client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  REQUIRE(::send(client, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return client;
+}
+
+std::string ask(int port, const std::string& request) {
+  const Socket client = connect_to(port);
+  REQUIRE(::send(client.get(), request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
   std::string answer;
   char bytes[4096];
-  for (ssize_t count; (count = ::recv(client, bytes, sizeof bytes, 0)) > 0;) answer.append(bytes, static_cast<std::size_t>(count));
-  ::close(client);
+  for (ssize_t count; (count = ::recv(client.get(), bytes, sizeof bytes, 0)) > 0;)
+    answer.append(bytes, static_cast<std::size_t>(count));
   return answer;
 }
 
@@ -238,6 +244,21 @@ TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {
   options = {};
   options.seconds = {1, 1};
   CHECK_THROWS_AS(PrometheusMetrics{options}, Error);
+}
+
+TEST_CASE("metrics: idle clients delay nobody, and the oldest of too many is closed") {
+  const auto text = [] { return std::string("up 1\n"); };
+  const MetricsServer server("127.0.0.1:0", text, std::chrono::hours(1));
+  std::vector<Socket> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(connect_to(server.port()));
+  REQUIRE(::send(silent.back().get(), "GET /", 5, MSG_NOSIGNAL) == 5);
+  const std::string answer = ask(server.port(), "GET /metrics HTTP/1.1\r\n\r\n");
+  CHECK(answer.substr(answer.find("\r\n\r\n") + 4) == "up 1\n");
+  // The server has accepted 21 clients and keeps 16.
+  char byte = 0;
+  for (int i = 0; i < 5; ++i) CHECK(::recv(silent[static_cast<std::size_t>(i)].get(), &byte, 1, 0) == 0);
+  for (int i = 5; i < 20; ++i) CHECK(::recv(silent[static_cast<std::size_t>(i)].get(), &byte, 1, MSG_DONTWAIT) == -1);
+  // The destructor does not wait for the others.
 }
 
 }  // namespace
