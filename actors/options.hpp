@@ -26,7 +26,7 @@ struct RuntimeOptions {
   // Time limit for connecting to a rank, from the first attempt and including retries.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
   // Time limit from the opening of a connection until each side has identified the other and, with
-  // a secret, has proven that it knows the job's secret.
+  // a secret, has proven that it knows the job's secret. An opener doubles it with each retry.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
   // Time limit for the peer to receive the last data of a connection before it is closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
@@ -46,7 +46,8 @@ struct RuntimeOptions {
   std::size_t frame_bytes_max = 4u << 20;                // larger messages are sent in sections of at most this size
   std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link; above this the peer counts as lost
-  // Per link, received but not yet handled; above this the runtime stops reading from the peer.
+  // Per link, received but not yet handled; above this the runtime stops reading from the peer. No
+  // limit applies to all links together.
   std::size_t unread_bytes_max = 64u << 20;
   // The maximum number of accepted connections whose other side has not yet named its rank and,
   // with a secret, proven that it knows it. Above this number, or above an eighth of the process's
