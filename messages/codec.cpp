@@ -135,7 +135,7 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
   for (const auto& it : message.failures()) {
     FailureGroup group = from_proto(it);
     for (const auto& member : group.members) failed.push_back(member.rank);
-    text += group.members.size() * std::max(group.cause.what.size(), group.cause.type.size());
+    text += group.members.size() * (group.cause.what.size() + group.cause.type.size());
     check(text <= kUngroupedTextMax, "the texts of an outcome are too long");
     record->failures.push_back(std::move(group));
   }

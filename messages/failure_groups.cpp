@@ -45,7 +45,9 @@ std::vector<FailureGroup> grouped(const FailureMap& failures) {
   std::vector<FailureGroup> groups;
   std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;
   std::vector<const Failure*> causes;
-  std::vector<std::size_t> lengths;
+  std::vector<std::size_t> lengths;      // of the texts and types of all causes
+  std::vector<std::size_t> all_lengths;  // of those of all failures
+  all_lengths.reserve(2 * failures.size());
   for (const auto& [rank, failure] : failures) {
     const auto [position, added] = known.emplace(&failure, groups.size());
     if (added) {
@@ -55,10 +57,11 @@ std::vector<FailureGroup> grouped(const FailureMap& failures) {
       lengths.push_back(failure.type.size());
     }
     groups[position->second].members.push_back({rank, failure.trace_position});
+    all_lengths.insert(all_lengths.end(), {failure.what.size(), failure.type.size()});
   }
   if (groups.empty()) return groups;
-  const std::size_t length = std::max(
-      kCutTextLeast, std::min(length_that_fits(std::move(lengths), kGroupedTextMax), kUngroupedTextMax / failures.size()));
+  const std::size_t length = std::min(std::max(kCutTextLeast, length_that_fits(std::move(lengths), kGroupedTextMax)),
+                                      length_that_fits(std::move(all_lengths), kUngroupedTextMax));
   for (std::size_t i = 0; i < groups.size(); ++i) {
     Failure& cause = groups[i].cause;
     cause.phase = causes[i]->phase;

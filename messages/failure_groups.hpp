@@ -23,7 +23,7 @@ struct FailureGroup {
 // Limits on the result of `grouped`. If texts exceed them, the longest are cut, all to the same
 // length.
 inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together; each keeps at least kCutTextLeast
-inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes over all ranks, each with a copy; the same for types
+inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes of texts and types over all ranks, each with a copy
 inline constexpr std::size_t kCutTextLeast = 64;
 
 // Groups `failures`. Groups are in the order of their lowest ranks. Drops the exceptions.

@@ -452,6 +452,12 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
       {"more trace positions", kOutcome, [&](Encoded& m) { add_group(m, {}, {}, 0); }},
       {"texts of an outcome are too long", kOutcome,
        [&](Encoded& m) { add_group(m, {0}, {8192}, 8192).mutable_cause()->set_what(std::string(kFailureTextMax, 'w')); }},
+      {"texts of an outcome are too long", kOutcome,
+       [&](Encoded& m) {
+         auto& cause = *add_group(m, {0}, {4000}, 4000).mutable_cause();
+         cause.set_what(std::string(kFailureTextMax, 'w'));
+         cause.set_type(std::string(1000, 'T'));
+       }},
       {"unknown value", kOutcome, [](Encoded& m) { m.mutable_ending()->clear_committed(); }},
       {"a text is too long", kJoin, [](Encoded& m) { m.mutable_join()->set_text(std::string(kAgreementTextMax + 1, 't')); }},
       {"an answer is too long", kOutcome,

@@ -278,5 +278,18 @@ TEST_CASE("texts are cut the longest first, and only if all of them together are
   CHECK(ungrouped(grouped(failures)) == failures);
 }
 
+TEST_CASE("texts and types of all ranks together stay within their limit") {
+  constexpr std::size_t kRanks = 4096;
+  Failure failure = failure_on(0, std::string(kFailureTextMax, 'x'));
+  failure.type = std::string(kFailureTextMax, 'y');
+  FailureMap failures;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) failures.emplace(static_cast<int>(rank), failure);
+  const auto groups = grouped(failures);
+  REQUIRE(groups.size() == 1);
+  const std::size_t bytes = kRanks * (groups[0].cause.what.size() + groups[0].cause.type.size());
+  CHECK(bytes <= kUngroupedTextMax);
+  CHECK(bytes > kUngroupedTextMax - kRanks * 2);
+}
+
 }  // namespace
 }  // namespace cairn::test
