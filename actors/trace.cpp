@@ -46,7 +46,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
 
 Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock, bool keeps_contents)
     : rank_(rank),
-      capacity_(std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
+      capacity_(ring_bytes == 0 ? 0 : std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
       is_off_(ring_bytes == 0 && observer == nullptr),
       observer_(std::move(observer)),
       clock_(clock),
@@ -81,7 +81,9 @@ void Tracer::keep_out_of_ring(std::uint32_t checkpointer) {
 }
 
 void Tracer::keep(const ObservedEvent& event) noexcept {
-  Kept& kept = *new (&ring_[kept_++ % capacity_]) Kept{event};
+  const std::uint64_t number = kept_++;
+  if (capacity_ == 0) return;
+  Kept& kept = *new (&ring_[number % capacity_]) Kept{event};
   kept.event.text = {};
   kept.event.content = {};
   keep_text(event.text, kept);

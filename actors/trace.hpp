@@ -27,9 +27,9 @@ struct TraceSnapshot {
 
 class Tracer {
  public:
-  // `ring_bytes` is the memory for the last events; at least one is kept. If it is 0 and `observer`
-  // is null, events get ids but are not recorded. `observer` may be null. `keeps_contents`: record
-  // the contents of decisions for the observer.
+  // `ring_bytes` is the memory for the last events; at least one is kept, or none if it is 0. If
+  // `observer` is also null, events get ids but are not recorded. `observer` may be null.
+  // `keeps_contents`: record the contents of decisions for the observer.
   Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock(),
          bool keeps_contents = false);
   ~Tracer();

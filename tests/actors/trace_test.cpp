@@ -108,5 +108,19 @@ TEST_CASE("trace ring: without memory and observer nothing is recorded, and ids 
   CHECK(tracer.dump().empty());
 }
 
+TEST_CASE("trace ring: without memory it keeps no events, and an observer still gets them") {
+  struct Counting final : Observer {
+    void on_event(const ObservedEvent&) noexcept override { ++events; }
+    int events = 0;
+  };
+  const auto observer = std::make_shared<Counting>();
+  Tracer tracer(0, 0, observer);
+  tracer.record(saying("a"));
+  CHECK(tracer.record(saying("b")) == 2);
+  CHECK(observer->events == 2);
+  CHECK(tracer.snapshot().events.empty());
+  CHECK(tracer.snapshot().lost == 2);
+}
+
 }  // namespace
 }  // namespace cairn
