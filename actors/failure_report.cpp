@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <future>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -35,16 +36,16 @@ constexpr const char* kCall = "-call-";  // replaces the counter in the name if 
 constexpr const char* kTextName = "report.txt";
 
 struct Report {
-  FailedCall call;
+  std::shared_ptr<const ReportedCall> call;
+  Outcome outcome;  // a copy, since `done` may be called before the report is written
   TraceHeader header;
-  std::shared_ptr<const Tracer> tracer;
 };
 
 std::string name_of(const Report& report) {
-  if (!report.call.outcome.save_id.empty()) return kPrefix + report.call.outcome.save_id;
+  if (!report.outcome.save_id.empty()) return kPrefix + report.outcome.save_id;
   char key[16];
-  std::snprintf(key, sizeof key, "-%08x", static_cast<unsigned>(checkpointer_key(report.call.id.checkpointer)));
-  return kPrefix + report.header.incarnation + key + kCall + std::to_string(report.call.id.ordinal);
+  std::snprintf(key, sizeof key, "-%08x", static_cast<unsigned>(checkpointer_key(report.call->id.checkpointer)));
+  return kPrefix + report.header.incarnation + key + kCall + std::to_string(report.call->id.ordinal);
 }
 
 std::string time_text(WallTime time) {
@@ -57,8 +58,8 @@ std::string time_text(WallTime time) {
 }
 
 std::string text_of(const Report& report, const std::string& directory) {
-  const auto& outcome = report.call.outcome;
-  std::string text = "cairn: the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed\n\n";
+  const auto& outcome = report.outcome;
+  std::string text = "cairn: the " + report.call->operation + " of '" + report.call->checkpoint_id + "' has failed\n\n";
   text += describe(outcome.failures) + "\n\n";
   text += std::string("committed   ") + to_string(outcome.committed) + "\n";
   text += "save id     " + (outcome.save_id.empty() ? "none yet" : outcome.save_id) + "\n";
@@ -142,7 +143,7 @@ void make_room_for(const fs::path& latest) {
 }
 
 void write(const Report& report) {
-  const fs::path directory = fs::path(report.call.directory) / name_of(report);
+  const fs::path directory = fs::path(report.call->directory) / name_of(report);
   if (fs::create_directory(directory)) {  // only one rank creates the directory, so only one removes old reports
     try {
       make_room_for(directory);
@@ -150,28 +151,28 @@ void write(const Report& report) {
       std::error_code in_use;
       fs::remove(directory, in_use);
       write_log(LogLevel::kWarning, report.header.rank,
-                "no report of the failed " + report.call.operation + " of '" + report.call.checkpoint_id + "' is left: there are " +
+                "no report of the failed " + report.call->operation + " of '" + report.call->checkpoint_id + "' is left: there are " +
                     std::to_string(kFailureReportsMax) + ", and the oldest cannot be removed: " + error.what());
       return;
     }
   }
-  const bool has_traces = leaves_traces(report.call.outcome.failures);
+  const bool has_traces = leaves_traces(report.outcome.failures);
   if (has_traces) {
-    const TraceSnapshot taken = report.tracer->snapshot();
+    const TraceSnapshot taken = report.call->tracer->snapshot();
     write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
   }
   const std::string text_path = (directory / kTextName).string();
   if (write_text(text_path, text_of(report, directory.string())))
     write_log(LogLevel::kWarning, report.header.rank,
-              "the " + report.call.operation + " of '" + report.call.checkpoint_id + "' has failed; for details " +
+              "the " + report.call->operation + " of '" + report.call->checkpoint_id + "' has failed; for details " +
                   (has_traces ? "run: cairn trace " + directory.string() : "see " + text_path));
 }
 
 // Writes on another thread and waits at most `kPatience` for it.
-void write_in_time(const std::shared_ptr<Report>& report) noexcept {
+void write_in_time(const std::shared_ptr<const Report>& report) {
   const auto warn = [&](const std::string& why) {
     write_log(LogLevel::kInfo, report->header.rank,
-              "the report of the failed " + report->call.operation + " cannot be written in " + report->call.directory + ": " + why);
+              "the report of the failed " + report->call->operation + " cannot be written in " + report->call->directory + ": " + why);
   };
   try {
     std::packaged_task<void()> task([report] { write(*report); });
@@ -186,6 +187,28 @@ void write_in_time(const std::shared_ptr<Report>& report) noexcept {
     warn(error.what());
   } catch (...) {
     warn("an object that is not a std::exception was thrown");
+  }
+}
+
+bool is_reported(const ReportedCall& call) {
+  const FailureMap& failures = call.outcome.failures;
+  const bool was_only_cancelled = std::all_of(
+      failures.begin(), failures.end(), [](const auto& entry) { return entry.second.kind == FailureKind::kCancelled; });
+  return !call.directory.empty() && !was_only_cancelled && reporting_ranks(failures, call.world_size).count(call.rank) != 0;
+}
+
+// Releases `done` as it calls it: a report that hangs keeps the call.
+void finish(ReportedCall& call) {
+  const auto done = std::move(call.done);
+  done(std::move(call.outcome));
+}
+
+// Runs the last steps of a call on a thread of their own, where nobody can handle an exception.
+template <class Act>
+void try_to(const Act& act) noexcept {
+  try {
+    act();
+  } catch (...) {
   }
 }
 
@@ -212,26 +235,26 @@ bool leaves_traces(const FailureMap& failures) {
   return std::none_of(failures.begin(), failures.end(), [](const auto& entry) { return entry.second.code == ErrorCode::kNoSpace; });
 }
 
-void write_failure_report(FailedCall call, const std::string& incarnation, int rank, int world_size,
-                          std::shared_ptr<const Tracer> tracer, std::function<void()> then) {
-  if (reporting_ranks(call.outcome.failures, world_size).count(rank) == 0) return then();
+void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome) {
+  call->outcome = std::move(outcome);
   try {
-    auto report = std::make_shared<Report>();
-    report->call = std::move(call);
-    report->header = trace_header(incarnation, rank, world_size, TraceSource::kRing);
-    report->tracer = std::move(tracer);
-    const SignalsBlocked blocked;
-    std::thread([report, then] {
-      write_in_time(report);
-      try {
-        then();
-      } catch (...) {  // nobody can handle an exception of the callback
-      }
-    }).detach();
-  } catch (const std::exception& error) {  // the thread could not be started
-    write_log(LogLevel::kInfo, rank, std::string("cannot write the report of a failed call: ") + error.what());
-    then();
+    if (is_reported(*call)) {
+      auto report = std::make_shared<Report>();
+      report->call = call;
+      report->outcome = call->outcome;
+      report->header = trace_header(call->incarnation, call->rank, call->world_size, TraceSource::kRing);
+      const SignalsBlocked blocked;
+      std::thread([report, call] {
+        try_to([&] { write_in_time(report); });
+        try_to([&] { finish(*call); });
+      }).detach();
+      return;
+    }
+  } catch (const std::bad_alloc&) {  // there is no memory for a line in the log either
+  } catch (const std::exception&) {
+    write_log(LogLevel::kInfo, call->rank, "cannot write the report of a failed call: no thread can be started");
   }
+  finish(*call);
 }
 
 }  // namespace cairn

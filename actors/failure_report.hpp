@@ -32,19 +32,26 @@ std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
 // Returns whether ranks write trace files: false if the map contains a full disk.
 bool leaves_traces(const FailureMap& failures);
 
-struct FailedCall {
-  std::string directory;  // where reports go; must exist
+// A running call, and what its report needs. Made when the call begins: at its end there may be no
+// memory.
+struct ReportedCall {
+  std::string directory;  // where a report goes; must exist; "": nowhere
   std::string checkpoint_id;
   std::string operation;  // for example "save"
   CallId id;
-  Outcome outcome;
+  std::string incarnation;
+  int rank = 0;
+  int world_size = 1;
+  std::shared_ptr<const Tracer> tracer;
+  std::function<void(Outcome)> done;
+  Outcome outcome{};  // set by `end_call`
 };
 
-// Writes the report on a thread of its own and returns at once. Calls `then` on another thread
-// after the report is written, or after 2 s, so that a hung file system does not delay the caller
-// longer. If this rank does not report, or no thread can be started, calls `then` on this thread.
-// Errors are only logged.
-void write_failure_report(FailedCall call, const std::string& incarnation, int rank, int world_size,
-                          std::shared_ptr<const Tracer> tracer, std::function<void()> then);
+// Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled, and
+// this rank reports, first writes the report on a thread of its own, and calls `done` on another
+// thread after the report is written, or after 2 s, so that a hung file system does not delay the
+// caller longer. Otherwise, or if memory or threads run out, calls `done` on this thread. Errors of
+// the report are only logged.
+void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);
 
 }  // namespace cairn

@@ -1,6 +1,5 @@
 #include <cairn/actors/rank_runtime.hpp>
 
-#include <algorithm>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -110,11 +109,6 @@ std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   return config.observer ? std::make_shared<Both>(config.observer, std::move(stream)) : stream;
 }
 
-bool was_only_cancelled(const FailureMap& failures) {
-  return std::all_of(failures.begin(), failures.end(),
-                     [](const auto& entry) { return entry.second.kind == FailureKind::kCancelled; });
-}
-
 }  // namespace
 
 struct RankRuntime::Implementation {
@@ -170,29 +164,24 @@ struct RankRuntime::Implementation {
     if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
     if (running->checkpointers.count(checkpointer) != 0)
       refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
-    FailedCall report;
-    report.directory = common.report_directory;
-    report.checkpoint_id = common.checkpoint_id;
-    report.operation = protocol::to_string(CallContext::operation_of(call));
-    report.id = common.id;
+    const auto ending = std::make_shared<ReportedCall>();
+    ending->directory = common.report_directory;
+    ending->checkpoint_id = common.checkpoint_id;
+    ending->operation = protocol::to_string(CallContext::operation_of(call));
+    ending->id = common.id;
+    ending->incarnation = config.incarnation;
+    ending->rank = config.rank;
+    ending->world_size = config.world_size;
+    ending->tracer = tracer;
     // The checkpointer is free again before `done` runs, so that `done` may start the next call.
-    auto leave = [shared = running, checkpointer, report = std::move(report), incarnation = config.incarnation, rank = config.rank,
-                  world_size = config.world_size, recorded = tracer, done = std::move(done)](Outcome outcome) mutable {
-      const bool reports = !report.directory.empty() && !was_only_cancelled(outcome.failures);
-      if (reports) report.outcome = outcome;
-      auto end = [shared, checkpointer, done, ended = std::move(outcome)]() mutable {
-        {
-          std::lock_guard leaving(shared->mutex);
-          shared->checkpointers.erase(checkpointer);
-        }
-        if (done) done(std::move(ended));
-      };
-      // This may be an actor's thread, which must not block.
-      if (reports)
-        write_failure_report(std::move(report), incarnation, rank, world_size, recorded, std::move(end));
-      else
-        end();
+    ending->done = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
+      {
+        std::lock_guard leaving(shared->mutex);
+        shared->checkpointers.erase(checkpointer);
+      }
+      if (done) done(std::move(outcome));
     };
+    auto leave = [ending](Outcome outcome) { end_call(ending, std::move(outcome)); };
     running->checkpointers.insert(checkpointer);
     auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
                                                  config.one_process, std::move(leave));

@@ -1,11 +1,16 @@
 #include <cairn/tests/support/torch.hpp>
 
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
+#include <cairn/actors/failure_report.hpp>
 #include <cairn/actors/recording/recorded.hpp>
 #include <cairn/actors/trace.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
 
 namespace cairn {
 namespace {
@@ -120,6 +125,42 @@ TEST_CASE("trace ring: without memory it keeps no events, and an observer still 
   CHECK(observer->events == 2);
   CHECK(tracer.snapshot().events.empty());
   CHECK(tracer.snapshot().lost == 2);
+}
+
+TEST_CASE("failure report: a call whose report runs out of memory, wherever it does, still gets its outcome") {
+  const testing::TemporaryDirectory directory;
+  const auto tracer = std::make_shared<Tracer>(0, 1024, nullptr);
+  bool is_reported = false;
+  int failing = 0;
+  for (; !is_reported; ++failing) {
+    REQUIRE(failing < 1000);
+    const auto call = std::make_shared<ReportedCall>();
+    call->directory = directory.path();
+    call->checkpoint_id = directory.path() + "/step_1";
+    call->operation = "save";
+    call->incarnation = std::string(32, 'a');
+    call->tracer = tracer;
+    int calls = 0;
+    std::promise<std::pair<Outcome, std::thread::id>> ended;
+    call->done = [&](Outcome outcome) {
+      if (++calls == 1) ended.set_value({std::move(outcome), std::this_thread::get_id()});
+    };
+    Outcome outcome;
+    outcome.failures[0].what = "the disk is on fire, and the text is too long for a string without an allocation";
+    const FailureMap failures = outcome.failures;
+    {
+      const testing::AllocationFault fault(failing);
+      CHECK_NOTHROW(end_call(call, std::move(outcome)));
+    }
+    auto future = ended.get_future();
+    if (call.use_count() == 1 && future.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+      FAIL("the outcome is lost if memory runs out after " << failing << " allocations");
+    const auto [told, thread] = future.get();
+    CHECK(calls == 1);
+    CHECK((told.failures == failures));
+    is_reported = thread != std::this_thread::get_id();
+  }
+  CHECK(failing > 3);
 }
 
 }  // namespace

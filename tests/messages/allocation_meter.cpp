@@ -12,6 +12,7 @@ thread_local bool is_counting = false;
 thread_local std::size_t counted = 0;
 thread_local std::size_t allocated = 0;
 thread_local std::ptrdiff_t kept = 0;
+thread_local int successes_left = -1;  // -1: all allocations succeed
 
 void free_counted(void* memory) noexcept {
   if (is_counting) kept -= static_cast<std::ptrdiff_t>(malloc_usable_size(memory));
@@ -21,8 +22,9 @@ void free_counted(void* memory) noexcept {
 }  // namespace
 
 void* operator new(std::size_t size) {
-  void* const memory = std::malloc(size > 0 ? size : 1);
+  void* const memory = successes_left == 0 ? nullptr : std::malloc(size > 0 ? size : 1);
   if (memory == nullptr) throw std::bad_alloc();
+  if (successes_left > 0) --successes_left;
   if (is_counting) {
     counted += size;
     ++allocated;
@@ -52,5 +54,8 @@ AllocationMeter::~AllocationMeter() { is_counting = false; }
 std::size_t AllocationMeter::bytes() const noexcept { return counted; }
 std::size_t AllocationMeter::allocations() const noexcept { return allocated; }
 std::ptrdiff_t AllocationMeter::held() const noexcept { return kept; }
+
+AllocationFault::AllocationFault(int successes) noexcept { successes_left = successes; }
+AllocationFault::~AllocationFault() { successes_left = -1; }
 
 }  // namespace cairn::testing

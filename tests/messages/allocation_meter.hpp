@@ -20,4 +20,14 @@ class AllocationMeter {
   std::ptrdiff_t held() const noexcept;      // bytes allocated minus bytes freed; may be negative
 };
 
+// Lets the calling thread's allocations through `operator new` fail during its lifetime, after
+// `successes` of them. At most one per thread at a time.
+class AllocationFault {
+ public:
+  explicit AllocationFault(int successes) noexcept;
+  ~AllocationFault();
+  AllocationFault(const AllocationFault&) = delete;
+  AllocationFault& operator=(const AllocationFault&) = delete;
+};
+
 }  // namespace cairn::testing
