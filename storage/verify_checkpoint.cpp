@@ -65,8 +65,11 @@ class Verification {
     for_each_in_parallel(threads_, files_.size(), [&](std::size_t i) { open(files_[i], ours); });
     make_tasks(ours);
     report(0);
-    for_each_in_parallel(threads_, tasks_.size(),
-                         [&](std::size_t i) { tasks_[i].item ? check_archive(tasks_[i]) : check_piece(tasks_[i]); });
+    for_each_in_parallel(threads_, tasks_.size(), [&](std::size_t i) {
+      const Task& task = tasks_[i];
+      task.item ? check_archive(task) : check_piece(task);
+      report(task.end - task.begin);
+    });
     if (ours)
       for (File& file : files_) check_whole(file);
     std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
@@ -224,7 +227,6 @@ class Verification {
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
       add(file.info->name, task.begin, name_at(file, task.begin, task.end), error.what());
-      report(length);
       return;
     }
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
@@ -247,7 +249,6 @@ class Verification {
       }
       add_run(file, run);
     }
-    report(length);
   }
 
   void check_whole(File& file) {
@@ -323,7 +324,6 @@ class Verification {
       if (error.code() == ErrorCode::kInternal) throw;
       add(name, task.begin, item.fqn, error.what());
     }
-    report(task.end - task.begin);
   }
 
   // Looks at both ends, so that an archive damaged at one end is still recognised and checked.
