@@ -206,6 +206,12 @@ bool MemoryStore::exists(const ObjectName& name) {
   return object != memory_->objects.end() && object->second.content != nullptr;
 }
 
+bool MemoryStore::is_taken(const ObjectName& name) {
+  check_object_name(name);
+  std::lock_guard lock(memory_->mutex);
+  return memory_->objects.count(full_name(name)) > 0;
+}
+
 std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::vector<ObjectInfo> found;

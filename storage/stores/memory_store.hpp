@@ -30,6 +30,7 @@ class MemoryStore : public Store {
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
+  bool is_taken(const ObjectName& name) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   void remove(const ObjectName& name) override;
 

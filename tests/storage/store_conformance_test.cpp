@@ -26,6 +26,20 @@ TEST_CASE("a directory in memory keeps the store's contract") {
   check_store_conformance([&] { return open_store("file://" + directory.path() + "/run/step"); });
 }
 
+TEST_CASE("an object that is being written occupies its name, on disk and in memory") {
+  TemporaryDirectory directory;
+  for (const std::string& url : {directory.path() + "/run/step", std::string("mem://conformance/run/step")}) {
+    CAPTURE(url);
+    const auto store = open_store(url);
+    store->create_root();
+    const auto writer = store->create("object");
+    CHECK(store->is_taken("object"));
+    writer->discard();
+    CHECK_FALSE(store->is_taken("object"));
+  }
+  forget_memory("conformance");
+}
+
 TEST_CASE("memory keeps the store's contract") {
   check_store_conformance([] { return open_store("mem://conformance/run/step"); });
   forget_memory("conformance");
