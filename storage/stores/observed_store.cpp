@@ -9,7 +9,7 @@ namespace cairn {
 namespace {
 
 // Runs one operation and reports it to the observer if it was slow or failed. Calls `url_of` only
-// for a report.
+// for a report. If that fails, reports the operation without a URL.
 template <class Act, class UrlOf>
 std::invoke_result_t<const Act&> observe(StoreObserver& observer, const char* name, std::uint64_t bytes, const UrlOf& url_of,
                                          const Act& act) {
@@ -18,7 +18,11 @@ std::invoke_result_t<const Act&> observe(StoreObserver& observer, const char* na
     const Duration duration = system_clock().now() - begin;
     const bool has_failed = code && *code != ErrorCode::kNotFound;
     if (duration < observer.duration_min() && !has_failed) return;
-    const std::string url = url_of();
+    std::string url;
+    try {
+      url = url_of();
+    } catch (const std::exception&) {  // the report must not change how the operation ends
+    }
     observer.on_operation({name, url, bytes, duration, code, failure});
   };
   try {

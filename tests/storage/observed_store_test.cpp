@@ -42,6 +42,15 @@ std::shared_ptr<Store> memory() {
   return open_memory_store("mem://observed_store_test_" + std::to_string(++count));
 }
 
+// Removes objects whose names no URL can have.
+class TolerantStore final : public WrappedStore {
+ public:
+  using WrappedStore::WrappedStore;
+  void remove(const ObjectName& name) override {
+    if (name == "/fails") throw Error(ErrorCode::kUnavailable, "planned: it does not answer");
+  }
+};
+
 }  // namespace
 
 TEST_CASE("an observed store: every operation is told where all are wanted, from whatever thread") {
@@ -79,6 +88,16 @@ TEST_CASE("an observed store: quick ones are not told, but failures are, unless 
   control->fail_at(control->operations());
   CHECK_THROWS_AS(store->list(), StoreFault);
   CHECK(seen->only().failure.find("planned fault of the store") != std::string::npos);
+}
+
+TEST_CASE("an observed store: a name without a URL does not change how an operation ends") {
+  const auto seen = std::make_shared<SeenOperations>(Duration(0));
+  const auto store = observe_operations(std::make_shared<TolerantStore>(memory(), std::make_shared<StoreControl>()), seen);
+  CHECK_NOTHROW(store->remove("/works"));
+  CHECK_FALSE(seen->only().code);
+  seen->seen.clear();
+  CHECK(code_of([&] { store->remove("/fails"); }) == ErrorCode::kUnavailable);
+  CHECK(seen->only().code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("an observed store: it is the store itself without an observer, and behaves like it with one") {
