@@ -28,21 +28,19 @@
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/training/meeting_store.hpp>
 
 namespace cairn {
 namespace {
 
 using std::chrono::steady_clock;
+using training::MeetingStore;
 
-// The longest pause between two requests to the store. Larger worlds pause longer, so that the
-// store can answer all ranks.
-constexpr std::chrono::milliseconds kPollMax{50};
-std::chrono::milliseconds poll_max(int world_size) { return std::max(kPollMax, std::chrono::milliseconds(world_size / 20)); }
+// The longest pause between two attempts to connect to the store.
+constexpr std::chrono::milliseconds kPauseMax{50};
 // If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds
 // they name rank 0 only.
 constexpr int kNamedByAllMax = 64;
-// How long rank 0 stays for ranks that have not yet read its verdict.
-constexpr std::chrono::milliseconds kFarewell{2000};
 // How long a connection to a store must last before it counts. The process of a killed job takes
 // some time to end, and may still accept connections. Rank 0, which expects no store, waits longer.
 constexpr std::chrono::milliseconds kHold{100};
@@ -175,7 +173,7 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
                         const std::function<void()>& still_waiting) {
   const auto end = steady_clock::now() + deadline;
   std::string trouble;
-  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPollMax)) {
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, kPauseMax)) {
     Socket socket;
     trouble = connect_once(address, std::max(end, steady_clock::now() + kProbe), socket);
     if (trouble.empty() && !hangs_up(socket, hold)) return "";
@@ -218,53 +216,47 @@ Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds dead
   std::packaged_task<Result()> task(std::move(talk));
   auto result = task.get_future();
   std::thread(std::move(task)).detach();
-  if (result.wait_for(deadline + kFarewell + kSilentStore) != std::future_status::ready) throw Error(ErrorCode::kDeadline, silence);
+  const auto limit = deadline + MeetingStore::kFarewell + kSilentStore;
+  if (result.wait_for(limit) != std::future_status::ready) throw Error(ErrorCode::kDeadline, silence);
   return result.get();
 }
 
-// One rank's side of one rendezvous. Polls the store instead of waiting in it: a wait that times
-// out leaves TCPStore's connection out of step, and the store may be the trainer's.
+// One rank's side of one rendezvous.
 class Meeting {
  public:
   Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret,
           Duration first_notice)
-      : store_(store),
-        rank_(rank),
+      : rank_(rank),
         world_size_(world_size),
-        limit_(bounded_wait(deadline)),
         secret_(secret),
-        end_(steady_clock::now() + limit_),
-        notices_(first_notice) {
-    prefix_ = "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/";
-  }
+        store_(store, "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/",
+               "the world of " + std::to_string(world_size) + " ranks", rank, world_size, deadline, first_notice) {}
 
   void publish(const std::string& address) {
     Card card{world_size_, machine_name(), address, ""};
     card.signature = sign(card_key(rank_), content(card));
-    if (rank_ == 0) set("leader", "here");
-    // Cards are numbered in the order of arrival, so that rank 0 reads each card once and need not
-    // poll for absent ones.
-    set(arrival_key(store_.add(prefix_ + "arrivals", 1)), std::to_string(rank_) + " " + encode(card));
+    if (rank_ == 0) store_.set("leader", "here");
+    store_.arrive(std::to_string(rank_) + " " + encode(card));
   }
 
   Assembly lead() {
     try {
       const Assembly assembly = collect();
-      set("verdict", "0\n" + sign("verdict", content(assembly)) + "\n" + content(assembly));
+      store_.set("verdict", "0\n" + sign("verdict", content(assembly)) + "\n" + content(assembly));
       await_readers(world_size_ - 1);
       return assembly;
     } catch (const Error& error) {
-      set("verdict", encode(error));
+      store_.set("verdict", encode(error));
       // Also wait for ranks whose card was refused or not read: the store may end with this rank.
-      await_readers(static_cast<int>(store_.add(prefix_ + "arrivals", 0)) - 1);
+      await_readers(static_cast<int>(store_.arrivals()) - 1);
       throw;
     }
   }
 
   Assembly follow() {
-    if (!poll([this] { return has("verdict"); })) throw unled();
-    const std::string verdict = get("verdict");
-    store_.add(prefix_ + "readers", 1);
+    if (!store_.poll([this] { return store_.has("verdict"); })) throw unled();
+    const std::string verdict = store_.get("verdict");
+    store_.add("readers", 1);
     Verdict decoded = decode_verdict(verdict);
     if (decoded.signature != sign("verdict", content(decoded.assembly)))
       throw Error(ErrorCode::kPermission,
@@ -276,69 +268,30 @@ class Meeting {
 
  private:
   static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // used in signatures
-  static std::string arrival_key(std::int64_t number) { return "arrival/" + std::to_string(number); }
   // Signs the key along with the text, so that a signed text is invalid under another key or in
   // another generation.
   std::string sign(const std::string& key, const std::string& text) const {
-    return secret_.sign(kSigned, prefix_ + key + "\n" + text);
-  }
-  void set(const std::string& key, const std::string& value) {
-    store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
-  }
-  bool has(const std::string& key) { return store_.check({prefix_ + key}); }
-  std::string get(const std::string& key) {
-    const auto bytes = store_.get(prefix_ + key);
-    return std::string(bytes.begin(), bytes.end());
-  }
-
-  // Waits for `condition`. Returns false if it is not true by the deadline.
-  template <class Condition>
-  bool poll(Condition condition) {
-    auto pause = std::chrono::milliseconds(1);
-    while (!condition()) {
-      if (steady_clock::now() >= end_) return false;
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, poll_max(world_size_));
-    }
-    return true;
+    return secret_.sign(kSigned, store_.prefix() + key + "\n" + text);
   }
 
   // Reads the cards of all ranks that have arrived since the last call.
   void read_arrivals() {
-    const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
-    while (arrivals_ < arrivals) unread_.push_back(++arrivals_);
-    std::vector<std::int64_t> not_there;  // a rank that has drawn a number may not have written its card yet
-    for (const std::int64_t number : unread_) {
-      if (!has(arrival_key(number))) {
-        not_there.push_back(number);
-        continue;
-      }
-      const std::string text = get(arrival_key(number));
+    store_.read_cards([this](const std::string& text) {
       const int rank = std::atoi(text.c_str());
       Card card = decode_card(text.substr(std::min(text.size(), text.find(' '))));
       if (card.world_size != world_size_) throw different_size(rank, card.world_size, world_size_);
-      if (rank < 0 || rank >= world_size_ || cards_[static_cast<std::size_t>(rank)]) continue;
+      if (rank < 0 || rank >= world_size_ || cards_[static_cast<std::size_t>(rank)]) return;
       cards_[static_cast<std::size_t>(rank)] = std::move(card);
       ++came_;
-    }
-    unread_ = std::move(not_there);
-  }
-
-  void tell_whom_it_waits_for() {
-    const Duration waited = steady_clock::now() - (end_ - limit_);
-    if (!notices_.is_due(waited)) return;
-    write_log(LogLevel::kWarning, rank_,
-              "waiting for " + name_ranks(missing()) + " to join the world of " + std::to_string(world_size_) +
-                  " ranks: " + in_whole_seconds(waited, limit_));
+    });
   }
 
   Assembly collect() {
-    const auto look = [&] {
+    const auto have_all_come = [&] {
       read_arrivals();
-      if (came_ < world_size_) tell_whom_it_waits_for();
       return came_ == world_size_;
     };
-    if (!poll(look)) throw incomplete(missing());
+    if (!store_.poll(have_all_come, [this] { return missing(); })) throw incomplete(missing());
     std::vector<int> others;
     for (int rank = 0; rank < world_size_; ++rank) {
       const auto& card = *cards_[static_cast<std::size_t>(rank)];
@@ -365,11 +318,9 @@ class Meeting {
     return assembly;
   }
 
-  // Waits until `count` ranks have read the verdict: this rank may host the store, and may exit
-  // soon.
+  // Waits until `count` ranks have read the verdict.
   void await_readers(int count) {
-    end_ = steady_clock::now() + kFarewell;
-    poll([&] { return store_.add(prefix_ + "readers", 0) >= count; });
+    store_.stay_until([&] { return store_.add("readers", 0) >= count; });
   }
 
   // Returns the ranks whose cards this rank has not read.
@@ -387,12 +338,12 @@ class Meeting {
       read_arrivals();
       return incomplete(missing());
     }
-    return incomplete(has("leader") ? std::vector<int>() : std::vector<int>{0});
+    return incomplete(store_.has("leader") ? std::vector<int>() : std::vector<int>{0});
   }
 
   Error incomplete(const std::vector<int>& missing) const {
     std::ostringstream text;
-    text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(limit_) << ": ";
+    text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(store_.limit()) << ": ";
     if (missing.empty()) {
       text << "rank 0 did not confirm that all had come";
     } else {
@@ -408,19 +359,13 @@ class Meeting {
                                            ": set the same WORLD_SIZE on all ranks");
   }
 
-  c10d::Store& store_;
   const int rank_;
   const int world_size_;
-  const std::chrono::milliseconds limit_;
   const Secret& secret_;
-  steady_clock::time_point end_;
-  std::string prefix_;
-  WaitNotices notices_;
+  MeetingStore store_;
   // The cards read so far.
   std::vector<std::optional<Card>> cards_ = std::vector<std::optional<Card>>(static_cast<std::size_t>(world_size_));  // by rank
   int came_ = 0;
-  std::int64_t arrivals_ = 0;
-  std::vector<std::int64_t> unread_;
 };
 
 }  // namespace

@@ -2,67 +2,41 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 #include <stdexcept>
-#include <thread>
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/log.hpp>
-#include <cairn/base/rank_text.hpp>
+#include <cairn/training/meeting_store.hpp>
 
 namespace cairn::training {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-
-constexpr milliseconds kFarewell{2000};
 
 // Prefixes of the texts under the key "end".
 const std::string kDiffers = "=";
 const std::string kAbsent = "-";
 
-// Returns the longest pause between two requests to the store. It grows with the group, so that the
-// store can serve all ranks.
-milliseconds poll_max(int size) { return std::max(milliseconds(50), milliseconds(size / 20)); }
-
 class StoreMeeting {
  public:
-  StoreMeeting(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks, milliseconds deadline,
-               Duration first_notice)
-      : store_(store),
-        prefix_(name + "/meeting/"),
-        name_(name),
+  StoreMeeting(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,
+               std::chrono::milliseconds deadline, Duration first_notice)
+      : name_(name),
         rank_(rank),
         ranks_(ranks),
-        deadline_(deadline),
-        notices_(first_notice) {}
+        store_(store, name + "/meeting/", "the process group \"" + name + "\"", ranks[place(rank)], size(), deadline, first_notice) {}
 
   void run() {
-    number_ = store_.add(prefix_ + "arrivals", 1);
-    set(card_key(number_), std::to_string(rank_) + " " + std::to_string(size()));
-    await(card_key(1));
+    is_first_ = store_.arrive(std::to_string(rank_) + " " + std::to_string(size())) == 1;
+    await(MeetingStore::card_key(1));
     compare_with_first();
-    if (store_.add(prefix_ + "agreed", 1) == size()) set("all", "agreed");
+    if (store_.add("agreed", 1) == size()) store_.set("all", "agreed");
     await("all");
   }
 
  private:
   int size() const { return static_cast<int>(ranks_.size()); }
-  static std::string card_key(std::int64_t number) { return "card/" + std::to_string(number); }
-  void set(const std::string& key, const std::string& value) {
-    store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
-  }
-  bool has(const std::string& key) { return store_.check({prefix_ + key}); }
-  std::string get(const std::string& key) {
-    const auto bytes = store_.get(prefix_ + key);
-    return std::string(bytes.begin(), bytes.end());
-  }
+  static std::size_t place(int rank) { return static_cast<std::size_t>(rank); }
 
   void compare_with_first() {
-    const std::string card = get(card_key(1));
+    const std::string card = store_.get(MeetingStore::card_key(1));
     const int its_size = std::atoi(card.c_str() + std::min(card.find(' '), card.size()));
     if (its_size == size()) return;
     const std::string text = "rank " + std::to_string(std::atoi(card.c_str())) + " gives the group \"" + name_ + "\" " +
@@ -71,61 +45,54 @@ class StoreMeeting {
     end(kDiffers + text);
   }
 
+  // Only the first rank to arrive looks for missing ranks, which costs a request per rank.
   void await(const std::string& key) {
-    for (auto pause = milliseconds(1); !has(key); pause = std::min(pause * 2, poll_max(size()))) {
-      if (has("end")) end(get("end"));
-      const Duration waited = steady_clock::now() - began_;
-      if (waited >= deadline_) end(kAbsent + (number_ == 1 ? name_ranks(missing()) : "some ranks") + " did not come");
-      if (number_ == 1 && notices_.is_due(waited))
-        write_log(LogLevel::kWarning, ranks_[static_cast<std::size_t>(rank_)],
-                  "waiting for " + name_ranks(missing()) + " to join the process group \"" + name_ +
-                      "\": " + in_whole_seconds(waited, deadline_));
-      std::this_thread::sleep_for(pause);
-    }
+    const auto has_come = [&] {
+      if (store_.has(key)) return true;
+      if (store_.has("end")) end(store_.get("end"));
+      return false;
+    };
+    const bool in_time = is_first_ ? store_.poll(has_come, [this] { return missing(); }) : store_.poll(has_come);
+    if (!in_time) end(kAbsent + (is_first_ ? name_ranks(missing()) : "some ranks") + " did not come");
   }
 
   // Ends the meeting for all ranks that arrived, and throws. The store may go away with this rank,
-  // so the others first get time to read the reason. Only the first rank to arrive looks for
-  // missing ranks, which costs a request per rank; its deadline comes first.
+  // so the others first get time to read the reason. The reason is mostly that of the first rank to
+  // arrive, as its deadline comes first.
   [[noreturn]] void end(const std::string& why) {
-    if (!has("end")) set("end", why);
-    if (store_.add(prefix_ + "told", 1) >= store_.add(prefix_ + "arrivals", 0)) set("all told", "");
-    const auto farewell = steady_clock::now() + kFarewell;
-    for (auto pause = milliseconds(1); !has("all told") && steady_clock::now() < farewell;
-         pause = std::min(pause * 2, poll_max(size())))
-      std::this_thread::sleep_for(pause);
+    if (!store_.has("end")) store_.set("end", why);
+    if (store_.add("told", 1) >= store_.arrivals()) store_.set("all told", "");
+    store_.stay_until([this] { return store_.has("all told"); });
     if (why.front() == kDiffers.front()) throw Error(ErrorCode::kMismatch, why.substr(1));
     throw std::runtime_error(why.substr(1));
   }
 
   // Returns the missing ranks as world ranks.
   std::vector<int> missing() {
-    std::set<int> left(ranks_.begin(), ranks_.end());
-    const std::int64_t arrivals = store_.add(prefix_ + "arrivals", 0);
-    for (std::int64_t number = 1; number <= arrivals; ++number) {
-      if (!has(card_key(number))) continue;
-      const auto place = static_cast<std::size_t>(std::atoi(get(card_key(number)).c_str()));
-      if (place < ranks_.size()) left.erase(ranks_[place]);
-    }
-    if (left.empty()) return {ranks_[static_cast<std::size_t>(rank_)]};  // the last rank has just arrived
-    return {left.begin(), left.end()};
+    store_.read_cards([this](const std::string& card) {
+      const auto rank = place(std::atoi(card.c_str()));
+      if (rank < has_arrived_.size()) has_arrived_[rank] = true;
+    });
+    std::vector<int> left;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (!has_arrived_[rank]) left.push_back(ranks_[rank]);
+    if (left.empty()) return {ranks_[place(rank_)]};  // the last rank has just arrived
+    std::sort(left.begin(), left.end());
+    return left;
   }
 
-  c10d::Store& store_;
-  const std::string prefix_;
   const std::string name_;
   const int rank_;
   const std::vector<int>& ranks_;
-  const milliseconds deadline_;
-  const steady_clock::time_point began_ = steady_clock::now();
-  WaitNotices notices_;
-  std::int64_t number_ = 0;  // of this rank in the order of arrival, from 1
+  MeetingStore store_;
+  bool is_first_ = false;
+  std::vector<bool> has_arrived_ = std::vector<bool>(ranks_.size());  // whose cards this rank has read, by rank in the group
 };
 
 }  // namespace
 
-void meet_in_store(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks, milliseconds deadline,
-                   Duration first_notice) {
+void meet_in_store(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,
+                   std::chrono::milliseconds deadline, Duration first_notice) {
   StoreMeeting(store, name, rank, ranks, deadline, first_notice).run();
 }
 
