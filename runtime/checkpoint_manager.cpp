@@ -415,8 +415,8 @@ bool CheckpointManager::should_save(std::int64_t step) {
     self.calls_since_ask = 0;
     if (texts.at(0) != "0") {
       wanted = true;
-      self.pending.reset();
       self.signal = std::stoi(texts[0]);
+      if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
     }
   }

@@ -94,19 +94,25 @@ void SignalWatch::release() noexcept {
 }
 
 std::optional<SignalWatch::Caught> SignalWatch::take() {
-  std::optional<Caught> caught;
+  int earliest = 0;
+  std::uint32_t count_of_earliest = 0;
+  std::int64_t since = 0;
   for (const int number : signals_) {
-    const auto index = static_cast<std::size_t>(number);
-    const std::uint32_t count = signal_notes[index].count;
-    if (count == seen_[index]) continue;
-    seen_[index] = count;
+    const SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
+    const std::uint32_t count = notes.count;
+    if (count == seen_[static_cast<std::size_t>(number)]) continue;
     // Another watch of this process may have taken the time already; then `first` is 0.
-    const std::int64_t first = signal_notes[index].first_ns.exchange(0);
-    const auto ago =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(first == 0 ? 0 : monotonic_ns() - first));
-    if (!caught || ago > caught->ago) caught = Caught{number, ago};
+    const std::int64_t first = notes.first_ns;
+    if (earliest != 0 && first >= since) continue;
+    earliest = number;
+    count_of_earliest = count;
+    since = first;
   }
-  return caught;
+  if (earliest == 0) return std::nullopt;
+  seen_[static_cast<std::size_t>(earliest)] = count_of_earliest;
+  signal_notes[static_cast<std::size_t>(earliest)].first_ns = 0;
+  const std::chrono::nanoseconds ago(since == 0 ? 0 : monotonic_ns() - since);
+  return Caught{earliest, std::chrono::duration_cast<std::chrono::milliseconds>(ago)};
 }
 
 }  // namespace cairn

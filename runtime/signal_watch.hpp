@@ -30,8 +30,8 @@ class SignalWatch {
     int signal = 0;
     std::chrono::milliseconds ago{0};  // time since it arrived
   };
-  // Returns a signal that arrived since this watch was created or since the last call. Of several,
-  // returns the one that arrived first, and drops the others.
+  // Returns a signal that arrived since this watch was created and that it has not returned yet. Of
+  // several, returns the one that arrived first; later calls return the others.
   std::optional<Caught> take();
 
  private:

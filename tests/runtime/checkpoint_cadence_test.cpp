@@ -331,6 +331,31 @@ TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save
   forget_memory("manager");
 }
 
+TEST_CASE("manager: of several signals, on one rank or on several, each is a reason to save") {
+  forget_memory("manager");
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1, SIGUSR2};
+  options.ask_every_steps = 1;
+  std::promise<void> raised[2];
+  const std::shared_future<void> has_been_raised[2] = {raised[0].get_future().share(), raised[1].get_future().share()};
+  on_all_ranks(kManagedRanks, [&](World& world) {
+    // Rank 0 starts to watch after SIGUSR2, so only rank 1 sees both signals.
+    if (world.rank() == 0) has_been_raised[1].wait();
+    CheckpointManager manager(world, "mem://manager/signals", options);
+    std::raise(world.rank() == 0 ? SIGUSR1 : SIGUSR2);
+    raised[world.rank()].set_value();
+    has_been_raised[0].wait();
+    std::set<int> signals;
+    for (const std::int64_t step : {1, 2}) {
+      CHECK(manager.should_save(step));
+      signals.insert(manager.signal());
+      save_steps(manager, {step});
+    }
+    CHECK(signals == std::set<int>{SIGUSR1, SIGUSR2});
+  });
+  forget_memory("manager");
+}
+
 TEST_CASE_FIXTURE(ControlledRun,
                   "manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
   WorldOptions world_options;

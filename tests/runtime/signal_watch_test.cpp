@@ -51,6 +51,17 @@ TEST_CASE("each watch learns of each signal once, and only of those since it beg
   CHECK(first.take()->signal == SIGUSR2);
 }
 
+TEST_CASE("of several signals, the first to arrive is returned first, and the others afterwards") {
+  SignalWatch watch({SIGUSR1, SIGUSR2});
+  std::raise(SIGUSR2);
+  std::raise(SIGUSR1);
+  CHECK(watch.take()->signal == SIGUSR2);
+  const auto second = watch.take();
+  REQUIRE(second.has_value());
+  CHECK(second->signal == SIGUSR1);
+  CHECK_FALSE(watch.take().has_value());
+}
+
 TEST_CASE("the handler from before comes back with the last watch, unless somebody put in another one") {
   struct sigaction own {
   }, original{};
