@@ -14,7 +14,7 @@ namespace cairn {
 
 class CallProgress {
  public:
-  // What this rank is doing. Steps come in this order; any step may be skipped.
+  // The current work of this rank. Steps come in this order; any may be skipped.
   enum class Step : std::uint8_t {
     kJoining,
     kPlanning,

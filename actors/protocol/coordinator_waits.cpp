@@ -1,4 +1,4 @@
-// What the coordinator does while it waits for ranks: probes absent ranks and logs warnings.
+// While the coordinator waits for ranks, it probes absent ranks and logs warnings.
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>

@@ -1,4 +1,4 @@
-// Which checkpoints a policy keeps, and which policies are invalid.
+// Retention policies: the checkpoints that each keeps, and invalid policies.
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <limits>
