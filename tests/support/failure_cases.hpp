@@ -68,7 +68,7 @@ inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int co
   const auto& calls = writer->faults.calls();
   if (fail_on.count("reset") == 0) CHECK(called(calls, "set_up_storage_writer"));
   if (fail_on.empty()) CHECK(called(calls, "prepare_local_plan"));
-  if (fail_on.empty() || fail_on.count("finish")) CHECK(called(calls, "write_data"));
+  if (fail_on.empty() || fail_on.count("write_data_async") || fail_on.count("finish")) CHECK(called(calls, "write_data"));
   if (rank != coordinator) {
     CHECK_FALSE(called(calls, "prepare_global_plan"));
     CHECK_FALSE(called(calls, "finish"));
@@ -103,8 +103,8 @@ inline void check_load(Checkpointer& checkpointer, const FailOn& fail_on, int co
   if (fail_on.empty()) {
     CHECK(called(calls, "set_up_storage_reader"));
     CHECK(called(calls, "prepare_local_plan"));
-    CHECK(called(calls, "read_data"));
   }
+  if (fail_on.empty() || fail_on.count("read_data_async")) CHECK(called(calls, "read_data"));
   if (rank != coordinator) CHECK_FALSE(called(calls, "prepare_global_plan"));
 }
 
