@@ -247,6 +247,7 @@ class GatedWriter : public CheckpointWriter {
       : board_(board), here_(std::move(here)), gate_(std::move(gate)) {}
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
     auto results = CheckpointWriter::write_data(plan, planner);
+    results.get();  // the data is written
     board_.post(here_);
     board_.await(gate_);
     return results;
