@@ -151,8 +151,9 @@ void write(const Report& report) {
       std::error_code in_use;
       fs::remove(directory, in_use);
       write_log(LogLevel::kWarning, report.header.rank,
-                "no report of the failed " + report.call->operation + " of '" + report.call->checkpoint_id + "' is left: there are " +
-                    std::to_string(kFailureReportsMax) + ", and the oldest cannot be removed: " + error.what());
+                "no report of the failed " + report.call->operation + " of '" + report.call->checkpoint_id +
+                    "' is left: there are " + std::to_string(kFailureReportsMax) +
+                    ", and the oldest cannot be removed: " + error.what());
       return;
     }
   }
@@ -172,7 +173,8 @@ void write(const Report& report) {
 void write_in_time(const std::shared_ptr<const Report>& report) {
   const auto warn = [&](const std::string& why) {
     write_log(LogLevel::kInfo, report->header.rank,
-              "the report of the failed " + report->call->operation + " cannot be written in " + report->call->directory + ": " + why);
+              "the report of the failed " + report->call->operation + " cannot be written in " + report->call->directory +
+                  ": " + why);
   };
   try {
     std::packaged_task<void()> task([report] { write(*report); });

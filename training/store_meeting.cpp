@@ -21,7 +21,8 @@ class StoreMeeting {
       : name_(name),
         rank_(rank),
         ranks_(ranks),
-        store_(store, name + "/meeting/", "the process group \"" + name + "\"", ranks[place(rank)], size(), deadline, first_notice) {}
+        store_(store, name + "/meeting/", "the process group \"" + name + "\"", ranks[place(rank)], size(), deadline,
+               first_notice) {}
 
   void run() {
     is_first_ = store_.arrive(std::to_string(rank_) + " " + std::to_string(size())) == 1;
