@@ -22,6 +22,10 @@ protocol::PeerDown peer_down_of(const LinkDown& down) {
       event.unopened = true;
       event.code = ErrorCode::kUnavailable;
       break;
+    case LinkDownCause::kGaveUp:
+      event.gave_up = true;
+      event.code = ErrorCode::kUnavailable;
+      break;
     case LinkDownCause::kClosed:
     case LinkDownCause::kOverflow:
       event.code = ErrorCode::kUnavailable;

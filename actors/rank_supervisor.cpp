@@ -311,8 +311,8 @@ class Supervisor : public SupervisorActor::base {
       if (!coordinator_) return refuse(from, checkpointer);
       return tell_coordinator(checkpointer, protocol::Received{from, counter, body});
     }
-    const bool of_every_call =
-        std::holds_alternative<protocol::CoordinatorDown>(body) || std::holds_alternative<protocol::Unreadable>(body);
+    const auto* const down = std::get_if<protocol::CoordinatorDown>(&body);
+    const bool of_every_call = (down && down->ticket == 0) || std::holds_alternative<protocol::Unreadable>(body);
     if (of_every_call) return step_all(protocol::Received{from, counter, body});
     // A rank that has made no call must answer AskStanding too.
     if (std::holds_alternative<protocol::AskStanding>(body)) slot_of(checkpointer);
@@ -452,7 +452,7 @@ class Supervisor : public SupervisorActor::base {
   void refuse(int rank, const std::string& checkpointer) {
     Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal,
                                   "the coordinator actor of rank " + std::to_string(config_.rank) + " died");
-    protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure)}};
+    protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure), 0}};
     if (rank == config_.rank)
       inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // posted: no machine is stepped within a step
     else

@@ -245,6 +245,7 @@ struct Encoder {
   }
   void operator()(const CoordinatorDown& record) const {
     to_proto(record.failure, *envelope.mutable_coordinator_down()->mutable_failure());
+    envelope.mutable_coordinator_down()->set_ticket(record.ticket);
   }
   void operator()(const StopPhase&) const { envelope.mutable_stop_phase(); }
   void operator()(const PhaseStopped&) const { envelope.mutable_phase_stopped(); }
@@ -421,7 +422,7 @@ Message body_of(const v1::Envelope& envelope) {
       return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure()),
                     envelope.cancel().awaits_outcome()};
     case v1::Envelope::kCoordinatorDown:
-      return CoordinatorDown{from_proto(envelope.coordinator_down().failure())};
+      return CoordinatorDown{from_proto(envelope.coordinator_down().failure()), envelope.coordinator_down().ticket()};
     case v1::Envelope::kStopPhase:
       return StopPhase{};
     case v1::Envelope::kPhaseStopped:

@@ -150,6 +150,7 @@ struct Withdraw {
 
 struct CoordinatorDown {
   Failure failure;
+  std::uint64_t ticket = 0;  // the call that the coordinator gives up; 0: every call, as its actor died
 };
 
 // A message from the receiver could not be read. `failure` is the receiver's own, with the text

@@ -62,7 +62,8 @@ struct LinkMessage {
   SharedBytes bytes;
 };
 // kForbidden: one of the two sides did not prove that it knows the job's secret.
-enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden };
+// kGaveUp: this process stood still, and the peer closed the link because it heard nothing of it.
+enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp };
 struct LinkDown {
   int rank = 0;
   LinkDownCause cause = LinkDownCause::kClosed;

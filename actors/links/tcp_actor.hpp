@@ -253,6 +253,8 @@ class TcpLinks {
   void take_beats(const ConnectionPtr& connection);
   void go_down(int of, LinkDownCause cause, const std::string& why, bool say_goodbye = false);
   void on_resume(const ResumeReading& resume);
+  milliseconds stall_min() const { return tick_interval_ + options().silence / 2; }
+  bool stood_still() const;
   void on_tick();
   void begin_close(const std::string& why);
   void quit_when_done();
@@ -276,6 +278,7 @@ class TcpLinks {
   milliseconds beat_interval_{0};
   milliseconds tick_interval_{0};
   MonotonicTime last_tick_;
+  std::optional<MonotonicTime> last_stall_;  // the end of the last stall of this thread
   bool closing_ = false;
   bool spoke_to_self_ = false;
   std::string closing_why_;

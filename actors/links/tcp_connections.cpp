@@ -225,7 +225,9 @@ void TcpLinks::on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& fra
   const int from = connection->rank;
   auto& sender = peer(from);
   if (frame.has_goodbye()) {
-    go_down(from, LinkDownCause::kClosed, "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
+    const bool gave_up = frame.goodbye().silent() && stood_still();
+    go_down(from, gave_up ? LinkDownCause::kGaveUp : LinkDownCause::kClosed,
+            "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
     return;
   }
   if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {

@@ -232,7 +232,7 @@ void TcpLinks::go_down(int of, LinkDownCause cause, const std::string& why, bool
   cancel_opening(old.beats_opening);
   if (old.data) {
     if (say_goodbye && old.data->stage == Stage::kEstablished) {
-      leave(old.data, make_goodbye(why));
+      leave(old.data, make_goodbye(why, cause == LinkDownCause::kSilent));
     } else if (old.data->stage != Stage::kLeaving) {
       discard(old.data);
     }
@@ -253,12 +253,18 @@ void TcpLinks::on_resume(const ResumeReading& resume) {
   });
 }
 
+// Returns whether this thread was stalled a short time ago, or is reading for the first time since.
+bool TcpLinks::stood_still() const {
+  return now() - last_tick_ > stall_min() || (last_stall_ && now() - *last_stall_ < options().silence);
+}
+
 void TcpLinks::on_tick() {
   const auto time = now();
   // If this thread itself was stalled, data that peers sent in the meantime is still unread. So no
   // peer is found late or silent in this tick.
-  const bool stalled = time - last_tick_ > tick_interval_ + options().silence / 2;
+  const bool stalled = time - last_tick_ > stall_min();
   last_tick_ = time;
+  if (stalled) last_stall_ = time;
   refusals_told_ = 0;
   watch_door();
   std::vector<ConnectionPtr> late;
@@ -287,7 +293,7 @@ void TcpLinks::on_tick() {
                               std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
       // Both connections get the goodbye: if the peer ever reads again, it may read either one
       // first.
-      if (other.beats) leave(std::exchange(other.beats, nullptr), make_goodbye(why));
+      if (other.beats) leave(std::exchange(other.beats, nullptr), make_goodbye(why, true));
       go_down(of, LinkDownCause::kSilent, why, true);
     } else if (other.beats && other.beats->unsent == 0 && time - other.last_beat >= beat_interval_ - tick_interval_ / 2) {
       other.last_beat = time;

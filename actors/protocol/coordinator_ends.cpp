@@ -103,8 +103,23 @@ void CoordinatorMachine::on(const PeerDown& down) {
     asked_.erase(asked);
     return end_settling_if_complete();
   }
+  if (down.gave_up && state_ == State::kFinishing) given_up_ = true;
+  if (down.gave_up && state_ != State::kFinishing && state_ != State::kSettling) return resign(down);
   if (!gone_.insert(down.rank).second) return;
   fail(down.rank, failure());
+}
+
+// This process stood still, and ranks that heard nothing of it are ending the call with a successor.
+// A map by this coordinator would list them. So all ranks, this one included, turn to a successor.
+void CoordinatorMachine::resign(const PeerDown& down) {
+  const Failure failure = failure_of(identity_.rank, FailureKind::kSilent, ErrorCode::kDeadline, "link",
+                                     "rank " + std::to_string(identity_.rank) + " stood still: " + down.why);
+  for (const auto& [rank, join] : joins_) {
+    kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
+    if (left_.count(rank) == 0 && down_.count(rank) == 0) send(rank, CoordinatorDown{failure, join.ticket});
+  }
+  effects_.emplace_back(Note{"gave up the call: this process stood still", true});
+  forget_call();
 }
 
 void CoordinatorMachine::on(const PeerUp& up) {
@@ -198,9 +213,13 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
     if (rank != identity_.rank) tell(rank, join);
   const auto own = joins_.find(identity_.rank);
   if (own != joins_.end()) tell(own->first, own->second);
+  remember(ending);
+  forget_call();
+}
+
+void CoordinatorMachine::forget_call() {
   effects_.emplace_back(StopTimer{Timer::kPhase});
   stop_joining();
-  remember(ending);
   counter_ = 0;
   outstanding_ = 0;
   joins_.clear();
@@ -210,6 +229,7 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
   left_.clear();
   hurried_ = false;
   stopping_ = false;
+  given_up_ = false;
   awaited_at_cancel_.clear();
   local_save_plans_.clear();
   local_load_plans_.clear();

@@ -222,7 +222,7 @@ void CoordinatorMachine::on(const HookDone& done) {
   }
   if (failure) failures_.insert_or_assign(identity_.rank, *failure);
   if (hook_ == Hook::kFinish) {
-    if (failures_.empty()) return end({}, Committed::kYes);
+    if (failures_.empty()) return given_up_ ? settle_published() : end({}, Committed::kYes);
     return settle(failure->code == ErrorCode::kFenced);
   }
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
@@ -321,6 +321,17 @@ void CoordinatorMachine::settle(bool fenced) {
   for (const auto& [rank, join] : joins_)
     if (fenced && rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
   run(Hook::kAskCommitted, Phase::kFinish, {});
+}
+
+// The checkpoint is published, but ranks may have ended the call without this one. Then their outcome
+// is adopted.
+void CoordinatorMachine::settle_published() {
+  become(State::kSettling);
+  settled_ = Committed::kYes;
+  start_timer(options_.cancel_grace);
+  for (const auto& [rank, join] : joins_)
+    if (rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
+  end_settling_if_complete();
 }
 
 void CoordinatorMachine::ask_for_end(int rank) {

@@ -27,6 +27,10 @@
 //             ranks, Timer::kWaiting triggers warnings.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
 //             machine starts idle.
+// Stood still: the process was stopped for longer than `silence`, and ranks gave up on it. The machine
+//             decides nothing any more: it tells all ranks (CoordinatorDown, for this call), which
+//             turn to a successor. If it was publishing, it publishes, and then adopts the outcome
+//             of a rank that has ended the call.
 // Progress:   the ranks' progress reports affect nothing but the progress that ranks are told.
 // Succession: the machine also ends calls of other coordinators that this rank succeeds, in
 //             parallel with its own calls: see succession.hpp.
@@ -151,11 +155,14 @@ class CoordinatorMachine {
   void send_global_plan(int rank);
   void finish();
   void settle(bool fenced);
+  void settle_published();
   void ask_for_end(int rank);
   void end_settling_if_complete();
   void end(const FailureMap& failures, Committed committed);
   void end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception = nullptr);
   void remember(const std::shared_ptr<const Ending>& ending);
+  void resign(const PeerDown& down);
+  void forget_call();
   void restart_joins();
 
   void run(Hook hook, Phase phase, HookValue argument);
@@ -193,6 +200,7 @@ class CoordinatorMachine {
   WaitNotices notices_;                                            // about the wait for ranks
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
+  bool given_up_ = false;                                          // a rank gave up on this one during publication
   bool stopping_ = false;                                          // `phase_grace` is over: the others were told to stop
   std::string awaited_at_cancel_;                                  // the ranks awaited at the first Cancel by a deadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank

@@ -187,6 +187,7 @@ struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection still works: the rank must be told how the attempt ended
   bool unopened = false;   // no connection could be made: an immediate retry would be useless
+  bool gave_up = false;    // this process stood still, and the rank closed the connection for that reason
   FailureKind kind = FailureKind::kLost;
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;

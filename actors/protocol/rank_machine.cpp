@@ -107,10 +107,13 @@ void RankMachine::on(const Received& received) {
     withdraw();  // the registrar has found that the ranks disagree on the coordinator
     return end(std::get<Outcome>(received.body));
   }
-  if (lost_ && std::holds_alternative<CoordinatorDown>(received.body)) return turn_to_next();  // its actor died as well
+  if (const auto* down = std::get_if<CoordinatorDown>(&received.body)) {
+    if (down->ticket != 0 && down->ticket != call_.ticket) return ignore("CoordinatorDown of another call");
+    if (lost_) return turn_to_next();  // the coordinator gave up as well
+  }
   if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();          // it got the second Join
-  // Begin and Outcome name the call by its ticket. CoordinatorDown and Unreadable concern every
-  // call. All other messages belong to the attempt.
+  // Begin, Outcome and CoordinatorDown name the call by its ticket. Unreadable, and CoordinatorDown
+  // without a ticket, concern every call. All other messages belong to the attempt.
   const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
                           std::holds_alternative<CoordinatorDown>(received.body) ||
                           std::holds_alternative<Unreadable>(received.body);
@@ -178,7 +181,7 @@ void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 void RankMachine::receive(const CoordinatorDown& down) {
   // The call has not begun, so join again: a new coordinator actor may have replaced the dead one.
   // If none has, the answer is CoordinatorDown again.
-  if (state_ == State::kJoining && ++turns_ <= kTurnsMax) return join();
+  if (down.ticket == 0 && state_ == State::kJoining && ++turns_ <= kTurnsMax) return join();
   lose_coordinator(down.failure);
 }
 

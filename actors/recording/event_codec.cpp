@@ -213,6 +213,7 @@ struct PutEvent {
     it.set_rank(down.rank);
     it.set_reachable(down.reachable);
     it.set_unopened(down.unopened);
+    it.set_gave_up(down.gave_up);
     it.set_kind(static_cast<v1::FailureKind>(down.kind));
     it.set_code(static_cast<std::uint32_t>(down.code));
     it.set_why(down.why);
@@ -247,6 +248,7 @@ protocol::PeerDown down_of(const v1::PeerDown& message) {
   down.rank = message.rank();
   down.reachable = message.reachable();
   down.unopened = message.unopened();
+  down.gave_up = message.gave_up();
   const bool known = message.kind() > 0 && v1::FailureKind_IsValid(message.kind()) && message.code() > 0 &&
                      message.code() <= static_cast<std::uint32_t>(ErrorCode::kInternal);
   if (!known) refuse("the kind or code of a failure is not known to this version");

@@ -140,7 +140,7 @@ std::vector<Envelope> sample_envelopes() {
       PhaseFailed{failure},
       Outcome{4, make_ending({{2, failure}}, Committed::kUnknown, "an id", "an answer")},
       Cancel{4, failure},
-      CoordinatorDown{failure},
+      CoordinatorDown{failure, 4},
       StopPhase{},
       PhaseStopped{},
       Withdraw{4},

@@ -156,7 +156,7 @@ Message random_body(Random& random, std::size_t index) {
     case 14:
       return Cancel{random_ticket(random), random_failure(random, 3), random.next() % 2 == 0};
     case 15:
-      return CoordinatorDown{random_failure(random, 0)};
+      return CoordinatorDown{random_failure(random, 0), random.next() % 2 == 0 ? 0 : random_ticket(random)};
     case 16:
       return StopPhase{};
     case 17:
@@ -248,7 +248,9 @@ struct SameBody {
   bool operator()(const Cancel& a, const Cancel& b) const {
     return a.ticket == b.ticket && a.failure == b.failure && a.awaits_outcome == b.awaits_outcome;
   }
-  bool operator()(const CoordinatorDown& a, const CoordinatorDown& b) const { return a.failure == b.failure; }
+  bool operator()(const CoordinatorDown& a, const CoordinatorDown& b) const {
+    return a.failure == b.failure && a.ticket == b.ticket;
+  }
   bool operator()(const StopPhase&, const StopPhase&) const { return true; }
   bool operator()(const PhaseStopped&, const PhaseStopped&) const { return true; }
   bool operator()(const Withdraw& a, const Withdraw& b) const { return a.ticket == b.ticket; }

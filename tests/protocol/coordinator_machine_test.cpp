@@ -356,6 +356,66 @@ TEST_CASE("a rank that is slow, in a phase in which nobody has failed, has until
   CHECK(outcome.at(0).second.failures.at(1).what.find("rank 1 did not end its write phase within 3600.0 s") == 0);
 }
 
+TEST_CASE("a coordinator that stood still decides nothing once a rank gave up on it") {
+  CoordinatorSteps coordinator(4);
+  SUBCASE("while ranks write") {
+    coordinator.plan(1);
+    coordinator.written(2);
+    coordinator.step(lost(3));
+    const auto effects = coordinator.step(gave_up(1));
+    const auto told = sent<CoordinatorDown>(effects);
+    REQUIRE(told.size() == 2);  // rank 2 waits for this coordinator; ranks 1 and 3 do not
+    CHECK(told[0].first == 0);
+    CHECK(told[1].first == 2);
+    for (const auto& [rank, down] : told) {
+      CHECK(down.ticket == 1);
+      CHECK(down.failure.rank == 0);
+      CHECK(down.failure.kind == FailureKind::kSilent);
+      CHECK(down.failure.what.find("rank 0 stood still: rank 1 closed the link") == 0);
+    }
+    CHECK(sent<Outcome>(effects).empty());
+  }
+  SUBCASE("while ranks plan") {
+    coordinator.join(1);
+    CHECK(sent<CoordinatorDown>(coordinator.step(gave_up(1))).size() == 3);
+  }
+  CHECK(coordinator.machine().state() == CoordinatorMachine::State::kIdle);
+  CHECK(was_ignored(coordinator.written(0)));
+  Standing orphan;
+  orphan.kind = StandingKind::kOrphaned;
+  orphan.ticket = orphan.ordinal = 1;
+  orphan.lost = failure_on(0, "gone");
+  CHECK(sent<FollowOther>(coordinator.receive(2, orphan, 1)).size() == 1);
+  CHECK(sent<Begin>(coordinator.join(2)).size() == 4);
+}
+
+TEST_CASE("a coordinator that published while a rank gave up on it adopts the outcome of the others") {
+  CoordinatorSteps coordinator(3);
+  const RunHook finish = coordinator.finish(1);
+  const std::uint64_t counter = coordinator.machine().counter();
+  CHECK(sent<CoordinatorDown>(coordinator.step(gave_up(1))).empty());
+  const auto asked = sent<AskStanding>(coordinator.step(HookDone{finish.sequence, HookValue{}}));
+  REQUIRE(asked.size() == 2);
+  Standing answer;
+  answer.inquiry = asked[0].second.inquiry;
+  SUBCASE("a rank has ended the call") {
+    answer.kind = StandingKind::kEnded;
+    Told outcome{1, {}, Committed::kYes, "named"};
+    outcome.failures.emplace(0, failure_on(0, "silent"));
+    answer.ending = outcome.ending();
+    const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
+    REQUIRE(told.size() == 3);
+    for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
+  }
+  SUBCASE("no rank knows an outcome") {
+    answer.kind = StandingKind::kAttached;
+    CHECK(coordinator.receive(1, answer, counter).empty());
+    const auto told = sent<Outcome>(coordinator.receive(2, answer, counter));
+    REQUIRE(told.size() == 3);
+    for (const auto& [rank, heard] : told) CHECK(heard.failures.empty());
+  }
+}
+
 TEST_CASE("a coordinator that was fenced asks the others how the attempt has ended, and says the same") {
   CoordinatorSteps coordinator(3);
   const RunHook finish = coordinator.finish(1);

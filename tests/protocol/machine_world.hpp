@@ -202,7 +202,7 @@ class MachineWorld {
     frozen_.erase(index);
     forget(index);
     for (int other = 0; other < size(); ++other)
-      tell_down(index, other, FailureKind::kLost, "it closed the link: nothing was heard");
+      tell_down(index, other, FailureKind::kLost, "it closed the link: nothing was heard", false, true);
   }
   // Drops everything between the two ranks from now on, in both directions.
   void separate(int a, int b) {
@@ -284,12 +284,13 @@ class MachineWorld {
   }
 
   // The news that `there` is down. Messages sent before still in flight may be dropped.
-  void tell_down(int here, int there, FailureKind kind, const std::string& why, bool unopened = false) {
+  void tell_down(int here, int there, FailureKind kind, const std::string& why, bool unopened = false, bool gave_up = false) {
     if (here == there || !is_alive(here)) return;
     PeerDown down;
     down.rank = there;
     down.kind = kind;
     down.unopened = unopened;
+    down.gave_up = gave_up;
     down.why = why;
     news_.emplace_back(here, down);
   }

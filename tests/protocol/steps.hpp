@@ -181,6 +181,13 @@ inline PeerDown lost(int rank, std::string why = "gone") {
   return down;
 }
 
+// `rank` gave up on this one, which stood still.
+inline PeerDown gave_up(int rank) {
+  PeerDown down = lost(rank, "rank " + std::to_string(rank) + " closed the link: nothing was heard of this rank");
+  down.gave_up = true;
+  return down;
+}
+
 inline PeerDown silent(int rank) {
   PeerDown down = lost(rank, "nothing was heard");
   down.kind = FailureKind::kSilent;

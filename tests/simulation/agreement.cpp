@@ -43,6 +43,25 @@ bool could_talk(Job& job, const Report& a, const Report& b, Duration first_end) 
   return true;
 }
 
+// Returns whether a coordinator that stood still, with all its links sound, blames the ranks that
+// gave up on it and ended the call.
+bool blames_others(Job& job, const Report& own, const Report& other) {
+  if (own.rank != job.spec().program[own.ordinal - 1].coordinator || own.finished.save_id.empty() ||
+      own.finished.save_id != other.finished.save_id)
+    return false;
+  const Span span{std::min(own.began, other.began), std::max(own.ended, other.ended)};
+  const auto& absences = job.rank(own.rank).absences();
+  if (std::none_of(absences.begin(), absences.end(), [&](const Span& absence) { return span.meets(absence); })) return false;
+  for (int peer = 0; peer < job.size(); ++peer) {
+    const auto cuts = job.network().cuts(own.rank, peer);
+    if (std::any_of(cuts.begin(), cuts.end(), [&](const Span& cut) { return span.meets(cut); })) return false;
+  }
+  const auto gave_up = [](const auto& entry) { return entry.second.what.find("closed by the peer") != std::string::npos; };
+  return !own.finished.failures.empty() && own.finished.failures.count(own.rank) == 0 &&
+         std::all_of(own.finished.failures.begin(), own.finished.failures.end(), gave_up) &&
+         other.finished.failures.count(own.rank) != 0;
+}
+
 }  // namespace
 
 void check_agreement(Job& job, Ledger& ledger) {
@@ -59,6 +78,9 @@ void check_agreement(Job& job, Ledger& ledger) {
           const Report& a = *reports[i];
           const Report& b = *reports[j];
           const bool one_attempt = !a.finished.save_id.empty() && a.finished.save_id == b.finished.save_id;
+          if (blames_others(job, a, b) || blames_others(job, b, a))
+            return "ranks " + std::to_string(a.rank) + " and " + std::to_string(b.rank) + " blame each other: \"" +
+                   to_string(a.finished) + "\", \"" + to_string(b.finished) + "\"";
           if (!in_step && !one_attempt) continue;
           if (are_alike(a.finished, b.finished) || !could_talk(job, a, b, first_end)) continue;
           return "ranks " + std::to_string(a.rank) + " and " + std::to_string(b.rank) + " could talk, but one ended with \"" +

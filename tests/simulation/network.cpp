@@ -99,7 +99,7 @@ void Network::connect(int from, int to) {
 }
 
 // Closes one end. The other end learns it when the path is free.
-void Network::disconnect(int here, int there, FailureKind kind, const std::string& why) {
+void Network::disconnect(int here, int there, FailureKind kind, const std::string& why, bool gave_up) {
   const auto found = connections_.find({here, there});
   if (found == connections_.end()) return;
   const std::uint64_t connection = found->second;
@@ -109,9 +109,12 @@ void Network::disconnect(int here, int there, FailureKind kind, const std::strin
   down.kind = kind;
   down.code = kind == FailureKind::kSilent ? ErrorCode::kDeadline : ErrorCode::kUnavailable;
   down.why = why;
+  down.gave_up = gave_up;
   coverage_.hit(kind == FailureKind::kSilent ? "link silent" : "link closed");
   ends_[static_cast<std::size_t>(here)]->link_down(down);
-  pass(here, there, connection, [this, here, there] { disconnect(there, here, FailureKind::kLost, "closed by the peer"); });
+  const bool gives_up = kind == FailureKind::kSilent && frozen_[static_cast<std::size_t>(there)];
+  pass(here, there, connection,
+       [this, here, there, gives_up] { disconnect(there, here, FailureKind::kLost, "closed by the peer", gives_up); });
 }
 
 bool Network::silent(int here, int there) const { return blocked(here, there) || frozen_[static_cast<std::size_t>(there)]; }

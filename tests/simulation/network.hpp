@@ -61,7 +61,7 @@ class Network {
   void deliver(int from, int to, std::uint64_t connection, std::shared_ptr<const std::string> bytes);
   void open(int from, int to);
   void connect(int from, int to);
-  void disconnect(int here, int there, FailureKind kind, const std::string& why);
+  void disconnect(int here, int there, FailureKind kind, const std::string& why, bool gave_up = false);
   void detect_silence(int here, int there);
   bool silent(int here, int there) const;
 

@@ -338,7 +338,8 @@ void SimulatedRank::receive(const std::string& name, const protocol::Received& r
     return slot(name).step_coordinator(received);
   }
   if (std::holds_alternative<protocol::AskStanding>(received.body)) slot(name);  // a rank answers even before it has made a call
-  const bool of_every_call = std::holds_alternative<protocol::CoordinatorDown>(received.body);
+  const auto* const down = std::get_if<protocol::CoordinatorDown>(&received.body);
+  const bool of_every_call = down && down->ticket == 0;
   for (auto& [other, slot] : slots_)
     if (of_every_call || other == name) slot->receive(received);
   stop_if_idle();
