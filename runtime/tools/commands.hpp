@@ -32,7 +32,7 @@ enum ExitCode : int {
   kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
 };
 
-// The only table of exit codes: help, manual and README show these texts.
+// The only table of exit codes: the help and the manual show these texts.
 struct ExitStatus {
   ExitCode code;
   const char* meaning;

@@ -1,26 +1,104 @@
 #!/usr/bin/env python3
-"""Code in README and the other documents that names the file it is from stands there word for word. What README refers to is there: files, as in the other
-documents, and the tests that stand for what happens when something fails."""
+"""Checks that the documents are true where that can be checked.
+
+- Code that names the file it is from is in that file.
+- Files, functions and links to which a document refers exist.
+- promises.toml names a test for each guarantee of the README and each row of the table of failures,
+  and these tests exist.
+- README and the glossary stay short.
+"""
 
 import re
+import tomllib
 
 from layers import ROOT, finish, sources
 
-BLOCK = re.compile(r"^```cpp\n// (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Things in backquotes that look like files of the tree.
-REFERENCE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:hpp|cpp|md|sh|py))`")
+README_LINES_MAX = 180
+GLOSSARY_ENTRIES_MAX = 40
 
+BLOCK = re.compile(r"^```(?:cpp|python)\n(?://|#) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Text in backquotes that looks like a file of the tree, perhaps with a name that is in it:
+# `actors/rank_supervisor.cpp` or `actors/rank_supervisor.cpp: RankSupervisor`.
+REFERENCE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:hpp|cpp|md|sh|py|proto|toml))(?::\s([\w:~]+))?`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+COMMENT = re.compile(r"//.*$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/protocol.md", "docs/tracing.md", "storage/FORMAT.md"]
+PROMISES = "tests/house/promises.toml"
+GUARANTEES = re.compile(r"^## Guarantees$(.*?)^## ", re.MULTILINE | re.DOTALL)
+GUARANTEE = re.compile(r"^- \*\*(.+?)\.\*\*", re.MULTILINE)
+FAILURES = re.compile(r"^## What happens when …$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
-SECTION = re.compile(r"^## What happens when …$(.*?)^## ", re.MULTILINE | re.DOTALL)
-# In the last column: `folder: ` and the names of tests in it, in backquotes; several folders are parted by ';'.
-TESTS = re.compile(r"(\w+): (`[^`]+`(?:, `[^`]+`)*)")
 CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
 PYTHON_TEST = re.compile(r"^\s*(?:class|def) (\w+)\(", re.MULTILINE)
+CTEST = re.compile(r"add_test\(NAME ([\w.]+)")
+
+
+def text_of(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def documents():
+    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
+    return ["README.md", "CONTRIBUTING.md", "storage/FORMAT.md", *names]
+
+
+def without_indent(text):
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def anchors_of(name):
+    """The anchors that GitHub gives to headings."""
+    headings = HEADING.findall(FENCED.sub("", text_of(name)))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def found(document, name):
+    """The path of a file that a document names from the root or from its own folder, or None."""
+    for path in (ROOT / name, (ROOT / document).parent / name):
+        if path.is_file():
+            return path
+    return None
+
+
+def code_of(path):
+    return COMMENT.sub("", path.read_text(encoding="utf-8"))
+
+
+def document_faults(document):
+    """The faults of one document, and how many things in it were checked."""
+    text, faults, checked = text_of(document), [], 0
+    for name, code in BLOCK.findall(text):
+        checked += 1
+        if not (ROOT / name).is_file():
+            faults.append(f"{document}: {name}, from which code is shown, does not exist")
+        elif without_indent(code) not in without_indent(text_of(name)):
+            faults.append(f"{document}: the code from {name} differs from the code there")
+    for name, symbol in REFERENCE.findall(text):
+        checked += 1
+        path = found(document, name)
+        if path is None:
+            faults.append(f"{document}: {name} does not exist")
+        elif symbol and not re.search(rf"(?<![\w:]){re.escape(symbol)}(?!\w)", code_of(path)):
+            faults.append(f"{document}: {name} does not contain {symbol}")
+    for link in LINK.findall(FENCED.sub("", text)):
+        if "://" in link:
+            continue
+        checked += 1
+        name, _, anchor = link.partition("#")
+        target = ((ROOT / document).parent / name).resolve() if name else ROOT / document
+        if not target.is_file():
+            faults.append(f"{document}: the link to {link} leads nowhere")
+        elif anchor and anchor not in anchors_of(target.relative_to(ROOT)):
+            faults.append(f"{document}: {link} names a section that does not exist")
+    return faults, checked
 
 
 def tests_of(folder):
+    if folder == "ctest":
+        lists = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("CMakeLists.txt")]
+        return set(CTEST.findall("\n".join(lists)))
     names = set()
     for path in sources(f"tests/{folder}", ".cpp", ".hpp", ".py"):
         pattern = PYTHON_TEST if path.suffix == ".py" else CASE
@@ -28,41 +106,60 @@ def tests_of(folder):
     return names
 
 
-def table_faults(text):
-    """What is wrong with the tests in the table of failures, and how many it names."""
-    section = SECTION.search(text)
+def guarantees():
+    section = GUARANTEES.search(text_of("README.md"))
+    return GUARANTEE.findall(section.group(1)) if section else []
+
+
+def failure_rows():
+    section = FAILURES.search(text_of("docs/failures.md"))
     rows = [row for row in section.group(1).splitlines() if row.startswith("| ")][1:] if section else []
-    faults, named = ([] if rows else ["README.md has no table of what happens when something fails"]), 0
-    for row in rows:
-        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
-        groups = TESTS.findall(cells[-1])
-        if not groups:
-            faults.append(f"README.md: no test stands for '{cells[0]}'")
-        for folder, names in groups:
-            for name in re.findall("`([^`]+)`", names):
-                named += 1
-                if name not in tests_of(folder):
-                    faults.append(f"README.md: tests/{folder} has no test '{name}', which is to stand for '{cells[0]}'")
+    return [row.strip("|").split(" | ")[0].strip() for row in rows]
+
+
+def promise_faults():
+    """What is wrong with the tests of guarantees and failures, and how many tests were looked for."""
+    faults, named = [], 0
+    with open(ROOT / PROMISES, "rb") as file:
+        promises = tomllib.load(file)
+    for kind, document, names in (("guarantees", "README.md", guarantees()),
+                                  ("failures", "docs/failures.md", failure_rows())):
+        tests_by_name = promises.pop(kind, {})
+        if not names:
+            faults.append(f"{document}: no {kind} were found")
+        for name in names:
+            tests = tests_by_name.pop(name, {})
+            if not any(tests.values()):
+                faults.append(f"{document}: {PROMISES} has no test for '{name}'")
+            for folder, cases in tests.items():
+                there = tests_of(folder)
+                named += len(cases)
+                faults += [f"{PROMISES}: tests/{folder} has no test '{case}', which should stand for '{name}'"
+                           for case in cases if case not in there]
+        faults += [f"{PROMISES}: {document} has no '{name}' among its {kind}" for name in tests_by_name]
+    faults += [f"{PROMISES}: '{kind}' is unknown" for kind in promises]
     return faults, named
 
 
-def main():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def length_faults():
+    lines = len(text_of("README.md").splitlines())
+    entries = len([line for line in text_of("docs/glossary.md").splitlines() if line.startswith("| ")]) - 1
     faults = []
-    blocks = [(document, name, code) for document in DOCUMENTS
-              for name, code in BLOCK.findall((ROOT / document).read_text(encoding="utf-8"))]
-    for document, name, code in blocks:
-        if code.strip() not in (ROOT / name).read_text(encoding="utf-8"):
-            faults.append(f"{document}: the code from {name} differs from what is there")
-    references = [(document, name) for document in DOCUMENTS
-                  for name in REFERENCE.findall((ROOT / document).read_text(encoding="utf-8"))]
-    for document, name in references:
-        if not (ROOT / name).is_file() and not ((ROOT / document).parent / name).is_file():
-            faults.append(f"{document}: {name} is not there")
-    if not blocks:
-        faults.append("README.md shows no code of the example")
-    more, named = table_faults(text)
-    finish("readme", faults + more, len(blocks) + len(references) + named)
+    if lines > README_LINES_MAX:
+        faults.append(f"README.md has {lines} lines: at most {README_LINES_MAX}. Move details to docs/")
+    if entries > GLOSSARY_ENTRIES_MAX:
+        faults.append(f"docs/glossary.md has {entries} entries: at most {GLOSSARY_ENTRIES_MAX}. Use the field's terms")
+    return faults
+
+
+def main():
+    faults, checked = [], 0
+    for document in documents():
+        more, count = document_faults(document)
+        faults += more
+        checked += count
+    more, named = promise_faults()
+    finish("readme", faults + more + length_faults(), checked + named)
 
 
 if __name__ == "__main__":

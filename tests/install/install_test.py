@@ -6,6 +6,7 @@ usage: install_test.py SOURCE_DIRECTORY BUILD_DIRECTORY
 
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,9 @@ class InstalledTree(unittest.TestCase):
         inspected = run(self.prefix / "bin" / "cairn", "inspect", directory / "step_7")
         self.assertIn("weights", inspected)
         self.assertIn("fine", run(self.prefix / "bin" / "cairn", "verify", directory / "step_7"))
+        if os.environ.get("CAIRN_PYTORCH"):
+            opened = run(*shlex.split(os.environ["CAIRN_PYTORCH"]), SOURCE / "examples" / "embed" / "open.py", directory / "step_7")
+            self.assertIn("step 7\n", opened)
 
     def test_a_cmake_project_finds_builds_and_runs(self):
         build = self.root / "embed"
