@@ -34,7 +34,7 @@ cairn::StateDict state_of(const Training& training, const cairn::World& world) {
 cairn::CheckpointManagerOptions keeping(std::int64_t save_every, std::uint32_t keep) {
   cairn::CheckpointManagerOptions options;
   options.save_every_steps = save_every;
-  options.save_on_signal = {SIGTERM, SIGUSR1};  // what schedulers send a while before they end a job
+  options.save_on_signal = {SIGTERM, SIGUSR1};  // schedulers send these before they end a job
   if (keep > 0) options.retention.keep_last = keep;
   return options;
 }
@@ -44,7 +44,7 @@ void save_if_due(const Training& training, float loss, cairn::CheckpointManager&
   const cairn::StateDict state = state_of(training, manager.world());
   cairn::Annotations annotations;
   annotations.metrics["loss"] = loss;
-  if (!in_background || manager.signal() != 0) {  // after a signal there is nothing left to do beside
+  if (!in_background || manager.signal() != 0) {  // after a signal there is no training left to overlap with
     manager.save(training.step, state, annotations);
     return;
   }

@@ -21,25 +21,25 @@ void train_one_step(Net& model, torch::optim::Optimizer& optimizer) {
 
 void train(const cairn::World& world, const std::string& run, std::int64_t steps) {
   torch::manual_seed(0);
-  auto model = std::make_shared<Net>(4, 1);  // any torch::nn::Module; of a torch::nn::Linear and its like, ptr()
+  auto model = std::make_shared<Net>(4, 1);  // any torch::nn::Module; for a holder such as torch::nn::Linear, its ptr()
   auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 1e-3);
   cairn::StateDict state{{"model", cairn::stateful(model)}, {"optimizer", cairn::stateful(optimizer, model)}, {"step", 0}};
 
   cairn::CheckpointManagerOptions options;
   options.save_every_steps = 100;
-  options.save_on_signal = {SIGTERM};  // what a scheduler sends before it ends a job
+  options.save_on_signal = {SIGTERM};  // schedulers send it before they end a job
   options.retention.keep_last = 3;
   cairn::CheckpointManager manager(world, run, options);
-  manager.restore_latest(state);  // saved by any number of ranks; nothing if there is none
+  manager.restore_latest(state);  // saved by any number of ranks; does nothing if there is none
   std::int64_t step = state["step"].to_int();
   std::cout << "from step " << step << std::endl;
 
   while (step < steps && manager.signal() == 0) {
     train_one_step(*model, *optimizer);
     state["step"] = ++step;
-    if (manager.should_save(step)) manager.async_save(step, state);  // copies the state, and saves that beside the next steps
+    if (manager.should_save(step)) manager.async_save(step, state);  // copies the state, then saves the copy in the background
   }
-  manager.wait_for_saves();  // throws what a save has failed with
+  manager.wait_for_saves();  // throws the failure of a save
 }
 
 int main(int argc, char** argv) {
