@@ -35,7 +35,7 @@ bool leaves_traces(const FailureMap& failures);
 // A running call, and what its report needs. Made when the call begins: at its end there may be no
 // memory.
 struct ReportedCall {
-  std::string directory;  // where a report goes; must exist; "": nowhere
+  std::string directory;  // holds the report; must exist; "": no report
   std::string checkpoint_id;
   std::string operation;  // for example "save"
   CallId id;
@@ -47,11 +47,11 @@ struct ReportedCall {
   Outcome outcome{};  // set by `end_call`
 };
 
-// Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled, and
-// this rank reports, first writes the report on a thread of its own, and calls `done` on another
-// thread after the report is written, or after 2 s, so that a hung file system does not delay the
-// caller longer. Otherwise, or if memory or threads run out, calls `done` on this thread. Errors of
-// the report are only logged.
+// Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled,
+// and this rank reports, first writes the report on a thread of its own, and calls `done` on
+// another thread after the report is written, or after 2 s, so that a hung file system does not
+// delay the caller longer. Otherwise, or if memory or threads run out, calls `done` on this thread.
+// Errors of the report are only logged.
 void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);
 
 }  // namespace cairn

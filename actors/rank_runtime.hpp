@@ -62,7 +62,7 @@ struct Call {
   // cancels at once.
   std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
-  // Where the report of a failed call is written (failure_report.hpp); "": nowhere. A call that was
+  // Directory for the report of a failed call (failure_report.hpp); "": no report. A call that was
   // only cancelled has no report.
   std::string report_directory;
   // Receives the call's progress, and supplies this rank's part for the coordinator. If it is null,

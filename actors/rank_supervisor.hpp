@@ -2,11 +2,11 @@
 //
 //                    runtime
 //                       | StartCall, CancelCall, Stop
-//                       v                     HookRequest
-//   links <--------> supervisor ------------------------------> planner, storage ...> executor ...> HookReport back
-//        LinkSend    |        ^
-//        LinkMessage v        | CoordinatorSend, CoordinatorHook
-//                  coordinator
+//                       v          HookRequest
+//   links <--------> supervisor ----------------> planner, storage ...> executor
+//        LinkSend    |       ^ ^                                           :
+//        LinkMessage v       | :.................. HookReport .............:
+//                 coordinator  CoordinatorSend, CoordinatorHook
 //
 //   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
 //               coordinator and links actors

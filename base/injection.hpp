@@ -30,7 +30,7 @@ struct InjectionRule {
   FaultSite site = FaultSite::kHook;
   std::string name;         // name of the message, hook, phase or store operation
   std::optional<int> rank;  // absent: every rank
-  std::uint64_t nth = 1;    // which occurrence on a rank, from 1; 0: every occurrence
+  std::uint64_t nth = 1;    // the occurrence on a rank, from 1; 0: every occurrence
   std::chrono::milliseconds delay{0};
   std::optional<int> peer;  // for kDropLink: the peer whose connection is dropped; absent: all peers
   std::string text;         // the rule as written

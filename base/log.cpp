@@ -172,7 +172,7 @@ void write_log(LogLevel level, int rank, std::string_view text) noexcept {
   if (is_logged(level)) write(the_log(), {level, rank, text});
 }
 
-// --- the line at the bottom ---------------------------------------------------------------------------------------------------
+// --- the line at the bottom ----------------------------------------------------------------------
 
 bool has_status_terminal() noexcept {
   if (::isatty(STDERR_FILENO) != 1) return false;

@@ -41,8 +41,8 @@ enum class EventKind : std::uint8_t {
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names of types, states and actors are never freed; `text` and `content` are borrowed for the call.
-// Events never contain tensor data, secrets or values of the user's metadata. They do contain
+// Names of types, states and actors are never freed; `text` and `content` are borrowed for the
+// call. Events never contain tensor data, secrets or values of the user's metadata. They do contain
 // checkpoint ids and the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;

@@ -66,7 +66,7 @@ int listen_on_loopback(int& port) {
   return listener;
 }
 
-// --- the ranks ---------------------------------------------------------------------------------------------------------------
+// --- the ranks -----------------------------------------------------------------------------------
 
 void tell(const std::string& line) {
   if (::write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::_Exit(3);
@@ -195,7 +195,7 @@ int be_paced_rank(int rank, const std::string& addresses, const std::string& job
   return 0;
 }
 
-// --- the driver --------------------------------------------------------------------------------------------------------------
+// --- the driver ----------------------------------------------------------------------------------
 
 class RankProcess {
  public:

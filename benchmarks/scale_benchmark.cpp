@@ -81,7 +81,7 @@ Failure failure_of(int rank, bool same_text) {
   return failure;
 }
 
-// --- rows ---------------------------------------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------
 
 // All ranks fail with a long text: peak memory of the coordinator with all resulting messages
 // encoded.

@@ -185,7 +185,7 @@ class Trainer {
   torch::Tensor input_;
 };
 
-// --- one rank on the CPU ------------------------------------------------------------------------------------------------------
+// --- one rank on the CPU -------------------------------------------------------------------------
 
 void measure_overhead(bool quick) {
   const ProcessGroup alone = ProcessGroup::single();
@@ -240,7 +240,7 @@ void measure_units(bool quick) {
   }
 }
 
-// --- ranks on CUDA devices -----------------------------------------------------------------------------------------------------
+// --- ranks on CUDA devices -----------------------------------------------------------------------
 
 struct Measured {
   double pass, optimizer, peak;

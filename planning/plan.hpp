@@ -73,7 +73,7 @@ struct WriteItem {
   // Tensors and shards only:
   TensorProperties properties;
   Extents size;  // of the global tensor
-  Box chunk;     // what this item holds of the global tensor
+  Box chunk;     // the part of the global tensor in this item
   // Bytes objects only: identify the value when ranks are compared. Hash and length are not part of
   // the plan digest.
   std::uint64_t content_hash = 0;

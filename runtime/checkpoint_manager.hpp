@@ -70,8 +70,8 @@ namespace cairn {
 
 enum class Better : std::uint8_t { kLower = 1, kHigher };
 
-// Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps it,
-// or if it is pinned.
+// Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
+// it, or if it is pinned.
 struct RetentionPolicy {
   // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
   // and the other rules must be off.

@@ -13,9 +13,9 @@ namespace cairn {
 // Converts Python values as follows:
 //   None, bool, int, float, complex, str, torch.device   an IValue of that kind
 //   tuple, torch.Size               an IValue tuple
-//   list                            a List if it is empty, or if it contains a tensor, dict or bytes,
-//                                   directly or in an inner list; otherwise an IValue list, typed if
-//                                   all elements have one type
+//   list                            a List if it is empty, or if it contains a tensor, dict or
+//                                   bytes, directly or in an inner list; otherwise an IValue list,
+//                                   typed if all elements have one type
 //   dict, OrderedDict               a Dict with text keys; in tuples an IValue dict
 //   bytes, bytearray, io.BytesIO    a Blob
 //   Tensor, Parameter               a tensor on the CPU

@@ -96,7 +96,7 @@ Dict state_of(typename Kind::State& state, const torch::Tensor& parameter) {
   return dict;
 }
 
-// --- reading values back --------------------------------------------------------------------------------------------------
+// --- reading values back -------------------------------------------------------------------------
 
 // Returns the single tensor or part in a value; undefined if there is none.
 torch::Tensor tensor_in(const Value& value) {
@@ -179,7 +179,7 @@ bool is_on(const Dict& dict, const char* key) {
   return value != nullptr && value->is_ivalue() && value->ivalue().isBool() && value->ivalue().toBool();
 }
 
-// --- loading --------------------------------------------------------------------------------------------------------------
+// --- loading -------------------------------------------------------------------------------------
 
 // Checks a whole state dict against an optimizer, then loads it.
 template <class Kind>

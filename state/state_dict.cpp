@@ -38,7 +38,7 @@ std::string key_text(const c10::IValue& key) {
 
 }  // namespace
 
-// --- Dict -----------------------------------------------------------------------------------------------------------------
+// --- Dict ----------------------------------------------------------------------------------------
 
 Dict::Dict(std::initializer_list<Item> items) {
   items_.reserve(items.size());
@@ -179,7 +179,7 @@ class Value::Unfolding {
   std::size_t repeated_values_ = 0;
 };
 
-// --- Value ----------------------------------------------------------------------------------------------------------------
+// --- Value ---------------------------------------------------------------------------------------
 
 Value::Value(Dict dict) : value_(std::make_shared<Dict>(std::move(dict))) {}
 Value::Value(List list) : value_(std::make_shared<List>(std::move(list))) {}

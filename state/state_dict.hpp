@@ -187,7 +187,7 @@ class Value {
 // value there.
 Value per_rank(Value value);
 
-// --- flattening: state/flatten.cpp ----------------------------------------------------------------------------------------
+// --- flattening: state/flatten.cpp ---------------------------------------------------------------
 
 // A leaf of a state dict under its flattened name. Replace Stateful objects by their dicts before
 // flattening.

@@ -1,8 +1,8 @@
 // Reads the traces of all ranks of a job: lists its saves and loads, and returns all events of one.
 //
-//   cairn::TraceDirectory traces("failure-cairn-…");             // reads each file once, keeps a summary
+//   cairn::TraceDirectory traces("failure-cairn-…");  // reads each file once, keeps a summary
 //   cairn::Trace trace = traces.read(traces.attempts().back());  // the events of one save or load
-//   for (const auto& [rank, events] : trace.events) …            // in the order of recording
+//   for (const auto& [rank, events] : trace.events) …  // in the order of recording
 //
 // Next steps: trace_messages.hpp pairs sent messages with handled ones, and aligns the ranks'
 // clocks with them. trace_chain.hpp follows causes from rank to rank. trace_diagnosis.hpp

@@ -1,5 +1,5 @@
-// Reads trace files event by event, for `cairn trace` and your own analyses. docs/tracing.md specifies
-// the format.
+// Reads trace files event by event, for `cairn trace` and your own analyses. docs/tracing.md
+// specifies the format.
 //
 //   cairn::TraceFileReader file("failure-cairn-…/rank-00003-….trace");
 //   cairn::ObservedEvent event;

@@ -58,7 +58,7 @@ Box box_of(const Extents& size, const ProcessMesh& mesh, const Placements& place
   return *local_box(size, mesh.mesh(), stored(placements), mesh.world().world_rank());
 }
 
-// --- along one axis -------------------------------------------------------------------------------------------------------
+// --- along one axis ------------------------------------------------------------------------------
 
 std::int64_t chunk_of(std::int64_t length, int ranks) { return (length + ranks - 1) / ranks; }
 
@@ -115,7 +115,7 @@ torch::Tensor sum_and_cut(const torch::Tensor& addend, const ProcessGroup& group
   return rows_back(own, dim, count_of(group, length));
 }
 
-// --- along all of them ----------------------------------------------------------------------------------------------------
+// --- along all of them ---------------------------------------------------------------------------
 
 // Returns which axes may stay as they are. A cut depends on the earlier axes that cut the same
 // dimension.

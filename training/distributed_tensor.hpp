@@ -1,9 +1,9 @@
 // A tensor distributed over a mesh of ranks, each of which holds a part. After PyTorch's DTensor.
 //
-//   auto rows = DistributedTensor::distribute(whole, mesh, {Shard{0}});    // each rank gets its rows
-//   auto columns = rows.redistribute({Shard{1}});                      // the same tensor, cut by columns
-//   columns.full_tensor();                                             // the whole, on every rank
-//   cairn::save({{"table", rows}}, id);                                // loads with any other placements
+//   auto rows = DistributedTensor::distribute(whole, mesh, {Shard{0}});  // each rank gets its rows
+//   auto columns = rows.redistribute({Shard{1}});  // the same tensor, cut by columns
+//   columns.full_tensor();                         // the whole, on every rank
+//   cairn::save({{"table", rows}}, id);            // loads with any other placements
 //
 // Along each mesh axis, a tensor is cut in one dimension (Shard), identical on all ranks
 // (Replicate), or the sum of the ranks' tensors (Partial). `local_box` computes the cuts: chunks

@@ -227,7 +227,7 @@ void fully_shard(Module& module, const ProcessMesh& mesh, const FullyShardOption
   shard_one(module, mesh, options);
 }
 
-// --- scopes ---------------------------------------------------------------------------------------------------------------
+// --- scopes --------------------------------------------------------------------------------------
 
 ForwardScope::ForwardScope(const Module& model) : ForwardScope(group_in(model)) {}
 ForwardScope::ForwardScope(std::shared_ptr<UnitGroup> group) : group_(group ? group->current() : nullptr) {
@@ -246,7 +246,7 @@ void enter_boundary(Module& module, Boundary& boundary, const FullyShardOptions&
 
 }  // namespace detail
 
-// --- training -------------------------------------------------------------------------------------------------------------
+// --- training ------------------------------------------------------------------------------------
 
 void set_gradient_sync(Module& module, bool on) {
   for (const auto& unit : units_in(module)) unit->set_gradient_sync(on);

@@ -2,11 +2,11 @@
 // optimizer state. Parameters are gathered when they are used, and freed again. After PyTorch's
 // fully_shard (FSDP2). docs/training.md explains it with a picture.
 //
-//   training::Hooked<Net> model(…);                             // an ordinary module
+//   training::Hooked<Net> model(…);      // an ordinary module
 //   for (auto& layer : *model->layers) training::fully_shard(*layer, mesh);
-//   training::fully_shard(model, mesh);                         // the rest; wrap inner modules first
-//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);   // after wrapping: these are the shards
-//   model(input).sum().backward();                              // as always
+//   training::fully_shard(model, mesh);  // the rest; wrap inner modules first
+//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // after wrapping: the shards
+//   model(input).sum().backward();       // as always
 //   training::clip_grad_norm(*model, 1.0);
 //   optimizer.step();
 //
@@ -110,7 +110,7 @@ void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const Fully
 template <class Contained>
 void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 
-// --- training ---------------------------------------------------------------------------------------------------------------
+// --- training ------------------------------------------------------------------------------------
 
 // While a ForwardScope exists, gathered parameters of the model may stay gathered; its destructor
 // frees them. Use it for calls that do not go through a Hooked. Without either, every operation
@@ -171,7 +171,7 @@ struct MemoryUse {  // bytes on this rank
 MemoryUse memory_use(const torch::nn::Module& module);
 void reset_memory_peak(const torch::nn::Module& module);
 
-// --------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 namespace detail {
 void enter_boundary(torch::nn::Module& module, Boundary& boundary, const FullyShardOptions& options);

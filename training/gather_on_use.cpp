@@ -110,8 +110,8 @@ bool mixes_elements(const c10::FunctionSchema& schema) {
   });
 }
 
-// Returns whether a tensor of size `part` may be an operand of an elementwise operation with a result
-// of size `result`.
+// Returns whether a tensor of size `part` may be an operand of an elementwise operation with a
+// result of size `result`.
 bool expands_to(at::IntArrayRef part, at::IntArrayRef result) {
   if (part.size() > result.size()) return false;
   const at::IntArrayRef last = result.slice(result.size() - part.size());

@@ -3,9 +3,9 @@
 // LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher.
 // The model's parameter remains the same full-size tensor object and carries a dispatch key,
 // kShardedKey. Views inherit the key, including those that autograd saves for backward. The kernel
-// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather it, and then
-// redispatches the operation. The kernel gathers nothing for operations that only make views, since
-// they touch no data.
+// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather it,
+// and then redispatches the operation. The kernel gathers nothing for operations that only make
+// views, since they touch no data.
 //
 // The shards of parameters that are cut over ranks carry the key as well, and so do their gradients
 // and the elementwise results of either. Other operations on them, such as reductions, would return

@@ -29,8 +29,8 @@ class OwnNcclGroup : public c10d::ProcessGroupNCCL {
   static auto end_monitor(Group& group, int) -> decltype(group.heartbeatMonitor_->stop()) {
     return group.heartbeatMonitor_->stop();
   }
-  // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control that
-  // thread.
+  // Before LibTorch 2.8 only TORCH_NCCL_ENABLE_MONITORING and TORCH_NCCL_DUMP_ON_TIMEOUT control
+  // that thread.
   template <class Group>
   static void end_monitor(Group& group, long) {
     const char* const enabled = std::getenv("TORCH_NCCL_ENABLE_MONITORING");

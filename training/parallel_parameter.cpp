@@ -41,7 +41,7 @@ WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
   return *table;
 }
 
-// --- the kernel -------------------------------------------------------------------------------------------------------------
+// --- the kernel ----------------------------------------------------------------------------------
 
 [[noreturn]] void refuse_operation(const ParallelHandle& handle, const c10::FunctionSchema& schema) {
   const std::string name = "the parallel parameter \"" + handle.parameter->name + "\" ";
@@ -92,8 +92,8 @@ bool is_vector(const std::optional<ParallelArgument>& argument) { return argumen
 
 torch::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : torch::Tensor(); }
 
-// Returns the result of a supported operation; undefined for others. `parallel[i]` describes argument
-// i if it is a parallel parameter.
+// Returns the result of a supported operation; undefined for others. `parallel[i]` describes
+// argument i if it is a parallel parameter.
 torch::Tensor computed(const std::string& name, const Arguments& arguments,
                        const std::vector<std::optional<ParallelArgument>>& parallel) {
   const auto alone = [&](std::size_t only) {

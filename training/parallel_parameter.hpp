@@ -37,7 +37,7 @@ std::shared_ptr<const ParallelParameter> parallel_parameter_of(const torch::Tens
 // Returns whether `tensor` is such a handle or a view of one.
 bool is_parallel_handle(const torch::Tensor& tensor);
 
-// --- the operations: parallel_operations.cpp --------------------------------------------------------------------------------
+// --- the operations: parallel_operations.cpp -----------------------------------------------------
 
 // A parallel parameter as the argument of an operation.
 struct ParallelArgument {

@@ -3,9 +3,10 @@
 //
 //   training::ProcessMesh mesh(group, {2, 2}, {"dp", "tp"});
 //   Net model(…);                                              // identical on all ranks
-//   training::parallelize(*model, mesh.along("tp"), {{"blocks.*.up", training::ColwiseParallel{}},
-//                                                    {"blocks.*.down", training::RowwiseParallel{}}});
-//   training::fully_shard(*model, mesh.along("dp"));           // optional: shards the parts over "dp"
+//   training::parallelize(*model, mesh.along("tp"),
+//                         {{"blocks.*.up", training::ColwiseParallel{}},
+//                          {"blocks.*.down", training::RowwiseParallel{}}});
+//   training::fully_shard(*model, mesh.along("dp"));           // optional: shards over "dp" too
 //   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // after both
 //
 // Layers remain the same objects and may be called in any way. An operation that reads a cut

@@ -282,7 +282,7 @@ class ProcessGroup::Implementation {
   std::unique_ptr<DeviceWatch> watch_;  // made with on_device_, destroyed first
 };
 
-// --- Pending --------------------------------------------------------------------------------------------------------------
+// --- Pending -------------------------------------------------------------------------------------
 
 struct Pending::State {
   State(std::shared_ptr<ProcessGroup::Implementation> of, std::string what, C10dBackend::Work under_way,
@@ -333,7 +333,7 @@ void Pending::wait() {
   if (state->finish) state->finish();
 }
 
-// --- ProcessGroup ---------------------------------------------------------------------------------------------------------
+// --- ProcessGroup --------------------------------------------------------------------------------
 
 ProcessGroup ProcessGroup::single() {
   return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single", std::make_shared<Implementation::Family>()));

@@ -33,7 +33,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 }  // namespace
 
-// --- making ---------------------------------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------
 
 ShardedUnit::ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options,
                          std::shared_ptr<UnitGroup> group)
@@ -152,7 +152,7 @@ void ShardedUnit::enclose(const std::shared_ptr<ShardedUnit>& inner) {
   if (inner.get() != this && !inner->enclosing_.lock()) inner->enclosing_ = weak_from_this();
 }
 
-// --- gathering ------------------------------------------------------------------------------------------------------------
+// --- gathering -----------------------------------------------------------------------------------
 
 void ShardedUnit::use() {
   const auto group = this->group();
@@ -207,7 +207,7 @@ void ShardedUnit::follow_requires_grad(Parameter& parameter) {
   torch::Tensor own = shard(static_cast<std::size_t>(&parameter - parameters_.data()));
   const bool on_full = parameter.full.requires_grad(), on_shard = own.requires_grad();
   if (on_full == parameter.requires_grad && on_shard == parameter.requires_grad) return;
-  parameter.requires_grad = on_full == parameter.requires_grad ? on_shard : on_full;  // whichever was changed
+  parameter.requires_grad = on_full == parameter.requires_grad ? on_shard : on_full;  // the changed one
   parameter.full.set_requires_grad(parameter.requires_grad);
   own.set_requires_grad(parameter.requires_grad);
   if (parameter.requires_grad) watch_gradient(static_cast<std::size_t>(&parameter - parameters_.data()));

@@ -108,7 +108,7 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
   return options.cpu_offload ? Value(moved(value.tensor()).clone()) : value;
 }
 
-// --- setting --------------------------------------------------------------------------------------------------------------
+// --- setting -------------------------------------------------------------------------------------
 
 // Returns this rank's part of `given`, which is either that part or the whole tensor behind `live`;
 // undefined if it is neither. With `local`, a part may be a plain tensor.
@@ -267,7 +267,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
   for (auto& [to, from] : copies) to.copy_(from);
 }
 
-// --- optimizers -----------------------------------------------------------------------------------------------------------
+// --- optimizers ----------------------------------------------------------------------------------
 
 namespace {
 

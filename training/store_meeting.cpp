@@ -87,7 +87,7 @@ class StoreMeeting {
   const std::vector<int>& ranks_;
   MeetingStore store_;
   bool is_first_ = false;
-  std::vector<bool> has_arrived_ = std::vector<bool>(ranks_.size());  // whose cards this rank has read, by rank in the group
+  std::vector<bool> has_arrived_ = std::vector<bool>(ranks_.size());  // whether this rank has read the card, by rank in the group
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::ConnectDeadline)
 namespace cairn {
 namespace {
 
-// Where the ranks of one world find each other.
+// The registry through which the ranks of one world find each other.
 class Hub {
  public:
   explicit Hub(int world_size) : places_(static_cast<std::size_t>(world_size)) {}

@@ -39,8 +39,8 @@ class PlanCache {
   std::deque<std::pair<Digest, std::shared_ptr<const SavePlan>>> plans_;
 };
 
-// Makes plans of different ranks share memory for equal names and mappings, which take two thirds of
-// a plan. The ranks of a pipeline stage have the same names.
+// Makes plans of different ranks share memory for equal names and mappings, which take two thirds
+// of a plan. The ranks of a pipeline stage have the same names.
 class SharedNames {
  public:
   // Returns `plan`, or an equal plan that shares memory with one given before.

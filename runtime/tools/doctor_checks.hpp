@@ -16,7 +16,7 @@ struct Finding {
   std::string name;  // "open files"
   Health health = Health::kOk;
   std::string found;   // "1024"
-  std::string effect;  // what it makes slow or fail, and what to do; "" if kOk
+  std::string effect;  // the consequence, slow or failed saves, and what to do; "" if kOk
 };
 
 // These check this machine and process.

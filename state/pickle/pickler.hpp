@@ -1,8 +1,9 @@
-// Writes a pickle, opcode by opcode, that Python's unpickler can read. The caller must know Python's
-// stack machine.
+// Writes a pickle, opcode by opcode, that Python's unpickler can read. The caller must know
+// Python's stack machine.
 //
 //   Pickler out(4);
-//   out.empty_dict(); out.mark(); out.text("step"); out.integer(7); out.set_items();  // {"step": 7}
+//   out.empty_dict();  // {"step": 7}
+//   out.mark(); out.text("step"); out.integer(7); out.set_items();
 //   Bytes pickle = std::move(out).finish();
 //
 // Texts and globals are memoised automatically: each is written once, and later uses refer to it.

@@ -134,7 +134,7 @@ std::vector<int> all_but(int rank, int size) {
   return ranks;
 }
 
-// --- attempt ----------------------------------------------------------------------------------------------------------------
+// --- attempt -------------------------------------------------------------------------------------
 
 void attempt(const std::string& directory, bool saves, int coordinator, int victim) {
   Member self(World::from_environment(world_options()), directory, coordinator);
@@ -151,7 +151,7 @@ void attempt(const std::string& directory, bool saves, int coordinator, int vict
   self.board.await_all("report", all_but(victim, self.world.size()));
 }
 
-// --- freeze -----------------------------------------------------------------------------------------------------------------
+// --- freeze --------------------------------------------------------------------------------------
 
 // Waits until the process has stopped. A SIGCONT sent earlier would have no effect, and the process
 // would stay stopped.
@@ -207,7 +207,7 @@ void freeze(const std::string& directory, bool saves, int coordinator, const std
   }
 }
 
-// --- rejoin -----------------------------------------------------------------------------------------------------------------
+// --- rejoin --------------------------------------------------------------------------------------
 
 void rejoin(const std::string& directory, int coordinator) {
   Member self(World::from_environment(world_options()), directory, coordinator);
@@ -238,7 +238,7 @@ void rejoin(const std::string& directory, int coordinator) {
   for (const auto& pid : stopped) ::kill(std::stoi(pid), SIGKILL);
 }
 
-// --- save, check --------------------------------------------------------------------------------------------------------------
+// --- save, check ---------------------------------------------------------------------------------
 
 // Starts the write, posts `here`, and blocks until `gate` is posted.
 class GatedWriter : public CheckpointWriter {

@@ -1,4 +1,4 @@
-// What a project outside does to know that its own store will do: the conformance suite, over a store that it registers.
+// Runs the conformance suite over a store of its own, as a project outside the tree does.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

@@ -1,7 +1,9 @@
 // The C++ half of check_interchange.py, which says what the files mean.
 //
-//   write_sample write CHECKPOINT EXPECTED.json    saves a sample state from two ranks, and what PyTorch must find in it
-//   write_sample read DIR                          reads what PyTorch wrote over a copy of it; exits with 0 if it is as promised
+//   write_sample write CHECKPOINT EXPECTED.json
+//       saves a sample state from two ranks, and a description of what PyTorch must find in it
+//   write_sample read DIR
+//       reads the checkpoint that PyTorch wrote over a copy of it; exits with 0 if it is correct
 #include <cstdio>
 #include <cstring>
 #include <fstream>

@@ -3,7 +3,7 @@
 //
 //   agreement    ranks that heard the outcome of one attempt heard exactly the same outcome. This
 //                covers all ranks, dead ones included, if all could talk to each other; otherwise
-//                only ranks that heard it from the same rank. For who could talk, see agreement.hpp.
+//                only ranks that heard it from the same rank. agreement.hpp says who could talk.
 //   durability   a checkpoint that a call reported as saved stays complete until a later one
 //                replaces it, even across a power loss
 //   truth        a save reported as not committed never appears; one reported as committed did

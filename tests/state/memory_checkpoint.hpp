@@ -1,4 +1,5 @@
-// A checkpoint in memory: the default planners between a writer and a reader that keep everything in maps.
+// A checkpoint in memory: the default planners between a writer and a reader that keep everything
+// in maps.
 #pragma once
 
 #include <cstring>

@@ -6,7 +6,8 @@
 //   #include <doctest/doctest.h>
 //   #include <cairn/tests/storage/store_conformance.hpp>
 //   TEST_CASE("my store keeps the contract") {
-//     cairn::testing::check_store_conformance([] { return std::make_shared<MyStore>(a_new_empty_place()); });
+//     cairn::testing::check_store_conformance(
+//         [] { return std::make_shared<MyStore>(a_new_empty_place()); });
 //   }
 //
 // The function you pass returns a store at an unused place whose root does not exist yet. It is
