@@ -8,6 +8,7 @@
 - README and the glossary stay short.
 """
 
+import functools
 import re
 import tomllib
 
@@ -27,7 +28,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 PROMISES = "tests/house/promises.toml"
 GUARANTEES = re.compile(r"^## Guarantees$(.*?)^## ", re.MULTILINE | re.DOTALL)
-GUARANTEE = re.compile(r"^- \*\*(.+?)\.\*\*", re.MULTILINE)
+GUARANTEE = re.compile(r"^- (?:\*\*(.+?)\.\*\*)?(.*)$", re.MULTILINE)
 FAILURES = re.compile(r"^## What happens when …$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
@@ -95,6 +96,7 @@ def document_faults(document):
     return faults, checked
 
 
+@functools.cache
 def tests_of(folder):
     if folder == "ctest":
         lists = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("CMakeLists.txt")]
@@ -107,8 +109,9 @@ def tests_of(folder):
 
 
 def guarantees():
+    """The bold words of each guarantee, or its first line if none are bold."""
     section = GUARANTEES.search(text_of("README.md"))
-    return GUARANTEE.findall(section.group(1)) if section else []
+    return [bold or line for bold, line in GUARANTEE.findall(section.group(1))] if section else []
 
 
 def failure_rows():
