@@ -3,6 +3,7 @@
 set(CAIRN_PUBLIC_HEADERS
     base/bytes.hpp
     base/clock.hpp
+    base/copy_on_write.hpp
     base/digest.hpp
     base/error.hpp
     base/failure.hpp
