@@ -4,10 +4,9 @@
 #include <limits>
 #include <utility>
 
-#include <envelope.pb.h>
-
 #include <cairn/base/error.hpp>
 #include <cairn/messages/columns.hpp>
+#include <cairn/messages/envelope.pb.h>
 #include <cairn/messages/plan_proto.hpp>
 
 namespace cairn::protocol {

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include <columns.pb.h>
 #include <google/protobuf/message_lite.h>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/messages/columns.pb.h>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>

@@ -6,9 +6,8 @@
 #include <set>
 #include <string_view>
 
-#include <metadata.pb.h>
-
 #include <cairn/messages/columns.hpp>
+#include <cairn/messages/metadata.pb.h>
 
 namespace cairn {
 namespace {

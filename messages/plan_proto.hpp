@@ -2,9 +2,8 @@
 // errors as plan_codec.hpp. `to_proto` requires an empty message.
 #pragma once
 
-#include <plan.pb.h>
-#include <results.pb.h>
-
+#include <cairn/messages/plan.pb.h>
+#include <cairn/messages/results.pb.h>
 #include <cairn/planning/plan.hpp>
 
 namespace cairn {

@@ -9,9 +9,8 @@
 #include <set>
 #include <utility>
 
-#include <trace.pb.h>
-
 #include <cairn/base/error.hpp>
+#include <cairn/messages/trace.pb.h>
 #include <cairn/tracing/trace_format.hpp>
 
 namespace cairn {

@@ -11,11 +11,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include <trace.pb.h>
-
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/version.hpp>
+#include <cairn/messages/trace.pb.h>
 #include <cairn/tracing/trace_format.hpp>
 
 namespace cairn {

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-
-#include <link.pb.h>
+#include <cairn/messages/link.pb.h>
 
 namespace cairn {
 

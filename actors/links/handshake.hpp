@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include <link.pb.h>
+#include <cairn/messages/link.pb.h>
 
 namespace cairn {
 

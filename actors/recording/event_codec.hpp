@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <decision.pb.h>
-
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/recording/plan_digests.hpp>
+#include <cairn/messages/decision.pb.h>
 
 namespace cairn::recording {
 

@@ -1,10 +1,9 @@
 #include <cairn/storage/format/commit_head.hpp>
 
-#include <metadata.pb.h>
-
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/messages/metadata.pb.h>
 #include <cairn/storage/format/commit_footer.hpp>
 
 namespace cairn {

@@ -4,10 +4,9 @@
 #include <limits>
 #include <utility>
 
-#include <trailer.pb.h>
-
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/messages/trailer.pb.h>
 
 namespace cairn {
 namespace {

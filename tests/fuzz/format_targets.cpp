@@ -5,10 +5,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include <trailer.pb.h>
-
 #include <cairn/base/digest.hpp>
 #include <cairn/messages/metadata_codec.hpp>
+#include <cairn/messages/trailer.pb.h>
 #include <cairn/state/pickle/tensor_pickle.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unpickler.hpp>

@@ -3,11 +3,10 @@
 #include <memory>
 #include <utility>
 
-#include <link.pb.h>
-
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/messages/link.pb.h>
 #include <cairn/messages/plan_codec.hpp>
 #include <cairn/tests/fuzz/samples.hpp>
 #include <cairn/tests/fuzz/targets.hpp>

@@ -25,10 +25,10 @@ def faults_of(path):
     folder = own_part(name)
     for line, included, quoted in includes(path):
         where = f"{name}:{line}: includes {included}"
-        if quoted and not included.endswith(".pb.h"):
+        if quoted:
             yield f'{where} in quotes: write <cairn/folder/file.hpp>'
         if included.startswith("cairn/"):
-            target = included[len("cairn/"):]
+            target = re.sub(r"\.pb\.h$", ".proto", included[len("cairn/"):])  # generated from it
             other = own_part(target)
             if not (ROOT / target).is_file():
                 yield f"{where}, which is not there"

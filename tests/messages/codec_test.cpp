@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <envelope.pb.h>
-
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/messages/envelope.pb.h>
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>

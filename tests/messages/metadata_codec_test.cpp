@@ -4,10 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <metadata.pb.h>
-
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/messages/metadata.pb.h>
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <decision.pb.h>
-
 #include <cairn/base/error.hpp>
+#include <cairn/messages/decision.pb.h>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/trace_check.hpp>
