@@ -1,8 +1,12 @@
 # Language level, warnings, sanitizers and output folders, for every target of the project.
 
-# LibTorch 2.x may ask for C++20; a caller's own CMAKE_CXX_STANDARD wins.
-if(NOT DEFINED CMAKE_CXX_STANDARD)
-  set(CMAKE_CXX_STANDARD 17)
+# What LibTorch's headers ask for, and with them those of the library. A caller's own CMAKE_CXX_STANDARD counts if it is higher.
+set(cairn_cxx_standard 17)
+if(Torch_VERSION VERSION_GREATER_EQUAL 2.13)
+  set(cairn_cxx_standard 20)
+endif()
+if(NOT DEFINED CMAKE_CXX_STANDARD OR CMAKE_CXX_STANDARD LESS cairn_cxx_standard)
+  set(CMAKE_CXX_STANDARD ${cairn_cxx_standard})
 endif()
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -18,7 +18,7 @@ add_library(cairn::cairn ALIAS cairn_shared)
 
 # The archives are named for what they depend on in turn: their own members are here already.
 target_link_libraries(cairn_shared PRIVATE cairn_runtime INTERFACE $<BUILD_INTERFACE:cairn_torch>)
-target_compile_features(cairn_shared INTERFACE cxx_std_17)
+target_compile_features(cairn_shared INTERFACE cxx_std_${cairn_cxx_standard})
 target_include_directories(cairn_shared INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
@@ -66,6 +66,11 @@ if(NOT torch_libdir IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
 endif()
 list(JOIN torch_libs " " torch_libs)
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+# A flag only if the compiler's default is lower: it would take back a higher standard of the user's.
+set(pc_standard "")
+if(CMAKE_CXX_STANDARD_DEFAULT LESS cairn_cxx_standard)
+  set(pc_standard "-std=c++${cairn_cxx_standard} ")
+endif()
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/cairn.pc.in ${CMAKE_BINARY_DIR}/cairn.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/cairn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
