@@ -3,19 +3,22 @@ find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(Protobuf REQUIRED)
-find_package(Torch REQUIRED)
+find_package(Torch REQUIRED GLOBAL)  # a parent project links the library, and with it LibTorch
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 
-# LibTorch's targets carry no SYSTEM mark, and the collectives header is empty without the define.
+# LibTorch as the library's users have it. Its targets carry no SYSTEM mark.
 add_library(cairn_torch INTERFACE)
 target_include_directories(cairn_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # The compiler's own C++ library comes first: LibTorch's Python package exports parts of an older one (std::filesystem), which would
 # otherwise be taken for it.
 target_link_libraries(cairn_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
-target_compile_definitions(cairn_torch INTERFACE USE_C10D_GLOO)
+# LibTorch as Cairn's own code has it: the header of c10d's Gloo group is empty without the define.
+add_library(cairn_own_torch INTERFACE)
+target_link_libraries(cairn_own_torch INTERFACE cairn_torch)
+target_compile_definitions(cairn_own_torch INTERFACE USE_C10D_GLOO)
 if(TARGET c10_cuda)
-  target_compile_definitions(cairn_torch INTERFACE CAIRN_HAS_CUDA)
+  target_compile_definitions(cairn_own_torch INTERFACE CAIRN_HAS_CUDA)
 endif()
 
 # A build with CUDA needs NCCL, which c10d's group for CUDA devices is made of: its header only, LibTorch brings the code. NCCL_ROOT says

@@ -11,10 +11,10 @@ endforeach()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cairn)
 install(EXPORT cairnTargets NAMESPACE cairn:: DESTINATION ${package_dir})
-configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/cairnConfig.cmake.in ${CMAKE_BINARY_DIR}/cairnConfig.cmake
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/cairnConfig.cmake.in ${PROJECT_BINARY_DIR}/cairnConfig.cmake
                               INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/cairnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/cairnConfig.cmake ${CMAKE_BINARY_DIR}/cairnConfigVersion.cmake DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/cairnConfig.cmake ${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake DESTINATION ${package_dir})
 
 # The flags of LibTorch, for those who build without CMake.
 set(torch_cflags ${TORCH_INCLUDE_DIRS})
@@ -27,13 +27,13 @@ if(NOT torch_libdir IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   list(PREPEND torch_libs -L${torch_libdir} -Wl,-rpath,${torch_libdir})
 endif()
 list(JOIN torch_libs " " torch_libs)
-file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 # A flag only if the compiler's default is lower: it would take back a higher standard of the user's.
 set(pc_standard "")
 if(CMAKE_CXX_STANDARD_DEFAULT LESS cairn_cxx_standard)
   set(pc_standard "-std=c++${cairn_cxx_standard} ")
 endif()
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
-configure_file(${CMAKE_CURRENT_LIST_DIR}/cairn.pc.in ${CMAKE_BINARY_DIR}/cairn.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/cairn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/cairn.pc.in ${PROJECT_BINARY_DIR}/cairn.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/cairn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/cairn)

@@ -1,4 +1,4 @@
-# Language level, warnings, sanitizers and output folders, for every target of the project.
+# Language level, warnings, sanitizers and output folders, for every target of the project. Nothing of it reaches a parent project.
 
 # What LibTorch's headers ask for, and with them those of the library. A caller's own CMAKE_CXX_STANDARD counts if it is higher.
 set(cairn_cxx_standard 17)
@@ -11,21 +11,23 @@ endif()
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)  # presets for whole builds compile so: in a third of the time
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch may live outside the system's folders
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  endif()
+  # Debug builds carry line tables only: LibTorch's full debug information costs gigabytes.
+  set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
-# Debug builds carry line tables only: LibTorch's full debug information costs gigabytes.
-set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(CAIRN_CCACHE ccache)
-if(CAIRN_CCACHE)
+if(CAIRN_CCACHE AND (PROJECT_IS_TOP_LEVEL OR NOT CMAKE_CXX_COMPILER_LAUNCHER))
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CAIRN_CCACHE})
   add_compile_options(-fpch-preprocess)
@@ -39,6 +41,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   if(CMAKE_UNITY_BUILD)  # a source is an included file there
     target_compile_options(cairn_settings INTERFACE -Wno-subobject-linkage)
   endif()
+endif()
+if(NOT PROJECT_IS_TOP_LEVEL)  # the parent may treat its warnings as errors, and hide its symbols; the export map chooses Cairn's
+  set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
+  set(CMAKE_CXX_VISIBILITY_PRESET default)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN OFF)
+  target_compile_options(cairn_settings INTERFACE -Wno-error -fvisibility=default)
 endif()
 if(CAIRN_SANITIZE)
   # For everything, not only our own targets: the flags must agree with those of the precompiled header.
@@ -57,6 +65,6 @@ if(CAIRN_FUZZ)
 endif()
 
 # Headers are included as <cairn/storage/store.hpp>, in the tree as when installed.
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
-file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/include/cairn SYMBOLIC)
-target_include_directories(cairn_settings INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include>)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include/cairn SYMBOLIC)
+target_include_directories(cairn_settings INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)

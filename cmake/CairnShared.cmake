@@ -17,12 +17,18 @@ add_library(cairn::cairn ALIAS cairn_shared)
 # The archives are named for what they depend on in turn: their own members are here already.
 target_link_libraries(cairn_shared PRIVATE cairn_runtime INTERFACE $<BUILD_INTERFACE:cairn_torch>)
 target_compile_features(cairn_shared INTERFACE cxx_std_${cairn_cxx_standard})
-target_include_directories(cairn_shared INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include>
-                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# The warnings of a parent project are not for Cairn's headers.
+if(PROJECT_IS_TOP_LEVEL)
+  set(as_system "")
+else()
+  set(as_system SYSTEM)
+endif()
+target_include_directories(cairn_shared ${as_system} INTERFACE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 list(TRANSFORM public_folders REPLACE "(.+)" "$<TARGET_FILE:cairn_\\1>" OUTPUT_VARIABLE public_archives)
 list(TRANSFORM public_folders PREPEND cairn_ OUTPUT_VARIABLE public_targets)
-set(export_map ${CMAKE_BINARY_DIR}/libcairn.map)
+set(export_map ${PROJECT_BINARY_DIR}/libcairn.map)
 add_custom_command(OUTPUT ${export_map}
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/export_map.py ${CMAKE_NM} ${export_map} ${public_archives}
   DEPENDS ${CMAKE_CURRENT_LIST_DIR}/export_map.py ${public_targets}

@@ -22,7 +22,7 @@ if [ ! -f build/release/build.ninja ]; then
   mkdir -p build/release
   cmake --preset release >build/release/configure.log 2>&1 || { cat build/release/configure.log; exit 1; }
 fi
-cmake --build --preset release --parallel "$(nproc)" --target char_lm cairn
+cmake --build --preset release --parallel "$(nproc)" --target char_lm cairn_command
 
 step "Train on 4 ranks up to step 18, saving every 5 steps"
 rm -rf "$run_dir"

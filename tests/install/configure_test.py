@@ -80,5 +80,48 @@ class Standard(Configured):
         self.check(compiled=20, asked=17)
 
 
+class Parent(Configured):
+    """Inside another project: the library alone, which the project links; none of its settings changes."""
+
+    def check(self, way, standard):
+        done = self.cmake(f"-DCAIRN={SOURCE}", f"-DWAY={way}", f"-DSTANDARD={standard}", f"-DTorch_DIR={cached('Torch_DIR')}",
+                          source=SOURCE / "tests" / "install" / "parent")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rules = (self.build / "build.ninja").read_text()
+        self.assertEqual(re.findall(r": CXX_EXECUTABLE_LINKER__(\w+?)_\w* ", rules), ["cairn"])
+        self.assertEqual(re.findall(r": CXX_SHARED_LIBRARY_LINKER__(\w+)_\w* ", rules), ["cairn_shared"])
+        self.assertNotIn("/share/doc", "".join(file.read_text() for file in self.build.rglob("cmake_install.cmake")))
+        self.check_variables()
+        self.check_flags(standard)
+
+    def check_variables(self):
+        before, after = ({name: value for name, _, value in (line.partition("=") for line in (self.build / file).read_text().splitlines())}
+                         for file in ("before.txt", "after.txt"))
+        changed = {name for name in before if after.get(name) != before[name]}
+        self.assertEqual(changed - {"ARGV", "ARGV0", "file"}, set())  # those of note_variables itself
+        # Those of GNUInstallDirs and FindThreads hold what CMake has found.
+        added = {name for name in after.keys() - before.keys() if name.startswith("CMAKE_")}
+        self.assertEqual({name for name in added if not re.match(r"CMAKE_(INSTALL_\w*DIR|HAVE_LIBC_PTHREAD)$", name)}, set())
+
+    def check_flags(self, standard):
+        commands = {one["file"]: one["command"] for one in json.loads((self.build / "compile_commands.json").read_text())}
+        program = commands.pop(str(SOURCE / "examples" / "embed" / "main.cpp"))
+        self.assertIn(re.findall(r"-std=\S+", program), [["-std=gnu++20"]] if standard == 20 else [["-std=gnu++17"], []])  # or the default
+        self.assertRegex(program, r"-isystem \S+/include ")
+        for flag in ("CAIRN_", "-Wno-error", "-fvisibility=default"):
+            self.assertNotIn(flag, program)
+        for file, command in commands.items():
+            words = command.split()
+            for overridden, last in (("-Werror", "-Wno-error"), ("-fvisibility=hidden", "-fvisibility=default")):
+                self.assertEqual([word for word in words if word in (overridden, last)][-1], last, file)
+            self.assertEqual([word for word in words if word.startswith("-std=")], [f"-std=c++{max(standard, 17)}"], file)
+
+    def test_by_add_subdirectory(self):
+        self.check("add_subdirectory", standard=20)
+
+    def test_by_fetch_content(self):
+        self.check("FetchContent", standard=14)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
