@@ -7,14 +7,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
-
-#include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
 
 #include <cairn/base/status_line.hpp>
 
@@ -31,23 +32,6 @@ std::optional<LogLevel> level_named(std::string_view name) {
   return std::nullopt;
 }
 
-spdlog::level::level_enum level_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::kTrace:
-      return spdlog::level::trace;
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-    case LogLevel::kOff:
-      break;
-  }
-  return spdlog::level::err;
-}
-
 // Never destroyed, because destructors of static objects may log.
 struct Log {
   std::atomic<LogLevel> level{LogLevel::kWarning};
@@ -56,14 +40,6 @@ struct Log {
 
   std::mutex terminal;  // guards writes to standard error
   std::string status;   // the status line now drawn there
-  // Not registered with spdlog, whose registry belongs to the program.
-  spdlog::logger own{"cairn", std::make_shared<spdlog::sinks::stderr_sink_st>()};
-
-  Log() {
-    own.set_level(spdlog::level::trace);
-    own.set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%n] [%l] %v");
-    own.set_error_handler([](const std::string&) {});
-  }
 
   std::shared_ptr<const LogSink> current_sink() {
     std::lock_guard lock(mutex);
@@ -76,10 +52,8 @@ Log& the_log() {
   return log;
 }
 
-// Writes to standard error without buffering; never throws. Returns false if it would block.
-bool write_to_terminal(std::string_view text) noexcept {
-  pollfd terminal{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
+// Writes to standard error without buffering; never throws. Returns false if it cannot.
+bool write_unbuffered(std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -89,13 +63,36 @@ bool write_to_terminal(std::string_view text) noexcept {
   return true;
 }
 
+// The same, but also returns false if standard error would block.
+bool write_to_terminal(std::string_view text) noexcept {
+  pollfd terminal{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
+  return write_unbuffered(text);
+}
+
+// "[2026-01-31 12:00:00.123] [cairn] [warning] rank 3: text", in local time.
+std::string as_text(const LogLine& line) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char time[32] = "";
+  std::strftime(time, sizeof(time), "[%Y-%m-%d %H:%M:%S", &parts);
+  char fraction[8] = "";
+  std::snprintf(fraction, sizeof(fraction), ".%03d] ", static_cast<int>(milliseconds));
+  std::string text = std::string(time) + fraction + "[cairn] [" + to_string(line.level) + "] ";
+  if (line.rank >= 0) text += "rank " + std::to_string(line.rank) + ": ";
+  return text.append(line.text).append("\n");
+}
+
 constexpr std::string_view kStartOver = "\r\x1b[K";  // moves to the start of the line and clears it
 
 void write_to_stderr(Log& log, const LogLine& line) {
-  const std::string rank = line.rank < 0 ? "" : "rank " + std::to_string(line.rank) + ": ";
+  const std::string text = as_text(line);
   std::lock_guard lock(log.terminal);
   if (!log.status.empty()) write_to_terminal(kStartOver);
-  log.own.log(level_of(line.level), "{}{}", rank, line.text);
+  write_unbuffered(text);
   if (!log.status.empty()) write_to_terminal(log.status);
 }
 

@@ -5,7 +5,6 @@ find_package(ZLIB REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(Torch REQUIRED GLOBAL)  # a parent project links the library, and with it LibTorch
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 
 # LibTorch as the library's users have it. Its targets carry no SYSTEM mark.
 add_library(cairn_torch INTERFACE)

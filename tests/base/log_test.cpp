@@ -2,6 +2,7 @@
 #include <cairn/tests/support/plain.hpp>
 //
 #include <atomic>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -92,6 +93,17 @@ TEST_CASE("log: texts are taken as they are") {
   write_log(LogLevel::kWarning, 0, "percent %s and {braces} {}");
   CHECK(log.text() == "warning rank 0: percent %s and {braces} {}\n");
   CHECK(count(stderr_of_case("log child: braces"), "percent %s and {braces} {}") == 1);
+}
+
+TEST_CASE("log: a line on standard error has time, library and level before its text") {
+  const std::regex line(R"(\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\] \[cairn\] \[warning\] percent %s and \{braces\} \{\}\n)");
+  CHECK(std::regex_match(stderr_of_case("log child: braces"), line));
+}
+
+TEST_CASE("log: a line on standard error has the local time") {
+  // Two zones 26 hours apart never have the same date.
+  const auto date = [](const char* zone) { return stderr_of_case("log child: braces", {{"TZ", zone}}).substr(1, 10); };
+  CHECK(date("EAST-14") != date("WEST12"));
 }
 
 TEST_CASE("log child: braces" * doctest::skip()) { write_log(LogLevel::kWarning, -1, "percent %s and {braces} {}"); }

@@ -6,6 +6,7 @@ usage: install_test.py SOURCE_DIRECTORY BUILD_DIRECTORY
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -90,6 +91,12 @@ class InstalledTree(unittest.TestCase):
         run("c++", SOURCE / "tests" / "install" / "own_store.cpp", "-o", program, *flags)
         environment["LD_LIBRARY_PATH"] = str(next(self.prefix.rglob("libcairn.so")).parent)
         self.assertIn("1 passed", run(program, "--no-colors", env=environment))
+
+    def test_the_library_asks_for_no_library_that_a_program_may_have_in_another_version(self):
+        """Protobuf's full runtime keeps one table of file names a process; the sonames of spdlog and fmt change with every release."""
+        needed = re.findall(r"\(NEEDED\).*\[lib([\w+-]+)\.so", run("readelf", "--dynamic", next(self.prefix.rglob("libcairn.so"))))
+        self.assertIn("torch_cpu", needed)
+        self.assertEqual({"protobuf", "spdlog", "fmt"} & set(needed), set())
 
     def test_exactly_the_public_headers_are_installed(self):
         sys.path.insert(0, str(SOURCE / "tests" / "house"))
