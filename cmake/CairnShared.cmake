@@ -1,6 +1,5 @@
 # libcairn.so, what users link: the static libraries of all folders in one, exporting namespace cairn and nothing else.
 include(GNUInstallDirs)
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 set(public_folders base planning tracing state storage training runtime)
 set(inner_folders messages protocol actors)

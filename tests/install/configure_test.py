@@ -5,6 +5,7 @@ usage: configure_test.py SOURCE_DIRECTORY BUILD_DIRECTORY [TEST...]
 """
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -78,6 +79,78 @@ class Standard(Configured):
     def test_a_higher_one_of_the_callers_counts(self):
         self.configure(self.torch_package("2.12.1"), "-DCMAKE_CXX_STANDARD=20")
         self.check(compiled=20, asked=17)
+
+
+class Dependencies(Configured):
+    """What is found where, and what is said about a library that is not."""
+
+    def torch_wheel(self):
+        """The folder of Python packages of a PyTorch with CUDA, which brings headers of an old Protobuf."""
+        site = self.root / "site"
+        torch = site / "torch"
+        for folder in (torch / "utils", torch / "share/cmake/Torch", torch / "include/google/protobuf", site / "nvidia/nccl/include"):
+            folder.mkdir(parents=True)
+        (torch / "__init__.py").touch()
+        (torch / "utils" / "__init__.py").write_text(f"cmake_prefix_path = {str(torch / 'share/cmake')!r}\n")
+        (torch / "include/google/protobuf/service.h").touch()
+        (site / "nvidia/nccl/include/nccl.h").touch()
+        self.torch_package("2.13.0", f'set(TORCH_INSTALL_PREFIX "{torch}")\nlist(PREPEND TORCH_INCLUDE_DIRS "{torch}/include")\n'
+                           "add_library(c10_cuda INTERFACE IMPORTED)").removeprefix("-DTorch_DIR=")
+        for file in (self.root / "torch-2.13.0").iterdir():
+            file.rename(torch / "share/cmake/Torch" / file.name)
+        return site
+
+    def test_a_python_package_of_pytorch_is_found_with_its_nccl(self):
+        site = self.torch_wheel()
+        # The system's LibTorch is hidden. A prefix that names the package, too, does not make its Protobuf the one in use.
+        done = self.cmake("-DCAIRN_BUILD_TESTS=OFF", f"-DCMAKE_IGNORE_PATH={cached('Torch_DIR')}", f"-DCMAKE_PREFIX_PATH={site / 'torch'}",
+                          env={**os.environ, "PYTHONPATH": str(site)})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        cache = self.build / "CMakeCache.txt"
+        self.assertEqual(cached("Torch_DIR", cache), str(site / "torch/share/cmake/Torch"))
+        self.assertEqual(cached("Protobuf_INCLUDE_DIR", cache), cached("Protobuf_INCLUDE_DIR"))
+        self.assertEqual((self.build / "protobuf/google").resolve(), pathlib.Path(cached("Protobuf_INCLUDE_DIR"), "google").resolve())
+        commands = {one["file"]: one["command"].split() for one in json.loads((self.build / "compile_commands.json").read_text())}
+        with_both = [words for words in commands.values() if f"{site}/torch/include" in words and f"{self.build}/messages" in words]
+        self.assertNotEqual(with_both, [])
+        for words in with_both:
+            self.assertLess(words.index(f"{self.build}/protobuf"), words.index(f"{site}/torch/include"))
+        nccl = next(words for file, words in commands.items() if file.endswith("/nccl_backend.cpp"))
+        self.assertIn(f"{site}/nvidia/nccl/include", [os.path.normpath(word) for word in nccl])
+
+    def test_each_missing_library_gets_a_sentence(self):
+        done = self.cmake(*(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("OpenSSL", "ZLIB", "Protobuf", "fmt", "CLI11", "nlohmann_json")),
+                          *(f"-D{name}:PATH=" for name in ("CAF_INCLUDE_DIR", "ISAL_INCLUDE_DIR", "GLOO_INCLUDE_DIR", "DOCTEST_INCLUDE_DIR",
+                                                           "Protobuf_PROTOC_EXECUTABLE")))
+        self.assertNotEqual(done.returncode, 0)
+        self.check_sentences(done.stderr, ["libssl-dev", "zlib1g-dev", "libprotobuf-dev", "protobuf-compiler", "libcaf-dev", "libisal-dev",
+                                           "libgloo-dev", "libfmt-dev", "nlohmann-json3-dev", "libcli11-dev", "doctest-dev"])
+
+    def test_a_missing_libtorch_gets_a_sentence(self):
+        done = self.cmake("-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")
+        self.assertNotEqual(done.returncode, 0)
+        self.check_sentences(done.stderr, ["libtorch-dev"])
+
+    def test_cuda_without_nccl_gets_a_sentence(self):
+        done = self.cmake("-DNCCL_INCLUDE_DIR:PATH=", self.torch_package("2.6.0", "add_library(c10_cuda INTERFACE IMPORTED)"))
+        self.assertNotEqual(done.returncode, 0)
+        self.check_sentences(done.stderr, ["libnccl-dev"])
+
+    def test_another_caf_gets_a_sentence(self):
+        header = self.root / "caf" / "caf" / "config.hpp"
+        header.parent.mkdir(parents=True)
+        header.write_text("#define CAF_VERSION 10002\n")
+        done = self.cmake(f"-DCAF_INCLUDE_DIR={self.root / 'caf'}", f"-DTorch_DIR={cached('Torch_DIR')}")
+        self.assertNotEqual(done.returncode, 0)
+        self.check_sentences(done.stderr, ["libcaf-dev"])
+
+    def check_sentences(self, errors, packages):
+        """There is one error, with a line for each package."""
+        self.assertEqual(errors.count("CMake Error"), 1, errors)
+        lines = re.search(r"Cairn cannot be built here:\n(.*?)\n *CMAKE_PREFIX_PATH names", errors, re.DOTALL)[1].splitlines()
+        self.assertEqual(len([line for line in lines if line.strip()]), len(packages), errors)
+        for line, package in zip(filter(str.strip, lines), packages):
+            self.assertRegex(line, rf"^ +\S.* (is|are) (missing|of another version).*\b{package}\b.*\.$")
 
 
 class Parent(Configured):
