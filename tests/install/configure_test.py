@@ -196,5 +196,20 @@ class Parent(Configured):
         self.check("FetchContent", standard=14)
 
 
+class Places(Configured):
+    """The names of the folders above the tree mean nothing."""
+
+    def test_folders_above_may_have_the_names_of_folders_within(self):
+        tree = self.root / "tools" / "protocol" / "training" / "c++"
+        tree.mkdir(parents=True)
+        for path in SOURCE.iterdir():
+            if path.name not in ("build", ".git"):
+                (tree / path.name).symlink_to(path)
+        self.configure(source=tree)
+        files = {one["file"].removeprefix(f"{tree}/") for one in json.loads((self.build / "compile_commands.json").read_text())}
+        for file in ("base/log.cpp", "actors/protocol/coordinator_machine.cpp", "actors/links/frames.cpp", "runtime/world.cpp", "runtime/tools/ls.cpp"):
+            self.assertIn(file, files)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
