@@ -188,7 +188,7 @@ std::vector<TensorProperties> properties_from_proto(const PropertyMessages& mess
   return result;
 }
 
-static_assert(static_cast<int>(DType::kFloat8E5M2FnUz) == v1::DTYPE_FLOAT8_E5M2FNUZ && v1::DType_MAX == v1::DTYPE_FLOAT8_E5M2FNUZ,
+static_assert(static_cast<int>(DType::kFloat4E2M1FnX2) == v1::DTYPE_FLOAT4_E2M1FN_X2 && v1::DType_MAX == kDTypeCount,
               "the messages know all dtypes, by the same numbers");
 
 void ExtentsReader::fail(std::size_t dims) const {

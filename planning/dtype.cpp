@@ -32,6 +32,8 @@ constexpr DTypeFacts kFacts[] = {
     {DType::kFloat8E5M2, "float8_e5m2", 1},
     {DType::kFloat8E4M3FnUz, "float8_e4m3fnuz", 1},
     {DType::kFloat8E5M2FnUz, "float8_e5m2fnuz", 1},
+    {DType::kFloat8E8M0Fnu, "float8_e8m0fnu", 1},
+    {DType::kFloat4E2M1FnX2, "float4_e2m1fn_x2", 1},
 };
 
 constexpr bool in_order_of_enum() {
@@ -40,7 +42,7 @@ constexpr bool in_order_of_enum() {
     if (static_cast<std::size_t>(facts.dtype) != value++) return false;
   return true;
 }
-static_assert(in_order_of_enum(), "the table is looked up by value");
+static_assert(in_order_of_enum() && std::size(kFacts) == kDTypeCount, "the table is looked up by value");
 
 const DTypeFacts* facts_of(DType dtype) {
   const auto index = static_cast<std::size_t>(dtype) - 1;
@@ -63,6 +65,12 @@ std::optional<DType> dtype_from_name(std::string_view name) noexcept {
   for (const DTypeFacts& facts : kFacts)
     if (facts.name == name) return facts.dtype;
   return std::nullopt;
+}
+
+bool is_dtype_name(std::string_view name) noexcept {
+  const auto letters = name.find_first_not_of("abcdefghijklmnopqrstuvwxyz");
+  if (letters == std::string_view::npos) return dtype_from_name(name).has_value();
+  return letters > 0 && name[letters] >= '0' && name[letters] <= '9';
 }
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 namespace cairn {
 
 enum class DType : std::uint8_t {
+  kUnknown = 0,  // a type of a newer PyTorch; only in metadata, of tensors that cannot be read
   kFloat32 = 1, kFloat64, kFloat16, kBFloat16,
   kInt8, kUInt8, kInt16, kInt32, kInt64,
   kBool,
@@ -16,10 +17,16 @@ enum class DType : std::uint8_t {
   // Supported in checkpoints of newer PyTorch versions; LibTorch 1.13 cannot hold them.
   kUInt16, kUInt32, kUInt64,
   kFloat8E4M3Fn, kFloat8E5M2, kFloat8E4M3FnUz, kFloat8E5M2FnUz,
+  kFloat8E8M0Fnu,
+  kFloat4E2M1FnX2,  // an element is a byte that holds two numbers, the first in its low bits
 };
+inline constexpr std::uint8_t kDTypeCount = 22;  // known types have the values 1 to kDTypeCount
 
-std::size_t element_size(DType dtype) noexcept;        // bytes; 0 if `dtype` is not a valid value
+std::size_t element_size(DType dtype) noexcept;        // bytes; 0 for kUnknown and invalid values
 const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
+// Returns whether `name` can only be that of an element type of PyTorch: a known type, or a name
+// that begins with lower-case letters and a digit, as those of all types but bool do.
+bool is_dtype_name(std::string_view name) noexcept;
 
 }  // namespace cairn

@@ -54,6 +54,7 @@ struct TensorStorageMetadata {
   Extents size;
   std::vector<Box> chunks;
   std::vector<StorageInfo> storage;  // one per chunk; empty if a user-defined writer recorded none
+  std::string unknown_dtype;         // PyTorch's name of the type ("float6_e3m2fn") if `dtype` is kUnknown
 };
 
 struct BytesStorageMetadata {

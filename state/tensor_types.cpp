@@ -37,6 +37,12 @@ constexpr TypePair kTypePairs[] = {
     {DType::kFloat8E4M3FnUz, at::kFloat8_e4m3fnuz},
     {DType::kFloat8E5M2FnUz, at::kFloat8_e5m2fnuz},
 #endif
+#if CAIRN_LIBTORCH_HAS_FLOAT8_E8M0
+    {DType::kFloat8E8M0Fnu, at::kFloat8_e8m0fnu},
+#endif
+#if CAIRN_LIBTORCH_HAS_FLOAT4
+    {DType::kFloat4E2M1FnX2, at::kFloat4_e2m1fn_x2},
+#endif
 };
 
 }  // namespace

@@ -75,6 +75,9 @@ std::optional<std::string> safetensors_type(DType dtype) {
     case DType::kComplex128:
     case DType::kFloat8E4M3FnUz:
     case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+    case DType::kFloat4E2M1FnX2:
+    case DType::kUnknown:
       return std::nullopt;
   }
   return std::nullopt;

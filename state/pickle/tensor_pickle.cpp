@@ -155,6 +155,9 @@ StorageClass storage_class(DType dtype) {
     case DType::kFloat8E5M2:
     case DType::kFloat8E4M3FnUz:
     case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+    case DType::kFloat4E2M1FnX2:
+    case DType::kUnknown:
       break;
   }
   return {"torch.storage", "UntypedStorage", false};

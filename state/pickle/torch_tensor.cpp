@@ -10,18 +10,11 @@
 namespace cairn {
 namespace {
 
-constexpr DType kDTypes[] = {
-    DType::kFloat32,   DType::kFloat64,      DType::kFloat16,    DType::kBFloat16,       DType::kInt8,
-    DType::kUInt8,     DType::kInt16,        DType::kInt32,      DType::kInt64,          DType::kBool,
-    DType::kComplex32, DType::kComplex64,    DType::kComplex128, DType::kUInt16,         DType::kUInt32,
-    DType::kUInt64,    DType::kFloat8E4M3Fn, DType::kFloat8E5M2, DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz,
-};
-
 // Returns nothing for an untyped storage.
 std::optional<DType> typed_storage_dtype(const PickleGlobal& global) {
-  for (const auto dtype : kDTypes) {
-    const auto storage = storage_class(dtype);
-    if (storage.is_typed && storage.name == global.name && storage.module == global.module) return dtype;
+  for (std::uint8_t value = 1; value <= kDTypeCount; ++value) {
+    const auto storage = storage_class(static_cast<DType>(value));
+    if (storage.is_typed && storage.name == global.name && storage.module == global.module) return static_cast<DType>(value);
   }
   return std::nullopt;
 }
@@ -105,7 +98,7 @@ bool TensorDescription::is_contiguous() const {
 const std::vector<PickleGlobal>& dtype_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result{{"torch", "Size"}};
-    for (const auto dtype : kDTypes) result.push_back({"torch", to_string(dtype)});
+    for (std::uint8_t value = 1; value <= kDTypeCount; ++value) result.push_back({"torch", to_string(static_cast<DType>(value))});
     return result;
   }();
   return globals;
@@ -120,8 +113,9 @@ const std::vector<PickleGlobal>& tensor_globals() {
                                      {"collections", "OrderedDict"},
                                      {"torch.storage", "UntypedStorage"},
                                      {"torch", "UntypedStorage"}};
-    for (const auto dtype : kDTypes)
-      if (const auto storage = storage_class(dtype); storage.is_typed) result.push_back({storage.module, storage.name});
+    for (std::uint8_t value = 1; value <= kDTypeCount; ++value)
+      if (const auto storage = storage_class(static_cast<DType>(value)); storage.is_typed)
+        result.push_back({storage.module, storage.name});
     result.insert(result.end(), dtype_globals().begin(), dtype_globals().end());
     return result;
   }();

@@ -49,7 +49,7 @@ Metadata random_metadata(Random& random) {
       metadata.state_dict_metadata.emplace_back(fqn, bytes);
     } else {
       TensorStorageMetadata tensor;
-      tensor.properties.dtype = static_cast<DType>(1 + random.next() % static_cast<unsigned>(DType::kFloat8E5M2FnUz));
+      tensor.properties.dtype = static_cast<DType>(1 + random.next() % kDTypeCount);
       tensor.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
       tensor.properties.requires_grad = random.next() % 2 == 0;
       const std::size_t dims = random.next() % 6;

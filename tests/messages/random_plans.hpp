@@ -38,7 +38,7 @@ inline SavePlan random_save_plan(Random& random) {
       item.content_hash = random.next();
       item.content_bytes = random.next();
     } else {
-      item.properties.dtype = static_cast<DType>(1 + random.next() % static_cast<unsigned>(DType::kFloat8E5M2FnUz));
+      item.properties.dtype = static_cast<DType>(1 + random.next() % kDTypeCount);
       item.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
       item.properties.requires_grad = random.next() % 2 == 0;
       item.properties.pin_memory = random.next() % 2 == 0;

@@ -98,18 +98,22 @@ TEST_CASE("boxes and extents are written as slices and lists") {
 }
 
 TEST_CASE("dtypes go by PyTorch's names and sizes") {
-  for (int value = 1; value <= static_cast<int>(DType::kFloat8E5M2FnUz); ++value) {
+  for (int value = 1; value <= kDTypeCount; ++value) {
     const auto dtype = static_cast<DType>(value);
     CHECK(element_size(dtype) > 0);
     CHECK(dtype_from_name(to_string(dtype)) == dtype);
+    CHECK(is_dtype_name(to_string(dtype)));
   }
   CHECK(element_size(DType::kComplex128) == 16);
   CHECK(element_size(DType::kBFloat16) == 2);
   CHECK(dtype_from_name("float8_e4m3fn") == DType::kFloat8E4M3Fn);
   CHECK_FALSE(dtype_from_name("float33"));
   CHECK_FALSE(dtype_from_name(""));
-  CHECK(element_size(static_cast<DType>(0)) == 0);
+  CHECK(element_size(DType::kUnknown) == 0);
+  CHECK(to_string(DType::kUnknown) == std::string("unknown"));
   CHECK(element_size(static_cast<DType>(200)) == 0);
+  for (const char* name : {"float6_e3m2fn", "uint4", "bits1x8", "quint4x2"}) CHECK(is_dtype_name(name));
+  for (const char* name : {"", "float", "float_power", "Size", "8bits", "unknown", "int_repr"}) CHECK_FALSE(is_dtype_name(name));
 }
 
 }  // namespace
