@@ -68,9 +68,11 @@ std::optional<DType> dtype_from_name(std::string_view name) noexcept {
 }
 
 bool is_dtype_name(std::string_view name) noexcept {
-  const auto letters = name.find_first_not_of("abcdefghijklmnopqrstuvwxyz");
+  constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  if (name.find_first_not_of(kCharacters) != std::string_view::npos) return false;
+  const auto letters = name.find_first_not_of(kCharacters.substr(0, 26));
   if (letters == std::string_view::npos) return dtype_from_name(name).has_value();
-  return letters > 0 && name[letters] >= '0' && name[letters] <= '9';
+  return letters > 0 && name[letters] != '_';
 }
 
 }  // namespace cairn

@@ -84,6 +84,7 @@ class LeafPickler {
     if (value.isComplexDouble()) return add_complex(value.toComplexDouble());
     if (value.isTensor()) return add_tensor(value.toTensor());
     if (value.isDevice()) return add_device(value.toDevice());
+    if (const auto dtype = dtype_name_in(value)) return out_.global("torch", *dtype);
     if (!value.isTuple() && !value.isList() && !value.isGenericDict())
       unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
 

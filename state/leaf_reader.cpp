@@ -164,7 +164,7 @@ class LeafReader {
       case PickleKind::kFloat:
         return from.as_float();
       case PickleKind::kGlobal:
-        return scalar_type(from);
+        return dtype(from);
       case PickleKind::kBytes:
         unsupported(from, "bytes inside a tuple; put them in a dict or a list");
       case PickleKind::kPersistentId:
@@ -240,13 +240,11 @@ class LeafReader {
     return result;
   }
 
-  static c10::IValue scalar_type(const PickleValue& from) {
+  static c10::IValue dtype(const PickleValue& from) {
     const auto global = from.as_global();
-    const auto dtype = global.module == "torch" ? dtype_from_name(global.name) : std::nullopt;
-    if (!dtype) unsupported(from, to_string(global) + " itself, which cannot be held here");
-    const auto type = scalar_type_of(*dtype);
-    if (!type) unsupported(from, to_string(global) + ", which this LibTorch does not know");
-    return static_cast<std::int64_t>(*type);
+    if (global.module != "torch" || !is_dtype_name(global.name))
+      unsupported(from, to_string(global) + " itself, which cannot be held here");
+    return dtype_value(std::string(global.name));
   }
 
   static c10::IValue device(const PickleValue& from) {

@@ -19,7 +19,7 @@ namespace cairn {
 //   dict, OrderedDict               a Dict with text keys; in tuples an IValue dict
 //   bytes, bytearray, io.BytesIO    a Blob
 //   Tensor, Parameter               a tensor on the CPU
-//   torch.dtype                     an IValue int: LibTorch's number for it
+//   torch.dtype                     an IValue enum with PyTorch's name of the type (dtype_value)
 // Throws kUnsupported, naming the class, for anything else, and kCorrupt if the archive is damaged.
 // Never executes anything.
 Value read_leaf(ByteSpan archive);

@@ -1,9 +1,25 @@
 #include <cairn/state/staged_values.hpp>
 
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace cairn {
+namespace {
+
+// LibTorch copies no enums, which are immutable: they stay shared.
+c10::IValue deep_copy(const c10::IValue& value) {
+  c10::IValue::HashAliasedIValueMap copies;
+  std::unordered_set<const void*> seen;  // a node may be in many places
+  value.visit([&](const c10::IValue& node) {
+    if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
+    if (node.isEnum()) copies.emplace(node, node);
+    return false;
+  });
+  return value.deepcopy(copies);
+}
+
+}  // namespace
 
 void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
   if (value.is_dict()) {
@@ -33,7 +49,7 @@ void copy_plain_values(Value& value) {
   } else if (value.is_ivalue()) {
     const c10::IValue& plain = value.ivalue();
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
-    Value copy{plain.deepcopy()};
+    Value copy{deep_copy(plain)};
     value = value.is_per_rank() ? per_rank(std::move(copy)) : std::move(copy);
   }
 }

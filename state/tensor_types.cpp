@@ -1,5 +1,7 @@
 #include <cairn/state/tensor_types.hpp>
 
+#include <ATen/core/enum_type.h>
+
 #include <cairn/state/libtorch_compat.hpp>
 
 namespace cairn {
@@ -45,6 +47,12 @@ constexpr TypePair kTypePairs[] = {
 #endif
 };
 
+const std::shared_ptr<c10::EnumType>& dtype_enum() {
+  static const auto type =
+      c10::EnumType::create(c10::QualifiedName("__torch__.torch.dtype"), c10::StringType::get(), {}, {});
+  return type;
+}
+
 }  // namespace
 
 std::optional<DType> dtype_of(at::ScalarType type) noexcept {
@@ -59,6 +67,17 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
     if (pair.dtype == dtype) return pair.scalar;
   }
   return std::nullopt;
+}
+
+c10::IValue dtype_value(const std::string& name) {
+  check_invariant(is_dtype_name(name), "a torch.dtype has the name of a type");
+  return c10::make_intrusive<c10::ivalue::EnumHolder>(dtype_enum(), name, c10::IValue(name));
+}
+
+std::optional<std::string> dtype_name_in(const c10::IValue& value) {
+  if (!value.isEnum()) return std::nullopt;
+  const auto held = value.toEnumHolder();
+  return held->type() == dtype_enum() ? std::optional<std::string>(held->name()) : std::nullopt;
 }
 
 std::string why_not_storable(const torch::Tensor& tensor) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
 #include <cairn/base/error.hpp>
@@ -16,6 +17,13 @@ namespace cairn {
 std::optional<DType> dtype_of(at::ScalarType type) noexcept;
 // Returns nothing for types that the LibTorch in use lacks (such as float8 and uint16 in 1.13).
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
+
+// Returns a torch.dtype as a plain value: an IValue enum with PyTorch's name of the type, such as
+// "float16". `name` must satisfy is_dtype_name; LibTorch need not have the type. Equal names give
+// equal values.
+c10::IValue dtype_value(const std::string& name);
+// Returns the name in such a value; nothing for other values.
+std::optional<std::string> dtype_name_in(const c10::IValue& value);
 
 inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), sizes.size()); }
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }

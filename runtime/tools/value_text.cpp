@@ -81,6 +81,7 @@ class ValueText {
     if (value.isString()) return put_text(value.toStringRef());
     if (value.isTensor()) return add(value.toTensor());
     if (value.isDevice()) return put("device('" + value.toDevice().str() + "')");
+    if (const auto dtype = dtype_name_in(value)) return put("torch." + *dtype);
     if (value.isComplexDouble()) {
       const auto number = value.toComplexDouble();
       return put(fmt::format("({}{:+}j)", number.real(), number.imag()));
@@ -173,6 +174,7 @@ std::string value_kind(const Value& value) {
   if (plain.isInt()) return "an int";
   if (plain.isDouble()) return "a float";
   if (plain.isString()) return "a str";
+  if (dtype_name_in(plain)) return "a torch.dtype";
   if (plain.isTuple()) return counted("a tuple", plain.toTupleRef().elements().size());
   if (plain.isList()) return counted("a list", plain.toListRef().size());
   if (plain.isGenericDict()) return counted("a dict", plain.toGenericDict().size());

@@ -242,6 +242,22 @@ class ConvertTo(Command):
                 self.assertRegex(done.stderr, "checksum|CRC", where)
             self.assertEqual([path.name for path in self.root.iterdir()], ["a.pt"], where)
 
+    def test_a_dtype_stays_a_dtype(self):
+        source = self.root / "a.pt"
+        names = ["bfloat16", "int8", "float32", "float8_e4m3fn"]
+        alone, *rest = map(torch_file.DType, names)
+        torch_file.save(source, {"alone": alone, "list": rest[:2], "pair": (1, rest[2])})
+        self.convert(source, "a", "--to", "dcp")
+        for place, name in ((source, "same.pt"), (self.root / "a", "back.pt")):
+            for key, text in (("alone", "torch.bfloat16"), ("list", "[torch.int8, torch.float32]"), ("pair", "(1, torch.float8_e4m3fn)")):
+                self.assertIn(text, cairn("cat", place, key).stdout)
+            file, _ = self.convert(place, name, "--to", "torch")
+            with zipfile.ZipFile(file) as archive:
+                pickle = archive.read("archive/data.pkl")
+            written = [argument for opcode, argument, _ in pickletools.genops(pickle) if opcode.name == "GLOBAL"]
+            self.assertEqual(written, ["torch " + name for name in names])
+            self.same(source, file)
+
     def interrupted(self, source, name, limit, *options):
         """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
         target, done = self.convert(source, name, *options, code=FOUND_BAD,

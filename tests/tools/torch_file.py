@@ -9,16 +9,26 @@ import types
 import unittest.mock
 import zipfile
 
-# Of an element, as struct spells it.
-FORMATS = {"Float": "f", "Double": "d", "Long": "q", "uint64": "Q", "ComplexFloat": "ff", "ComplexDouble": "dd"}
+# Of an element, as struct spells it; of dtypes that are not here, a byte.
+FORMATS = {"Float": "f", "Double": "d", "Long": "q", "Bool": "?", "ComplexFloat": "ff", "ComplexDouble": "dd",
+           "uint16": "H", "uint32": "I", "uint64": "Q"}
+
+
+class DType:
+    """torch.<name>"""
+
+    def __init__(self, name):
+        self.name, self.__module__ = name, "torch"
 
 
 class Tensor:
     """Of one dimension. `kind`: of a storage class ("Float"), or a dtype that has none ("uint64"). Complex numbers are two parts each."""
 
-    def __init__(self, kind, parts, negated=False):
-        self.kind, self.negated, self.count = kind, negated, len(parts) // len(FORMATS[kind])
-        self.content = struct.pack("<" + FORMATS[kind] * self.count, *parts)
+    def __init__(self, kind, parts, negated=False, requires_grad=False):
+        self.kind, self.negated, self.requires_grad, format = kind, negated, requires_grad, FORMATS.get(kind, "B")
+        self.count = len(parts) // len(format)
+        self.content = struct.pack("<" + format * self.count, *parts)
+        self.is_typed = kind[0].isupper()
 
 
 class Storage:
@@ -36,8 +46,8 @@ def stand_in(module, name):
 def save(path, value):
     """Returns where in the file the elements of each tensor begin, in the order in which they are pickled."""
     torch, utilities = types.ModuleType("torch"), types.ModuleType("torch._utils")
-    storages = {kind: stand_in(torch, "UntypedStorage" if kind == "uint64" else kind + "Storage") for kind in FORMATS}
-    uint64 = stand_in(torch, "uint64")
+    storages = {kind: stand_in(torch, kind + "Storage") for kind in FORMATS if kind[0].isupper()}
+    untyped = stand_in(torch, "UntypedStorage")
     rebuild = {version: stand_in(utilities, f"_rebuild_tensor_v{version}") for version in (2, 3)}
     tensors = []
 
@@ -46,15 +56,18 @@ def save(path, value):
             if not isinstance(part, Storage):
                 return None
             tensors.append(part.tensor)
-            size = len(part.tensor.content) if part.tensor.kind == "uint64" else part.tensor.count
-            return "storage", storages[part.tensor.kind], str(len(tensors) - 1), "cpu", size
+            storage, size = storages.get(part.tensor.kind, untyped), part.tensor.count
+            return "storage", storage, str(len(tensors) - 1), "cpu", size if part.tensor.is_typed else len(part.tensor.content)
 
         def reducer_override(self, part):
+            if isinstance(part, DType):
+                setattr(torch, part.name, part)
+                return part.name
             if not isinstance(part, Tensor):
                 return NotImplemented
-            arguments = (Storage(part), 0, (part.count,), (1,), False, collections.OrderedDict())
-            if part.kind == "uint64":
-                return rebuild[3], arguments + (uint64,)
+            arguments = (Storage(part), 0, (part.count,), (1,), part.requires_grad, collections.OrderedDict())
+            if not part.is_typed:
+                return rebuild[3], arguments + (DType(part.kind),)
             return rebuild[2], arguments + (({"neg": True},) if part.negated else ())
 
     pickled = io.BytesIO()
