@@ -81,8 +81,8 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
 
 class LeafReader {
  public:
-  LeafReader(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage)
-      : archive_(archive), load_storage_(load_storage), budget_bytes_(kUnfoldedFree + kUnfoldedPerByte * archive_bytes) {}
+  LeafReader(const TorchArchive& archive, std::uint64_t pickle_bytes, const LoadStorage& load_storage)
+      : archive_(archive), load_storage_(load_storage), budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
 
   Value value(const PickleValue& from) {
     spend(from, sizeof(Value));
@@ -91,16 +91,9 @@ class LeafReader {
       spend(from, bytes->size());
       return Blob{std::move(*bytes)};
     }
-    if (const auto pairs = pairs_of(from)) {
-      Dict dict;
-      for (std::size_t i = 0; i < pairs->size(); ++i) {
-        auto key = key_text(pairs->key(i));
-        spend(from, 2 * key.size());
-        dict[key] = value(pairs->mapped(i));
-      }
-      return dict;
-    }
+    if (const auto pairs = pairs_of(from)) return dict(from, *pairs);
     if (from.is(PickleKind::kList) && (from.size() == 0 || must_nest(from))) {
+      spend(from, kContainerBytes);
       List list;
       list.reserve(from.size());
       for (std::size_t i = 0; i < from.size(); ++i) list.push_back(value(from[i]));
@@ -109,14 +102,32 @@ class LeafReader {
     return Value(plain(from));
   }
 
- private:
-  static constexpr std::uint64_t kUnfoldedFree = 64 << 20;
-  static constexpr std::uint64_t kUnfoldedPerByte = 16;
+  // `pairs` are the content of `from`.
+  Dict dict(const PickleValue& from, const PickleValue& pairs) {
+    spend(from, kContainerBytes);
+    Dict result;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      auto key = key_text(pairs.key(i));
+      spend(from, kKeyBytes + 2 * key.size());
+      result[key] = value(pairs.mapped(i));
+    }
+    return result;
+  }
 
-  // Dicts, Lists and Blobs are values, so a shared Python object is copied to each place. Nested
-  // sharing could multiply the copies without limit.
+ private:
+  // A text takes about as much as a container here. The smallest container that Python writes in
+  // earnest, a tuple of two small ints, has 6 bytes of pickle.
+  static constexpr std::uint64_t kHeldFree = 64 << 20;
+  static constexpr std::uint64_t kHeldPerByte = 48;
+  static constexpr std::uint64_t kContainerBytes = 192;  // measured: LibTorch's list, and its entries in the tables below
+  static constexpr std::uint64_t kKeyBytes = 96;
+
+  // Limits memory: a byte of a pickle can be a list. In addition, Dicts, Lists and Blobs are values,
+  // so a shared Python object is copied to each place, and nested sharing could multiply the copies
+  // without limit.
   void spend(const PickleValue& on, std::uint64_t bytes) {
-    if (bytes > budget_bytes_) unsupported(on, "values that appear in many places unfold to more than can be held");
+    if (bytes > budget_bytes_)
+      unsupported(on, "its values, shared ones counted in each place, take more memory than a pickle of its length may");
     budget_bytes_ -= bytes;
   }
 
@@ -177,6 +188,7 @@ class LeafReader {
         break;
     }
     if (const auto known = made_.find(from.id()); known != made_.end()) return known->second;
+    spend(from, kContainerBytes);
     auto made = from.is(PickleKind::kText) ? c10::IValue(std::string(from.as_text())) : container_or_object(from);
     made_.emplace(from.id(), made);
     return made;
@@ -184,13 +196,8 @@ class LeafReader {
 
   c10::IValue container_or_object(const PickleValue& from) {
     if (from.is(PickleKind::kList)) return list(from);
-    if (from.is(PickleKind::kTuple)) {
-      std::vector<c10::IValue> elements;
-      elements.reserve(from.size());
-      for (std::size_t i = 0; i < from.size(); ++i) elements.push_back(plain(from[i]));
-      return c10::ivalue::Tuple::create(std::move(elements));
-    }
-    if (const auto pairs = pairs_of(from)) return dict(*pairs);
+    if (from.is(PickleKind::kTuple)) return c10::ivalue::Tuple::create(elements_of(from));
+    if (const auto pairs = pairs_of(from)) return plain_dict(*pairs);
     if (is_tensor(from)) return tensor(from);
     if (bytes_in_kind(from)) unsupported(from, "bytes inside a tuple; put them in a dict or a list");
     const auto arguments = from.arguments();
@@ -208,10 +215,16 @@ class LeafReader {
     unsupported(from, "an object of " + to_string(from.callee().as_global()) + ", which cannot be held here");
   }
 
-  c10::IValue list(const PickleValue& from) {
+  std::vector<c10::IValue> elements_of(const PickleValue& from) {
+    spend(from, from.size() * sizeof(c10::IValue));
     std::vector<c10::IValue> elements;
     elements.reserve(from.size());
     for (std::size_t i = 0; i < from.size(); ++i) elements.push_back(plain(from[i]));
+    return elements;
+  }
+
+  c10::IValue list(const PickleValue& from) {
+    auto elements = elements_of(from);
     // LibTorch distinguishes a list of numbers from a list of anything, even in comparisons. Use
     // the narrowest type.
     auto type = elements.empty() ? c10::TypePtr(c10::AnyType::get()) : type_of(elements.front());
@@ -225,7 +238,8 @@ class LeafReader {
     return result;
   }
 
-  c10::IValue dict(const PickleValue& pairs) {
+  c10::IValue plain_dict(const PickleValue& pairs) {
+    spend(pairs, pairs.size() * kKeyBytes);
     const auto key_kind = pairs.size() == 0 ? PickleKind::kText : pairs.key(0).kind();
     if (key_kind != PickleKind::kText && key_kind != PickleKind::kInt)
       unsupported(pairs, std::string("a dict with ") + to_string(key_kind) + " as a key; use text");
@@ -320,14 +334,20 @@ class LeafReader {
 
 }  // namespace
 
-Value read_saved_value(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage) {
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage) {
   const auto pickle = archive.pickle();
   const auto tree = unpickle(pickle, archive.what(), leaf_globals());
-  return LeafReader(archive, archive_bytes, load_storage).value(tree.root());
+  const auto pairs = pairs_of(tree.root());
+  if (!pairs)
+    throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(tree.root().kind()) + ", not a state dict");
+  return LeafReader(archive, pickle.size(), load_storage).dict(tree.root(), *pairs);
 }
 
 Value read_leaf(ByteSpan archive_bytes) {
-  return read_saved_value(TorchArchive(archive_bytes, "a saved value"), archive_bytes.size());
+  const TorchArchive archive(archive_bytes, "a saved value");
+  const auto pickle = archive.pickle();
+  const auto tree = unpickle(pickle, archive.what(), leaf_globals());
+  return LeafReader(archive, pickle.size(), {}).value(tree.root());
 }
 
 }  // namespace cairn

@@ -20,15 +20,16 @@ namespace cairn {
 //   bytes, bytearray, io.BytesIO    a Blob
 //   Tensor, Parameter               a tensor on the CPU
 //   torch.dtype                     an IValue enum with PyTorch's name of the type (dtype_value)
-// Throws kUnsupported, naming the class, for anything else, and kCorrupt if the archive is damaged.
-// Never executes anything.
+// Throws kUnsupported, naming the class, for anything else, and if the values would take more than
+// 64 MiB + 48 times the length of the pickle. Throws kCorrupt if the archive is damaged. Never
+// executes anything.
 Value read_leaf(ByteSpan archive);
 
-// Reads an archive that is not in memory, such as a whole state dict. Tensors are views of the
+// Reads a whole state dict from an archive that need not be in memory. Tensors are views of the
 // storage that `load_storage` returns for a key: a flat tensor of all its elements, of the given
-// type. Without `load_storage`, storages are read as needed and their CRC-32 is checked. Storages
-// of conjugated or negated tensors are always read that way.
+// type. Storages of conjugated or negated tensors are read from the archive, and their CRC-32 is
+// checked. Also throws kUnsupported, before it converts anything, if the saved value is no dict.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
-Value read_saved_value(const TorchArchive& archive, std::uint64_t archive_bytes, const LoadStorage& load_storage = {});
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage);
 
 }  // namespace cairn

@@ -61,11 +61,9 @@ class TorchFileSource final : public TensorSource {
       : path_(std::filesystem::absolute(path).lexically_normal().string()),
         file_(path_),
         archive_({file_.begin(), file_.size()}, printable(path_)) {
-    const Value saved = read_saved_value(archive_, file_.size(),
-                                         [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); });
-    if (!saved.is_dict())
-      throw Error(ErrorCode::kUnsupported, fmt::format("{} holds {}, not a state dict", name(), saved.type_name()));
-    for (FlatEntry& entry : flatten(saved.dict())) {
+    const Dict saved =
+        read_saved_dict(archive_, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); });
+    for (FlatEntry& entry : flatten(saved)) {
       Metadata::Entry described = BytesStorageMetadata{};
       if (entry.value.is_tensor()) {
         const torch::Tensor& tensor = entry.value.tensor();

@@ -6,10 +6,13 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
@@ -84,13 +87,42 @@ TEST_CASE("a bomb of shared values is refused or stays shared") {
   // x0 = [b"…"]; x(n+1) = [x(n), x(n)]. A List is a value, so reading would expand these.
   auto nested = "]C\x01x"s + "a";
   for (int i = 0; i < 60; ++i) nested += "q\x01"s + "0]h\x01"s + "ah\x01"s + "a";
-  CHECK(refusal(nested + ".").says("many places"));
+  CHECK(refusal(nested + ".").says("more memory"));
   // A tuple is a reference, so 61 tuples represent 2^60 places.
   auto tuples = "K\x01\x85"s;
   for (int i = 0; i < 60; ++i) tuples += "2\x86";
   const auto value = reading(tuples + ".");
   const auto& elements = value.ivalue().toTupleRef().elements();
   CHECK(elements[0].is(elements[1]));
+}
+
+TEST_CASE("a pickle whose bytes are all containers is refused before they fill the memory") {
+  constexpr std::size_t kCount = 2'000'000;
+  for (const char container : {']', '}'}) {
+    const std::string containers(kCount, container);
+    for (const auto& pickle : {"("s + containers + "t.", "]("s + containers + "e."}) {
+      CHECK(refusal(pickle).says("more memory"));
+    }
+  }
+  // The smallest pairs that Python writes are not refused.
+  std::string pairs;
+  for (std::size_t i = 0; i < kCount / 4; ++i) pairs += "K\x01K\x02\x86";
+  CHECK(reading("("s + pairs + "t.").ivalue().toTupleRef().elements().size() == kCount / 4);
+}
+
+TEST_CASE("a file that holds no dict is refused before its values are made") {
+  const std::string pickle = "]("s + std::string(100'000, ']') + "e.";
+  const auto bytes = archive_of(pickle);
+  const TorchArchive archive(bytes, "a test");
+  std::size_t unpickling = 0;
+  {
+    const AllocationMeter meter;
+    unpickle(pickle, "a test", {});
+    unpickling = meter.bytes();
+  }
+  const AllocationMeter meter;
+  CHECK(thrown_by([&] { read_saved_dict(archive, {}); }).says("a test holds a list, not a state dict"));
+  CHECK(meter.bytes() < unpickling + 4 * pickle.size());
 }
 
 TEST_CASE("plain values come back as they were") {
