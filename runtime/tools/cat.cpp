@@ -26,7 +26,7 @@ constexpr const char* kCatExamples = R"(Examples:
   cairn cat model.pt weight                            of what torch.save wrote
 
 Only the bytes that are shown are read (of Cairn's checkpoints, the blocks that their checksums cover). Parts of PyTorch's tensors cannot be
-checked by themselves: cairn verify checks all of them.)";
+checked by themselves: cairn verify checks all of them. Ends with 1 if a value cannot be shown.)";
 
 struct CatOptions {
   std::string checkpoint;
@@ -169,8 +169,10 @@ void cat_tensor(TensorSource& source, const CatOptions& options, const TensorSto
   TensorText(shown, slice).print(std::cout);
 }
 
-void cat_value(TensorSource& source, const CatOptions& options) {
+// Returns the exit code.
+int cat_value(TensorSource& source, const CatOptions& options) {
   std::string kind = "bytes", text;
+  int code = kFine;
   try {
     const Value value = source.read_value(options.key);
     kind = value_kind(value);
@@ -178,14 +180,16 @@ void cat_value(TensorSource& source, const CatOptions& options) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
     text = fmt::format("{} that cannot be shown: {}", human_bytes(source.read_bytes(options.key).size()), printable(error.what()));
+    code = kFoundBad;
   }
   if (options.json) {
     std::cout << CatJson{{"key", options.key}, {"kind", kind}, {"text", text}}.dump(-1, ' ', false,
                                                                                     CatJson::error_handler_t::replace)
               << '\n';
-    return;
+  } else {
+    std::cout << fmt::format("{} is {}\n{}\n", printable(options.key), kind, text);
   }
-  std::cout << fmt::format("{} is {}\n{}\n", printable(options.key), kind, text);
+  return code;
 }
 
 int cat(const CatOptions& options) {
@@ -199,8 +203,7 @@ int cat(const CatOptions& options) {
     return kFine;
   }
   if (!options.slice.empty()) throw WrongUse(fmt::format("\"{}\" is no tensor: it has no slices", printable(options.key)));
-  cat_value(*source, options);
-  return kFine;
+  return cat_value(*source, options);
 }
 
 }  // namespace

@@ -73,6 +73,19 @@ class Cat(Command):
         self.fails(FOUND_BAD, "cat", path, "pair", text="checksum")
         self.assertIn("tensor", self.shown(path, "sound"))
 
+    def test_a_value_that_cannot_be_shown_is_no_success(self):
+        path, key = self.fixture("nested"), "train_state.epoch"
+        self.shown(path, key)
+        place = next(entry for entry in json.loads(cairn("inspect", path, "--json").stdout)["keys"] if entry["key"] == key)
+        file = path / place["file"]
+        content = bytearray(file.read_bytes())
+        content[content.index(b"PK\1\2", place["offset"]) + 10] = 8  # the first entry of the archive is "deflated"
+        file.write_bytes(content)
+        for options in ((), ("--json",)):
+            done = cairn("cat", path, key, *options)
+            self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+            self.assertIn("is compressed", done.stdout + done.stderr)
+
     def test_values(self):
         path = self.checkpoint()
         self.assertEqual(self.shown(path, "step"), "step is an int\n7\n")
