@@ -30,11 +30,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, std::size_t count) {
+std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes,
+                                       std::size_t count) {
   std::set<std::string> candidates;
   for (const auto& [stored, entry] : metadata.state_dict_metadata) {
     if (candidates.size() >= kComparedNamesMax) break;
-    for (std::size_t dot = stored.find('.'); dot != std::string::npos; dot = stored.find('.', dot + 1))
+    for (std::size_t dot = stored.find('.'); dot != std::string::npos && prefixes == SuggestPrefixes::kYes;
+         dot = stored.find('.', dot + 1))
       candidates.insert(stored.substr(0, dot));
     candidates.insert(stored);
   }
@@ -51,9 +53,9 @@ std::vector<std::string> closest_names(const std::string& name, const Metadata& 
   return closest;
 }
 
-std::string closest_names_text(const std::string& name, const Metadata& metadata) {
+std::string closest_names_text(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes) {
   std::string text;
-  for (const std::string& close : closest_names(name, metadata)) text += (text.empty() ? "\"" : ", \"") + close + '"';
+  for (const std::string& close : closest_names(name, metadata, prefixes)) text += (text.empty() ? "\"" : ", \"") + close + '"';
   return text.empty() ? "the checkpoint is empty" : "the closest are " + text;
 }
 

@@ -192,12 +192,24 @@ int cat_value(TensorSource& source, const CatOptions& options) {
   return code;
 }
 
+// Returns the reason why there is nothing to show.
+std::string why_no_key(const std::string& key, const Metadata& metadata) {
+  constexpr std::size_t kNamedMax = 5;
+  std::string below;
+  std::size_t count = 0;
+  for (const auto& [name, entry] : metadata.state_dict_metadata)
+    if (name.size() > key.size() && name[key.size()] == '.' && name.compare(0, key.size(), key) == 0 && ++count <= kNamedMax)
+      below += fmt::format("{}\"{}\"", count == 1 ? "" : ", ", printable(name));
+  if (count == 0) return printable(closest_names_text(key, metadata, SuggestPrefixes::kNo));
+  return fmt::format("below it are {}{}", below, count > kNamedMax ? fmt::format(" and {} more", count - kNamedMax) : "");
+}
+
 int cat(const CatOptions& options) {
   const auto source = open_tensor_source(options.checkpoint, CheckParts::kNo);
   const Metadata::Entry* const entry = source->metadata().find(options.key);
   if (entry == nullptr)
     throw WrongUse(fmt::format("{} has no key \"{}\": {}", source->name(), printable(options.key),
-                               printable(closest_names_text(options.key, source->metadata()))));
+                               why_no_key(options.key, source->metadata())));
   if (const auto* tensor = std::get_if<TensorStorageMetadata>(entry)) {
     cat_tensor(*source, options, *tensor);
     return kFine;

@@ -105,6 +105,10 @@ class Cat(Command):
     def test_wrong_use(self):
         path = self.checkpoint()
         self.fails(WRONG_USE, "cat", path, "model.wieght", text='the closest are "model.weight"')
+        done = self.fails(WRONG_USE, "cat", path, "model", text='no key "model": below it are "model.weight", "model.bias", ')
+        self.assertIn(" and 1 more", done.stderr)
+        done = self.fails(WRONG_USE, "cat", FIXTURES / "nested", "dtype", text="the closest are")
+        self.assertNotIn('"dtypes"', done.stderr, "a name that would fail as well")
         for text, why in (("7", "outside"), ("a", "no number"), ("0:4:2", "steps"), ("0,0,0", "dimensions"), ("...,...", "twice")):
             self.fails(WRONG_USE, "cat", path, "model.weight", "--slice", text, text=why)
 
