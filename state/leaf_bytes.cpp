@@ -38,7 +38,8 @@ class LeafPickler {
   // Bytes are compact only from protocol 3 on. torch.load(weights_only=True) reads neither protocol
   // 4 nor a BytesIO, so protocol 4 costs nothing here. All other leaves use protocol 2, which it
   // reads.
-  LeafPickler(const Value& value, BlobsAs blobs) : blobs_(blobs), out_(blobs == BlobsAs::kBytesIO && holds_blob(value) ? 4 : 2) {
+  LeafPickler(const Value& value, BlobsAs blobs, const CarriedTypes& carried)
+      : blobs_(blobs), carried_(carried), out_(blobs == BlobsAs::kBytesIO && holds_blob(value) ? 4 : 2) {
     add(value, 0);
   }
 
@@ -167,15 +168,17 @@ class LeafPickler {
   }
 
   void add_tensor(const torch::Tensor& tensor) {
-    if (tensor.is_meta() && dtype_of(tensor.scalar_type())) return add_dense(tensor, tensor.requires_grad());
+    if (const auto found = carried_.find(tensor.unsafeGetTensorImpl()); found != carried_.end())
+      return add_dense(tensor, found->second.dtype, found->second.requires_grad);
+    const auto dtype = dtype_of(tensor.scalar_type());
+    if (tensor.is_meta() && dtype) return add_dense(tensor, *dtype, tensor.requires_grad());
     if (const auto reason = why_not_storable(tensor); !reason.empty()) unsupported("a tensor in it " + reason);
     const auto dense = with_torch("copy a tensor out of a plain value",
                                   [&] { return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous(); });
-    add_dense(dense, tensor.requires_grad());
+    add_dense(dense, *dtype, tensor.requires_grad());
   }
 
-  void add_dense(const torch::Tensor& dense, bool requires_grad) {
-    const auto dtype = *dtype_of(dense.scalar_type());
+  void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
     const auto storage = storage_class(dtype);
     const auto sizes = extents_of(dense.sizes());
     out_.global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
@@ -202,6 +205,7 @@ class LeafPickler {
   }
 
   const BlobsAs blobs_;
+  const CarriedTypes& carried_;
   Pickler out_;
   std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU or meta device; index = storage key
   c10::IValue::HashAliasedIValueMap containers_;  // containers already written, with their memo slots
@@ -210,7 +214,9 @@ class LeafPickler {
 
 }  // namespace
 
-PickledValue pickle_value(const Value& value, BlobsAs blobs) { return LeafPickler(value, blobs).finish(); }
+PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried) {
+  return LeafPickler(value, blobs, carried).finish();
+}
 
 Bytes serialize_leaf(const Value& value) {
   const PickledValue pickled = pickle_value(value, BlobsAs::kBytesIO);

@@ -81,8 +81,12 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
 
 class LeafReader {
  public:
-  LeafReader(const TorchArchive& archive, std::uint64_t pickle_bytes, const LoadStorage& load_storage)
-      : archive_(archive), load_storage_(load_storage), budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
+  // Refuses tensors of types that LibTorch lacks if `carried` is null.
+  LeafReader(const TorchArchive& archive, std::uint64_t pickle_bytes, const LoadStorage& load_storage, CarriedTypes* carried)
+      : archive_(archive),
+        load_storage_(load_storage),
+        carried_(carried),
+        budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
 
   Value value(const PickleValue& from) {
     spend(from, sizeof(Value));
@@ -275,8 +279,10 @@ class LeafReader {
   torch::Tensor tensor(const PickleValue& from) {
     if (const auto known = tensors_.find(from.id()); known != tensors_.end()) return known->second;
     const auto description = describe_tensor(from);
-    const auto type = scalar_type_of(description.dtype);
-    if (!type) unsupported(from, std::string("a tensor of ") + to_string(description.dtype) + ", which this LibTorch cannot hold");
+    const bool is_carried = !scalar_type_of(description.dtype);
+    if (is_carried && carried_ == nullptr)
+      unsupported(from, std::string("a tensor of ") + to_string(description.dtype) + ", which this LibTorch cannot hold");
+    const auto type = carrier_type_of(description.dtype);
     spend(from, 16 * description.sizes.size());
     const auto& elements = storage(from, description, *type);
     auto made = with_torch("make a tensor of a saved value", [&] {
@@ -286,6 +292,7 @@ class LeafReader {
       if (description.requires_grad && (result.is_floating_point() || result.is_complex())) result.requires_grad_();
       return result;
     });
+    if (is_carried) carried_->emplace(made.unsafeGetTensorImpl(), CarriedType{description.dtype, description.requires_grad, {}});
     tensors_.emplace(from.id(), made);
     return made;
   }
@@ -325,6 +332,7 @@ class LeafReader {
 
   const TorchArchive& archive_;
   const LoadStorage& load_storage_;
+  CarriedTypes* const carried_;
   std::uint64_t budget_bytes_;  // the bytes that copies may still use
   std::unordered_map<std::uint32_t, bool> nests_;
   std::unordered_map<std::uint32_t, c10::IValue> made_;
@@ -334,20 +342,20 @@ class LeafReader {
 
 }  // namespace
 
-Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage) {
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
   const auto pickle = archive.pickle();
   const auto tree = unpickle(pickle, archive.what(), leaf_globals());
   const auto pairs = pairs_of(tree.root());
   if (!pairs)
     throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(tree.root().kind()) + ", not a state dict");
-  return LeafReader(archive, pickle.size(), load_storage).dict(tree.root(), *pairs);
+  return LeafReader(archive, pickle.size(), load_storage, &carried).dict(tree.root(), *pairs);
 }
 
 Value read_leaf(ByteSpan archive_bytes) {
   const TorchArchive archive(archive_bytes, "a saved value");
   const auto pickle = archive.pickle();
   const auto tree = unpickle(pickle, archive.what(), leaf_globals());
-  return LeafReader(archive, pickle.size(), {}).value(tree.root());
+  return LeafReader(archive, pickle.size(), {}, nullptr).value(tree.root());
 }
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
 
@@ -28,8 +29,10 @@ Value read_leaf(ByteSpan archive);
 // Reads a whole state dict from an archive that need not be in memory. Tensors are views of the
 // storage that `load_storage` returns for a key: a flat tensor of all its elements, of the given
 // type. Storages of conjugated or negated tensors are read from the archive, and their CRC-32 is
-// checked. Also throws kUnsupported, before it converts anything, if the saved value is no dict.
+// checked. A tensor of a type that LibTorch lacks has its carrier type (carrier_type_of) and is
+// listed in `carried`. Also throws kUnsupported, before it converts anything, if the saved value is
+// no dict.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
-Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage);
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
 
@@ -21,7 +22,8 @@ struct PickledValue {
 };
 
 // Only type and size of a tensor are used, so a tensor on the meta device may stand for one stored
-// elsewhere. Throws kUnsupported for values that Python could not read.
-PickledValue pickle_value(const Value& value, BlobsAs blobs);
+// elsewhere. Tensors that `carried` lists, which must be dense, are written with the types there.
+// Throws kUnsupported for values that Python could not read.
+PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried = {});
 
 }  // namespace cairn

@@ -47,6 +47,18 @@ constexpr TypePair kTypePairs[] = {
 #endif
 };
 
+constexpr TypePair kCarriers[] = {
+    {DType::kUInt16, at::kShort},
+    {DType::kUInt32, at::kInt},
+    {DType::kUInt64, at::kLong},
+    {DType::kFloat8E4M3Fn, at::kByte},
+    {DType::kFloat8E5M2, at::kByte},
+    {DType::kFloat8E4M3FnUz, at::kByte},
+    {DType::kFloat8E5M2FnUz, at::kByte},
+    {DType::kFloat8E8M0Fnu, at::kByte},
+    {DType::kFloat4E2M1FnX2, at::kByte},
+};
+
 const std::shared_ptr<c10::EnumType>& dtype_enum() {
   static const auto type =
       c10::EnumType::create(c10::QualifiedName("__torch__.torch.dtype"), c10::StringType::get(), {}, {});
@@ -64,6 +76,14 @@ std::optional<DType> dtype_of(at::ScalarType type) noexcept {
 
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
   for (const TypePair& pair : kTypePairs) {
+    if (pair.dtype == dtype) return pair.scalar;
+  }
+  return std::nullopt;
+}
+
+std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
+  if (const auto type = scalar_type_of(dtype)) return type;
+  for (const TypePair& pair : kCarriers) {
     if (pair.dtype == dtype) return pair.scalar;
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
@@ -17,6 +18,19 @@ namespace cairn {
 std::optional<DType> dtype_of(at::ScalarType type) noexcept;
 // Returns nothing for types that the LibTorch in use lacks (such as float8 and uint16 in 1.13).
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
+
+// Returns the type in which elements are moved as bytes: scalar_type_of(dtype), or else the integer
+// type of the same width (uint8, int16, int32, int64). Returns nothing for kUnknown.
+std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept;
+
+// The real types of tensors that are held in another one, by TensorImpl. Valid while the tensors
+// live. LibTorch's integers cannot hold `requires_grad` either.
+struct CarriedType {
+  DType dtype = DType::kUnknown;
+  bool requires_grad = false;
+  std::string unknown_dtype;  // PyTorch's name of the type if `dtype` is kUnknown
+};
+using CarriedTypes = std::unordered_map<const c10::TensorImpl*, CarriedType>;
 
 // Returns a torch.dtype as a plain value: an IValue enum with PyTorch's name of the type, such as
 // "float16". `name` must satisfy is_dtype_name; LibTorch need not have the type. Equal names give

@@ -47,11 +47,13 @@ constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
 struct Shown {
   Extents sizes;              // of `tensor`
   std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
-  torch::Tensor tensor;       // dense
+  DType dtype = DType::kUnknown;
+  torch::Tensor tensor;       // dense; numbers_of the elements
 };
 
-Shown read_shown(TensorSource& source, const std::string& key, const Box& box, bool all) {
+Shown read_shown(TensorSource& source, const std::string& key, DType dtype, const Box& box, bool all) {
   Shown shown;
+  shown.dtype = dtype;
   const std::size_t dims = box.sizes.size();
   const bool is_cut = !all && volume(box.sizes) > kShownMax;
   shown.sizes = box.sizes;
@@ -88,6 +90,7 @@ Shown read_shown(TensorSource& source, const std::string& key, const Box& box, b
     if (!shown.tensor.defined()) shown.tensor = torch::empty(array_of(shown.sizes), part.options());
     part_of(shown.tensor, to, from.sizes).copy_(part);
   }
+  shown.tensor = numbers_of(shown.tensor, dtype);
   return shown;
 }
 
@@ -96,7 +99,7 @@ class TensorText {
  public:
   TensorText(const Shown& shown, const Slice& slice) : shown_(shown), slice_(slice) {
     for (std::int64_t i = 0; i < shown.tensor.numel(); ++i) {
-      texts_.push_back(element_text(shown.tensor, i));
+      texts_.push_back(element_text(shown.tensor, shown.dtype, i));
       width_ = std::max(width_, texts_.back().size());
     }
     for (std::size_t dim = 0; dim < slice.is_index.size(); ++dim)
@@ -144,7 +147,7 @@ class TensorText {
 
 CatJson nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_t& next) {
   while (dim < slice.is_index.size() && slice.is_index[dim]) ++dim;
-  if (dim == slice.is_index.size()) return element_json(shown.tensor, next++);
+  if (dim == slice.is_index.size()) return element_json(shown.tensor, shown.dtype, next++);
   CatJson list = CatJson::array();
   for (std::int64_t i = 0; i < shown.sizes[dim]; ++i) list.push_back(nested(shown, slice, dim + 1, next));
   return list;
@@ -152,7 +155,7 @@ CatJson nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int
 
 void cat_tensor(TensorSource& source, const CatOptions& options, const TensorStorageMetadata& stored) {
   const Slice slice = parse_slice(options.slice, stored.size);
-  const Shown shown = read_shown(source, options.key, slice.box, options.full || options.json);
+  const Shown shown = read_shown(source, options.key, stored.properties.dtype, slice.box, options.full || options.json);
   if (options.json) {
     std::int64_t next = 0;
     const CatJson json{{"key", options.key},

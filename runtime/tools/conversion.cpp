@@ -9,6 +9,7 @@
 
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/tools/commands.hpp>
+#include <cairn/runtime/tools/value_text.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn::tools {
@@ -24,6 +25,7 @@ bool is_floating(DType dtype) {
     case DType::kFloat8E5M2:
     case DType::kFloat8E4M3FnUz:
     case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
       return true;
     default:
       return false;
@@ -150,7 +152,8 @@ torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
     for (const ConvertedKey& one : keys_)
       if (one.is_tensor) bytes_ += one.bytes();
   torch::Tensor tensor = source_->read(key.source, box);
-  if (key.dtype != key.stored.properties.dtype) tensor = tensor.to(*scalar_type_of(key.dtype));
+  if (key.dtype != key.stored.properties.dtype)
+    tensor = numbers_of(tensor, key.stored.properties.dtype).to(*scalar_type_of(key.dtype));
   done_ += tensor.nbytes();
   progress_.update(done_, bytes_);
   return tensor;

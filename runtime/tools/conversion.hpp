@@ -60,7 +60,8 @@ class Conversion {
   // them.
   void drop_values();
 
-  // Reads a part of a tensor, converts it to the target dtype, and returns it dense.
+  // Reads a part of a tensor, converts it to the target dtype, and returns it dense, in the
+  // carrier_type_of that dtype.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
   // Returns the number of elements to hold in memory at a time.
   std::int64_t piece_elements(const ConvertedKey& key) const;

@@ -356,9 +356,7 @@ Converted convert_to_dcp(Conversion& conversion) {
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
   conversion.leave_out([](const ConvertedKey& key) {
-    return !key.is_tensor || scalar_type_of(key.stored.properties.dtype)
-               ? std::string()
-               : fmt::format("the LibTorch in use cannot hold {}", to_string(key.stored.properties.dtype));
+    return key.is_tensor ? why_unreadable(key.stored) : std::string();
   });
   Layout layout(conversion);
   store->create_root();

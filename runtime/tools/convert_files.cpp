@@ -69,16 +69,14 @@ Existing existing_of(const ConvertOptions& options) { return options.force ? Exi
 struct Skeleton {
   StateDict tree;
   std::unordered_map<const void*, const ConvertedKey*> tensors;  // by TensorImpl
+  CarriedTypes carried;
   std::size_t values = 0;
 };
 
 Skeleton skeleton_of(Conversion& conversion) {
   std::unordered_map<std::string, Value> values;
   conversion.leave_out([&](const ConvertedKey& key) -> std::string {
-    if (key.is_tensor)
-      return scalar_type_of(key.stored.properties.dtype)
-                 ? ""
-                 : fmt::format("the LibTorch in use cannot hold {}", to_string(key.stored.properties.dtype));
+    if (key.is_tensor) return why_unreadable(key.stored);
     try {
       Value value = conversion.source().read_value(key.source);
       pickle_value(value, BlobsAs::kBytes);
@@ -97,8 +95,10 @@ Skeleton skeleton_of(Conversion& conversion) {
       continue;
     }
     torch::Tensor placeholder =
-        torch::empty(array_of(key.stored.size), torch::TensorOptions().dtype(*scalar_type_of(key.dtype)).device(torch::kMeta));
-    if (key.stored.properties.requires_grad && (placeholder.is_floating_point() || placeholder.is_complex()))
+        torch::empty(array_of(key.stored.size), torch::TensorOptions().dtype(*carrier_type_of(key.dtype)).device(torch::kMeta));
+    if (!scalar_type_of(key.dtype))
+      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(), CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
+    else if (key.stored.properties.requires_grad && (placeholder.is_floating_point() || placeholder.is_complex()))
       placeholder.requires_grad_();
     skeleton.tensors.emplace(placeholder.unsafeGetTensorImpl(), &key);
     set_at(skeleton.tree, key.path, std::move(placeholder));
@@ -113,10 +113,8 @@ Converted convert_to_safetensors(Conversion& conversion) {
   require_file_destination(options.destination);
   conversion.drop_values();
   conversion.leave_out([](const ConvertedKey& key) {
-    std::string objection = safetensors_objection(key.key, key.dtype);
-    if (objection.empty() && !scalar_type_of(key.stored.properties.dtype))
-      objection = fmt::format("the LibTorch in use cannot hold {}", to_string(key.stored.properties.dtype));
-    return objection;
+    const std::string reason = why_unreadable(key.stored);
+    return reason.empty() ? safetensors_objection(key.key, key.dtype) : reason;
   });
   std::unordered_map<std::string, const ConvertedKey*> by_name;
   std::vector<SafetensorsTensor> tensors;
@@ -157,7 +155,7 @@ Converted convert_to_torch(Conversion& conversion) {
   const ConvertOptions& options = conversion.options();
   require_file_destination(options.destination);
   const Skeleton skeleton = skeleton_of(conversion);
-  const PickledValue pickled = pickle_value(skeleton.tree, BlobsAs::kBytes);
+  const PickledValue pickled = pickle_value(skeleton.tree, BlobsAs::kBytes, skeleton.carried);
 
   PartialFile file(options.destination, conversion.identity(), existing_of(options));
   const bool resumed = !file.recorded().is_null();

@@ -73,24 +73,32 @@ struct SplitNumbers {
   torch::Tensor fine;  // has the sign of `coarse`, if neither is 0
 };
 
-SplitNumbers split(const torch::Tensor& numbers) {
+SplitNumbers split(const torch::Tensor& numbers, DType dtype) {
   if (!are_whole(numbers))
     return {numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble), torch::zeros({}, at::kDouble)};
   constexpr std::int64_t kHalf = std::int64_t{1} << 32;
   const torch::Tensor bits = numbers.to(at::kLong);
-  const bool may_exceed = dtype_of(numbers.scalar_type()) == DType::kUInt64;
+  const bool may_exceed = dtype == DType::kUInt64;
   const torch::Tensor high = may_exceed ? bits.bitwise_right_shift(32).bitwise_and(kHalf - 1) : bits.div(kHalf, "trunc");
   const torch::Tensor low = may_exceed ? bits.bitwise_and(kHalf - 1) : bits - high * kHalf;
   return {high.to(at::kDouble) * static_cast<double>(kHalf), low.to(at::kDouble)};
 }
 
-void compare_piece(const torch::Tensor& read_a, const torch::Tensor& read_b, std::int64_t begin, const Extents& size,
-                   double tolerance, ElementDifference& found) {
+// A piece of one of the two tensors.
+struct Piece {
+  torch::Tensor numbers;  // flat
+  DType dtype;
+
+  Piece(const torch::Tensor& elements, DType type) : numbers(numbers_of(elements, type).reshape({-1})), dtype(type) {}
+};
+
+void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begin, const Extents& size, double tolerance,
+                   ElementDifference& found) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor flat_a = read_a.reshape({-1}), flat_b = read_b.reshape({-1});
+  const torch::Tensor &flat_a = piece_a.numbers, &flat_b = piece_b.numbers;
   found.elements += flat_a.numel();
-  if (flat_a.scalar_type() == flat_b.scalar_type() && !flat_a.ne(flat_b).any().item<bool>()) return;
-  const SplitNumbers a = split(flat_a), b = split(flat_b);
+  if (piece_a.dtype == piece_b.dtype && !flat_a.ne(flat_b).any().item<bool>()) return;
+  const SplitNumbers a = split(flat_a, piece_a.dtype), b = split(flat_b, piece_b.dtype);
   const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
   const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
   const torch::Tensor distance = difference.abs();
@@ -107,8 +115,8 @@ void compare_piece(const torch::Tensor& read_a, const torch::Tensor& read_b, std
   const auto different = beyond.sum().item<std::int64_t>();
   if (different > 0 && found.different == 0) {
     const auto at = beyond.to(at::kByte).argmax().item<std::int64_t>();
-    found.first_a = element_text(read_a, at);
-    found.first_b = element_text(read_b, at);
+    found.first_a = element_text(flat_a, piece_a.dtype, at);
+    found.first_b = element_text(flat_b, piece_b.dtype, at);
     std::int64_t rest = begin + at;
     found.first.assign(size.size(), 0);
     for (std::size_t dim = size.size(); dim > 0; --dim) {
@@ -250,7 +258,8 @@ class Comparison {
     const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);
     ElementDifference found;
     for_each_piece(a.size, elements_max, [&](const Box& box, std::int64_t begin) {
-      compare_piece(a_->read(key, box), b_->read(key, box), begin, a.size, options_.tolerance, found);
+      compare_piece({a_->read(key, box), a.properties.dtype}, {b_->read(key, box), b.properties.dtype}, begin, a.size,
+                    options_.tolerance, found);
       done_ += static_cast<std::uint64_t>(volume(box.sizes)) * width;
       progress.update(done_, bytes_);
     });

@@ -52,6 +52,8 @@ std::optional<std::string> safetensors_type(DType dtype) {
       return "F8_E4M3";
     case DType::kFloat8E5M2:
       return "F8_E5M2";
+    case DType::kFloat8E8M0Fnu:
+      return "F8_E8M0";
     case DType::kInt64:
       return "I64";
     case DType::kInt32:
@@ -75,7 +77,6 @@ std::optional<std::string> safetensors_type(DType dtype) {
     case DType::kComplex128:
     case DType::kFloat8E4M3FnUz:
     case DType::kFloat8E5M2FnUz:
-    case DType::kFloat8E8M0Fnu:
     case DType::kFloat4E2M1FnX2:
     case DType::kUnknown:
       return std::nullopt;

@@ -61,7 +61,7 @@ class CheckpointSource final : public TensorSource {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
     require_chunks(fqn, stored, box);
     OneDestination planner;
-    planner.tensor = with_torch("make room for " + fqn, [&] { return torch::empty(array_of(box.sizes), scalar_type(fqn)); });
+    planner.tensor = with_torch("make room for " + fqn, [&] { return torch::empty(array_of(box.sizes), carrier_type(fqn)); });
     LoadPlan plan;
     const NameId name = plan.names.intern(fqn);
     append_reads(stored, ChunkIndex(stored.chunks), name, name, box, plan);
@@ -160,13 +160,16 @@ class CheckpointSource final : public TensorSource {
 
 }  // namespace
 
-torch::ScalarType TensorSource::scalar_type(const std::string& fqn) const {
-  const DType dtype = std::get<TensorStorageMetadata>(*metadata().find(fqn)).properties.dtype;
-  const auto type = scalar_type_of(dtype);
-  if (!type)
-    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" is {}, which the LibTorch in use cannot hold: use a newer one",
-                                                     printable(fqn), to_string(dtype)));
-  return *type;
+torch::ScalarType TensorSource::carrier_type(const std::string& fqn) const {
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata().find(fqn));
+  if (const std::string reason = why_unreadable(stored); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\": {}", printable(fqn), reason));
+  return *carrier_type_of(stored.properties.dtype);
+}
+
+std::string why_unreadable(const TensorStorageMetadata& stored) {
+  if (carrier_type_of(stored.properties.dtype)) return "";
+  return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored.unknown_dtype);
 }
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {

@@ -32,18 +32,22 @@ class TensorSource {
   // Returns a text that changes if the content does. Conversions use it to resume.
   virtual std::string identity() const = 0;
 
-  // Returns the elements of `box` of a tensor, dense, in memory, with the stored dtype. Throws
-  // kUnsupported for dtypes that LibTorch lacks; kCorrupt; the store's errors.
+  // Returns the elements of `box` of a tensor, dense, in memory, in the carrier_type_of the stored
+  // dtype. Throws kUnsupported for dtypes that have none; kCorrupt; the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
   // For a key that is not a tensor: `read_bytes` returns the torch.save bytes, `read_value` the
-  // value. Throws kUnsupported for unknown classes.
+  // value. Throws kUnsupported for unknown classes, and for tensors within values if LibTorch lacks
+  // their dtype.
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
  protected:
   // Throws kUnsupported, naming the key.
-  torch::ScalarType scalar_type(const std::string& fqn) const;
+  torch::ScalarType carrier_type(const std::string& fqn) const;
 };
+
+// Returns why the elements of a tensor cannot be read, or "" if they can.
+std::string why_unreadable(const TensorStorageMetadata& stored);
 
 // `place`: a path or URL of a checkpoint, or the path of a file. Throws what open_existing throws;
 // kCorrupt and kUnsupported if it is neither.

@@ -61,15 +61,20 @@ class TorchFileSource final : public TensorSource {
       : path_(std::filesystem::absolute(path).lexically_normal().string()),
         file_(path_),
         archive_({file_.begin(), file_.size()}, printable(path_)) {
-    const Dict saved =
-        read_saved_dict(archive_, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); });
+    const Dict saved = read_saved_dict(
+        archive_, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); }, carried_);
     for (FlatEntry& entry : flatten(saved)) {
       Metadata::Entry described = BytesStorageMetadata{};
       if (entry.value.is_tensor()) {
         const torch::Tensor& tensor = entry.value.tensor();
         TensorStorageMetadata stored;
-        stored.properties.dtype = *dtype_of(tensor.scalar_type());
-        stored.properties.requires_grad = tensor.requires_grad();
+        if (const auto carried = carried_.find(tensor.unsafeGetTensorImpl()); carried != carried_.end()) {
+          stored.properties.dtype = carried->second.dtype;
+          stored.properties.requires_grad = carried->second.requires_grad;
+        } else {
+          stored.properties.dtype = *dtype_of(tensor.scalar_type());
+          stored.properties.requires_grad = tensor.requires_grad();
+        }
         stored.size = extents_of(tensor.sizes());
         stored.chunks = {Box::whole(stored.size)};
         described = std::move(stored);
@@ -96,7 +101,7 @@ class TorchFileSource final : public TensorSource {
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override {
     const Value& value = values_.at(fqn);
-    if (value.is_ivalue()) check_storages_in(value.ivalue());  // a tuple: flattening handles all other containers of tensors
+    if (value.is_ivalue()) check_tensors_in(fqn, value.ivalue());  // a tuple: flattening handles all other containers of tensors
     return value;
   }
 
@@ -116,11 +121,15 @@ class TorchFileSource final : public TensorSource {
     return torch::from_blob(begin, {count}, torch::TensorOptions().dtype(type));
   }
 
-  void check_storages_in(const c10::IValue& value) {
+  void check_tensors_in(const std::string& fqn, const c10::IValue& value) {
     std::unordered_set<const void*> seen;  // a node may be referenced several times
     value.visit([&](const c10::IValue& node) {
       if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
-      if (node.isTensor()) check_storage(node.toTensor());
+      if (!node.isTensor()) return false;
+      check_storage(node.toTensor());
+      if (const auto carried = carried_.find(node.toTensor().unsafeGetTensorImpl()); carried != carried_.end())
+        throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" holds a tensor of {} in a tuple, which the LibTorch in use lacks",
+                                                         printable(fqn), to_string(carried->second.dtype)));
       return false;
     });
   }
@@ -139,6 +148,7 @@ class TorchFileSource final : public TensorSource {
   const TorchArchive archive_;
   Metadata metadata_;
   std::unordered_map<std::string, Value> values_;
+  CarriedTypes carried_;
   std::map<const void*, TorchArchive::Storage> unchecked_;  // by the address of their first byte
 };
 

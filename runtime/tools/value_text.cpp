@@ -1,7 +1,9 @@
 #include <cairn/runtime/tools/value_text.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -110,17 +112,60 @@ class ValueText {
   std::string text_;
 };
 
+// Returns the number in the low bits of `bits`: a sign, an exponent, a mantissa. Numbers with the
+// lowest exponent are subnormal.
+float number_in(unsigned bits, int exponent_bits, int mantissa_bits, int bias) {
+  const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
+  const auto exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
+  const float magnitude = std::ldexp(static_cast<float>(exponent == 0 ? mantissa : mantissa | 1u << mantissa_bits),
+                                     std::max(exponent, 1) - bias - mantissa_bits);
+  return bits >> (exponent_bits + mantissa_bits) ? -magnitude : magnitude;
+}
+
+float float8_in(DType dtype, unsigned bits) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const unsigned magnitude = bits & 0x7f;
+  switch (dtype) {
+    case DType::kFloat8E4M3Fn:
+      return magnitude == 0x7f ? kNan : number_in(bits, 4, 3, 7);
+    case DType::kFloat8E5M2:
+      if (magnitude == 0x7c) return bits == magnitude ? kInfinity : -kInfinity;
+      return magnitude > 0x7c ? kNan : number_in(bits, 5, 2, 15);
+    case DType::kFloat8E4M3FnUz:
+      return bits == 0x80 ? kNan : number_in(bits, 4, 3, 8);
+    case DType::kFloat8E5M2FnUz:
+      return bits == 0x80 ? kNan : number_in(bits, 5, 2, 16);
+    default:  // float8_e8m0fnu: an exponent only
+      return bits == 0xff ? kNan : std::ldexp(1.0f, static_cast<int>(bits) - 127);
+  }
+}
+
+// Returns the number for each byte.
+torch::Tensor table_of(DType dtype) {
+  constexpr std::int64_t kBytes = 256;
+  const bool is_pair = dtype == DType::kFloat4E2M1FnX2;
+  torch::Tensor table = torch::empty({kBytes}, is_pair ? at::kComplexFloat : at::kFloat);
+  for (unsigned bits = 0; bits < kBytes; ++bits) {
+    if (is_pair)
+      table.data_ptr<c10::complex<float>>()[bits] = {number_in(bits & 0xf, 2, 1, 1), number_in(bits >> 4, 2, 1, 1)};
+    else
+      table.data_ptr<float>()[bits] = float8_in(dtype, bits);
+  }
+  return table;
+}
+
 // Calls `use` with the element: an integer; or a floating-point or complex number, and whether its
 // dtype has less than double precision.
 template <class Use>
-auto with_element(const torch::Tensor& tensor, std::int64_t index, Use&& use) {
-  const torch::Tensor element = tensor.reshape({-1})[index];
-  const at::ScalarType type = tensor.scalar_type();
-  if (tensor.is_complex())
+auto with_element(const torch::Tensor& numbers, DType dtype, std::int64_t index, Use&& use) {
+  const torch::Tensor element = numbers.reshape({-1})[index];
+  const at::ScalarType type = numbers.scalar_type();
+  if (numbers.is_complex())
     return use(static_cast<c10::complex<double>>(element.item().toComplexDouble()), type != at::kComplexDouble);
-  if (tensor.is_floating_point()) return use(element.item().toDouble(), type != at::kDouble);
+  if (numbers.is_floating_point()) return use(element.item().toDouble(), type != at::kDouble);
   const std::int64_t bits = element.to(at::kLong).item().toLong();
-  return dtype_of(type) == DType::kUInt64 ? use(static_cast<std::uint64_t>(bits)) : use(bits);
+  return dtype == DType::kUInt64 ? use(static_cast<std::uint64_t>(bits)) : use(bits);
 }
 
 // Returns the shortest text that reads back as the same number of the tensor's dtype.
@@ -129,20 +174,22 @@ std::string digits_of(double value, bool is_short) {
 }
 
 struct ToText {
-  bool is_bool;
-  std::string operator()(std::int64_t value) const { return is_bool ? (value != 0 ? "True" : "False") : std::to_string(value); }
+  DType dtype;
+  std::string operator()(std::int64_t value) const { return dtype == DType::kBool ? (value != 0 ? "True" : "False") : std::to_string(value); }
   std::string operator()(std::uint64_t value) const { return std::to_string(value); }
   std::string operator()(double value, bool is_short) const { return real_text(digits_of(value, is_short)); }
   std::string operator()(c10::complex<double> value, bool is_short) const {
+    if (dtype == DType::kFloat4E2M1FnX2)
+      return fmt::format("({}, {})", (*this)(value.real(), is_short), (*this)(value.imag(), is_short));
     const std::string imaginary = digits_of(value.imag(), is_short);
     return digits_of(value.real(), is_short) + (imaginary.front() == '-' ? "" : "+") + imaginary + "j";
   }
 };
 
 struct ToJson {
-  bool is_bool;
+  DType dtype;
   nlohmann::ordered_json operator()(std::int64_t value) const {
-    return is_bool ? nlohmann::ordered_json(value != 0) : nlohmann::ordered_json(value);
+    return dtype == DType::kBool ? nlohmann::ordered_json(value != 0) : nlohmann::ordered_json(value);
   }
   nlohmann::ordered_json operator()(std::uint64_t value) const { return value; }
   nlohmann::ordered_json operator()(double value, bool is_short) const {
@@ -181,12 +228,32 @@ std::string value_kind(const Value& value) {
   return plain.tagKind();
 }
 
-std::string element_text(const torch::Tensor& tensor, std::int64_t index) {
-  return with_element(tensor, index, ToText{tensor.scalar_type() == at::kBool});
+torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype) {
+  switch (dtype) {
+    case DType::kUInt16:
+      return elements.view(at::kShort).to(at::kInt).bitwise_and(0xffff);
+    case DType::kUInt32:
+      return elements.view(at::kInt).to(at::kLong).bitwise_and(0xffffffff);
+    case DType::kUInt64:
+      return elements.view(at::kLong);
+    case DType::kFloat8E4M3Fn:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E4M3FnUz:
+    case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+    case DType::kFloat4E2M1FnX2:
+      return table_of(dtype).index_select(0, elements.view(at::kByte).reshape({-1}).to(at::kLong)).reshape(elements.sizes());
+    default:
+      return elements;
+  }
 }
 
-nlohmann::ordered_json element_json(const torch::Tensor& tensor, std::int64_t index) {
-  return with_element(tensor, index, ToJson{tensor.scalar_type() == at::kBool});
+std::string element_text(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
+  return with_element(numbers, dtype, index, ToText{dtype});
+}
+
+nlohmann::ordered_json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
+  return with_element(numbers, dtype, index, ToJson{dtype});
 }
 
 }  // namespace cairn::tools

@@ -185,6 +185,8 @@ TensorDescription describe_tensor(const PickleValue& value) {
   if (is_v2 || is_v3) tensor.requires_grad = arguments[4].as_bool();
   if (is_v2 && arguments.size() > 6) read_flags(arguments[6], tensor);
   if (is_v3 && arguments.size() > 7) read_flags(arguments[7], tensor);
+  if (tensor.is_negated && !storage_class(tensor.dtype).is_typed && tensor.dtype != DType::kComplex32)
+    unsupported(value, std::string("a negated tensor of ") + to_string(tensor.dtype));
   check_reach(value, tensor);
   return tensor;
 }

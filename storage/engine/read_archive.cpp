@@ -26,10 +26,10 @@ void ReadJob::read_archive(const Task& task, bool verify_only) {
         "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset));
     const ArchivedTensor stored = read_archived_tensor(archive);
     const TensorDescription& tensor = stored.description;
-    if (tensor.sizes != *first.chunk_sizes || scalar_type_of(tensor.dtype) != first.dtype)
+    if (tensor.sizes != *first.chunk_sizes || tensor.dtype != first.stored_dtype)
       throw Error(ErrorCode::kCorrupt, "it holds a tensor of " + to_string(tensor.sizes) + " " + to_string(tensor.dtype) +
                                            ", but the metadata say " + to_string(*first.chunk_sizes) + " " +
-                                           c10::toString(first.dtype));
+                                           to_string(first.stored_dtype));
     if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
       copy_dense(task, archive, stored, verify_only);
     else if (verify_only)

@@ -220,6 +220,11 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
                   "the planner resolved \"" + name_of(item) + "\" to " +
                       (tensor.defined() ? "a tensor of sizes " + to_string(extents_of(tensor.sizes())) : std::string("no tensor")) +
                       ", but planned to read " + to_string(item.item->lengths));
+    // A conversion would take the bytes of the stored elements for integers.
+    if (!scalar_type_of(item.stored_dtype) && tensor.scalar_type() != item.dtype)
+      throw Error(ErrorCode::kUnsupported, "\"" + name_of(item) + "\" is stored as " + to_string(item.stored_dtype) +
+                                               ", which the LibTorch in use does not have: use a newer one, or resolve it to " +
+                                               c10::toString(item.dtype) + " to read the bytes of its elements");
     destination->tensor = TensorBytes(tensor, item.dtype);
   }
   {

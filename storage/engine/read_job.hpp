@@ -55,7 +55,8 @@ class ReadJob : public StagedWork {
     const StorageInfo* storage = nullptr;
     Region region;                            // within its file; unset for items read from archives
     const Extents* chunk_sizes = nullptr;     // of the stored chunk
-    torch::ScalarType dtype = torch::kUInt8;  // of the stored elements
+    DType stored_dtype = DType::kUnknown;
+    torch::ScalarType dtype = torch::kUInt8;  // carrier_type_of(stored_dtype)
     // Guarded by mutex_:
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;

@@ -59,10 +59,11 @@ void ReadJob::add_item(std::uint32_t index) {
                                             request_.store->url() + " does not have");
     if (chunk < stored.storage.size()) planned.storage = &stored.storage[chunk];
     planned.chunk_sizes = &stored.chunks[chunk].sizes;
-    const auto dtype = scalar_type_of(stored.properties.dtype);
+    const auto dtype = carrier_type_of(stored.properties.dtype);
     if (!dtype)
-      throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" is stored as " + to_string(stored.properties.dtype) +
-                                               ", which the LibTorch in use does not have: use a newer one");
+      throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" is stored as torch." + stored.unknown_dtype +
+                                               ", which this version of Cairn does not know: use a newer one");
+    planned.stored_dtype = stored.properties.dtype;
     planned.dtype = *dtype;
   }
   if (!planned.storage)

@@ -96,7 +96,8 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
                 "the planner resolved \"" + name + "\" to bytes, but planned a tensor: plan it as a bytes object");
   if (const std::string reason = why_not_storable(*tensor); !reason.empty())
     throw Error(ErrorCode::kUnsupported, "cannot save \"" + name + "\": its tensor " + reason);
-  if (extents_of(tensor->sizes()) != planned.chunk.sizes || dtype_of(tensor->scalar_type()) != planned.properties.dtype)
+  // A type that LibTorch lacks is resolved to its carrier.
+  if (extents_of(tensor->sizes()) != planned.chunk.sizes || tensor->scalar_type() != carrier_type_of(planned.properties.dtype))
     throw Error(ErrorCode::kMismatch, "the planner resolved \"" + name + "\" to a tensor of " +
                                           to_string(extents_of(tensor->sizes())) + " " + c10::toString(tensor->scalar_type()) +
                                           ", but planned " + to_string(planned.chunk.sizes) + " " +

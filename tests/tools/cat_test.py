@@ -63,6 +63,27 @@ class Cat(Command):
         self.assertIn("0.1+0.2j", self.shown(path, "long"))
         self.assertEqual((self.values(path, "short"), self.values(path, "long")), ([[0.1, -0.2]], [[0.1, 0.2]]))
 
+    def test_numbers_that_libtorch_lacks(self):
+        kinds = {"uint16": ([1, 65535], [1, 65535]), "uint32": ([2**32 - 1], [2**32 - 1]), "uint64": ([2**64 - 1], [2**64 - 1]),
+                 "float8_e4m3fn": ([0x38, 0x7E, 0x81, 0x7F, 0xFF], [1.0, 448.0, -2.0**-9, "nan", "nan"]),
+                 "float8_e5m2": ([0x3C, 0x7B, 0x01, 0xFC, 0x7D], [1.0, 57344.0, 2.0**-16, "-inf", "nan"]),
+                 "float8_e4m3fnuz": ([0x40, 0x7F, 0x01, 0x80], [1.0, 240.0, 2.0**-10, "nan"]),
+                 "float8_e5m2fnuz": ([0x40, 0xFF, 0x01, 0x80], [1.0, -57344.0, 2.0**-17, "nan"]),
+                 "float8_e8m0fnu": ([127, 128, 0, 254, 255], [1.0, 2.0, 2.0**-127, 2.0**127, "nan"]),
+                 "float4_e2m1fn_x2": ([0x21, 0xF7, 0x6B], [[0.5, 1.0], [6.0, -6.0], [-1.5, 4.0]])}
+        path = self.root / "a.pt"
+        torch_file.save(path, {kind: torch_file.Tensor(kind, parts) for kind, (parts, _) in kinds.items()})
+
+        def rounded(number):  # as a float32 of the same digits
+            if isinstance(number, list):
+                return [rounded(part) for part in number]
+            return struct.pack("<f", number) if isinstance(number, float) else number
+
+        for kind, (_, expected) in kinds.items():
+            self.assertEqual(rounded(self.values(path, kind)), rounded(expected), kind)
+        self.assertIn("[ (0.5, 1.0), (6.0, -6.0), (-1.5, 4.0)]", self.shown(path, "float4_e2m1fn_x2"))
+        self.assertEqual(self.values(path, "uint16", "--slice", "1"), 65535)
+
     def test_damage_of_tensors_within_values_is_no_value(self):
         path = self.root / "a.pt"
         begins = torch_file.save(path, {"pair": (1, torch_file.Tensor("Float", [1, 2])), "sound": (torch_file.Tensor("Float", [3]),)})

@@ -258,6 +258,50 @@ class ConvertTo(Command):
             self.assertEqual(written, ["torch " + name for name in names])
             self.same(source, file)
 
+    def test_types_that_libtorch_lacks_are_moved_as_they_are(self):
+        kinds = {"uint16": [0, 1, 65535], "uint32": [7, 2**32 - 1], "uint64": [2**63, 2**64 - 1], "float8_e4m3fn": [0x38, 0x7F],
+                 "float8_e5m2": [0x7C, 0x80, 1], "float8_e4m3fnuz": [0x80], "float8_e5m2fnuz": [0x80, 2], "float8_e8m0fnu": [127, 0, 255],
+                 "float4_e2m1fn_x2": [0x21, 0xF7]}
+        tensors = {kind: torch_file.Tensor(kind, parts) for kind, parts in kinds.items()}
+        tensors["trained"] = torch_file.Tensor("float8_e5m2", [3, 4], requires_grad=True)
+        tensors["known"] = torch_file.Tensor("Float", [1, 2])
+        source = self.root / "a.pt"
+        torch_file.save(source, tensors)
+        self.convert(source, "one", "--to", "dcp")
+        self.convert(self.root / "one", "two", "--to", "dcp", "--world", "2", "--memory", "1")
+        for place in (source, self.root / "one", self.root / "two"):
+            if place.is_dir():
+                self.damaged(FINE, place)
+                keys = self.keys(place)
+                self.assertEqual({key: entry["dtype"] for key, entry in keys.items()},
+                                 {**{kind: kind for kind in kinds}, "trained": "float8_e5m2", "known": "float32"})
+                self.assertEqual([key for key, entry in keys.items() if entry["requires_grad"]], ["trained"])
+            self.same(source, place)
+            file, _ = self.convert(place, place.name + ".pt", "--to", "torch", "--memory", "1")
+            with zipfile.ZipFile(file) as archive:
+                pickle = archive.read("archive/data.pkl")
+                contents = [archive.read(f"archive/data/{number}") for number in range(len(tensors))]
+            self.assertEqual(contents, [tensor.content for tensor in tensors.values()])
+            names = [argument for opcode, argument, _ in pickletools.genops(pickle) if opcode.name == "GLOBAL"]
+            self.assertEqual([name for name in names if name in {"torch " + kind for kind in kinds}], ["torch " + kind for kind in kinds])
+            self.assertEqual([opcode.name for opcode, _, _ in pickletools.genops(pickle)].count("NEWTRUE"), 1, "requires_grad")
+            file, done = self.convert(place, "out.safetensors", "--to", "safetensors", "--skip-unsupported", "--force")
+            found = read_safetensors(file)[0]
+            self.assertEqual({name: found[name][0] for name in found},
+                             {"uint16": "U16", "uint32": "U32", "uint64": "U64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+                              "float8_e8m0fnu": "F8_E8M0", "trained": "F8_E5M2", "known": "F32"})
+            for name, (_, _, content) in found.items():
+                self.assertEqual(content, tensors[name].content, name)
+            for kind in set(kinds) - set(found):
+                self.assertIn(f"the format has no type {kind}", done.stderr)
+
+    def test_a_cast_reads_numbers_that_libtorch_lacks(self):
+        source = self.root / "a.pt"
+        torch_file.save(source, {"w": torch_file.Tensor("float8_e4m3fn", [0x38, 0x7E, 0x81]), "n": torch_file.Tensor("uint16", [65535])})
+        target, _ = self.convert(source, "out.safetensors", "--to", "safetensors", "--cast", "float32")
+        self.assertEqual(read_safetensors(target)[0], {"w": ("F32", [3], struct.pack("<3f", 1, 448, -2**-9)),
+                                                       "n": ("U16", [1], b"\xff\xff")})
+
     def interrupted(self, source, name, limit, *options):
         """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
         target, done = self.convert(source, name, *options, code=FOUND_BAD,

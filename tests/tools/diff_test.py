@@ -3,7 +3,6 @@
 
 import json
 import math
-import re
 
 import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WRONG_USE
@@ -70,15 +69,22 @@ class Diff(Command):
         self.assertEqual(self.of_elements(("Long", [2**53 + 1]), ("Double", [2.0**53]))["values"]["max"], 1)
 
     def test_unsigned_numbers_are_no_negative_ones(self):
-        version = re.search(r"^LibTorch (\d+)\.(\d+)", cairn("--version").stdout, re.MULTILINE)
-        if tuple(map(int, version.groups())) < (2, 3):
-            torch_file.save(self.root / "a.pt", {"n": torch_file.Tensor("uint64", [1])})
-            self.fails(FOUND_BAD, "diff", self.root / "a.pt", self.root / "a.pt", text="uint64")
-            return
         values = self.of_elements(("uint64", [2**64 - 1, 2**63]), ("Long", [-1, 2**63 - 1]))["values"]
         self.assertEqual((values["different"], values["max"], values["a"], values["b"]), (2, 2.0**64, str(2**64 - 1), "-1"))
         self.assertEqual(self.of_elements(("uint64", [2**64 - 1]), ("uint64", [2**64 - 2]))["values"]["max"], 1)
         self.of_elements(("uint64", [2**64 - 1]), ("uint64", [2**64 - 1]), code=FINE)
+
+    def test_numbers_that_libtorch_lacks(self):
+        for kind, bits, number in (("uint16", 65535, 65535), ("uint32", 2**32 - 1, 2**32 - 1), ("float8_e4m3fn", 0x7E, 448),
+                                   ("float8_e5m2", 0x7B, 57344), ("float8_e8m0fnu", 128, 2)):
+            self.assertEqual(list(self.of_elements((kind, [bits]), ("Double", [number]))), ["dtype"])
+            values = self.of_elements((kind, [bits - 1]), ("Double", [number]))["values"]
+            self.assertEqual((values["different"], values["b"]), (1, f"{number}.0"))
+        values = self.of_elements(("float8_e5m2", [0x3C, 0x7C, 0x7D]), ("float8_e5m2", [0x40, 0x7C, 0x7E]))["values"]
+        self.assertEqual((values["different"], values["one_nan"], values["max"], values["a"], values["b"]), (1, 0, 1, "1.0", "2.0"))
+        values = self.of_elements(("float4_e2m1fn_x2", [0x21, 0x77]), ("float4_e2m1fn_x2", [0x22, 0x77]))["values"]
+        self.assertEqual((values["different"], values["max"], values["a"], values["b"]), (1, 0.5, "(0.5, 1.0)", "(1.0, 1.0)"))
+        self.of_elements(("uint16", [40000]), ("uint16", [40001]), "--tolerance", "1", code=FINE)
 
     def test_patterns_take_no_places(self):
         a, b = self.checkpoint(), self.checkpoint("--step", "8", name="b")

@@ -1,0 +1,109 @@
+// Elements of types that LibTorch lacks.
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/planning/resharding.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+// Saves one tensor "t" of `dtype`, whose elements it has in the carrier type.
+class CarriedSavePlanner : public SavePlanner {
+ public:
+  CarriedSavePlanner(DType dtype, torch::Tensor elements) : dtype_(dtype), elements_(std::move(elements)) {}
+  void set_up_planner(const StateDict&, int, bool) override {}
+  SavePlan create_local_plan() override {
+    SavePlan plan;
+    WriteItem item;
+    item.type = WriteItemType::kShard;
+    item.properties.dtype = dtype_;
+    item.size = extents_of(elements_.sizes());
+    item.chunk = Box::whole(item.size);
+    item.name = plan.names.intern("t");
+    plan.mappings.edit().emplace_back(item.name, Path{std::string("t")});
+    plan.items.push_back(std::move(item));
+    return plan;
+  }
+  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override { return create_global_save_plan(std::move(plans), {}); }
+  SavePlan finish_plan(SavePlan plan) override { return plan; }
+  ResolvedData resolve_data(const SavePlan&, const WriteItem&) override { return elements_; }
+
+ private:
+  const DType dtype_;
+  const torch::Tensor elements_;
+};
+
+// Reads into one tensor, whatever its type.
+class PlainLoadPlanner : public LoadPlanner {
+ public:
+  explicit PlainLoadPlanner(torch::Tensor into) : tensor(std::move(into)) {}
+  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
+  LoadPlan create_local_plan() override { return {}; }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }
+  LoadPlan finish_plan(LoadPlan plan) override { return plan; }
+  void load_bytes(const LoadPlan&, const ReadItem&, Bytes) override {}
+  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
+    return part_of(tensor, item.dest_offsets, item.lengths);
+  }
+  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
+
+  const torch::Tensor tensor;
+};
+
+// Reads the tensor `fqn` into `into`, without LibTorch's types standing in the way.
+void read_elements(const std::string& url, const std::string& fqn, const torch::Tensor& into) {
+  CheckpointReader reader;
+  reader.reset(url);
+  const Metadata metadata = reader.read_metadata();
+  StorageContext context;
+  context.checkpoint_id = url;
+  reader.set_up_storage_reader(metadata, context);
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find(fqn));
+  LoadPlan plan;
+  const NameId name = plan.names.intern(fqn);
+  append_reads(stored, ChunkIndex(stored.chunks), name, name, Box::whole(stored.size), plan);
+  PlainLoadPlanner planner(into);
+  reader.read_data(plan, planner).get();
+}
+
+}  // namespace
+
+TEST_CASE("elements of types that LibTorch lacks are stored and read as their bytes, never as numbers") {
+  for (const DType dtype : {DType::kUInt16, DType::kUInt32, DType::kUInt64, DType::kFloat8E4M3Fn, DType::kFloat8E5M2,
+                            DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu, DType::kFloat4E2M1FnX2}) {
+    CAPTURE(to_string(dtype));
+    const at::ScalarType type = *carrier_type_of(dtype);
+    REQUIRE(c10::elementSize(type) == element_size(dtype));
+    const std::string url = std::string("mem://carried/") + to_string(dtype);
+    const torch::Tensor bytes = torch::arange(3 * 5 * static_cast<std::int64_t>(element_size(dtype)), torch::kByte).mul(17);
+    const torch::Tensor elements = bytes.view(type).reshape({3, 5});
+    CarriedSavePlanner planner(dtype, elements);
+    CheckpointWriter writer;
+    const StateDict none;
+    LocalSave save;
+    save.checkpoint_id = url;
+    save.save_id = local_save_id(1);
+    save_locally(save, {{&none, &planner, &writer}});
+
+    const torch::Tensor read = torch::zeros({3, 5}, type);
+    read_elements(url, "t", read);
+    CHECK(read.view(torch::kByte).equal(elements.view(torch::kByte)));
+    CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
+    if (scalar_type_of(dtype)) continue;
+    const torch::Tensor numbers = torch::full({3, 5}, 7.0f);
+    const Thrown thrown = thrown_by([&] { read_elements(url, "t", numbers); });
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    CHECK(thrown.says(to_string(dtype)));
+    CHECK(numbers.eq(7.0f).all().item<bool>());
+    StateDict state{{"t", torch::zeros({3, 5}, type)}};
+    const Thrown loading =
+        thrown_by([&] { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); });
+    CHECK(loading.code == ErrorCode::kUnsupported);
+  }
+}
