@@ -276,23 +276,29 @@ class LeafReader {
     }
   }
 
+  static std::string name_of(const TensorDescription& tensor) {
+    return tensor.dtype == DType::kUnknown ? tensor.unknown_dtype : to_string(tensor.dtype);
+  }
+
   torch::Tensor tensor(const PickleValue& from) {
     if (const auto known = tensors_.find(from.id()); known != tensors_.end()) return known->second;
     const auto description = describe_tensor(from);
     const bool is_carried = !scalar_type_of(description.dtype);
     if (is_carried && carried_ == nullptr)
-      unsupported(from, std::string("a tensor of ") + to_string(description.dtype) + ", which this LibTorch cannot hold");
-    const auto type = carrier_type_of(description.dtype);
+      unsupported(from, "a tensor of " + name_of(description) + ", which this LibTorch cannot hold");
     spend(from, 16 * description.sizes.size());
-    const auto& elements = storage(from, description, *type);
     auto made = with_torch("make a tensor of a saved value", [&] {
+      const auto type = carrier_type_of(description.dtype);
+      // Of a tensor that cannot be read, only the size is kept.
+      if (!type) return torch::empty(array_of(description.sizes), torch::TensorOptions().dtype(at::kByte).device(at::kMeta));
+      const auto& elements = storage(from, description, *type);
       auto result = torch::empty({0}, *type);
       result.set_(elements.storage(), static_cast<std::int64_t>(description.storage_offset), array_of(description.sizes),
                   array_of(description.strides));
       if (description.requires_grad && (result.is_floating_point() || result.is_complex())) result.requires_grad_();
       return result;
     });
-    if (is_carried) carried_->emplace(made.unsafeGetTensorImpl(), CarriedType{description.dtype, description.requires_grad, {}});
+    if (is_carried) carried_->emplace(made.unsafeGetTensorImpl(), CarriedType{description.dtype, description.requires_grad, description.unknown_dtype});
     tensors_.emplace(from.id(), made);
     return made;
   }

@@ -1,6 +1,7 @@
 #include <cairn/state/tensor_types.hpp>
 
 #include <ATen/core/enum_type.h>
+#include <ATen/core/jit_type.h>
 
 #include <cairn/state/libtorch_compat.hpp>
 

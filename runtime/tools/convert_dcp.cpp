@@ -355,9 +355,7 @@ Converted convert_to_dcp(Conversion& conversion) {
   if (store->exists(kCommitRecordName) && !options.force)
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
-  conversion.leave_out([](const ConvertedKey& key) {
-    return key.is_tensor ? why_unreadable(key.stored) : std::string();
-  });
+  conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_unreadable(key.source); });
   Layout layout(conversion);
   store->create_root();
   DcpConversion dcp(conversion, std::move(layout), path.string());

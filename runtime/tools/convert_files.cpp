@@ -76,7 +76,7 @@ struct Skeleton {
 Skeleton skeleton_of(Conversion& conversion) {
   std::unordered_map<std::string, Value> values;
   conversion.leave_out([&](const ConvertedKey& key) -> std::string {
-    if (key.is_tensor) return why_unreadable(key.stored);
+    if (key.is_tensor) return conversion.source().why_unreadable(key.source);
     try {
       Value value = conversion.source().read_value(key.source);
       pickle_value(value, BlobsAs::kBytes);
@@ -112,8 +112,8 @@ Converted convert_to_safetensors(Conversion& conversion) {
   const ConvertOptions& options = conversion.options();
   require_file_destination(options.destination);
   conversion.drop_values();
-  conversion.leave_out([](const ConvertedKey& key) {
-    const std::string reason = why_unreadable(key.stored);
+  conversion.leave_out([&](const ConvertedKey& key) {
+    const std::string reason = conversion.source().why_unreadable(key.source);
     return reason.empty() ? safetensors_objection(key.key, key.dtype) : reason;
   });
   std::unordered_map<std::string, const ConvertedKey*> by_name;

@@ -60,8 +60,11 @@ class CheckpointSource final : public TensorSource {
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
     require_chunks(fqn, stored, box);
+    require_readable(fqn);
     OneDestination planner;
-    planner.tensor = with_torch("make room for " + fqn, [&] { return torch::empty(array_of(box.sizes), carrier_type(fqn)); });
+    planner.tensor = with_torch("make room for " + fqn, [&] {
+      return torch::empty(array_of(box.sizes), *carrier_type_of(stored.properties.dtype));
+    });
     LoadPlan plan;
     const NameId name = plan.names.intern(fqn);
     append_reads(stored, ChunkIndex(stored.chunks), name, name, box, plan);
@@ -160,16 +163,15 @@ class CheckpointSource final : public TensorSource {
 
 }  // namespace
 
-torch::ScalarType TensorSource::carrier_type(const std::string& fqn) const {
-  const auto& stored = std::get<TensorStorageMetadata>(*metadata().find(fqn));
-  if (const std::string reason = why_unreadable(stored); !reason.empty())
-    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\": {}", printable(fqn), reason));
-  return *carrier_type_of(stored.properties.dtype);
+std::string TensorSource::why_unreadable(const std::string& fqn) const {
+  const auto* stored = std::get_if<TensorStorageMetadata>(metadata().find(fqn));
+  if (stored == nullptr || carrier_type_of(stored->properties.dtype)) return "";
+  return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
 }
 
-std::string why_unreadable(const TensorStorageMetadata& stored) {
-  if (carrier_type_of(stored.properties.dtype)) return "";
-  return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored.unknown_dtype);
+void TensorSource::require_readable(const std::string& fqn) const {
+  if (const std::string reason = why_unreadable(fqn); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\": {}", printable(fqn), reason));
 }
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {

@@ -41,13 +41,14 @@ class TensorSource {
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
- protected:
-  // Throws kUnsupported, naming the key.
-  torch::ScalarType carrier_type(const std::string& fqn) const;
-};
+  // Returns why the elements of a tensor, or the bytes of a value, cannot be read, as far as their
+  // types tell; "" if they can.
+  virtual std::string why_unreadable(const std::string& fqn) const;
 
-// Returns why the elements of a tensor cannot be read, or "" if they can.
-std::string why_unreadable(const TensorStorageMetadata& stored);
+ protected:
+  // Throws kUnsupported, naming the key, if the elements or bytes cannot be read.
+  void require_readable(const std::string& fqn) const;
+};
 
 // `place`: a path or URL of a checkpoint, or the path of a file. Throws what open_existing throws;
 // kCorrupt and kUnsupported if it is neither.

@@ -71,6 +71,7 @@ class TorchFileSource final : public TensorSource {
         if (const auto carried = carried_.find(tensor.unsafeGetTensorImpl()); carried != carried_.end()) {
           stored.properties.dtype = carried->second.dtype;
           stored.properties.requires_grad = carried->second.requires_grad;
+          stored.unknown_dtype = carried->second.unknown_dtype;
         } else {
           stored.properties.dtype = *dtype_of(tensor.scalar_type());
           stored.properties.requires_grad = tensor.requires_grad();
@@ -94,15 +95,28 @@ class TorchFileSource final : public TensorSource {
   }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
+    require_readable(fqn);
     const torch::Tensor& tensor = values_.at(fqn).tensor();
     check_storage(tensor);
     return with_torch("read " + fqn, [&] { return part_of(tensor, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous); });
   }
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override {
+    require_readable(fqn);
     const Value& value = values_.at(fqn);
-    if (value.is_ivalue()) check_tensors_in(fqn, value.ivalue());  // a tuple: flattening handles all other containers of tensors
+    for_each_tensor_in(value, [this](const torch::Tensor& tensor) { check_storage(tensor); });
     return value;
+  }
+  std::string why_unreadable(const std::string& fqn) const override {
+    std::string reason = TensorSource::why_unreadable(fqn);
+    for_each_tensor_in(values_.at(fqn), [&](const torch::Tensor& tensor) {
+      const auto carried = carried_.find(tensor.unsafeGetTensorImpl());
+      if (carried == carried_.end()) return;
+      const CarriedType& type = carried->second;
+      reason = fmt::format("it holds, in a tuple, a tensor of torch.{}, which the LibTorch in use lacks",
+                           type.dtype == DType::kUnknown ? type.unknown_dtype : to_string(type.dtype));
+    });
+    return reason;
   }
 
  private:
@@ -121,15 +135,15 @@ class TorchFileSource final : public TensorSource {
     return torch::from_blob(begin, {count}, torch::TensorOptions().dtype(type));
   }
 
-  void check_tensors_in(const std::string& fqn, const c10::IValue& value) {
+  // Visits the tensors within a plain value: those in a tuple, as flattening splits all other
+  // containers of tensors.
+  template <class Visit>
+  static void for_each_tensor_in(const Value& value, const Visit& visit) {
+    if (!value.is_ivalue()) return;
     std::unordered_set<const void*> seen;  // a node may be referenced several times
-    value.visit([&](const c10::IValue& node) {
+    value.ivalue().visit([&](const c10::IValue& node) {
       if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
-      if (!node.isTensor()) return false;
-      check_storage(node.toTensor());
-      if (const auto carried = carried_.find(node.toTensor().unsafeGetTensorImpl()); carried != carried_.end())
-        throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" holds a tensor of {} in a tuple, which the LibTorch in use lacks",
-                                                         printable(fqn), to_string(carried->second.dtype)));
+      if (node.isTensor()) visit(node.toTensor());
       return false;
     });
   }

@@ -52,6 +52,7 @@ class TorchArchive {
 // lie within its storage, if the storage has at least `storage_bytes` bytes.
 struct TensorDescription {
   DType dtype = DType::kFloat32;
+  std::string unknown_dtype;  // PyTorch's name of the type if `dtype` is kUnknown
   Extents sizes;
   Extents strides;
   std::uint64_t storage_offset = 0;
@@ -75,7 +76,7 @@ TensorDescription describe_tensor(const PickleValue& value);
 // Returns the globals for torch.float32 and the like, and torch.Size, for `unpickle`. The two
 // functions below convert them.
 const std::vector<PickleGlobal>& dtype_globals();
-DType dtype_of(const PickleValue& value);      // kCorrupt if it is not a dtype
+DType dtype_of(const PickleValue& value);      // kUnknown for a type that DType lacks; kCorrupt if it is none
 Extents extents_of(const PickleValue& value);  // of a torch.Size, tuple or list of ints; kCorrupt if one is negative
 
 // An archive that holds one tensor: a stored chunk of a tensor.

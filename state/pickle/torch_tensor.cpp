@@ -61,7 +61,8 @@ void read_flags(const PickleValue& flags, TensorDescription& tensor) {
 // Checks that the highest element that the tensor can reach lies within its storage.
 void check_reach(const PickleValue& where, const TensorDescription& tensor) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  const auto elements = tensor.storage_bytes / element_size(tensor.dtype);
+  // An element of an unknown type has at least one byte.
+  const auto elements = tensor.storage_bytes / std::max<std::size_t>(1, element_size(tensor.dtype));
   std::uint64_t reach = tensor.storage_offset;
   std::uint64_t count = 1;
   bool is_empty = false;
@@ -97,8 +98,10 @@ bool TensorDescription::is_contiguous() const {
 
 const std::vector<PickleGlobal>& dtype_globals() {
   static const auto globals = [] {
-    std::vector<PickleGlobal> result{{"torch", "Size"}};
-    for (std::uint8_t value = 1; value <= kDTypeCount; ++value) result.push_back({"torch", to_string(static_cast<DType>(value))});
+    std::vector<PickleGlobal> result{{"torch", "Size"}, {"torch", "bool"}};
+    // Also of types that newer versions of PyTorch add, and of quantized ones.
+    for (const auto* kind : {"float*", "bfloat*", "int*", "uint*", "complex*", "bits*", "qint*", "quint*"})
+      result.push_back({"torch", kind});
     return result;
   }();
   return globals;
@@ -130,9 +133,8 @@ bool is_tensor(const PickleValue& value) {
 
 DType dtype_of(const PickleValue& value) {
   const auto global = value.as_global();
-  const auto dtype = global.module == "torch" ? dtype_from_name(global.name) : std::nullopt;
-  if (!dtype) corrupt(value, to_string(global) + " is no dtype");
-  return *dtype;
+  if (global.module != "torch" || !is_dtype_name(global.name)) corrupt(value, to_string(global) + " is no dtype");
+  return dtype_from_name(global.name).value_or(DType::kUnknown);
 }
 
 Extents extents_of(const PickleValue& value) {
@@ -171,6 +173,7 @@ TensorDescription describe_tensor(const PickleValue& value) {
   tensor.storage_bytes = storage.bytes;
   if (is_v3) {
     tensor.dtype = dtype_of(arguments[6]);
+    if (tensor.dtype == DType::kUnknown) tensor.unknown_dtype = std::string(arguments[6].as_global().name);
   } else if (storage.dtype) {
     tensor.dtype = *storage.dtype;
   } else {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -112,17 +113,22 @@ class Unpickler {
     if (module == "__builtin__") module = "builtins";
     if (module == "copy_reg") module = "copyreg";
     const PickleGlobal wanted{module, name};
-    const auto known = std::find(allowed_.begin(), allowed_.end(), wanted);
-    if (known == allowed_.end())
+    if (std::none_of(allowed_.begin(), allowed_.end(), [&](const PickleGlobal& one) { return allows(one, wanted); }))
       unsupported("it asks for " + printable(to_string(wanted)) +
                   ", which is not on the list of what may occur here; nothing was executed");
-    const auto index = static_cast<std::size_t>(known - allowed_.begin());
-    auto [slot, is_new] = global_nodes_.try_emplace(index, 0);
+    auto [slot, is_new] = global_nodes_.try_emplace({module, name}, 0);
     if (is_new) {
-      tree_.globals_.push_back(*known);
+      tree_.globals_.push_back(wanted);
       slot->second = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
     }
     return slot->second;
+  }
+
+  static bool allows(const PickleGlobal& allowed, const PickleGlobal& wanted) {
+    if (allowed.module != wanted.module) return false;
+    if (allowed.name.empty() || allowed.name.back() != '*') return allowed.name == wanted.name;
+    const auto begin = allowed.name.substr(0, allowed.name.size() - 1);
+    return wanted.name.substr(0, begin.size()) == begin;
   }
 
   Id add_object(Id callee, Id arguments) {
@@ -467,7 +473,7 @@ class Unpickler {
   std::vector<std::size_t> marks_;
   std::vector<Id> memo_;
   std::unordered_map<std::uint64_t, Id> sparse_memo_;
-  std::unordered_map<std::size_t, Id> global_nodes_;
+  std::map<std::pair<std::string_view, std::string_view>, Id> global_nodes_;  // by module and name
   Id none_ = 0;
   Id false_ = 0;
   Id true_ = 0;

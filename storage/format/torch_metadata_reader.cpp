@@ -154,10 +154,11 @@ class Budget {
     left_ -= amount;
   }
 
-  std::string text(const PickleValue& value) {
+  std::string text(const PickleValue& value) { return copy(value, value.as_text()); }
+
+  std::string copy(const PickleValue& on, std::string_view text) {
     constexpr std::uint64_t kBytesPerUnit = 8;
-    const auto text = value.as_text();
-    spend(value, 1 + text.size() / kBytesPerUnit);
+    spend(on, 1 + text.size() / kBytesPerUnit);
     return std::string(text);
   }
 
@@ -258,7 +259,10 @@ class MetadataReader {
     if (!fields.find("properties") || !fields.find("chunks"))
       unsupported(value, "the metadata of before PyTorch 1.13; load and save the checkpoint again with a newer PyTorch");
     TensorStorageMetadata tensor;
-    tensor.properties = properties_of(fields.at("properties"));
+    const auto properties = fields.at("properties");
+    tensor.properties = properties_of(properties);
+    if (tensor.properties.dtype == DType::kUnknown)
+      tensor.unknown_dtype = budget_.copy(properties, (*properties.state())[0].as_global().name);
     tensor.size = budget_.extents(fields.at("size"));
     volume(tensor.size);
     const auto chunks = fields.at("chunks");

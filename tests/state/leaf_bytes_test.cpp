@@ -49,6 +49,9 @@ TEST_CASE("values that Python or LibTorch cannot hold are refused by name") {
   CHECK(refusal("ctorch._tensor\n_rebuild_from_type_v2\n.").says("torch._tensor._rebuild_from_type_v2"));
   CHECK(refusal("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
   CHECK(refusal("C\x01x\x85."s).says("inside a tuple"));
+  CHECK(refusal("ctorch\nfloat_power\n."s).says("torch.float_power itself"));
+  CHECK(refusal("ctorch\nfloat_power\nK\x02\x85R\x85."s).says("an object of torch.float_power"));
+  CHECK(refusal("\x80\x04\x8c\x05torch\x8c\x0a"s + "float8\nos\n" + "\x93.").code == ErrorCode::kUnsupported);
   CHECK(refusal("}G\x3f\xf8\x00\x00\x00\x00\x00\x00Ns."s).says("as a key"));
   const auto legacy = thrown_by([] { deserialize_leaf("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."s); });
   CHECK(legacy.code == ErrorCode::kUnsupported);
@@ -144,7 +147,7 @@ TEST_CASE("plain values come back as they were") {
 }
 
 TEST_CASE("a torch.dtype comes back as one, also if LibTorch lacks the type") {
-  for (const auto* name : {"float16", "bool", "uint64", "float8_e4m3fn", "float4_e2m1fn_x2"}) {
+  for (const char* const name : {"float16", "bool", "uint64", "float8_e4m3fn", "float4_e2m1fn_x2", "float6_e3m2fn", "qint8"}) {
     CAPTURE(name);
     const auto value = reading("ctorch\n"s + name + "\n.");
     CHECK(dtype_name_in(value.ivalue()) == std::string(name));

@@ -1,11 +1,18 @@
-// Elements of types that LibTorch lacks.
+// Elements of types that LibTorch lacks, or that this version does not know.
+#include <fstream>
+#include <string>
+
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
+#include <cairn/state/pickle/tensor_pickle.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
@@ -72,6 +79,38 @@ void read_elements(const std::string& url, const std::string& fqn, const torch::
   reader.read_data(plan, planner).get();
 }
 
+constexpr std::string_view kNewType = "float6_e3m2";  // of the same length as:
+constexpr std::string_view kOldType = "float8_e5m2";
+
+std::string with_new_type(std::string pickle) {
+  for (auto at = pickle.find(kOldType); at != std::string::npos; at = pickle.find(kOldType)) pickle.replace(at, kOldType.size(), kNewType);
+  return pickle;
+}
+
+// Writes a checkpoint as PyTorch does: "known", the float32 numbers 1, 2, 3, and "new", three bytes
+// of kNewType.
+void write_with_new_type(const std::string& directory) {
+  const float known[] = {1, 2, 3};
+  Metadata metadata;
+  metadata.files = {{"__0_0.distcp", {}, {}, {}}};
+  std::string content;
+  const auto add = [&](const std::string& fqn, DType dtype, ByteSpan elements) {
+    const std::string archive = write_torch_archive(with_new_type(tensor_pickle(dtype, {3})), {elements});
+    TensorStorageMetadata tensor;
+    tensor.properties.dtype = dtype;
+    tensor.size = {3};
+    tensor.chunks = {Box::whole({3})};
+    tensor.storage = {{0, content.size(), archive.size(), 0, {}}};
+    metadata.state_dict_metadata.emplace_back(fqn, tensor);
+    metadata.planner_data.emplace_back(fqn, Path{fqn});
+    content += archive;
+  };
+  add("known", DType::kFloat32, ByteSpan(known, sizeof known));
+  add("new", DType::kFloat8E5M2, std::string_view("xyz"));
+  std::ofstream(directory + "/__0_0.distcp", std::ios::binary) << content;
+  std::ofstream(directory + "/.metadata", std::ios::binary) << with_new_type(pickle_torch_metadata(metadata, "5dd92e26-9bc4"));
+}
+
 }  // namespace
 
 TEST_CASE("elements of types that LibTorch lacks are stored and read as their bytes, never as numbers") {
@@ -106,4 +145,42 @@ TEST_CASE("elements of types that LibTorch lacks are stored and read as their by
         thrown_by([&] { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); });
     CHECK(loading.code == ErrorCode::kUnsupported);
   }
+}
+
+TEST_CASE("a tensor of an unknown type leaves the rest of PyTorch's checkpoint readable") {
+  const TemporaryDirectory directory;
+  const std::string url = directory.path();
+  write_with_new_type(url);
+  const Metadata metadata = read_metadata(*open_store(url));
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("new"));
+  CHECK(stored.properties.dtype == DType::kUnknown);
+  CHECK(stored.unknown_dtype == kNewType);
+  CHECK((stored.size == Extents{3}));
+
+  const auto load = [&](StateDict& state) {
+    load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
+  };
+  StateDict known{{"known", torch::zeros(3)}};
+  load(known);
+  CHECK(known["known"].tensor().equal(torch::tensor({1.0f, 2.0f, 3.0f})));
+  for (const auto type : {torch::kFloat, torch::kByte}) {
+    StateDict asked{{"known", torch::zeros(3)}, {"new", torch::zeros(3, type)}};
+    const Thrown thrown = thrown_by([&] { load(asked); });
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    CHECK(thrown.says("\"new\": it is stored as unknown"));
+    CHECK(asked["known"].tensor().eq(0).all().item<bool>());
+  }
+  const Thrown reading = thrown_by([&] { read_elements(url, "new", torch::zeros(3, torch::kByte)); });
+  CHECK(reading.code == ErrorCode::kUnsupported);
+  CHECK(reading.says("torch.float6_e3m2"));
+  CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
+
+  const ObjectName file = "__0_0.distcp";
+  std::string content(open_store(url)->size_bytes(file), '\0');
+  open_store(url)->read(file, {{0, {content.data(), content.size()}}});
+  content[content.find("xyz")] = 'X';
+  std::ofstream(url + "/" + file, std::ios::binary) << content;
+  const auto faults = verify_checkpoint(*open_store(url), 1, {});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].fqn == "new");
 }

@@ -295,6 +295,24 @@ class ConvertTo(Command):
             for kind in set(kinds) - set(found):
                 self.assertIn(f"the format has no type {kind}", done.stderr)
 
+    def test_a_type_that_is_unknown_leaves_the_rest_readable(self):
+        source = self.root / "a.pt"
+        torch_file.save(source, {"new": torch_file.Tensor("float6_e3m2fn", [1, 2, 3]), "known": torch_file.Tensor("Float", [1, 2]),
+                                 "name": torch_file.DType("float6_e3m2fn"), "pair": (torch_file.Tensor("float6_e3m2fn", [1]),)})
+        self.assertIn("[1.0, 2.0]", cairn("cat", source, "known").stdout)
+        self.assertIn("torch.float6_e3m2fn", cairn("cat", source, "name").stdout)
+        for key in ("new", "pair"):
+            self.fails(FOUND_BAD, "cat", source, key, text="float6_e3m2fn")
+        for format in ("torch", "dcp", "safetensors"):
+            target, done = self.convert(source, "out." + format, "--to", format, "--exclude", "pair", code=FOUND_BAD)
+            self.assertIn("new: its type is torch.float6_e3m2fn, which this version of Cairn does not know", done.stderr)
+            self.assertFalse(target.exists())
+            self.convert(source, "out." + format, "--to", format, "--skip-unsupported")
+        for name in ("out.torch", "out.dcp"):
+            self.same(source, self.root / name, "--tensors", "known", "--tensors", "name")
+        told = json.loads(cairn("diff", source, source, "--json").stdout)["differences"]
+        self.assertEqual({entry["key"]: entry["what"] for entry in told}, {"new": "unreadable", "pair": "unreadable"})
+
     def test_a_cast_reads_numbers_that_libtorch_lacks(self):
         source = self.root / "a.pt"
         torch_file.save(source, {"w": torch_file.Tensor("float8_e4m3fn", [0x38, 0x7E, 0x81]), "n": torch_file.Tensor("uint16", [65535])})
