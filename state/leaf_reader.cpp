@@ -126,9 +126,9 @@ class LeafReader {
   static constexpr std::uint64_t kContainerBytes = 192;  // measured: LibTorch's list, and its entries in the tables below
   static constexpr std::uint64_t kKeyBytes = 96;
 
-  // Limits memory: a byte of a pickle can be a list. In addition, Dicts, Lists and Blobs are values,
-  // so a shared Python object is copied to each place, and nested sharing could multiply the copies
-  // without limit.
+  // Limits memory: a byte of a pickle can be a list. In addition, Dicts, Lists and Blobs are
+  // values, so a shared Python object is copied to each place, and nested sharing could multiply
+  // the copies without limit.
   void spend(const PickleValue& on, std::uint64_t bytes) {
     if (bytes > budget_bytes_)
       unsupported(on, "its values, shared ones counted in each place, take more memory than a pickle of its length may");
@@ -289,7 +289,7 @@ class LeafReader {
     spend(from, 16 * description.sizes.size());
     auto made = with_torch("make a tensor of a saved value", [&] {
       const auto type = carrier_type_of(description.dtype);
-      // Of a tensor that cannot be read, only the size is kept.
+      // Keeps only the size of a tensor that cannot be read.
       if (!type) return torch::empty(array_of(description.sizes), torch::TensorOptions().dtype(at::kByte).device(at::kMeta));
       const auto& elements = storage(from, description, *type);
       auto result = torch::empty({0}, *type);
@@ -298,7 +298,9 @@ class LeafReader {
       if (description.requires_grad && (result.is_floating_point() || result.is_complex())) result.requires_grad_();
       return result;
     });
-    if (is_carried) carried_->emplace(made.unsafeGetTensorImpl(), CarriedType{description.dtype, description.requires_grad, description.unknown_dtype});
+    if (is_carried)
+      carried_->emplace(made.unsafeGetTensorImpl(),
+                        CarriedType{description.dtype, description.requires_grad, description.unknown_dtype});
     tensors_.emplace(from.id(), made);
     return made;
   }

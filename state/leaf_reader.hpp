@@ -31,8 +31,7 @@ Value read_leaf(ByteSpan archive);
 // type. Storages of conjugated or negated tensors are read from the archive, and their CRC-32 is
 // checked. A tensor of a type that LibTorch lacks has its carrier type (carrier_type_of) and is
 // listed in `carried`. A tensor of a type that DType lacks is on the meta device, and listed there.
-// Also throws kUnsupported, before it converts anything, if the saved value is
-// no dict.
+// Also throws kUnsupported, before it converts anything, if the saved value is no dict.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 

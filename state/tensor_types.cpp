@@ -92,7 +92,7 @@ std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
 
 c10::IValue dtype_value(const std::string& name) {
   check_invariant(is_dtype_name(name), "a torch.dtype has the name of a type");
-  return c10::make_intrusive<c10::ivalue::EnumHolder>(dtype_enum(), name, c10::IValue(name));
+  return c10::IValue(c10::make_intrusive<c10::ivalue::EnumHolder>(dtype_enum(), name, c10::IValue(name)));
 }
 
 std::optional<std::string> dtype_name_in(const c10::IValue& value) {

@@ -109,8 +109,9 @@ void CoordinatorMachine::on(const PeerDown& down) {
   fail(down.rank, failure());
 }
 
-// This process stood still, and ranks that heard nothing of it are ending the call with a successor.
-// A map by this coordinator would list them. So all ranks, this one included, turn to a successor.
+// This process stood still, and ranks that heard nothing of it are ending the call with a
+// successor. A map by this coordinator would list them. So all ranks, this one included, turn to a
+// successor.
 void CoordinatorMachine::resign(const PeerDown& down) {
   const Failure failure = failure_of(identity_.rank, FailureKind::kSilent, ErrorCode::kDeadline, "link",
                                      "rank " + std::to_string(identity_.rank) + " stood still: " + down.why);

@@ -323,8 +323,8 @@ void CoordinatorMachine::settle(bool fenced) {
   run(Hook::kAskCommitted, Phase::kFinish, {});
 }
 
-// The checkpoint is published, but ranks may have ended the call without this one. Then their outcome
-// is adopted.
+// The checkpoint is published, but ranks may have ended the call without this one. Then their
+// outcome is adopted.
 void CoordinatorMachine::settle_published() {
   become(State::kSettling);
   settled_ = Committed::kYes;

@@ -45,9 +45,9 @@ constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
 
 // The shown part of a tensor: per dimension one range, or two with a gap between them.
 struct Shown {
+  DType dtype = DType::kUnknown;
   Extents sizes;              // of `tensor`
   std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
-  DType dtype = DType::kUnknown;
   torch::Tensor tensor;       // dense; numbers_of the elements
 };
 

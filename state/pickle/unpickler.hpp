@@ -24,9 +24,9 @@ struct PickleLimits {
 // Unpickles the value at the start of `bytes`; PickleTree::consumed_bytes says where it ended.
 // `bytes` must outlive the tree.
 //   what      starts error texts: "the metadata of /run/step_1"
-//   allowed   the classes and functions that may occur; a name that ends in '*' stands for all names
-//             that begin so; names of Python 2 ("__builtin__", "copy_reg") are read as those of
-//             Python 3
+//   allowed   the classes and functions that may occur; a name that ends in '*' stands for all
+//             names that begin so; names of Python 2 ("__builtin__", "copy_reg") are read as those
+//             of Python 3
 // Throws kCorrupt if the bytes are not a pickle, and kUnsupported if the pickle contains anything
 // else; both give the byte's position. Memory and time are proportional to the pickle's size.
 PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {});
