@@ -231,9 +231,9 @@ std::string value_kind(const Value& value) {
 torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype) {
   switch (dtype) {
     case DType::kUInt16:
-      return elements.view(at::kShort).to(at::kInt).bitwise_and(0xffff);
+      return elements.view(at::kShort).to(at::kInt).bitwise_and(std::int64_t{0xffff});
     case DType::kUInt32:
-      return elements.view(at::kInt).to(at::kLong).bitwise_and(0xffffffff);
+      return elements.view(at::kInt).to(at::kLong).bitwise_and(std::int64_t{0xffffffff});
     case DType::kUInt64:
       return elements.view(at::kLong);
     case DType::kFloat8E4M3Fn:
