@@ -137,23 +137,30 @@ void remove_report(const fs::path& report) {
 }
 
 // Removes the oldest reports, so that at most kFailureReportsMax remain, including `latest`.
-void make_room_for(const fs::path& latest) {
-  const std::vector<fs::path> earlier = earlier_reports(latest.parent_path(), latest);
-  for (std::size_t i = 0; i + kFailureReportsMax <= earlier.size(); ++i) remove_report(earlier[i]);
+// Returns why it cannot; "" if it can.
+std::string make_room_for(const fs::path& latest) {
+  std::vector<fs::path> earlier;
+  try {
+    earlier = earlier_reports(latest.parent_path(), latest);
+  } catch (const fs::filesystem_error& error) {
+    return std::string("the earlier reports cannot be listed: ") + error.what();
+  }
+  try {
+    for (std::size_t i = 0; i + kFailureReportsMax <= earlier.size(); ++i) remove_report(earlier[i]);
+  } catch (const fs::filesystem_error& error) {
+    return "there are " + std::to_string(kFailureReportsMax) + ", and the oldest cannot be removed: " + error.what();
+  }
+  return "";
 }
 
 void write(const Report& report) {
   const fs::path directory = fs::path(report.call->directory) / name_of(report);
   if (fs::create_directory(directory)) {  // only one rank creates the directory, so only one removes old reports
-    try {
-      make_room_for(directory);
-    } catch (const fs::filesystem_error& error) {
+    if (const std::string why = make_room_for(directory); !why.empty()) {
       std::error_code in_use;
       fs::remove(directory, in_use);
       write_log(LogLevel::kWarning, report.header.rank,
-                "no report of the failed " + report.call->operation + " of '" + report.call->checkpoint_id +
-                    "' is left: there are " + std::to_string(kFailureReportsMax) +
-                    ", and the oldest cannot be removed: " + error.what());
+                "no report of the failed " + report.call->operation + " of '" + report.call->checkpoint_id + "' is left: " + why);
       return;
     }
   }

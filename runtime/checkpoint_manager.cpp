@@ -11,6 +11,7 @@
 
 #include <cairn/base/log.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpoint_info.hpp>
 #include <cairn/runtime/retention.hpp>
@@ -53,6 +54,11 @@ std::string why_not_writable(const std::string& url) {
   return std::string(system_error("create files in", path, errno).what());
 }
 
+// Returns whether `url` is a directory, or file, in which this process cannot create files.
+bool is_read_only(const std::string& url) {
+  return !url.empty() && url.front() == '/' && ::access(url.c_str(), F_OK) == 0 && ::access(url.c_str(), W_OK | X_OK) != 0;
+}
+
 void check_run(const std::string& url) {
   if (!is_utf8(url))
     throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
@@ -92,11 +98,6 @@ std::string all_passed_over(const std::string& run, const std::vector<PassedOver
   return text;
 }
 
-std::optional<std::int64_t> step_of_name(const std::string& name) {
-  if (!is_checkpoint_name(name)) return std::nullopt;
-  return std::stoll(name.substr(name.find('_') + 1));
-}
-
 // Warns about lost steps: a caller may not look at the result of `restore_latest`.
 void log_passed_over(const ValidCheckpoint& chosen) {
   if (chosen.passed_over.empty()) return;
@@ -131,20 +132,25 @@ struct CheckpointManager::Implementation {
         last_save(options.clock->now()),
         last_ask(last_save) {
     check_run(run.url());
-    if (world.rank() == 0) cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank());
-    if (!options.save_on_signal.empty()) signals.emplace(options.save_on_signal);
+    RunCleanup::GraceLeft grace;
+    if (!options.save_on_signal.empty()) {
+      signals.emplace(options.save_on_signal);
+      grace = [this] { return grace_left(); };
+    }
+    if (world.rank() == 0) cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank(), std::move(grace));
   }
 
   ~Implementation() {
     checkpointer.reset();  // waits for saves in flight
     if (::getpid() != process) {
       cleanup.release();  // in a forked child: the thread belongs to the parent
-    } else if (news || !in_flight.empty()) {
-      try {
-        start_cleanup();
-      } catch (...) {  // out of memory: the next manager cleans up
-      }
+      return;
     }
+    try {
+      if (news || !in_flight.empty()) start_cleanup();
+    } catch (...) {  // out of memory: the next manager cleans up
+    }
+    cleanup.reset();  // before what `grace_left` needs
   }
 
   std::unique_lock<std::mutex> only_call() {
@@ -160,22 +166,38 @@ struct CheckpointManager::Implementation {
     std::string id;
     SaveOptions options;
   };
-  Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations);
+  Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations,
+                       const std::string& why_not = "");
   // Starts a clean-up before a save that may lack space: the manager's first save, one after a
   // failed save, or one after asynchronous saves have ended. The save waits for it in
-  // `before_attempt`, which an asynchronous save calls off the trainer's thread. A save in the
-  // grace period of a signal cuts it short.
+  // `before_attempt`, which an asynchronous save calls off the trainer's thread. Removes nothing in
+  // the grace period of a signal.
   void make_room();
   void ended(const Place& place, const std::string* failure);
+  // Called on this rank when a save, if it was the one for a signal, has failed.
+  void report_not_saved(std::int64_t step, const std::string& why) const;
 
   milliseconds time_left() const {
     return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(*due - options.clock->now()));
   }
-  std::exception_ptr wait_for_earlier();
+  std::optional<milliseconds> time_left_if_due() const { return due ? std::optional(time_left()) : std::nullopt; }
+  // Waits for asynchronous saves. If they do not end within `deadline`, which is that of a save for
+  // a signal, cancels them, and the new save then fails on all ranks.
+  struct Earlier {
+    std::string why_not_ended;  // "" if they have ended
+    std::exception_ptr unread;  // a failure that nobody has read; the caller throws it after doing its own work
+  };
+  Earlier wait_for_earlier(std::optional<milliseconds> deadline);
   void look_after_flights();
 
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
+  // In the grace period of a signal, leaves that to a later call.
   void start_cleanup();
+
+  // Thread-safe. Returns the rest of the grace period of the last signal that this rank knows of, 0
+  // once it has passed. Returns nothing if there is none, or a save has begun after its end.
+  std::optional<milliseconds> grace_left();
+  void note_signal();  // the caller holds the lock
 
   // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
   // all ranks: each has made the same calls and received the same answers.
@@ -211,12 +233,15 @@ struct CheckpointManager::Implementation {
   std::int64_t ask_distance = 1;     // calls of `should_save` from one in which the ranks communicate to the next
   std::int64_t calls_since_ask = 0;
 
-  std::optional<SignalWatch> signals;
   struct Pending {
     int signal = 0;
     MonotonicTime since;
   };
-  std::optional<Pending> pending;    // arrived at this rank; the other ranks do not know yet
+  std::mutex signals_mutex;
+  std::optional<SignalWatch> signals;      // used under the lock, once it is made
+  std::optional<Pending> pending;          // under the lock: arrived at this rank; the other ranks do not know yet
+  std::optional<MonotonicTime> grace_end;  // under the lock
+
   int signal = 0;                    // known to all ranks
   std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
 };
@@ -225,20 +250,32 @@ struct CheckpointManager::Implementation {
 
 CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
                                                                                            std::int64_t step,
-                                                                                           const Annotations& annotations) {
+                                                                                           const Annotations& annotations,
+                                                                                           const std::string& why_not) {
   const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
-  const std::string answer = agreement.reach(about, "", [&](const std::vector<std::string>&) {
+  const auto decide = [&](const std::vector<std::string>& brought) {
+    for (const std::string& why : brought)
+      if (!why.empty()) throw Error(ErrorCode::kDeadline, why);
     check_is_run();
     if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
     const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
     std::uint64_t n = 1;
-    const auto is_taken = [&](const std::string& name) { return names_taken.count(name) > 0 || !run.why_occupied(name).empty(); };
+    const auto is_taken = [&](const std::string& name) {
+      return names_taken.count(name) > 0 || !run.why_occupied(name).empty() || is_read_only(child_url(run.url(), name));
+    };
     while (is_taken(checkpoint_name(step, n))) ++n;
     std::vector<std::string> texts{checkpoint_name(step, n)};
     for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
     return pack_texts(texts);
-  });
-  const std::vector<std::string> texts = unpack_texts(answer);
+  };
+  std::vector<std::string> texts;
+  try {
+    texts = unpack_texts(agreement.reach(about, why_not, decide, time_left_if_due()));
+  } catch (const std::exception& failed) {
+    report_not_saved(step, failed.what());
+    due.reset();
+    throw;
+  }
   Place place;
   place.name = texts.at(0);
   place.id = child_url(run.url(), place.name);
@@ -248,12 +285,9 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer = options.writer;
   place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
   place.options.writer.run_url = run.url();
-  if (cleanup) place.options.writer.before_attempt = [this, in_grace = due.has_value()] {
-    if (in_grace) cleanup->cut_short();
-    cleanup->wait();
-  };
+  if (cleanup) place.options.writer.before_attempt = cleanup->waiter_for(place.name);
   last_save = options.clock->now();
-  if (due) place.options.deadline = time_left();
+  place.options.deadline = time_left_if_due();
   if (world.rank() == 0) names_taken.insert(place.name);
   return place;
 }
@@ -261,37 +295,48 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
 // Rank 0 coordinates. The other ranks write nothing before it has set up its writer, which waits
 // for this clean-up.
 void CheckpointManager::Implementation::make_room() {
-  if (cleanup && (news || failed || !started_cleanup || cleanup->has_failed())) start_cleanup();
+  if (!cleanup) return;
+  if (!due) {
+    const std::lock_guard lock(signals_mutex);
+    note_signal();
+    if (grace_end && *grace_end <= options.clock->now()) grace_end.reset();
+  }
+  if (news || failed || !started_cleanup || cleanup->has_failed()) start_cleanup();
 }
 
 // Called on this rank when a synchronous save has ended.
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
   failed = failed || failure;
-  if (failure && due && world.rank() == 0)
-    write_log(LogLevel::kWarning, 0,
-              "step " + std::to_string(*place.options.step) + " was not saved within the grace period of " +
-                  std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + *failure);
+  if (failure) report_not_saved(*place.options.step, *failure);
   due.reset();
 }
 
-// Returns a failure that nobody has read. The caller throws it after doing its own work.
-std::exception_ptr CheckpointManager::Implementation::wait_for_earlier() {
-  std::exception_ptr unread;
+void CheckpointManager::Implementation::report_not_saved(std::int64_t step, const std::string& why) const {
+  if (due && world.rank() == 0)
+    write_log(LogLevel::kWarning, 0,
+              "step " + std::to_string(step) + " was not saved within the grace period of " +
+                  std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + why);
+}
+
+CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
+    std::optional<milliseconds> deadline) {
+  Earlier earlier;
+  bool ended = true;
   try {
-    if (due && !checkpointer->wait_for_saves(time_left())) {
-      // The save for the signal has no time left. Cancel the earlier saves, so that its failure is
-      // reported now and not when they end by themselves.
-      for (const auto& flight : in_flight)
-        flight.second.cancel("the grace period after signal " + std::to_string(signal) + " is over");
-    }
-    checkpointer->wait_for_saves();
+    ended = checkpointer->wait_for_saves(deadline);
   } catch (const CheckpointException&) {
-    unread = std::current_exception();
+    earlier.unread = std::current_exception();
   }
   look_after_flights();
-  names_taken.clear();
-  return unread;
+  if (ended) {
+    names_taken.clear();
+    return earlier;
+  }
+  const std::string over = "the grace period after signal " + std::to_string(signal) + " is over";
+  for (const auto& flight : in_flight) flight.second.cancel(over);
+  earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
+  return earlier;
 }
 
 void CheckpointManager::Implementation::look_after_flights() {
@@ -305,9 +350,9 @@ void CheckpointManager::Implementation::look_after_flights() {
 std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
   auto& self = *implementation_;
   const auto lock = self.only_call();
-  const std::exception_ptr unread = self.wait_for_earlier();
+  const auto earlier = self.wait_for_earlier(self.time_left_if_due());
   self.make_room();
-  const auto place = self.agree_on_place("save", step, annotations);
+  const auto place = self.agree_on_place("save", step, annotations, earlier.why_not_ended);
   try {
     self.checkpointer->save(state, place.id, place.options);
   } catch (const std::exception& failed) {
@@ -318,7 +363,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   self.ended(place, nullptr);
   self.safe_step = step;
   self.start_cleanup();
-  if (unread) std::rethrow_exception(unread);
+  if (earlier.unread) std::rethrow_exception(earlier.unread);
   return place.id;
 }
 
@@ -326,20 +371,20 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
                                                 const AsyncSaveOptions& async_options) {
   auto& self = *implementation_;
   const auto lock = self.only_call();
-  std::exception_ptr unread;
+  Implementation::Earlier earlier;
   if (async_options.while_in_flight == WhileInFlight::kWait)
-    unread = self.wait_for_earlier();  // here, so that the clean-up starts after them
+    earlier = self.wait_for_earlier(self.time_left_if_due());  // here, so that the clean-up starts after them
   else
     self.look_after_flights();
   self.make_room();
-  const auto place = self.agree_on_place("asynchronous save", step, annotations);
+  const auto place = self.agree_on_place("asynchronous save", step, annotations, earlier.why_not_ended);
   self.due.reset();
   // An exception here may be the failure of an earlier save. The new save may then be in flight, so
   // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
-  if (unread) std::rethrow_exception(unread);
+  if (earlier.unread) std::rethrow_exception(earlier.unread);
   return response;
 }
 
@@ -386,12 +431,14 @@ bool CheckpointManager::should_save(std::int64_t step) {
   const CheckpointManagerOptions& options = self.options;
   bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
   if (self.is_time_to_ask(step)) {
-    if (self.signals && !self.pending)
-      if (const auto caught = self.signals->take()) self.pending = {caught->signal, options.clock->now() - caught->ago};
     std::vector<std::string> own;
-    if (self.pending) {
-      const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
-      own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
+    {
+      const std::lock_guard signals_lock(self.signals_mutex);
+      self.note_signal();
+      if (self.pending) {
+        const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
+        own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
+      }
     }
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
     MonotonicTime now{};  // set on rank 0 only
@@ -418,6 +465,9 @@ bool CheckpointManager::should_save(std::int64_t step) {
       self.signal = std::stoi(texts[0]);
       if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
+      const std::lock_guard signals_lock(self.signals_mutex);
+      self.pending.reset();
+      self.grace_end = self.due;
     }
   }
   if (self.safe_step == step) {
@@ -431,8 +481,26 @@ int CheckpointManager::signal() const { return implementation_->signal; }
 
 // --- retention ---
 
+void CheckpointManager::Implementation::note_signal() {
+  const auto caught = signals ? signals->take() : std::nullopt;
+  if (!caught || pending) return;
+  pending = {caught->signal, options.clock->now() - caught->ago};
+  grace_end = pending->since + options.grace_period;
+}
+
+std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
+  const std::lock_guard lock(signals_mutex);
+  note_signal();
+  if (!grace_end) return std::nullopt;
+  return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(*grace_end - options.clock->now()));
+}
+
 void CheckpointManager::Implementation::start_cleanup() {
   if (!cleanup) return;
+  if (grace_left()) {
+    news = true;
+    return;
+  }
   cleanup->start(names_taken, damaged_ids);
   started_cleanup = true;
   news = failed = false;
@@ -493,7 +561,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
   check_options(options);
   auto& self = *implementation_;
   const auto lock = self.only_call();
-  const std::exception_ptr unread = self.wait_for_earlier();
+  const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
   if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   std::vector<PassedOver> damaged;  // the same on all ranks
   while (true) {
@@ -562,7 +630,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);
-  options.grace_period = std::min(options.grace_period, grace_of_launcher());
+  options.grace_period = bounded_wait(std::min(options.grace_period, grace_of_launcher()));
   implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
 }
 

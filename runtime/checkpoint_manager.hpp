@@ -33,6 +33,13 @@
 // WhileInFlight::kReplace it needs room for one more, because an earlier save may end after
 // removal.
 //
+// A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
+// the next file, and begins no other before the first save after the grace period, not even in the
+// destructor. Nothing waits for removal longer than the grace period. A save does not wait for it
+// at all, unless the store is still removing an old checkpoint of the same name. Rank 0 notices a
+// signal of its own at once, also while a save waits, and a signal of another rank in
+// `should_save`.
+//
 // The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
 // record, and its name is one that the manager gives. It removes the record before the data, so
 // that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
@@ -93,10 +100,12 @@ struct CheckpointManagerOptions {
   // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
-  // The time from a signal's arrival until the save must be done. After that the save fails on all
-  // ranks with kDeadline, and asynchronous saves that it has to wait for are cancelled. The sender
-  // of the signal should wait a little longer before it ends the job. cairn-launch says how long it
-  // waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  // The time from a signal's arrival until the save must be done, including the time until all
+  // ranks have called `save`. After that the save fails on all ranks with kDeadline, and
+  // asynchronous saves that it has to wait for are cancelled. Nothing waits for removal longer than
+  // this (see above). The sender of the signal should wait a little longer before it ends the job.
+  // cairn-launch says how long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine
+  // tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
   // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
@@ -147,8 +156,8 @@ class CheckpointManager {
   // there. Throws kInvalidArgument if `run` is not UTF-8 or an option is invalid, kAlreadyExists if
   // a checkpointer of this world has the same name. Starts to catch signals: see `signal`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and for removal. Then stops catching
-  // signals.
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal, but not beyond the grace
+  // period of a signal. Then stops catching signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
@@ -157,15 +166,16 @@ class CheckpointManager {
 
   // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and
   // repeat; throws kInvalidArgument for a negative step. Then rank 0 starts to remove what
-  // `retention` no longer keeps. If a removal fails, the save still succeeds: the failure is
-  // logged, and `retention_faults` returns it.
+  // `retention` no longer keeps, except in the grace period of a signal. If a removal fails, the
+  // save still succeeds: the failure is logged, and `retention_faults` returns it.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
   // Saves in the background. Does not start a removal. The next `save` or `async_save` (before it
   // writes), `wait_for_saves` or the destructor removes what `retention` no longer keeps.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
   // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then
-  // also waits for removal, for at most `deadline` again; this does not affect the result.
+  // also waits for removal, for at most `deadline` again and the grace period of a signal; this
+  // does not affect the result.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Returns whether to save now, the same on all ranks. Call it after each step. Returns true if a

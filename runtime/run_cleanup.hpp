@@ -3,11 +3,9 @@
 // trainer nor the other ranks should wait for that. Internal.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,54 +19,47 @@ namespace cairn {
 
 // Thread-safe. One clean-up runs at a time. If several are requested meanwhile, only the last
 // request runs next.
+//
+// The grace period of a signal stops the clean-up: the pending one is dropped, and the running one
+// removes no further checkpoint, nor a further file of the one that it is removing. The next
+// `start` cleans up what is left.
 class RunCleanup {
  public:
-  RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank) : run_(run), policy_(std::move(policy)), rank_(rank) {}
-  // Waits for the running and the pending clean-up.
+  // Returns the rest of a signal's grace period, 0 once it has passed; nothing if no signal has
+  // come. Called on any thread, under a lock of the clean-up.
+  using GraceLeft = std::function<std::optional<std::chrono::milliseconds>()>;
+
+  RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left = nullptr);
+  // Waits for the running and the pending clean-up. If the store does not return by the end of a
+  // grace period, detaches the thread and logs that.
   ~RunCleanup();
   RunCleanup(const RunCleanup&) = delete;
   RunCleanup& operator=(const RunCleanup&) = delete;
 
   // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
-  // place later must `wait` before it writes. `damaged`: save ids of checkpoints that a load found
+  // place later must call its `waiter_for` before it writes. `damaged`: save ids of checkpoints that a load found
   // damaged. If no thread can be started, cleans up before it returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
-  // Drops the pending clean-up, and lets the running one end before the next checkpoint that it
-  // would remove. Returns at once. For a save that has no time to wait for room; the next `start`
-  // cleans up what is left.
-  void cut_short();
-  // Waits until no clean-up runs or is pending, for at most `deadline`.
+  // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+  // Returns a function, which may outlive this object, for a save to `place`. It waits until no
+  // clean-up runs or is pending. In a grace period it waits only while the clean-up changes this
+  // place, and throws kDeadline if that does not end in time.
+  std::function<void()> waiter_for(ObjectName place) const;
 
-  // Returns whether the last finished clean-up could not read the run.
+  // Returns whether the last clean-up could not read the run, or was stopped.
   bool has_failed() const;
   // Returns what the last finished clean-up could not remove.
   std::vector<CheckpointManager::RetentionFault> faults() const;
 
  private:
-  using RetentionFault = CheckpointManager::RetentionFault;
   struct Work {
     std::set<ObjectName> busy;
     std::set<std::string> damaged;
   };
-  void serve() noexcept;
-  void clean_up(const Work& work) noexcept;
-  void remove_unkept(const Work& work, std::vector<RetentionFault>& faults) const;
-  void log_new(const std::vector<RetentionFault>& faults) const;
-
-  const RunDirectory run_;
-  const RetentionPolicy policy_;
-  const int rank_;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  struct Worker;
+  const std::shared_ptr<Worker> worker_;  // shared with the thread
   std::thread thread_;
-  bool runs_ = false;
-  std::optional<Work> next_;
-  std::atomic<bool> cut_short_{false};
-  std::vector<RetentionFault> faults_;
-  bool failed_ = false;
-  bool ended_attempts_ = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 };
 
 }  // namespace cairn

@@ -1,7 +1,9 @@
 #include <cairn/storage/run_directory.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <exception>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -15,22 +17,28 @@ namespace {
 
 constexpr const char* kStepPrefix = "step_";
 constexpr const char* kPinName = ".pinned";
-constexpr std::size_t kNumberDigitsMax = 19;
 
-// Removes a number, as std::to_string writes it, from the front of `text`.
-bool take_digits(std::string& text) {
-  const std::size_t length = std::min(text.find_first_not_of("0123456789"), text.size());
-  if (length == 0 || length > kNumberDigitsMax || (length > 1 && text.front() == '0')) return false;
-  text.erase(0, length);
-  return true;
+// Removes a number, as std::to_string writes it, from the front of `text`, and returns it. Returns
+// nothing if `text` does not begin with a number that is not negative and fits.
+std::optional<std::int64_t> take_step_number(std::string_view& text) {
+  std::int64_t number = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || text.front() == '-') return std::nullopt;
+  const auto length = static_cast<std::size_t>(next - text.data());
+  if (length > 1 && text.front() == '0') return std::nullopt;
+  text.remove_prefix(length);
+  return number;
 }
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
 // Steps 4 and 5 of a removal: nothing refers to these files any more.
-void remove_data(Store& place, const std::vector<ObjectInfo>& files) {
-  for (const ObjectInfo& file : files)
-    if (save_id_of_file(file.name)) place.remove(file.name);
+void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::function<bool()>& may_go_on) {
+  for (const ObjectInfo& file : files) {
+    if (!save_id_of_file(file.name)) continue;
+    if (!may_go_on()) return;
+    place.remove(file.name);
+  }
   for (const std::string& id : place.fenced_attempts())
     if (is_save_id(id)) place.clear_attempt(id);
   place.remove_root();
@@ -43,15 +51,17 @@ std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
   return n == 1 ? name : name + "." + std::to_string(n);
 }
 
-bool is_checkpoint_name(const std::string& name) {
-  const std::string prefix = kStepPrefix;
-  if (name.compare(0, prefix.size(), prefix) != 0) return false;
-  std::string rest = name.substr(prefix.size());
-  if (!take_digits(rest)) return false;
-  if (rest.empty()) return true;
-  if (rest.front() != '.' || rest == ".0" || rest == ".1") return false;
-  rest.erase(0, 1);
-  return take_digits(rest) && rest.empty();
+std::optional<std::int64_t> step_of_name(const std::string& name) {
+  const std::string_view prefix = kStepPrefix;
+  std::string_view rest = name;
+  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
+  rest.remove_prefix(prefix.size());
+  const auto step = take_step_number(rest);
+  if (!step || rest.empty()) return step;
+  if (rest.front() != '.') return std::nullopt;
+  rest.remove_prefix(1);
+  const auto n = take_step_number(rest);
+  return n && *n > 1 && rest.empty() ? step : std::nullopt;
 }
 
 RunDirectory::RunDirectory(const std::string& url)
@@ -155,7 +165,7 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
   return place;
 }
 
-std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint) const {
+std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   // Removal is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> files = place->list("__");
@@ -168,19 +178,23 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint)
   if (is_pinned(checkpoint.name)) return "it is pinned";
   const auto head = read_commit_head(*place);
   if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
+  const auto may_go_on = [&] { return may_change(checkpoint.name); };
+  if (!may_go_on()) return "its removal was stopped";
   place->retract();
   if (has_own) place->fence(checkpoint.head.save_id);
-  remove_data(*place, files);
+  remove_data(*place, files, may_go_on);
   return std::nullopt;
 }
 
-std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(const std::set<ObjectName>& busy,
-                                                                             bool end_attempts) const {
+std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
+                                                                             const MayChange& may_change) const {
   std::vector<std::pair<ObjectName, std::string>> faults;
   for (const ObjectName& name : run_->children()) {
     if (!is_checkpoint_name(name) || busy.count(name) > 0) continue;
     try {
-      if (!has_record(name)) remove_remains_of(name, end_attempts);
+      if (has_record(name)) continue;
+      if (!may_change(name)) break;
+      remove_remains_of(name, end_attempts, may_change);
     } catch (const std::exception& error) {  // a user's store may throw anything
       faults.emplace_back(name, error.what());
     }
@@ -188,7 +202,7 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
   return faults;
 }
 
-void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) const {
+void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open(name);
   if (place->leads_elsewhere()) return;
   const std::vector<ObjectInfo> files = place->list("__");
@@ -197,7 +211,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts) 
     place->fence(id);
   }
   if (place->is_taken(kCommitRecordName)) return;  // one of these saves published before it was fenced
-  remove_data(*place, files);
+  remove_data(*place, files, [&] { return may_change(name); });
 }
 
 }  // namespace cairn

@@ -19,11 +19,14 @@
 //  4  remove the listed data files that have Cairn's names, and clear fenced attempts
 //  5  remove the place, if nothing else is in it                              Store::remove_root
 //
+// A removal that `MayChange` stops between steps 3 and 5 leaves the same as a crash.
+//
 // The files of a save that begins there after step 1 are not in the list. If such a save publishes
 // between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole, as if it
 // had been saved before the removal.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,8 +42,9 @@ namespace cairn {
 // Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must
 // not be negative; `n` is at least 1.
 std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
-// Returns whether `name` has exactly this form.
-bool is_checkpoint_name(const std::string& name);
+// Returns the step in a name that has exactly this form, nothing for any other name.
+std::optional<std::int64_t> step_of_name(const std::string& name);
+inline bool is_checkpoint_name(const std::string& name) { return step_of_name(name).has_value(); }
 
 struct RunCheckpoint {
   ObjectName name;  // name of the place, relative to the run
@@ -88,19 +92,25 @@ class RunDirectory {
   void unpin(const ObjectName& name) const;
   bool is_pinned(const ObjectName& name) const;
 
+  // Called with a place's name before the place is changed, and before each of its files is
+  // removed. If it returns false, nothing more is removed.
+  using MayChange = std::function<bool(const ObjectName& name)>;
+
   // Removes a checkpoint, unless it is pinned, is being saved to, or was replaced by another one.
   // In those cases returns the reason. Throws kPermission for a link.
-  std::optional<std::string> remove(const RunCheckpoint& checkpoint) const;
+  std::optional<std::string> remove(const RunCheckpoint& checkpoint, const MayChange& may_change = may_change_all) const;
 
   // Removes leftovers of failed saves and removals from places that have Cairn's names but no
   // record. Skips the places in `busy`. If `end_attempts` is true, open attempts there are fenced
   // and treated as dead; otherwise places with open attempts are left alone. Returns the places
   // that could not be cleaned, and why.
-  std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts) const;
+  std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
+                                                                 const MayChange& may_change = may_change_all) const;
 
  private:
+  static bool may_change_all(const ObjectName&) { return true; }
   std::shared_ptr<Store> open_to_change(const ObjectName& name) const;
-  void remove_remains_of(const ObjectName& name, bool end_attempts) const;
+  void remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const;
 
   std::shared_ptr<Store> run_;
   OpenPlace open_place_;

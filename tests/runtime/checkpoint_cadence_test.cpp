@@ -11,11 +11,13 @@
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
+#include <cairn/storage/run_directory.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
+#include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
 
@@ -132,17 +134,20 @@ class HoldsUntilCancelled final : public Observer {
 }  // namespace
 
 TEST_CASE_FIXTURE(ControlledRun, "manager: a save in the background that the grace period does not suffice for is ended") {
-  WorldOptions world_options;
-  world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{1, 2});
+  const CapturedLog log;
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   options.grace_period = std::chrono::milliseconds(0);
-  CheckpointManager manager(World::single(world_options), run, options);
+  CheckpointManager manager(World::single(), run, options);
+  control->close_gate();
   const auto saving = manager.async_save(1, state_of_step(1, manager.world()));
   control->wait_for_writes(1);
   std::raise(SIGUSR1);
   CHECK(manager.should_save(2));
-  CHECK(thrown_by([&] { save_steps(manager, {2}); }).says("deadline"));
+  // The earlier save does not end, and the new one does not wait for it.
+  CHECK(thrown_by([&] { manager.save(2, state_of_step(2, manager.world())); }).code == ErrorCode::kCheckpoint);
+  CHECK_MESSAGE(log.text().find("step 2 was not saved within the grace period of 0 ms") != std::string::npos, log.text());
+  control->open_gate();
   const Thrown thrown = thrown_by([&] { saving.result(); });
   CHECK_MESSAGE(thrown.says("the grace period after signal"), thrown.what);
   CHECK(manager.checkpoints().empty());
@@ -360,16 +365,19 @@ TEST_CASE_FIXTURE(ControlledRun,
                   "manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
   WorldOptions world_options;
   world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});
+  HandSetClock clock;
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR2};
-  options.grace_period = std::chrono::milliseconds(0);
+  options.clock = &clock;
   CheckpointManager manager(World::single(world_options), run, options);
   save_steps(manager, {1});
   std::raise(SIGUSR2);
   CHECK(manager.should_save(2));
+  control->before = [&](const std::string&) { clock.pass(options.grace_period); };  // while the ranks agree on the name
   const Thrown thrown = thrown_by([&] { save_steps(manager, {2}); });
   CHECK(thrown.code == ErrorCode::kCheckpoint);
   CHECK_MESSAGE(thrown.says("deadline"), thrown.what);
+  control->before = nullptr;
   CHECK(manager.latest_valid()->checkpoint.step == 1);
   // The grace period does not apply to the next save.
   save_steps(manager, {2});
@@ -394,4 +402,124 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: the grace period of the launcher coun
   CHECK(manager.should_save(2));
   CHECK(thrown_by([&] { save_steps(manager, {2}); }).says("deadline"));
   CHECK_MESSAGE(log.text().find("within the grace period of 90 ms") != std::string::npos, log.text());
+}
+
+namespace {
+
+// A run that keeps one checkpoint, with one removal that the store does not end before the test
+// opens its gate.
+struct HangingRemoval : ControlledRun {
+  HangingRemoval() {
+    options = keeping_last(1);
+    options.save_on_signal = {SIGUSR1};
+    options.grace_period = std::chrono::hours(1);
+    options.clock = &clock;
+  }
+  ~HangingRemoval() { hanging->open(); }
+  void hang_in_removal() {
+    control->before = [gate = hanging, has_hung = std::make_shared<std::atomic<bool>>(false)](const std::string& operation) {
+      if (operation == "remove" && !has_hung->exchange(true)) gate->pass();
+    };
+  }
+  static AsyncSaveResponse begin_save(CheckpointManager& manager, std::int64_t step) {
+    return manager.async_save(step, state_of_step(step, manager.world()));
+  }
+
+  const std::shared_ptr<Gate> hanging = std::make_shared<Gate>();  // shared with the thread that hangs
+  HandSetClock clock;
+  CheckpointManagerOptions options;
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(HangingRemoval, "manager: after a signal no save waits for a removal that hangs, nor does the manager's end") {
+  const CapturedLog log;
+  {
+    CheckpointManager manager(World::single(), run, options);
+    save_steps(manager, {1});
+    hang_in_removal();
+    manager.save(2, state_of_step(2, manager.world()));
+    hanging->wait_until_reached();
+    const auto saving = begin_save(manager, 3);  // waits for room
+    std::raise(SIGUSR1);
+    saving.result();
+    CHECK(manager.should_save(4));
+    manager.save(4, state_of_step(4, manager.world()));
+    CHECK(names_in(manager) == Names{"step_4", "step_3", "step_2"});
+    clock.pass(options.grace_period);
+  }
+  CHECK_MESSAGE(log.text().find("still being removed after the grace period") != std::string::npos, log.text());
+}
+
+TEST_CASE_FIXTURE(HangingRemoval, "manager: a place that is still being removed is waited for until the grace period is over") {
+  options.grace_period = std::chrono::milliseconds(0);
+  CheckpointManager manager(World::single(), run, options);
+  save_steps(manager, {1});
+  hang_in_removal();
+  manager.save(2, state_of_step(2, manager.world()));
+  hanging->wait_until_reached();
+  const auto saving = begin_save(manager, 1);
+  std::raise(SIGUSR1);
+  const Thrown thrown = thrown_by([&] { saving.result(); });
+  CHECK_MESSAGE(thrown.says("was not removed from " + run + "/step_1 before the grace period"), thrown.what);
+  CHECK(names_in(manager) == Names{"step_2"});
+  hanging->open();
+  save_steps(manager, {1, 3});
+  check_kept(manager, Names{"step_3"});
+}
+
+TEST_CASE_FIXTURE(ControlledRun, "manager: nothing is removed in the grace period, and not when the manager ends") {
+  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
+  HandSetClock clock;
+  CheckpointManagerOptions options = keeping_last(1);
+  options.save_on_signal = {SIGUSR1};
+  options.clock = &clock;
+  for (const bool in_background : {true, false}) {
+    CheckpointManager manager(World::single(), run, options);
+    std::raise(SIGUSR1);
+    CHECK(manager.should_save(4));
+    if (in_background)
+      manager.async_save(4, state_of_step(4, manager.world())).result();
+    else
+      manager.save(5, state_of_step(5, manager.world()));
+  }
+  CHECK(RunDirectory(run).list().checkpoints.size() == 5);
+  CheckpointManager manager(World::single(), run, options);
+  std::raise(SIGUSR1);
+  CHECK(manager.should_save(6));
+  save_steps(manager, {6, 7});
+  check_kept(manager, Names{"step_7", "step_6", "step_5", "step_4", "step_3", "step_2", "step_1"});
+  clock.pass(options.grace_period);
+  save_steps(manager, {8});
+  check_kept(manager, Names{"step_8"});
+}
+
+TEST_CASE("manager: ranks that do not come to save within the grace period are not waited for") {
+  const CapturedLog log;
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1};
+  options.grace_period = std::chrono::milliseconds(0);
+  Managers managers(kManagedRanks, options);
+  for (const bool in_background : {false, true}) {
+    std::raise(SIGUSR1);
+    CHECK(managers.should_save(2));
+    std::array<FailureMap, kManagedRanks> heard;
+    for (CheckpointManager* manager : {managers.managers[0].get(), managers.managers[1].get()}) {  // one after the other
+      try {
+        if (in_background)
+          manager->async_save(2, state_of_step(2, manager->world()));
+        else
+          manager->save(2, state_of_step(2, manager->world()));
+      } catch (const CheckpointException& failed) {
+        heard[static_cast<std::size_t>(manager->world().rank())] = failed.failures();
+      }
+    }
+    REQUIRE(heard[0].count(0) == 1);
+    CHECK(heard[0].at(0).kind == FailureKind::kCancelled);
+    CHECK(heard[0].at(0).code == ErrorCode::kDeadline);
+    CHECK_FALSE(heard[1].empty());
+  }
+  managers.save(3);
+  CHECK(managers.managers[1]->latest()->name == "step_3");
+  CHECK_MESSAGE(log.text().find("step 2 was not saved within the grace period of 0 ms") != std::string::npos, log.text());
 }

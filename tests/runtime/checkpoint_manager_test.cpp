@@ -1,12 +1,16 @@
 // Runs and their checkpoints: names, retention, and the checkpoint from which a run resumes.
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <optional>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
@@ -40,6 +44,20 @@ void flip_first_byte(const std::string& path) {
   file.seekp(0);
   file.put(byte);
 }
+
+// While it lives, the modes of files apply to this process, as they do not to root.
+struct AsNobody {
+  AsNobody() {
+    if (was_root) REQUIRE(::setresuid(65534, 65534, 0) == 0);
+  }
+  ~AsNobody() {
+    if (was_root) CHECK(::setresuid(0, 0, 0) == 0);
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+  const bool was_root = ::geteuid() == 0;
+};
 
 }  // namespace
 
@@ -418,19 +436,29 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the train
 
 TEST_CASE_FIXTURE(ControlledRun, "manager: a clean-up that is cut short removes no further checkpoint; the next one does") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3, 4}); });
-  RunCleanup cleanup(RunDirectory(run), keeping_last(1).retention, 0);
+  std::atomic<bool> signalled{false};
+  RunCleanup cleanup(RunDirectory(run), keeping_last(1).retention, 0, [&] {
+    return signalled ? std::optional<std::chrono::milliseconds>(std::chrono::hours(1)) : std::nullopt;
+  });
   control->before = [&](const std::string& operation) {
-    if (operation == "retract") cleanup.cut_short();
+    if (operation == "retract") signalled = true;
   };
   const auto clean_up = [&] {
+    signalled = false;
     cleanup.start({}, {});
     cleanup.wait(std::chrono::milliseconds::max());
     return RunDirectory(run).list().checkpoints.size();
   };
+  const auto has_files = [&](const char* name) { return !open_store(memory + "/" + name)->list().empty(); };
   CHECK(clean_up() == 3);
+  CHECK(has_files("step_1"));  // it stops between the files, too
+  CHECK(cleanup.has_failed());
   CHECK(clean_up() == 2);
+  CHECK_FALSE(has_files("step_1"));
   control->before = nullptr;
   CHECK(clean_up() == 1);
+  CHECK_FALSE(has_files("step_2"));
+  CHECK_FALSE(cleanup.has_failed());
   CHECK(cleanup.faults().empty());
 }
 
@@ -462,6 +490,10 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: saving and cleaning up change nothing tha
 TEST_CASE_FIXTURE(RunOnDisk, "manager: what is passed over is logged, with the steps that are lost") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {4, 8}); });
   flip_first_byte(data_file_in(place("step_8")));
+  for (const char* name : {"step_9223372036854775808", "step_9999999999999999999", "step_3.9999999999999999999"}) {
+    fs::create_directory(place(name));  // a number that does not fit: not the manager's
+    std::ofstream(place(name) + "/.metadata") << "x";
+  }
   const CapturedLog log;
   CHECK(restored_step(run) == 4);
   const std::string text = log.text();
@@ -521,6 +553,30 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to wh
   });
   CHECK(fs::exists(kept_data));
   CHECK(restored_step(run) == 7);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that may be read but not written to is left alone, and the next name is taken") {
+  fs::permissions(directory.path(), fs::perms::all);
+  const AsNobody modes_apply;
+  fs::create_directories(place("step_2"));
+  std::ofstream(place("step_2/notes.txt")) << "mine";
+  fs::permissions(place("step_2"), fs::perms::owner_read | fs::perms::owner_exec);
+  managed(run, keeping_last(2), [](CheckpointManager& manager) {
+    save_steps(manager, {1, 2});
+    check_kept(manager, Names{"step_2.2", "step_1"});
+  });
+  fs::permissions(place("step_2"), fs::perms::owner_all);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in a run that cannot be listed says why it leaves no report") {
+  fs::permissions(directory.path(), fs::perms::all);
+  const AsNobody modes_apply;
+  const CapturedLog log;
+  fs::create_directories(run);
+  fs::permissions(run, fs::perms::owner_write | fs::perms::owner_exec);
+  managed(run, {}, [](CheckpointManager& manager) { CHECK_THROWS_AS(save_steps(manager, {1}), CheckpointException); });
+  CHECK_MESSAGE(log.text().find("is left: the earlier reports cannot be listed") != std::string::npos, log.text());
+  fs::permissions(run, fs::perms::owner_all);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a run of four ranks goes on at one") {

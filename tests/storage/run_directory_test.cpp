@@ -66,7 +66,9 @@ struct RunInMemory {
 
 TEST_CASE("names that Cairn did not give are not taken for its checkpoints") {
   for (const char* name : {"", "step_", "step", "step_x", "step_-5", "step_05", "step_5.", "step_5.0", "step_5.1", "step_5.02",
-                           "step_5.2.2", "step_5 ", "Step_5", "xstep_5", "step_5_old", "step_12345678901234567890"}) {
+                           "step_5.2.2", "step_5 ", "Step_5", "xstep_5", "step_5_old", "step_12345678901234567890",
+                           "step_9223372036854775808", "step_9999999999999999999", "step_5.9999999999999999999", "step_5.-2",
+                           "step_+5"}) {
     CAPTURE(name);
     CHECK_FALSE(is_checkpoint_name(name));
   }
@@ -76,6 +78,7 @@ TEST_CASE("names that Cairn did not give are not taken for its checkpoints") {
   }
   CHECK(checkpoint_name(100) == "step_100");
   CHECK(checkpoint_name(100, 2) == "step_100.2");
+  CHECK(step_of_name("step_9223372036854775807.2") == 9223372036854775807);
 }
 
 TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, and says what is not Cairn's or cannot be read") {
