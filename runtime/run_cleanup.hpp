@@ -37,8 +37,8 @@ class RunCleanup {
   RunCleanup& operator=(const RunCleanup&) = delete;
 
   // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
-  // place later must call its `waiter_for` before it writes. `damaged`: save ids of checkpoints that a load found
-  // damaged. If no thread can be started, cleans up before it returns.
+  // place later must call its `waiter_for` before it writes. `damaged`: save ids of checkpoints
+  // that a load found damaged. If no thread can be started, cleans up before it returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
