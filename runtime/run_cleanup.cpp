@@ -74,7 +74,10 @@ RunCleanup::~RunCleanup() {
   const bool ended = !worker_->runs;
   lock.unlock();
   if (!thread_.joinable()) return;
-  if (ended) return thread_.join();
+  if (ended) {
+    thread_.join();
+    return;
+  }
   thread_.detach();
   write_log(LogLevel::kWarning, worker_->rank,
             "an old checkpoint of " + worker_->run.url() + " is still being removed after the grace period of a signal");
