@@ -1,5 +1,6 @@
 #include <cairn/state/staged_values.hpp>
 
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -7,9 +8,19 @@
 namespace cairn {
 namespace {
 
+// The table of copies that `deepcopy` takes: newer LibTorch compares identities instead of aliases.
+template <class IValue, class = void>
+struct Copies {
+  using Table = typename IValue::HashAliasedIValueMap;
+};
+template <class IValue>
+struct Copies<IValue, std::void_t<typename IValue::HashIdentityIValueMap>> {
+  using Table = typename IValue::HashIdentityIValueMap;
+};
+
 // LibTorch copies no enums, which are immutable: they stay shared.
 c10::IValue deep_copy(const c10::IValue& value) {
-  c10::IValue::HashAliasedIValueMap copies;
+  Copies<c10::IValue>::Table copies;
   std::unordered_set<const void*> seen;  // a node may be in many places
   value.visit([&](const c10::IValue& node) {
     if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;

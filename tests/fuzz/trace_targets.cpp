@@ -120,7 +120,7 @@ std::vector<Bytes> machine_events() {
           bytes_of(protocol::HookDone{6, failure}),
           bytes_of(protocol::TimerFired{protocol::Timer::kPhase}),
           bytes_of(protocol::ProgressDue{{4, 2, 100, 50}}),
-          bytes_of(protocol::PeerDown{1, true, false, FailureKind::kSilent, ErrorCode::kDeadline, "no sign of life"}),
+          bytes_of(protocol::PeerDown{1, true, false, false, FailureKind::kSilent, ErrorCode::kDeadline, "no sign of life"}),
           bytes_of(protocol::ActorDied{"planner", "a test"})};
 }
 

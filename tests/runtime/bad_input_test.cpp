@@ -214,7 +214,7 @@ TEST_CASE("bad input: a negative step") {
   expect_failure([&](Checkpointer& c, int rank) { c.save(simple_state(rank), directory.path() + "/step", options); },
                  ErrorCode::kInvalidArgument, {"ranks 0, 1 ", "step is -4"});
   expect_failure(
-      [&](Checkpointer& c, int rank) { c.async_save(simple_state(rank), directory.path() + "/step", options).get(); },
+      [&](Checkpointer& c, int rank) { c.async_save(simple_state(rank), directory.path() + "/step", options).result(); },
       ErrorCode::kInvalidArgument, {"ranks 0, 1 ", "step is -4"});
 }
 

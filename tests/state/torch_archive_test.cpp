@@ -134,7 +134,6 @@ TEST_CASE("the pickle of one tensor is not read where it is far longer than any"
 TEST_CASE("tensors of other kinds are refused by name") {
   CHECK(describing("ctorch._utils\n_rebuild_sparse_tensor\n)R.").says("torch._utils._rebuild_sparse_tensor"));
   CHECK(describing("ctorch\nQInt8Storage\n.").says("torch.QInt8Storage"));
-  CHECK(describing("ctorch\nquint8\n.").says("torch.quint8"));
 }
 
 TEST_CASE("what is written comes back, from memory and by ranges") {
