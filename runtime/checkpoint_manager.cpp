@@ -271,8 +271,8 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   std::vector<std::string> texts;
   try {
     texts = unpack_texts(agreement.reach(about, why_not, decide, time_left_if_due()));
-  } catch (const std::exception& failed) {
-    report_not_saved(step, failed.what());
+  } catch (const std::exception& error) {
+    report_not_saved(step, error.what());
     due.reset();
     throw;
   }
@@ -322,14 +322,14 @@ void CheckpointManager::Implementation::report_not_saved(std::int64_t step, cons
 CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
     std::optional<milliseconds> deadline) {
   Earlier earlier;
-  bool ended = true;
+  bool have_ended = true;
   try {
-    ended = checkpointer->wait_for_saves(deadline);
+    have_ended = checkpointer->wait_for_saves(deadline);
   } catch (const CheckpointException&) {
     earlier.unread = std::current_exception();
   }
   look_after_flights();
-  if (ended) {
+  if (have_ended) {
     names_taken.clear();
     return earlier;
   }

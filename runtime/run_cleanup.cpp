@@ -25,8 +25,8 @@ constexpr std::chrono::milliseconds kSignalInterval{50};
 }  // namespace
 
 struct RunCleanup::Worker {
-  Worker(const RunDirectory& of, RetentionPolicy with, int on_rank, GraceLeft grace)
-      : run(of), policy(std::move(with)), rank(on_rank), grace_left(std::move(grace)) {}
+  Worker(const RunDirectory& of, RetentionPolicy with, int on_rank, GraceLeft left)
+      : run(of), policy(std::move(with)), rank(on_rank), grace_left(std::move(left)) {}
 
   // These are called with the lock held.
   std::optional<std::chrono::milliseconds> grace() const { return grace_left ? grace_left() : std::nullopt; }
