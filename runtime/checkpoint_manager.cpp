@@ -285,7 +285,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer = options.writer;
   place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
   place.options.writer.run_url = run.url();
-  if (cleanup) place.options.writer.before_attempt = cleanup->waiter_for(place.name);
+  if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
   last_save = options.clock->now();
   place.options.deadline = time_left_if_due();
   if (world.rank() == 0) names_taken.insert(place.name);

@@ -104,15 +104,16 @@ void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
   worker_->wait(lock, deadline, [this] { return !worker_->runs; });
 }
 
-std::function<void()> RunCleanup::waiter_for(ObjectName place) const {
-  return [worker = worker_, place = std::move(place)] {
+std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const {
+  return [worker = worker_](const std::string& checkpoint_id) {
     std::unique_lock lock(worker->mutex);
     const bool is_free = worker->wait(lock, std::nullopt, [&] {
       if (worker->runs && worker->grace()) worker->stop();
-      return !worker->runs || (worker->stopped && worker->place != place);
+      if (!worker->runs) return true;
+      return worker->stopped && (worker->place.empty() || child_url(worker->run.url(), worker->place) != checkpoint_id);
     });
     if (!is_free)
-      throw Error(ErrorCode::kDeadline, "an old checkpoint was not removed from " + child_url(worker->run.url(), place) +
+      throw Error(ErrorCode::kDeadline, "an old checkpoint was not removed from " + checkpoint_id +
                                             " before the grace period of a signal was over");
   };
 }

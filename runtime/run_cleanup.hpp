@@ -37,15 +37,16 @@ class RunCleanup {
   RunCleanup& operator=(const RunCleanup&) = delete;
 
   // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
-  // place later must call its `waiter_for` before it writes. `damaged`: save ids of checkpoints
-  // that a load found damaged. If no thread can be started, cleans up before it returns.
+  // place later must call `waiter()` with its id before it writes. `damaged`: save ids of
+  // checkpoints that a load found damaged. If no thread can be started, cleans up before it
+  // returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
-  // Returns a function, which may outlive this object, for a save to `place`. It waits until no
-  // clean-up runs or is pending. In a grace period it waits only while the clean-up changes this
-  // place, and throws kDeadline if that does not end in time.
-  std::function<void()> waiter_for(ObjectName place) const;
+  // Returns a function, which may outlive this object, that each save calls with its checkpoint's
+  // id. It waits until no clean-up runs or is pending. In a grace period it waits only while the
+  // clean-up changes this checkpoint's place, and throws kDeadline if that does not end in time.
+  std::function<void(const std::string& checkpoint_id)> waiter() const;
 
   // Returns whether the last clean-up could not read the run, or was stopped.
   bool has_failed() const;

@@ -29,9 +29,10 @@ struct CheckpointWriterOptions {
   // least 1. The next save to the same place removes the files of older generations.
   std::uint32_t retired_keep = 1;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
-  // Called on the coordinator, on the thread that runs the save's hooks, before anything is created
-  // in the store. If it throws, the save fails.
-  std::function<void()> before_attempt;
+  // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
+  // before anything is created in the store. If it throws, the save fails. A checkpointer keeps its
+  // writer for later saves with otherwise equal options, and with it this function.
+  std::function<void(const std::string& checkpoint_id)> before_attempt;
 };
 
 struct CheckpointReaderOptions {
