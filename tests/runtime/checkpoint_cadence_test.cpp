@@ -502,7 +502,8 @@ TEST_CASE("manager: ranks that do not come to save within the grace period are n
   Managers managers(kManagedRanks, options);
   for (const bool in_background : {false, true}) {
     std::raise(SIGUSR1);
-    CHECK(managers.should_save(2));
+    int calls = 1;  // the ranks do not communicate in each
+    while (!managers.should_save(2)) REQUIRE(++calls <= 8);
     std::array<FailureMap, kManagedRanks> heard;
     for (CheckpointManager* manager : {managers.managers[0].get(), managers.managers[1].get()}) {  // one after the other
       try {
