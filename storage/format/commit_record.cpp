@@ -1,9 +1,12 @@
 #include <cairn/storage/format/commit_record.hpp>
 
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
@@ -21,6 +24,16 @@ void check_size(std::uint64_t bytes, const std::string& what) {
   if (bytes > kCommitRecordBytesMax)
     throw Error(ErrorCode::kUnsupported, what + ": " + std::to_string(bytes) + " bytes, more than the " +
                                              std::to_string(kCommitRecordBytesMax) + " that a commit record may have");
+}
+
+bool is_described(const FileInfo& file) { return file.length && file.crc32 && file.trailer_length; }
+
+// Without length, checksum and trailer a data file would be read unchecked.
+void require_described(const std::vector<FileInfo>& files) {
+  for (const FileInfo& file : files)
+    if (!is_described(file))
+      throw Error(ErrorCode::kCorrupt, "Cairn's section does not say length, checksum and trailer length of " +
+                                           printable_utf8(file.name) + ", as it does of every file that Cairn wrote");
 }
 
 Metadata decode_own(ByteSpan record, const std::string& what) {
@@ -42,6 +55,7 @@ Metadata decode_own(ByteSpan record, const std::string& what) {
   try {
     auto metadata = decode_metadata(record.subspan(offset, length));
     if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
+    require_described(metadata.files);
     return metadata;
   } catch (const Error& error) {
     throw Error(error.code(), what + ": " + error.what());
@@ -63,6 +77,8 @@ void check_commit_record_fits(std::uint64_t items) {
 Bytes encode_commit_record(const Metadata& metadata) {
   if (!metadata.commit || metadata.save_id.empty())
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");
+  if (!std::all_of(metadata.files.begin(), metadata.files.end(), is_described))
+    throw Error(ErrorCode::kInvalidArgument, "a commit record needs the length, checksum and trailer length of each file");
   const auto section = encode_metadata(metadata);
   auto record = pickle_torch_metadata(metadata, has_mark(metadata.save_id) ? metadata.save_id : kSaveIdMark + metadata.save_id);
   const auto offset = record.size();

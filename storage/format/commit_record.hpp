@@ -34,15 +34,17 @@ inline constexpr const char* kSaveIdMark = "cairn-";
 // exceed kCommitRecordBytesMax.
 void check_commit_record_fits(std::uint64_t items);
 
-// Encodes the record of `metadata`. Throws kInvalidArgument if the metadata is inconsistent or has
-// names that are not UTF-8, kUnsupported if the record would exceed kCommitRecordBytesMax.
+// Encodes the record of `metadata`. Throws kInvalidArgument if the metadata is inconsistent, lacks
+// the length, checksum or trailer length of a file, or has names that are not UTF-8; kUnsupported
+// if the record would exceed kCommitRecordBytesMax.
 Bytes encode_commit_record(const Metadata& metadata);
 
 // Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is
 // consistent: boxes fit their tensors, file indices are valid, and either every chunk has a
-// location or none of its tensor has one. `what` begins error texts ("the metadata of
-// /run/step_1"). Throws kCorrupt; kUnsupported for a newer format version, a class that DCP does
-// not use, values nested too deeply, or a record that is too large.
+// location or none of its tensor has one. Each file of a record that Cairn wrote has a length, a
+// checksum and a trailer length. `what` begins error texts ("the metadata of /run/step_1"). Throws
+// kCorrupt; kUnsupported for a newer format version, a class that DCP does not use, values nested
+// too deeply, or a record that is too large.
 Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record");
 
 }  // namespace cairn

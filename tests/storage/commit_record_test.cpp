@@ -8,6 +8,7 @@
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/tests/support/sample_metadata.hpp>
@@ -245,6 +246,35 @@ TEST_CASE("a newer format version says so") {
   CHECK(decoding(with_footer([](std::string& footer) { footer[8] = static_cast<char>(footer[8] + 1); })).code ==
         ErrorCode::kCorrupt);
   CHECK(decoding(with_footer([](std::string& footer) { footer[7] = '\x7f'; })).code == ErrorCode::kCorrupt);
+}
+
+TEST_CASE("a record of Cairn's that does not describe a file is refused, so that no file is read unchecked") {
+  const auto whole = sample();
+  const auto pickle = pickle_torch_metadata(whole, "cairn-" + whole.save_id);
+  const auto record_of = [&](const Metadata& metadata) {
+    const auto section = encode_metadata(metadata);
+    auto record = pickle + section;
+    zip::put_u64(record, pickle.size());
+    zip::put_u64(record, section.size());
+    zip::put_u32(record, kFormatVersion);
+    record += kCommitMagic;
+    zip::put_u32(record, crc32(0, record));
+    return record;
+  };
+  CHECK_FALSE(decoding(record_of(whole)).is_error);
+  for (std::size_t file = 0; file < whole.files.size(); ++file)
+    for (int field = 0; field < 3; ++field) {
+      auto metadata = whole;
+      FileInfo& info = metadata.files[file];
+      if (field == 0) info.length.reset();
+      if (field == 1) info.crc32.reset();
+      if (field == 2) info.trailer_length.reset();
+      const auto thrown = decoding(record_of(metadata));
+      CAPTURE(field);
+      CHECK(thrown.code == ErrorCode::kCorrupt);
+      CHECK(thrown.says(info.name));
+      CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+    }
 }
 
 TEST_CASE("a record needs a save id, a commit and names that Python can read") {
