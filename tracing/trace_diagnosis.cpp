@@ -19,11 +19,6 @@ namespace {
 
 using namespace trace_names;
 
-const ObservedEvent* last_event(const Trace& trace, int rank) {
-  const auto found = trace.events.find(rank);
-  return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
-}
-
 // Returns the hook that an event belongs to.
 TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
   TracedHook hook;
@@ -34,13 +29,18 @@ TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
   return hook;
 }
 
-// Returns the last hook of a rank that began and did not end.
-std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& clocks, int rank) {
-  const auto found = trace.events.find(rank);
-  if (found == trace.events.end()) return std::nullopt;
-  const auto hooks = hook_events(found->second);
-  if (hooks.empty() || hooks.back()->kind != EventKind::kBegan) return std::nullopt;
-  return hook_of(clocks, *hooks.back());
+// Returns the hook that ran in a rank when it gave its last sign: the latest one if there are several.
+std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& sign) {
+  const auto hooks = hook_events(trace.events.at(sign.rank));
+  for (auto hook = hooks.rbegin(); hook != hooks.rend(); ++hook) {
+    const bool has_ended = (*hook)->kind == EventKind::kOperation;
+    const bool began_before = (has_ended ? (*hook)->cause : (*hook)->id) <= sign.id;
+    if (!began_before || (has_ended && (*hook)->id <= sign.id)) continue;
+    TracedHook running = hook_of(clocks, **hook);
+    running.duration.reset();
+    return running;
+  }
+  return std::nullopt;
 }
 
 bool is_gone(const TracedFailure& failure) {
@@ -48,13 +48,14 @@ bool is_gone(const TracedFailure& failure) {
 }
 
 void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std::uint64_t position, TracedFailure& failure) {
-  if (const auto* last = last_event(trace, failure.rank)) failure.last_sign = clocks.at(*last);
+  const ObservedEvent* const sign = last_sign_of(trace, clocks, failure);
+  if (sign != nullptr) failure.last_sign = clocks.at(*sign);
   const ObservedEvent* const origin = position == 0 ? nullptr : trace.find(failure.rank, position);
   if (origin != nullptr && origin->kind == EventKind::kOperation) {
     failure.hook = hook_of(clocks, *origin);
     if (failure.text.empty()) failure.text = origin->text;
-  } else if (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy)) {
-    failure.hook = running_hook(trace, clocks, failure.rank);
+  } else if (sign != nullptr && (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy))) {
+    failure.hook = running_hook(trace, clocks, *sign);
   }
   if (is_gone(failure)) failure.own_phase = own_phase_of(trace, clocks, failure.rank);
 }
@@ -92,7 +93,7 @@ std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClo
       failure.phase = thrown->phase ? to_string(*thrown->phase) : "";
       failure.text = thrown->text;
       add_what_the_trace_says(trace, clocks, thrown->id, failure);
-    } else if (const auto hook = running_hook(trace, clocks, rank)) {
+    } else if (const auto hook = events.empty() ? std::nullopt : running_hook(trace, clocks, events.back())) {
       failure.kind = "unfinished";
       failure.hook = hook;
       failure.text = "its trace ends within " + hook->name;
@@ -167,6 +168,22 @@ const char* to_string(TracedEnd end) noexcept {
       return "unfinished";
   }
   return "unknown";
+}
+
+const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
+  const auto own = trace.events.find(failure.rank);
+  if (own == trace.events.end() || own->second.empty()) return nullptr;
+  const ObservedEvent* sign = &own->second.back();
+  if (!is_gone(failure)) return sign;
+  std::optional<WallTime> missed;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (rank != failure.rank && event.kind == EventKind::kHandled && event.name == kLinkDown && event.peer == failure.rank)
+        missed = std::min(missed.value_or(WallTime::max()), clocks.at(event));
+  if (!missed) return sign;
+  const auto after =
+      std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= *missed; });
+  return after == own->second.begin() ? sign : &*std::prev(after);
 }
 
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks) {

@@ -39,7 +39,7 @@ struct TracedFailure {
   std::string own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
-  std::optional<WallTime> last_sign;  // the last event of that rank in this attempt; nothing: it has no trace
+  std::optional<WallTime> last_sign;  // of `last_sign_of`; nothing: it has no trace
   bool told = true;                   // true: it is in a failure map; false: inferred from a trace that ends early
 };
 
@@ -84,6 +84,11 @@ struct Diagnosis {
   double bytes_per_second = 0;          // over the phase that wrote or read them; 0: unknown
   std::vector<TracedNotice> notices;    // most important first
 };
+
+// Returns the last event of the failed rank in this attempt; if other ranks lost touch with it, the
+// last one before they did: a process that stood still can go on later. Returns null if the rank has
+// no trace.
+const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure);
 
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 

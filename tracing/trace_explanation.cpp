@@ -5,13 +5,8 @@
 namespace cairn {
 namespace {
 
-const ObservedEvent* last_of(const Trace& trace, int rank) {
-  const auto found = trace.events.find(rank);
-  return found == trace.events.end() || found->second.empty() ? nullptr : &found->second.back();
-}
-
 // Returns the event behind a failure in the map.
-const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure) {
+const ObservedEvent* origin_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (event.kind != EventKind::kFailure || event.number == 0) continue;
@@ -20,14 +15,15 @@ const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure)
       const auto* const origin = trace.find(whose, event.number);
       if (origin != nullptr) return origin;
     }
-  const ObservedEvent* last = last_of(trace, failure.rank);
-  if (last == nullptr || !failure.hook || failure.hook->duration) return last;
+  const ObservedEvent* const sign = last_sign_of(trace, clocks, failure);
+  if (sign == nullptr || !failure.hook || failure.hook->duration) return sign;
+  const ObservedEvent* origin = sign;
   for (const auto& event : trace.events.at(failure.rank))
-    if (event.kind == EventKind::kBegan && event.name == failure.hook->name) last = &event;
-  return last;
+    if (event.kind == EventKind::kBegan && event.name == failure.hook->name && event.id <= sign->id) origin = &event;
+  return origin;
 }
 
-Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
+Explanation explain_failure(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
   Explanation explanation;
   explanation.rank = failure.rank;
   explanation.phase = failure.phase;
@@ -36,7 +32,7 @@ Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   const std::string who = "rank " + std::to_string(failure.rank);
   std::string where = failure.phase.empty() ? "" : " in " + failure.phase;
   if (!failure.own_phase.empty() && failure.own_phase != failure.phase) where += " (while it was in " + failure.own_phase + ")";
-  const auto* const origin = origin_of(trace, failure);
+  const auto* const origin = origin_of(trace, clocks, failure);
   if (origin == nullptr) {
     explanation.title = who + ", " + failure.kind + where + ": no trace of it is here";
     explanation.title[0] = 'R';
@@ -58,7 +54,7 @@ std::vector<Explanation> explain(const Trace& trace, const TraceClocks& clocks, 
                                  std::optional<int> rank) {
   std::vector<Explanation> explanations;
   for (const auto& failure : diagnosis.failures)
-    if (!rank || failure.rank == *rank) explanations.push_back(explain_failure(trace, failure));
+    if (!rank || failure.rank == *rank) explanations.push_back(explain_failure(trace, clocks, failure));
   if (const auto* const outcome = last_outcome(trace, clocks, rank)) {
     Explanation end;
     end.title = "What led to the end of the call on rank " + std::to_string(outcome->rank);

@@ -324,6 +324,30 @@ TEST_CASE("trace analysis: of a coordinator that is gone both are told, where it
   CHECK(missing.front().chain.empty());
 }
 
+TEST_CASE("trace analysis: of a rank that stood still and went on, the last sign is the one before the others gave up on it") {
+  ScriptedTraces script(2);
+  for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
+  script.state(0, 5, "coordinator: joining");
+  const auto began = script.began(0, 6, "write_data", Phase::kWrite);
+  script.handle(1, 0, 500, "LinkDown", 0);
+  script.failure(1, 501, 0, "silent", Phase::kWrite, "no sign of life");
+  script.outcome(1, 502, false);
+  script.handle(0, 1, 510, "LinkDown", 0);
+  script.ended(0, 511, "write_data", Phase::kWrite, began, 505);
+  script.failure(0, 512, 0, "silent", Phase::kWrite, "no sign of life");
+  script.outcome(0, 513, false);
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  const TracedFailure& failure = it.diagnosis.failures.front();
+  REQUIRE(failure.hook);
+  CHECK(failure.hook->name == "write_data");
+  CHECK_FALSE(failure.hook->duration);
+  CHECK(failure.last_sign == it.clocks.at(*it.trace.find(0, began)));
+  const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
+  CHECK(explanations.front().title == "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
+  CHECK(explanations.front().chain.back().event->id == began);
+}
+
 TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6}, 0, 1);
