@@ -103,8 +103,10 @@ void CoordinatorMachine::on(const PeerDown& down) {
     asked_.erase(asked);
     return end_settling_if_complete();
   }
-  if (down.gave_up && state_ == State::kFinishing) given_up_ = true;
-  if (down.gave_up && state_ != State::kFinishing && state_ != State::kSettling) return resign(down);
+  if (down.gave_up && state_ != State::kSettling) {
+    if (state_ != State::kFinishing) return resign(down);
+    given_up_ = true;
+  }
   if (!gone_.insert(down.rank).second) return;
   fail(down.rank, failure());
 }

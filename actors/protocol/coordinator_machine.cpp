@@ -222,8 +222,8 @@ void CoordinatorMachine::on(const HookDone& done) {
   }
   if (failure) failures_.insert_or_assign(identity_.rank, *failure);
   if (hook_ == Hook::kFinish) {
-    if (failures_.empty()) return given_up_ ? settle_published() : end({}, Committed::kYes);
-    return settle(failure->code == ErrorCode::kFenced);
+    if (!failures_.empty()) return settle(failure->code == ErrorCode::kFenced, std::nullopt);
+    return given_up_ ? settle(true, Committed::kYes) : end({}, Committed::kYes);
   }
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
   if (hook_ == Hook::kDecide) {
@@ -313,25 +313,17 @@ void CoordinatorMachine::finish() {
   run(Hook::kFinish, Phase::kFinish, FinishArguments{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }
 
-// Finds out whether the checkpoint exists. `fenced` means that other ranks may have taken this one
-// for lost, and may be ending the attempt or have ended it. Then their outcome is adopted.
-void CoordinatorMachine::settle(bool fenced) {
+// Finds out how the attempt has ended. `given_up` means that other ranks may have taken this one for
+// lost, and may be ending the attempt or have ended it. Then their outcome is adopted. Asks the
+// writer whether the checkpoint exists, unless `committed` says so.
+void CoordinatorMachine::settle(bool given_up, std::optional<Committed> committed) {
   become(State::kSettling);
+  settled_ = committed;
   start_timer(options_.cancel_grace);
   for (const auto& [rank, join] : joins_)
-    if (fenced && rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
+    if (given_up && rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
+  if (settled_) return end_settling_if_complete();
   run(Hook::kAskCommitted, Phase::kFinish, {});
-}
-
-// The checkpoint is published, but ranks may have ended the call without this one. Then their
-// outcome is adopted.
-void CoordinatorMachine::settle_published() {
-  become(State::kSettling);
-  settled_ = Committed::kYes;
-  start_timer(options_.cancel_grace);
-  for (const auto& [rank, join] : joins_)
-    if (rank != identity_.rank && left_.count(rank) == 0) ask_for_end(rank);
-  end_settling_if_complete();
 }
 
 void CoordinatorMachine::ask_for_end(int rank) {

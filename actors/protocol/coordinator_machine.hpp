@@ -154,8 +154,7 @@ class CoordinatorMachine {
   void spread_save_plans(std::vector<SavePlan>& plans);
   void send_global_plan(int rank);
   void finish();
-  void settle(bool fenced);
-  void settle_published();
+  void settle(bool given_up, std::optional<Committed> committed);
   void ask_for_end(int rank);
   void end_settling_if_complete();
   void end(const FailureMap& failures, Committed committed);

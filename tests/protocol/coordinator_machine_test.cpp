@@ -389,6 +389,17 @@ TEST_CASE("a coordinator that stood still decides nothing once a rank gave up on
   CHECK(sent<Begin>(coordinator.join(2)).size() == 4);
 }
 
+// Rank 1 answers that the call has ended: all three ranks hear the same outcome.
+void check_adopts_outcome(CoordinatorSteps& coordinator, Standing answer, std::uint64_t counter, Committed committed) {
+  Told outcome{1, {}, committed, "named"};
+  outcome.failures.emplace(0, failure_on(0, "silent"));
+  answer.kind = StandingKind::kEnded;
+  answer.ending = outcome.ending();
+  const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
+  REQUIRE(told.size() == 3);
+  for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
+}
+
 TEST_CASE("a coordinator that published while a rank gave up on it adopts the outcome of the others") {
   CoordinatorSteps coordinator(3);
   const RunHook finish = coordinator.finish(1);
@@ -399,13 +410,7 @@ TEST_CASE("a coordinator that published while a rank gave up on it adopts the ou
   Standing answer;
   answer.inquiry = asked[0].second.inquiry;
   SUBCASE("a rank has ended the call") {
-    answer.kind = StandingKind::kEnded;
-    Told outcome{1, {}, Committed::kYes, "named"};
-    outcome.failures.emplace(0, failure_on(0, "silent"));
-    answer.ending = outcome.ending();
-    const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
-    REQUIRE(told.size() == 3);
-    for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
+    check_adopts_outcome(coordinator, answer, counter, Committed::kYes);
   }
   SUBCASE("no rank knows an outcome") {
     answer.kind = StandingKind::kAttached;
@@ -426,13 +431,7 @@ TEST_CASE("a coordinator that was fenced asks the others how the attempt has end
   Standing answer;
   answer.inquiry = asked[0].second.inquiry;
   SUBCASE("one of them knows") {
-    answer.kind = StandingKind::kEnded;
-    Told outcome{1, {}, Committed::kNo, "named"};
-    outcome.failures.emplace(0, failure_on(0, "silent"));
-    answer.ending = outcome.ending();
-    const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
-    REQUIRE(told.size() == 3);
-    for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
+    check_adopts_outcome(coordinator, answer, counter, Committed::kNo);
   }
   SUBCASE("nobody knows: its own failure stands") {
     answer.kind = StandingKind::kAttached;
