@@ -123,7 +123,7 @@ class LeafReader {
   // earnest, a tuple of two small ints, has 6 bytes of pickle.
   static constexpr std::uint64_t kHeldFree = 64 << 20;
   static constexpr std::uint64_t kHeldPerByte = 48;
-  static constexpr std::uint64_t kContainerBytes = 192;  // measured: LibTorch's list, and its entries in the tables below
+  static constexpr std::uint64_t kContainerBytes = 192;  // estimated: LibTorch's list, and its entries in the tables below
   static constexpr std::uint64_t kKeyBytes = 96;
 
   // Limits memory: a byte of a pickle can be a list. In addition, Dicts, Lists and Blobs are

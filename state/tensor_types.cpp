@@ -48,18 +48,6 @@ constexpr TypePair kTypePairs[] = {
 #endif
 };
 
-constexpr TypePair kCarriers[] = {
-    {DType::kUInt16, at::kShort},
-    {DType::kUInt32, at::kInt},
-    {DType::kUInt64, at::kLong},
-    {DType::kFloat8E4M3Fn, at::kByte},
-    {DType::kFloat8E5M2, at::kByte},
-    {DType::kFloat8E4M3FnUz, at::kByte},
-    {DType::kFloat8E5M2FnUz, at::kByte},
-    {DType::kFloat8E8M0Fnu, at::kByte},
-    {DType::kFloat4E2M1FnX2, at::kByte},
-};
-
 const std::shared_ptr<c10::EnumType>& dtype_enum() {
   static const auto type =
       c10::EnumType::create(c10::QualifiedName("__torch__.torch.dtype"), c10::StringType::get(), {}, {});
@@ -84,10 +72,18 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
 
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
   if (const auto type = scalar_type_of(dtype)) return type;
-  for (const TypePair& pair : kCarriers) {
-    if (pair.dtype == dtype) return pair.scalar;
+  switch (element_size(dtype)) {
+    case 1:
+      return at::kByte;
+    case 2:
+      return at::kShort;
+    case 4:
+      return at::kInt;
+    case 8:
+      return at::kLong;
+    default:
+      return std::nullopt;
   }
-  return std::nullopt;
 }
 
 c10::IValue dtype_value(const std::string& name) {

@@ -112,16 +112,13 @@ class Unpickler {
   Id add_global(std::string_view module, std::string_view name) {
     if (module == "__builtin__") module = "builtins";
     if (module == "copy_reg") module = "copyreg";
+    if (const auto known = global_nodes_.find({module, name}); known != global_nodes_.end()) return known->second;
     const PickleGlobal wanted{module, name};
     if (std::none_of(allowed_.begin(), allowed_.end(), [&](const PickleGlobal& one) { return allows(one, wanted); }))
       unsupported("it asks for " + printable(to_string(wanted)) +
                   ", which is not on the list of what may occur here; nothing was executed");
-    auto [slot, is_new] = global_nodes_.try_emplace({module, name}, 0);
-    if (is_new) {
-      tree_.globals_.push_back(wanted);
-      slot->second = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
-    }
-    return slot->second;
+    tree_.globals_.push_back(wanted);
+    return global_nodes_[{module, name}] = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
   }
 
   static bool allows(const PickleGlobal& allowed, const PickleGlobal& wanted) {
