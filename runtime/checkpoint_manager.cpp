@@ -56,7 +56,7 @@ std::string why_not_writable(const std::string& url) {
 
 // Returns whether `url` is a directory, or file, in which this process cannot create files.
 bool is_read_only(const std::string& url) {
-  return !url.empty() && url.front() == '/' && ::access(url.c_str(), F_OK) == 0 && ::access(url.c_str(), W_OK | X_OK) != 0;
+  return ::access(url.c_str(), F_OK) == 0 && !why_not_writable(url).empty();
 }
 
 void check_run(const std::string& url) {
@@ -177,10 +177,11 @@ struct CheckpointManager::Implementation {
   // Called on this rank when a save, if it was the one for a signal, has failed.
   void report_not_saved(std::int64_t step, const std::string& why) const;
 
-  milliseconds time_left() const {
-    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(*due - options.clock->now()));
+  milliseconds time_until(MonotonicTime end) const {
+    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(end - options.clock->now()));
   }
-  std::optional<milliseconds> time_left_if_due() const { return due ? std::optional(time_left()) : std::nullopt; }
+  // Returns the time left for the save for a signal; nothing if there is none to make.
+  std::optional<milliseconds> time_left() const { return due ? std::optional(time_until(*due)) : std::nullopt; }
   // Waits for asynchronous saves. If they do not end within `deadline`, which is that of a save for
   // a signal, cancels them, and the new save then fails on all ranks.
   struct Earlier {
@@ -270,7 +271,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   };
   std::vector<std::string> texts;
   try {
-    texts = unpack_texts(agreement.reach(about, why_not, decide, time_left_if_due()));
+    texts = unpack_texts(agreement.reach(about, why_not, decide, time_left()));
   } catch (const std::exception& error) {
     report_not_saved(step, error.what());
     due.reset();
@@ -287,7 +288,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer.run_url = run.url();
   if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
   last_save = options.clock->now();
-  place.options.deadline = time_left_if_due();
+  place.options.deadline = time_left();
   if (world.rank() == 0) names_taken.insert(place.name);
   return place;
 }
@@ -350,7 +351,7 @@ void CheckpointManager::Implementation::look_after_flights() {
 std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
   auto& self = *implementation_;
   const auto lock = self.only_call();
-  const auto earlier = self.wait_for_earlier(self.time_left_if_due());
+  const auto earlier = self.wait_for_earlier(self.time_left());
   self.make_room();
   const auto place = self.agree_on_place("save", step, annotations, earlier.why_not_ended);
   try {
@@ -373,7 +374,7 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   const auto lock = self.only_call();
   Implementation::Earlier earlier;
   if (async_options.while_in_flight == WhileInFlight::kWait)
-    earlier = self.wait_for_earlier(self.time_left_if_due());  // here, so that the clean-up starts after them
+    earlier = self.wait_for_earlier(self.time_left());  // here, so that the clean-up starts after them
   else
     self.look_after_flights();
   self.make_room();
@@ -492,7 +493,7 @@ std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
   const std::lock_guard lock(signals_mutex);
   note_signal();
   if (!grace_end) return std::nullopt;
-  return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(*grace_end - options.clock->now()));
+  return time_until(*grace_end);
 }
 
 void CheckpointManager::Implementation::start_cleanup() {
