@@ -16,6 +16,7 @@ enum class SuggestPrefixes { kYes, kNo };
 std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes,
                                        std::size_t count = 5);
 // Returns text for an error: `the closest are "a", "b"`, or that the checkpoint is empty.
-std::string closest_names_text(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes = SuggestPrefixes::kYes);
+std::string closest_names_text(const std::string& name, const Metadata& metadata,
+                               SuggestPrefixes prefixes = SuggestPrefixes::kYes);
 
 }  // namespace cairn

@@ -97,7 +97,8 @@ Skeleton skeleton_of(Conversion& conversion) {
     torch::Tensor placeholder =
         torch::empty(array_of(key.stored.size), torch::TensorOptions().dtype(*carrier_type_of(key.dtype)).device(torch::kMeta));
     if (!scalar_type_of(key.dtype))
-      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(), CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
+      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(),
+                               CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
     else if (key.stored.properties.requires_grad && (placeholder.is_floating_point() || placeholder.is_complex()))
       placeholder.requires_grad_();
     skeleton.tensors.emplace(placeholder.unsafeGetTensorImpl(), &key);

@@ -175,7 +175,9 @@ std::string digits_of(double value, bool is_short) {
 
 struct ToText {
   DType dtype;
-  std::string operator()(std::int64_t value) const { return dtype == DType::kBool ? (value != 0 ? "True" : "False") : std::to_string(value); }
+  std::string operator()(std::int64_t value) const {
+    return dtype == DType::kBool ? (value != 0 ? "True" : "False") : std::to_string(value);
+  }
   std::string operator()(std::uint64_t value) const { return std::to_string(value); }
   std::string operator()(double value, bool is_short) const { return real_text(digits_of(value, is_short)); }
   std::string operator()(c10::complex<double> value, bool is_short) const {

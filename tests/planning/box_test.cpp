@@ -113,7 +113,8 @@ TEST_CASE("dtypes go by PyTorch's names and sizes") {
   CHECK(to_string(DType::kUnknown) == std::string("unknown"));
   CHECK(element_size(static_cast<DType>(200)) == 0);
   for (const char* name : {"float6_e3m2fn", "uint4", "bits1x8", "quint4x2"}) CHECK(is_dtype_name(name));
-  for (const char* name : {"", "float", "float_power", "Size", "8bits", "unknown", "int_repr", "float8\nos"}) CHECK_FALSE(is_dtype_name(name));
+  for (const char* name : {"", "float", "float_power", "Size", "8bits", "unknown", "int_repr", "float8\nos"})
+    CHECK_FALSE(is_dtype_name(name));
 }
 
 }  // namespace

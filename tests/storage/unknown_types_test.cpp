@@ -37,7 +37,9 @@ class CarriedSavePlanner : public SavePlanner {
     plan.items.push_back(std::move(item));
     return plan;
   }
-  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override { return create_global_save_plan(std::move(plans), {}); }
+  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {
+    return create_global_save_plan(std::move(plans), {});
+  }
   SavePlan finish_plan(SavePlan plan) override { return plan; }
   ResolvedData resolve_data(const SavePlan&, const WriteItem&) override { return elements_; }
 
@@ -83,7 +85,8 @@ constexpr std::string_view kNewType = "float6_e3m2";  // of the same length as:
 constexpr std::string_view kOldType = "float8_e5m2";
 
 std::string with_new_type(std::string pickle) {
-  for (auto at = pickle.find(kOldType); at != std::string::npos; at = pickle.find(kOldType)) pickle.replace(at, kOldType.size(), kNewType);
+  for (auto at = pickle.find(kOldType); at != std::string::npos; at = pickle.find(kOldType))
+    pickle.replace(at, kOldType.size(), kNewType);
   return pickle;
 }
 
@@ -124,13 +127,13 @@ TEST_CASE("elements of types that LibTorch lacks are stored and read as their by
     const torch::Tensor elements = bytes.view(type).reshape({3, 5});
     CarriedSavePlanner planner(dtype, elements);
     CheckpointWriter writer;
-    const StateDict none;
+    const StateDict none{};
     LocalSave save;
     save.checkpoint_id = url;
     save.save_id = local_save_id(1);
     save_locally(save, {{&none, &planner, &writer}});
 
-    const torch::Tensor read = torch::zeros({3, 5}, type);
+    const torch::Tensor read = torch::empty({3, 5}, type);
     read_elements(url, "t", read);
     CHECK(read.view(torch::kByte).equal(elements.view(torch::kByte)));
     CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
