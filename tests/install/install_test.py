@@ -4,6 +4,7 @@
 usage: install_test.py SOURCE_DIRECTORY BUILD_DIRECTORY
 """
 
+import json
 import os
 import pathlib
 import re
@@ -24,6 +25,11 @@ def run(*command, **options):
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def cached(name):
+    """A variable of the build."""
+    return re.search(rf"^{name}:\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
 
 
 class InstalledTree(unittest.TestCase):
@@ -59,6 +65,30 @@ class InstalledTree(unittest.TestCase):
         run("cmake", "--build", build)
         self.check_program(build / "embed", self.root / "from_cmake")
         self.check_trainer(build / "trainer")
+
+    def test_a_program_may_use_the_same_libraries_in_its_own_way(self):
+        build = self.root / "stranger"
+        protos = ";".join(sorted(path.stem for path in (SOURCE / "messages").glob("*.proto")))
+        self.assertIn("metadata", protos)
+        run("cmake", "-S", SOURCE / "tests" / "install" / "stranger", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DPROTOS={protos}")
+        run("cmake", "--build", build)
+        self.check_program(build / "stranger", self.root / "from_stranger")
+
+    def test_a_parent_project_compiles(self):
+        """Compiles one folder of Cairn's and the parent's program, with its warnings as errors. configure_test.py checks what it configures."""
+        build = self.root / "parent"
+        run("cmake", "-S", SOURCE / "tests" / "install" / "parent", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCAIRN={SOURCE}", "-DWAY=add_subdirectory", "-DSTANDARD=20", f"-DTorch_DIR={cached('Torch_DIR')}", "-DCMAKE_UNITY_BUILD=ON")
+        run("ninja", "-C", build, "cairn_base")
+        # Not by ninja, which would build the whole library first. The program is linked with the installed one.
+        command = next(one["command"] for one in json.loads((build / "compile_commands.json").read_text()) if " -o CMakeFiles/cairn.dir/" in one["command"])
+        run(*shlex.split(command), cwd=build)
+        libraries = next(self.prefix.rglob("pkgconfig"))
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries), "LD_LIBRARY_PATH": str(next(self.prefix.rglob("libcairn.so")).parent)}
+        run("c++", *(build / "CMakeFiles/cairn.dir").rglob("*.o"), "-o", build / "program",
+            *run("pkg-config", "--libs", "cairn", env=environment).split())
+        self.check_program(build / "program", self.root / "from_parent", env=environment)
 
     def check_trainer(self, program):
         """The README's: it saves beside its training, and goes on from there at another number of ranks."""
