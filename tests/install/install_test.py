@@ -42,6 +42,7 @@ class InstalledTree(unittest.TestCase):
         cls.moved = cls.root / "moved"
         cls.prefix.rename(cls.moved)
         cls.prefix = cls.moved
+        cls.documents = cls.prefix / "share" / "doc" / "cairn"
 
     @classmethod
     def tearDownClass(cls):
@@ -60,7 +61,7 @@ class InstalledTree(unittest.TestCase):
 
     def test_a_cmake_project_finds_builds_and_runs(self):
         build = self.root / "embed"
-        run("cmake", "-S", SOURCE / "examples" / "embed", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        run("cmake", "-S", self.documents / "examples" / "embed", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
             f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF")
         run("cmake", "--build", build)
         self.check_program(build / "embed", self.root / "from_cmake")
@@ -135,6 +136,14 @@ class InstalledTree(unittest.TestCase):
         installed = {path.relative_to(self.prefix / "include" / "cairn").as_posix()
                      for path in (self.prefix / "include").rglob("*") if path.is_file()}
         self.assertEqual(installed, set(public_headers()))
+
+    def test_documents_that_headers_and_documents_name_are_installed(self):
+        readers = [*(self.prefix / "include").rglob("*.hpp"), *self.documents.rglob("*.md")]
+        named = {name for reader in readers for name in re.findall(r"\b(?:docs|storage)/\w+\.md\b", reader.read_text())}
+        self.assertIn("storage/FORMAT.md", named)
+        self.assertIn("docs/training.md", named)
+        for name in named | {"README.md", "CHANGELOG.md", "LICENSE"}:
+            self.assertTrue((self.documents / name).is_file(), name)
 
     def test_the_manual_and_the_completions_are_installed(self):
         command = self.prefix / "bin" / "cairn"
