@@ -54,8 +54,11 @@ if(NOT ISAL_INCLUDE_DIR OR NOT ISAL_LIBRARY)
 endif()
 
 # Training needs the headers of what c10d's groups are made of; LibTorch brings the code.
-find_path(GLOO_INCLUDE_DIR gloo/rendezvous/store.h)
-cairn_missing_unless(GLOO_INCLUDE_DIR "The headers of Gloo are missing, which LibTorch does not always bring: install libgloo-dev.")
+if(CAIRN_WITH_TRAINING)
+  find_path(GLOO_INCLUDE_DIR gloo/rendezvous/store.h)
+  cairn_missing_unless(GLOO_INCLUDE_DIR "The headers of Gloo are missing, which LibTorch does not always bring: install libgloo-dev, or set \
+CAIRN_WITH_TRAINING=OFF to build without sharded training.")
+endif()
 
 if(CAIRN_BUILD_COMMANDS OR CAIRN_BUILD_TESTS)
   find_package(fmt QUIET)
@@ -89,9 +92,12 @@ endif()
 cairn_missing_unless(Torch_FOUND "LibTorch is missing: install libtorch-dev, or PyTorch for ${Python3_EXECUTABLE}, or set CMAKE_PREFIX_PATH to \
 where its archive is unpacked.")
 
-if(TARGET c10_cuda)  # Python packages lie beside each other
+if(NOT CAIRN_WITH_TRAINING)
+  message(STATUS "Sharded training: off")
+elseif(TARGET c10_cuda)  # Python packages lie beside each other
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${TORCH_INSTALL_PREFIX}/../nvidia/nccl PATH_SUFFIXES include)
-  cairn_missing_unless(NCCL_INCLUDE_DIR "LibTorch has CUDA, but nccl.h is missing: install libnccl-dev, or set NCCL_ROOT to where it is.")
+  cairn_missing_unless(NCCL_INCLUDE_DIR "LibTorch has CUDA, but nccl.h is missing: install libnccl-dev, set NCCL_ROOT to where it is, or \
+set CAIRN_WITH_TRAINING=OFF to build without sharded training.")
   message(STATUS "NCCL: ${NCCL_INCLUDE_DIR}")
 else()
   message(STATUS "NCCL: none, as LibTorch has no CUDA; training runs on Gloo alone")
@@ -107,7 +113,9 @@ target_link_libraries(cairn_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
 
 # LibTorch as Cairn's own code has it: the header of c10d's Gloo group is empty without the define.
 add_library(cairn_own_torch INTERFACE)
-target_compile_definitions(cairn_own_torch INTERFACE USE_C10D_GLOO)
+if(CAIRN_WITH_TRAINING)
+  target_compile_definitions(cairn_own_torch INTERFACE USE_C10D_GLOO)
+endif()
 if(TARGET c10_cuda)
   target_compile_definitions(cairn_own_torch INTERFACE CAIRN_HAS_CUDA)
 endif()

@@ -1,6 +1,9 @@
 # What `cmake --install` puts down of the library. The commands' own folder adds them.
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
+if(NOT CAIRN_WITH_TRAINING)
+  list(FILTER CAIRN_PUBLIC_HEADERS EXCLUDE REGEX "^training/|^runtime/process_groups.hpp$")
+endif()
 
 install(TARGETS cairn_shared EXPORT cairnTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -2,6 +2,9 @@
 include(GNUInstallDirs)
 
 set(public_folders base planning tracing state storage training runtime)
+if(NOT CAIRN_WITH_TRAINING)
+  list(REMOVE_ITEM public_folders training)
+endif()
 set(inner_folders messages protocol actors)
 
 add_library(cairn_shared SHARED)

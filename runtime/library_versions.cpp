@@ -4,7 +4,7 @@
 #include <openssl/opensslv.h>
 #include <torch/version.h>
 #include <caf/config.hpp>
-#ifdef CAIRN_HAS_CUDA
+#ifdef CAIRN_HAS_NCCL
 #include <nccl.h>
 #endif
 
@@ -18,7 +18,7 @@ std::string dotted(int major, int minor, int patch) {
 }
 
 std::string nccl_version() {
-#ifdef CAIRN_HAS_CUDA
+#ifdef CAIRN_HAS_NCCL
   return dotted(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
 #else
   return "none";

@@ -153,6 +153,28 @@ class Dependencies(Configured):
             self.assertRegex(line, rf"^ +\S.* (is|are) (missing|of another version).*\b{package}\b.*\.$")
 
 
+class WithoutTraining(Configured):
+    """CAIRN_WITH_TRAINING=OFF needs neither Gloo nor NCCL, and leaves out what does."""
+
+    def test_it_configures_without_gloo_and_nccl(self):
+        done = self.cmake("-DCAIRN_WITH_TRAINING=OFF", "-DGLOO_INCLUDE_DIR:PATH=", "-DNCCL_INCLUDE_DIR:PATH=",
+                          self.torch_package("2.6.0", "add_library(c10_cuda INTERFACE IMPORTED)"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        commands = json.loads((self.build / "compile_commands.json").read_text())
+        files = {pathlib.Path(one["file"]).relative_to(SOURCE).as_posix() for one in commands if one["file"].startswith(f"{SOURCE}/")}
+        self.assertIn("runtime/checkpointer.cpp", files)
+        self.assertIn("tests/process/end_to_end_test.cpp", files)
+        for file in files:
+            self.assertFalse(file.startswith("training/"), file)
+            for header in re.findall(r"#include <cairn/((?:training/|runtime/process_groups)\w*)\.hpp>", (SOURCE / file).read_text()):
+                self.assertFalse((SOURCE / f"{header}.cpp").exists(), f"{file} needs {header}.cpp")
+        self.assertEqual([one["file"] for one in commands if "CAIRN_HAS_NCCL" in one["command"]], [])
+        installed = (self.build / "cmake_install.cmake").read_text()
+        self.assertIn("/runtime/checkpointer.hpp", installed)
+        self.assertNotRegex(installed, "/training/|process_groups")
+        self.assertIn("set(cairn_training_FOUND OFF)", (self.build / "cairnConfig.cmake").read_text())
+
+
 class Parent(Configured):
     """Inside another project: the library alone, which the project links; none of its settings changes."""
 
