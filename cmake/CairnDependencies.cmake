@@ -1,4 +1,5 @@
-# What the project builds on. Each library that is missing gets one sentence, which names the Debian package; together they end the run.
+# The libraries that the project builds on. Each one that is missing gets one sentence, which names its Debian package. Together these end the
+# run.
 set(missing "")
 macro(cairn_missing_unless found sentence)
   if(NOT ${found})

@@ -1,4 +1,4 @@
-# What `cmake --install` puts down of the library. The commands' own folder adds them.
+# The install rules of the library, its documents and the examples. Those of the commands are in runtime/tools.
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
 if(NOT CAIRN_WITH_TRAINING)

@@ -1,6 +1,6 @@
 # Language level, warnings, sanitizers and output folders, for every target of the project. Nothing of it reaches a parent project.
 
-# What LibTorch's headers ask for, and with them those of the library. A caller's own CMAKE_CXX_STANDARD counts if it is higher.
+# The standard that LibTorch's headers need, and so those of the library. A caller's own CMAKE_CXX_STANDARD counts if it is higher.
 set(cairn_cxx_standard 17)
 if(Torch_VERSION VERSION_GREATER_EQUAL 2.13)
   set(cairn_cxx_standard 20)

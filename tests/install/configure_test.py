@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the project configures on other machines, and inside other projects. Nothing is built here.
+"""Configures the project as other machines have it, and inside other projects. Builds nothing.
 
 usage: configure_test.py SOURCE_DIRECTORY BUILD_DIRECTORY [TEST...]
 """
@@ -82,7 +82,7 @@ class Standard(Configured):
 
 
 class Dependencies(Configured):
-    """What is found where, and what is said about a library that is not."""
+    """The search for libraries, and the sentence about each one that is missing."""
 
     def torch_wheel(self):
         """The folder of Python packages of a PyTorch with CUDA, which brings headers of an old Protobuf."""
