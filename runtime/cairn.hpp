@@ -1,6 +1,6 @@
 // Cairn: distributed checkpoints for C++ trainers on LibTorch. Start here.
 //
-//   cairn::World world = cairn::World::from_environment();        // torchrun, cairn-launch
+//   cairn::World world = cairn::World::from_environment();        // torchrun, mpirun, srun, …
 //   cairn::Checkpointer checkpointer(world);
 //   // `model` is a std::shared_ptr; for a holder such as torch::nn::Linear, use model.ptr().
 //   cairn::StateDict state{{"model", cairn::stateful(model)}, {"step", step}};
@@ -36,7 +36,9 @@
 namespace cairn {
 
 // Like Checkpointer::save, load and load_by_keys, with the checkpointer named "default" of
-// `options.world`.
+// `options.world`. Without a world, this process saves or loads alone. If a launcher started
+// several ranks (docs/launching.md), they throw kPrecondition instead, unless `options.no_dist` is
+// set.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},

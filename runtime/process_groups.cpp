@@ -1,21 +1,23 @@
 #include <cairn/runtime/process_groups.hpp>
 
 #include <atomic>
-#include <cstdlib>
+#include <cerrno>
 
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/launchers.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 
 namespace cairn::training {
 
 ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
-  if (std::getenv("WORLD_SIZE") == nullptr) return ProcessGroup::single();
-  const Place place = place_in_environment();
-  if (place.world_size == 1) return ProcessGroup::single();
+  const Variables variables = variables_of_process();
+  const auto task = find_task(variables);
+  if (!task || task->size == 1) return ProcessGroup::single();
+  const Place place = place_of(*task, variables);
   const std::string& host = place.master_host;
   if (options.address.empty() && host != "localhost" && host != "::1" && host.rfind("127.", 0) != 0) {
     char name[256] = "";

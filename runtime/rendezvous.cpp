@@ -8,7 +8,6 @@
 #include <fstream>
 #include <functional>
 #include <future>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -52,25 +51,6 @@ constexpr std::chrono::milliseconds kSilentStore{3000};
 constexpr std::chrono::milliseconds kProbe{1000};
 
 constexpr const char* kNoStore = "who listens there does not answer as a store does; see which program it is";
-
-std::string required_variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0')
-    throw Error(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name +
-                                                 " is not set: start the ranks with cairn-launch or torchrun, or make " +
-                                                 "the world with World::from_store, from_addresses or single");
-  return value;
-}
-
-int number(const char* name, const std::string& text, long least, long most) {
-  char* end = nullptr;
-  errno = 0;
-  const long value = std::strtol(text.c_str(), &end, 10);
-  if (errno != 0 || end == text.c_str() || *end != '\0' || value < least || value > most)
-    throw Error(ErrorCode::kInvalidArgument, std::string("the environment variable ") + name + " is \"" + text +
-                                                 "\", not a number from " + std::to_string(least) + " to " + std::to_string(most));
-  return static_cast<int>(value);
-}
 
 // Identifies this machine and network namespace: each has a loopback of its own, as containers do.
 // Used to check that other ranks can reach a loopback address.
@@ -368,25 +348,6 @@ class Meeting {
   int came_ = 0;
 };
 
-}  // namespace
-
-Place place_in_environment() {
-  Place place;
-  place.world_size = number("WORLD_SIZE", required_variable("WORLD_SIZE"), 1, 1 << 20);
-  place.rank = number("RANK", required_variable("RANK"), 0, place.world_size - 1);
-  const char* const local_rank = std::getenv("LOCAL_RANK");
-  place.local_rank = local_rank == nullptr ? place.rank : number("LOCAL_RANK", local_rank, 0, place.world_size - 1);
-  place.master_host = required_variable("MASTER_ADDR");
-  place.master_port = number("MASTER_PORT", required_variable("MASTER_PORT"), 1, 65535);
-  const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  place.agent_hosts = agent != nullptr && std::string(agent) == "True";
-  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  if (restarts != nullptr) place.restarts = number("TORCHELASTIC_RESTART_COUNT", restarts, 0, std::numeric_limits<int>::max());
-  return place;
-}
-
-namespace {
-
 c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
                                                Duration first_notice) {
   c10d::TCPStoreOptions options;
@@ -456,8 +417,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
       [=] { return try_open_store(place, address, deadline, first_notice); }, deadline,
       "rank " + std::to_string(place.rank) + ": who listens at " + address +
           " (MASTER_ADDR, MASTER_PORT) does not speak as a store does; see which program it is");
-  if (!place.agent_hosts) return store;
-  return c10::make_intrusive<c10d::PrefixStore>("cairn/life_" + std::to_string(place.restarts), std::move(store));
+  if (place.agent_hosts)
+    return c10::make_intrusive<c10d::PrefixStore>("cairn/life_" + std::to_string(place.restarts), std::move(store));
+  // Two jobs whose names give the same port share one store.
+  if (!place.job.empty()) return c10::make_intrusive<c10d::PrefixStore>("cairn/job " + place.job, std::move(store));
+  return store;
 }
 
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,

@@ -9,6 +9,7 @@
 
 #include <cairn/actors/links/secret.hpp>
 #include <cairn/base/wait_notices.hpp>
+#include <cairn/runtime/launchers.hpp>
 
 namespace c10d {
 class Store;
@@ -16,27 +17,12 @@ class Store;
 
 namespace cairn {
 
-// A rank's place in the job, as torchrun and cairn-launch set it.
-struct Place {
-  int rank = 0;
-  int world_size = 1;
-  int local_rank = 0;
-  std::string master_host;
-  int master_port = 0;
-  bool agent_hosts = false;  // the launcher's agent serves the store, instead of rank 0
-  int restarts = 0;          // restarts of the job so far; the agent's store outlives them
-};
-
-// Reads RANK, WORLD_SIZE, LOCAL_RANK (default: RANK), MASTER_ADDR, MASTER_PORT, and torchrun's
-// TORCHELASTIC_USE_AGENT_STORE and TORCHELASTIC_RESTART_COUNT. Throws kInvalidArgument naming the
-// one that is missing or malformed.
-Place place_in_environment();
-
 // Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
-// already does. In an agent's store, each restart of the job sees only its own keys. Throws
-// kDeadline if nobody offers the store in time, or if the process that listens there does not
-// answer; kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store,
-// rank 0 if the agent does.
+// already does. In an agent's store, each restart of the job sees only its own keys. At a port that
+// was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
+// offers the store in time, or if the process that listens there does not answer; kUnavailable.
+// During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if the agent
+// does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 

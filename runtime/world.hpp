@@ -103,8 +103,8 @@ struct WorldOptions {
 
 class World {
  public:
-  // Creates a world from RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun and
-  // cairn-launch set them. Throws kInvalidArgument, naming a variable that is missing or malformed;
+  // Creates a world of the ranks that torchrun, mpirun, srun, cairn-launch or another launcher has
+  // started (docs/launching.md). Throws kInvalidArgument, naming the variables that leave a doubt;
   // kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the world's size;
   // kPermission if they differ in the secret.
   //
@@ -133,7 +133,7 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;                  // LOCAL_RANK; `rank()` if that is unknown
+  int local_rank() const;                  // as the launcher tells it; `rank()` if that is unknown
   const std::string& incarnation() const;  // 32 hexadecimal digits that identify this instance of the world
   bool one_process() const;                // whether all ranks live in this process
   bool secured() const;                    // whether ranks use TLS with the job's secret, or all live in this process

@@ -7,7 +7,6 @@
 // shards or replicates the model, or splits its layers. Each mode can resume from the checkpoints
 // of the others.
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -98,10 +97,9 @@ void train(const Arguments& arguments) {
   torch::set_num_threads(1);
   torch::manual_seed(static_cast<std::uint64_t>(arguments.seed));
   const DataParallel parallel(cairn::training::process_group_from_environment());
-  const bool launched = std::getenv("WORLD_SIZE") != nullptr;
   cairn::WorldOptions options;
   options.show_progress = cairn::ShowProgress::kTerminal;  // shows slow saves and loads
-  cairn::CheckpointManager manager(launched ? cairn::World::from_environment(options) : cairn::World::single(options),
+  cairn::CheckpointManager manager(parallel.size() > 1 ? cairn::World::from_environment(options) : cairn::World::single(options),
                                    arguments.directory, keeping(arguments.save_every, arguments.keep));
   const bool speaks = parallel.rank() == 0;
 

@@ -1,0 +1,65 @@
+// Reads from environment variables how a launcher started this process. Internal: users see
+// World::from_environment and docs/launching.md.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+// Environment variables. An empty value counts as unset.
+using Variables = std::map<std::string, std::string>;
+
+// Not an environment variable: the id of the process that serves PMI to the ranks of one node.
+// MPICH's mpiexec gives a job no other name.
+constexpr const char* kPmiServer = "process behind PMI_FD";
+
+// Copies this process's environment, and adds kPmiServer if PMI_FD is a socket.
+Variables variables_of_process();
+
+// One of the ranks that a launcher started.
+struct Task {
+  std::string launcher;  // as CAIRN_LAUNCHER names it
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  // The launchers whose variables say the same rank and size, this one first.
+  std::vector<std::string> agreeing;
+};
+
+// Returns which rank this process is, or nothing if no launcher started it or CAIRN_LAUNCHER is
+// "none". Throws kInvalidArgument, naming the variables, if one is malformed or missing, if
+// launchers contradict each other, or if the process is in a Slurm allocation of several tasks but
+// is none of them.
+std::optional<Task> find_task(const Variables& variables);
+
+// Throws kPrecondition if a launcher started several ranks, and what `find_task` throws. `call`
+// would otherwise run in a world of one on each of them. `remedy` tells the user what to do.
+void refuse_world_of_one(const std::string& call, const std::string& remedy);
+
+// A rank's place in its job.
+struct Place {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  std::string master_host;
+  int master_port = 0;
+  bool agent_hosts = false;  // the launcher's agent serves the store, instead of rank 0
+  int restarts = 0;          // restarts of the job so far; the agent's store outlives them
+  std::string job;           // if the port was chosen by the name of the job, that name; else empty
+};
+
+// Returns the place of `task`. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without them:
+// - Slurm: the first node of the step;
+// - Open MPI and PMI, if all ranks run on one node: 127.0.0.1;
+// - the port follows from the launcher's name of the job.
+// Throws kInvalidArgument naming the variable that is missing or malformed.
+Place place_of(const Task& task, const Variables& variables);
+
+// Returns the place of this process. Throws kInvalidArgument if no launcher started it, and what
+// `find_task` and `place_of` throw.
+Place place_in_environment();
+
+}  // namespace cairn
