@@ -1,0 +1,31 @@
+#!/bin/bash
+# Trains under Open MPI's mpirun. After a failure it starts again on the hosts that still answer, and resumes from the latest checkpoint.
+#
+#   HOSTS="node1 node2" examples/jobs/mpirun.sh ./trainer --dir /shared/run
+#
+# HOSTS           the hosts, all of which see the run's directory (default: localhost)
+# RANKS_PER_HOST  default: 2
+# RESTARTS_MAX    default: 10
+# REMOTE_SHELL    how to reach a host (default: ssh); not used for one that is this machine
+# MPIRUN          the command, with options of its own (default: mpirun)
+set -uo pipefail
+
+remote_shell=${REMOTE_SHELL:-ssh}
+ranks_per_host=${RANKS_PER_HOST:-2}
+
+answers() { [ "$1" = localhost ] || "$remote_shell" "$1" true; }
+
+for ((start = 0; start <= ${RESTARTS_MAX:-10}; ++start)); do
+  hosts=()
+  for host in ${HOSTS:-localhost}; do
+    if answers "$host"; then hosts+=("$host"); fi
+  done
+  [ ${#hosts[@]} -gt 0 ] || { echo "none of the hosts answers: ${HOSTS:-localhost}" >&2; exit 1; }
+  echo "start $start on ${hosts[*]}"
+  # Rank 0 runs on the first host. mpirun does not tell the ranks which one that is.
+  export MASTER_ADDR=${hosts[0]}
+  # shellcheck disable=SC2086  # a command may have options
+  ${MPIRUN:-mpirun} --mca plm_rsh_agent "$remote_shell" --host "$(printf "%s:$ranks_per_host," "${hosts[@]}")" \
+    -np $((${#hosts[@]} * ranks_per_host)) -x MASTER_ADDR "$@" --resume && exit
+done
+exit 1
