@@ -24,6 +24,8 @@ struct CheckpointReader::Implementation {
   StorageContext context;
   std::shared_ptr<Store> store;
   std::shared_ptr<const Metadata> metadata;
+  std::shared_ptr<OpenedFiles> opened_files;
+  bool has_read = false;
 };
 
 CheckpointReader::CheckpointReader(CheckpointReaderOptions options)
@@ -40,6 +42,7 @@ void CheckpointReader::reset(const std::string& checkpoint_id) {
   self.context = {};
   self.store.reset();
   self.metadata.reset();
+  self.opened_files.reset();
 }
 
 Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(implementation_->opened()); }
@@ -50,6 +53,8 @@ void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const Sto
   self.store = observe_operations(self.store, context.store_observer);
   self.context = context;
   self.metadata = std::make_shared<const Metadata>(metadata);
+  self.opened_files = std::make_shared<OpenedFiles>(self.options.bytes_in_flight_max);
+  self.has_read = false;
 }
 
 LoadPlan CheckpointReader::prepare_local_plan(LoadPlan plan) { return plan; }
@@ -65,6 +70,9 @@ Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& plan
   request.metadata = self.metadata;
   request.plan = &plan;
   request.planner = &planner;
+  request.opened = self.opened_files;
+  // A load reads once. Tools read one tensor after another.
+  request.keep_blocks = std::exchange(self.has_read, true);
   request.rank = self.context.rank;
   request.verify = self.options.verify;
   request.verify_first = self.options.verify_first;

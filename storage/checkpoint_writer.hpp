@@ -37,6 +37,8 @@ struct CheckpointWriterOptions {
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
+  // Staging memory. From the second read of one attempt on, up to as much again holds checked
+  // blocks for the reads that follow.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
   bool verify_first = false;  // checks all needed bytes before any destination is changed

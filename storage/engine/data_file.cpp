@@ -48,4 +48,36 @@ Trailer read_trailer(Store& store, const FileInfo& file) {
   return trailer;
 }
 
+std::shared_ptr<const DataFile> OpenedFiles::find(std::size_t file) const {
+  std::lock_guard lock(mutex_);
+  const auto found = files_.find(file);
+  return found == files_.end() ? nullptr : found->second;
+}
+
+void OpenedFiles::add(std::size_t file, std::shared_ptr<const DataFile> opened) {
+  std::lock_guard lock(mutex_);
+  files_[file] = std::move(opened);
+}
+
+void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
+  if (bytes.size() > kept_bytes_max_) return;
+  auto copy = std::make_shared<const Bytes>(bytes.view());
+  std::lock_guard lock(mutex_);
+  if (!blocks_.emplace(Place{file, block}, std::move(copy)).second) return;
+  oldest_first_.emplace_back(file, block);
+  kept_bytes_ += bytes.size();
+  while (kept_bytes_ > kept_bytes_max_) {
+    const auto oldest = blocks_.find(oldest_first_.front());
+    kept_bytes_ -= oldest->second->size();
+    blocks_.erase(oldest);
+    oldest_first_.pop_front();
+  }
+}
+
+std::shared_ptr<const Bytes> OpenedFiles::kept(std::size_t file, std::uint64_t block) const {
+  std::lock_guard lock(mutex_);
+  const auto found = blocks_.find({file, block});
+  return found == blocks_.end() ? nullptr : found->second;
+}
+
 }  // namespace cairn

@@ -1,9 +1,18 @@
 // Checks that readers make when they open one of Cairn's data files: its length and its trailer.
+// The table of opened files, which several reads of one checkpoint share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/store.hpp>
@@ -18,5 +27,37 @@ void check_file_length(Store& store, const FileInfo& file);
 // the trailer is therefore known to belong to this file. Throws kCorrupt, kUnsupported and the
 // store's errors.
 Trailer read_trailer(Store& store, const FileInfo& file);
+
+// The part of an opened data file's description that reading needs.
+struct DataFile {
+  std::uint64_t content_bytes = 0;  // the file without its trailer
+  std::uint32_t checksum_block_bytes = 0;
+  std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
+};
+
+// The data files of one checkpoint that were opened so far, by their index in the metadata, and
+// checked blocks of them. Reads of many small tensors, one after another, find the next one in the
+// block that the last one was in. Thread-safe.
+class OpenedFiles {
+ public:
+  explicit OpenedFiles(std::uint64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
+
+  std::shared_ptr<const DataFile> find(std::size_t file) const;  // null: not opened yet
+  void add(std::size_t file, std::shared_ptr<const DataFile> opened);
+
+  // Keeps a block whose checksum matched, and forgets the oldest ones above `kept_bytes_max`.
+  void keep(std::size_t file, std::uint64_t block, ByteSpan bytes);
+  std::shared_ptr<const Bytes> kept(std::size_t file, std::uint64_t block) const;  // null: not kept
+
+ private:
+  using Place = std::pair<std::size_t, std::uint64_t>;  // file and block
+
+  const std::uint64_t kept_bytes_max_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::shared_ptr<const DataFile>> files_;
+  std::map<Place, std::shared_ptr<const Bytes>> blocks_;
+  std::deque<Place> oldest_first_;
+  std::uint64_t kept_bytes_ = 0;
+};
 
 }  // namespace cairn

@@ -20,6 +20,7 @@
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/current_job.hpp>
+#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/store.hpp>
@@ -31,9 +32,11 @@ struct ReadRequest {
   std::shared_ptr<const Metadata> metadata;
   const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
   LoadPlanner* planner = nullptr;
-  int rank = 0;               // for error texts
-  bool verify = true;         // checks the bytes read
-  bool verify_first = false;  // checks all needed bytes before any destination is changed
+  std::shared_ptr<OpenedFiles> opened;  // shared by all reads of one checkpoint that make the same checks
+  bool keep_blocks = false;             // keeps checked blocks there for later reads
+  int rank = 0;                         // for error texts
+  bool verify = true;                   // checks the bytes read
+  bool verify_first = false;            // checks all needed bytes before any destination is changed
 };
 
 struct ReadEngineOptions {

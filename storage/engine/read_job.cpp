@@ -64,25 +64,14 @@ void ReadJob::run_task(int stage, std::size_t index) {
 }
 
 void ReadJob::open(File& file) {
-  const FileInfo& info = *file.info;
   try {
-    file.grid_bytes = kChecksumBlockBytes;
-    check_file_length(*request_.store, info);
-    file.content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
-    if (!info.trailer_length) return;
-    if (*info.trailer_length > file.content_bytes)
-      throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
-    file.content_bytes -= *info.trailer_length;
-    if (!request_.verify && !request_.verify_first) return;
-    Trailer trailer = read_trailer(*request_.store, info);
-    if (trailer.save_id != request_.metadata->save_id)
-      throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + request_.metadata->save_id);
-    if (trailer.checksum_block_bytes > ring_.block_bytes())
-      throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(trailer.checksum_block_bytes) +
-                                               " bytes do not fit into a staging block of " + std::to_string(ring_.block_bytes()) +
-                                               ": raise bytes_in_flight_max");
-    file.grid_bytes = trailer.checksum_block_bytes;
-    file.block_crc32 = std::move(trailer.block_crc32);
+    file.opened = request_.opened->find(index_of(file));
+    if (!file.opened) {
+      file.opened = look_at(*file.info);
+      request_.opened->add(index_of(file), file.opened);
+    }
+    file.content_bytes = file.opened->content_bytes;
+    file.grid_bytes = file.opened->checksum_block_bytes;
   } catch (const Error&) {
     for (const Item& item : items_)
       if (item.storage && file_by_index_[item.storage->file] == &file) rethrow_for(item);
@@ -90,8 +79,32 @@ void ReadJob::open(File& file) {
   }
 }
 
+std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
+  auto file = std::make_shared<DataFile>();
+  file->checksum_block_bytes = kChecksumBlockBytes;
+  check_file_length(*request_.store, info);
+  file->content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
+  if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
+  if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
+    throw Error(ErrorCode::kCorrupt, "the metadata do not give its length, checksum and trailer length");
+  if (*info.trailer_length > file->content_bytes)
+    throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
+  file->content_bytes -= *info.trailer_length;
+  if (!request_.verify && !request_.verify_first) return file;
+  Trailer trailer = read_trailer(*request_.store, info);
+  if (trailer.save_id != request_.metadata->save_id)
+    throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + request_.metadata->save_id);
+  if (trailer.checksum_block_bytes > ring_.block_bytes())
+    throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(trailer.checksum_block_bytes) +
+                                             " bytes do not fit into a staging block of " + std::to_string(ring_.block_bytes()) +
+                                             ": raise bytes_in_flight_max");
+  file->checksum_block_bytes = trailer.checksum_block_bytes;
+  file->block_crc32 = std::move(trailer.block_crc32);
+  return file;
+}
+
 void ReadJob::read_ranges(Task& task, bool verify_only) {
-  if (verify_only && task.file->block_crc32.empty()) return;
+  if (verify_only && !task.file->is_checked()) return;
   const StagingBlock staging = staging_block();
   if (!verify_only)
     for (const std::uint32_t span : task.spans) resolve(items_[task.file->spans[span].item]);
@@ -99,15 +112,17 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   std::vector<ReadRange> reads;
   reads.reserve(ranges.size());
   for (const Range& range : ranges)
-    reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
+    if (!range.kept) reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
   try {
-    request_.store->read(task.file->info->name, reads);
+    if (!reads.empty()) request_.store->read(task.file->info->name, reads);
   } catch (const Error&) {
-    rethrow_for(item_at(task, ranges.front().begin));
+    rethrow_for(item_at(task, reads.front().offset));
   }
   for (const Range& range : ranges) {
     if (failed()) throw Stopped();
-    if (!task.file->block_crc32.empty()) check(task, range);
+    if (!task.file->is_checked() || range.kept) continue;
+    check(task, range);
+    if (request_.keep_blocks && !range.direct) keep_end(*task.file, range);
   }
   if (verify_only) return;
   for (const Range& range : ranges)
@@ -115,8 +130,16 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   for (const std::uint32_t span : task.spans) release(items_[task.file->spans[span].item]);
 }
 
+// Keeps the last block of a range: that is where the next tensor of the file is.
+void ReadJob::keep_end(const File& file, const Range& range) {
+  const std::uint64_t block = (range.end - 1) / file.grid_bytes;
+  const std::uint64_t begin = std::max(range.begin, block * file.grid_bytes);
+  request_.opened->keep(index_of(file), block,
+                        {range.memory + (begin - range.begin), static_cast<std::size_t>(range.end - begin)});
+}
+
 // Reads a checksum block directly into a dense destination that needs the whole block. All other
-// blocks go through the staging block.
+// blocks go through the staging block, unless an earlier read has kept them.
 std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock& staging, bool verify_only) {
   const std::vector<Span>& spans = task.file->spans;
   const std::uint64_t grid = task.file->grid_bytes;
@@ -136,7 +159,7 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
         only = &span;
         ++count;
       }
-      Range range{at, end, free, false};
+      Range range{at, end, free, false, nullptr};
       if (count == 1 && only->range.dense && only->range.begin <= at && only->range.end >= end) {
         std::shared_ptr<Destination> destination;
         {
@@ -148,9 +171,14 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
           range.direct = true;
         }
       }
-      if (!range.direct) free += end - at;
+      if (!range.direct && task.file->is_checked()) range.kept = request_.opened->kept(index_of(*task.file), at / grid);
+      if (range.kept)
+        range.memory = const_cast<char*>(range.kept->data());  // is only read from
+      else if (!range.direct)
+        free += end - at;
       Range* last = ranges.empty() ? nullptr : &ranges.back();
-      if (last && last->end == at && last->direct == range.direct && last->memory + (last->end - last->begin) == range.memory)
+      if (last && !last->kept && !range.kept && last->end == at && last->direct == range.direct &&
+          last->memory + (last->end - last->begin) == range.memory)
         last->end = end;
       else
         ranges.push_back(range);
@@ -165,7 +193,7 @@ void ReadJob::check(const Task& task, const Range& range) {
   for (std::uint64_t at = range.begin; at < range.end;) {
     const std::uint64_t end = std::min(range.end, at + file.grid_bytes);
     const auto block = static_cast<std::size_t>(at / file.grid_bytes);
-    if (crc32(0, {range.memory + (at - range.begin), static_cast<std::size_t>(end - at)}) != file.block_crc32[block]) {
+    if (crc32(0, {range.memory + (at - range.begin), static_cast<std::size_t>(end - at)}) != file.opened->block_crc32[block]) {
       const Item& item = item_at(task, at);
       throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) + "\": " +
                                            url_of(*item.storage) + " is damaged between offsets " + std::to_string(at) + " and " +

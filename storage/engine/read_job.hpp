@@ -71,10 +71,12 @@ class ReadJob : public StagedWork {
 
   struct File {
     const FileInfo* info = nullptr;
-    std::vector<Span> spans;                 // sorted by begin
-    std::uint64_t content_bytes = 0;         // readable bytes: the file without its trailer
-    std::uint32_t grid_bytes = 0;            // size of a checksum block
-    std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
+    std::vector<Span> spans;          // sorted by begin
+    std::shared_ptr<const DataFile> opened;
+    std::uint64_t content_bytes = 0;  // readable bytes: the file without its trailer
+    std::uint32_t grid_bytes = 0;     // size of a checksum block
+
+    bool is_checked() const { return !opened->block_crc32.empty(); }
   };
 
   // A range of a file to read.
@@ -97,7 +99,8 @@ class ReadJob : public StagedWork {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     char* memory = nullptr;
-    bool direct = false;  // `memory` belongs to the destination
+    bool direct = false;                // `memory` belongs to the destination
+    std::shared_ptr<const Bytes> kept;  // owns `memory`, if an earlier read has read and checked this block
   };
 
   // Building the tasks: read_tasks.cpp.
@@ -109,9 +112,11 @@ class ReadJob : public StagedWork {
 
   // Running them: read_job.cpp, and read_archive.cpp for archives.
   void open(File& file);
+  std::shared_ptr<const DataFile> look_at(const FileInfo& info);
   void read_ranges(Task& task, bool verify_only);
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
   void check(const Task& task, const Range& range);
+  void keep_end(const File& file, const Range& range);
   void copy(const Task& task, const Range& range);
   void read_archive(const Task& task, bool verify_only);
   void copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, bool verify_only);
@@ -123,6 +128,7 @@ class ReadJob : public StagedWork {
   StagingBlock staging_block();
 
   const std::string& name_of(const Item& item) const { return request_.plan->names[item.item->storage_name]; }
+  std::size_t index_of(const File& file) const { return static_cast<std::size_t>(file.info - request_.metadata->files.data()); }
   std::string url_of(const StorageInfo& storage) const;
   [[noreturn]] void throw_beyond_end(const Item& item) const;
   // Rethrows the Error in flight with rank, tensor and file in front. Other exceptions pass

@@ -135,7 +135,7 @@ void ReadJob::make_tasks(File& file) {
 
   // Merges the ranges that the spans need, in whole checksum blocks if they are checked, and cuts
   // the result into tasks.
-  const bool checked = !file.block_crc32.empty();
+  const bool checked = file.is_checked();
   const std::uint64_t grid = file.grid_bytes;
   Task task;
   task.file = &file;

@@ -407,6 +407,68 @@ TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays
   CHECK(bytes <= get_object(*open_store(url), data_file_name(0, 0, local_save_id(1))).size());
 }
 
+TEST_CASE("checkpoint reader: reads one after another open each file once and read each small block once") {
+  register_recorded();
+  const Memory memory("recorded");
+  const std::string url = "recorded://recorded/x";
+  constexpr int kTensors = 400;
+  const auto name_of = [](int i) { return "t" + std::to_string(i); };
+  torch::manual_seed(9);
+  std::vector<StateDict> states(2);
+  for (int i = 0; i < kTensors; ++i)
+    for (std::size_t rank = 0; rank < states.size(); ++rank)
+      states[rank][name_of(i) + (rank == 0 ? "a" : "b")] = torch::randn({30});
+  save(url, 1, {&states[0], &states[1]});
+  CheckpointReader reader;
+  reader.reset(url);
+  const Metadata metadata = reader.read_metadata();
+  StorageContext context;
+  context.checkpoint_id = url;
+  reader.set_up_storage_reader(metadata, context);
+  const auto read = [&](const std::string& name) {
+    StateDict target;
+    target[name] = torch::zeros({30});
+    LoadPlannerOptions options;
+    options.flatten_state_dict = false;
+    DefaultLoadPlanner planner(options);
+    planner.set_up_planner(target, metadata, 0, true);
+    const LoadPlan plan = planner.finish_plan(planner.create_global_plan({planner.create_local_plan()}).front());
+    reader.read_data(plan, planner).get();
+    return target[name].tensor();
+  };
+  for (int i = 0; i < kTensors; ++i)
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      const std::string name = name_of(i) + (rank == 0 ? "a" : "b");
+      REQUIRE(read(name).equal(states[rank][name].tensor()));
+    }
+  std::map<std::string, std::map<std::uint64_t, int>> times;  // of each begin of a range, by file
+  std::uint64_t bytes = 0;
+  for (const auto& range : recorded->reads) {
+    ++times[range.name][range.begin];
+    bytes += range.end - range.begin;
+  }
+  std::uint64_t all = 0;
+  for (const FileInfo& file : metadata.files) {
+    all += *file.length;
+    CHECK(times[file.name][*file.length - *file.trailer_length] == 1);
+    REQUIRE(*file.length > 4 * kBlock);
+  }
+  CHECK(bytes <= all + 2 * 2 * kBlock);  // the first read of each file keeps nothing
+
+  // A file that is damaged after it was opened: its checksums are known, so the damage is found.
+  reader.set_up_storage_reader(metadata, context);
+  CHECK(read("t0b").equal(states[1]["t0b"].tensor()));
+  const ObjectName file = metadata.files.at(std::get<TensorStorageMetadata>(*metadata.find("t0b")).storage.at(0).file).name;
+  Bytes damaged = get_object(*open_store(url), file);
+  const std::uint64_t at = 2 * kBlock + 99;
+  damaged[at] = static_cast<char>(damaged[at] ^ 1);
+  replace_object(*open_store(url), file, damaged);
+  int refused = 0;
+  for (int i = 0; i < kTensors; ++i) refused += thrown_by([&] { read(name_of(i) + "b"); }).code == ErrorCode::kCorrupt;
+  CHECK(refused > 1);
+  CHECK(refused < kTensors);
+}
+
 TEST_CASE("checkpoint reader: every dtype, shape and layout comes back, in one file or one per item") {
   const Memory memory("reader");
   const TemporaryDirectory directory;
