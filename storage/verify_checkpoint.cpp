@@ -73,15 +73,20 @@ class Verification {
     if (ours)
       for (File& file : files_) check_whole(file);
     std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
-      return std::tie(a.object, a.offset, a.fqn, a.what) < std::tie(b.object, b.offset, b.fqn, b.what);
+      return std::tie(a.unchecked, a.object, a.offset, a.fqn, a.what) < std::tie(b.unchecked, b.object, b.offset, b.fqn, b.what);
     });
     return std::move(faults_);
   }
 
  private:
-  void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const std::string& what) {
+  void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const std::string& what,
+           bool unchecked = false) {
     std::lock_guard lock(mutex_);
-    faults_.push_back({object, offset, fqn, what});
+    faults_.push_back({object, offset, fqn, what, unchecked});
+  }
+  // An unsupported feature is no damage, but nothing behind it was checked.
+  void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const Error& error) {
+    add(object, offset, fqn, error.what(), error.code() == ErrorCode::kUnsupported);
   }
 
   // Calls `progress_`, one call at a time and in order. A lock of its own, since `progress_` may
@@ -100,7 +105,7 @@ class Verification {
       metadata_ = read_metadata(store_);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
-      add(kCommitRecordName, 0, "", error.what());
+      add(kCommitRecordName, 0, "", error);
       return false;
     }
     files_.resize(metadata_.files.size());
@@ -127,7 +132,7 @@ class Verification {
         add(kCommitRecordName, 0, fqn, "its chunks do not cover the tensor exactly: " + to_string(fault));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
-      add(kCommitRecordName, 0, fqn, error.what());
+      add(kCommitRecordName, 0, fqn, error);
     }
   }
 
@@ -180,7 +185,7 @@ class Verification {
       // If the trailer is damaged, the rest can still be checked. If it cannot be read, neither can
       // the rest.
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) file.readable = false;
-      add(info.name, file.length - *info.trailer_length, "", error.what());
+      add(info.name, file.length - *info.trailer_length, "", error);
     }
   }
 
@@ -258,8 +263,8 @@ class Verification {
     for (std::size_t piece = 0; piece < file.piece_crc32.size(); ++piece)
       crc = crc32_combine(crc, file.piece_crc32[piece], std::min(kPieceBytes, file.length - piece * kPieceBytes));
     // If the file already has a fault, a wrong checksum of the whole file adds nothing.
-    const bool known =
-        std::any_of(faults_.begin(), faults_.end(), [&](const VerifyFault& fault) { return fault.object == info.name; });
+    const bool known = std::any_of(faults_.begin(), faults_.end(),
+                                   [&](const VerifyFault& fault) { return fault.object == info.name && !fault.unchecked; });
     if (crc != *info.crc32 && !known) add(info.name, 0, "", "the checksum of the whole file does not match the commit record");
     if (file.trailer) check_items(file);
   }
@@ -300,7 +305,7 @@ class Verification {
     }
     if (!item.storage->transforms.empty()) {
       add(name, task.begin, item.fqn,
-          "it is stored through the transform " + item.storage->transforms.front() + ", which Cairn cannot undo");
+          "it is stored through the transform " + item.storage->transforms.front() + ", which Cairn cannot undo", true);
       return;
     }
     const ZipReader::ReadAt read_at = [&](std::uint64_t offset, MutableByteSpan to) {
@@ -322,7 +327,7 @@ class Verification {
       }
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
-      add(name, task.begin, item.fqn, error.what());
+      add(name, task.begin, item.fqn, error);
     }
   }
 

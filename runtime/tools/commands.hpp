@@ -29,6 +29,7 @@ enum ExitCode : int {
   kFine = 0,
   kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: they differ
   kWrongUse = 2,      // the command line is wrong
+  kNotChecked = 3,    // `verify` found no fault, but could not check everything
   kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
 };
 
@@ -41,6 +42,7 @@ inline constexpr ExitStatus kExitStatuses[] = {
     {kFine, "all is fine"},
     {kFoundBad, "found bad: damage, a difference, a problem, or what was asked for could not be done"},
     {kWrongUse, "wrong use: the command line, or a place where nothing is"},
+    {kNotChecked, "no fault, but something could not be checked (only verify)"},
     {kBrokenPipe, "whoever read the output has stopped reading"},
 };
 

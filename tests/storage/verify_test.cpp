@@ -6,8 +6,11 @@
 
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
@@ -211,6 +214,65 @@ TEST_CASE("verify: progress reaches everything, items that cannot be checked inc
               }).empty());
   CHECK(total > 100);
   CHECK(last == total);
+}
+
+TEST_CASE("verify: an item that cannot be checked is no fault, and hides none") {
+  const TemporaryDirectory directory;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested"))
+    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
+  const auto store = open_store(directory.path());
+  Metadata metadata = read_metadata(*store);
+  std::vector<TensorStorageMetadata*> tensors;
+  std::vector<std::string> names;
+  for (auto& [fqn, entry] : metadata.state_dict_metadata)
+    if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry); tensor && !tensor->storage.empty()) {
+      tensors.push_back(tensor);
+      names.push_back(fqn);
+    }
+  REQUIRE(tensors.size() > 2);
+  tensors[0]->storage.front().transforms = {"zstd"};  // as PyTorch records it
+  replace_object(*store, kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
+  auto found = verify_checkpoint(*store);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].unchecked);
+  CHECK(found[0].fqn == names[0]);
+  CHECK(found[0].what.find("zstd") != std::string::npos);
+
+  const StorageInfo& damaged = tensors[1]->storage.front();
+  const ObjectName file = metadata.files.at(damaged.file).name;
+  Bytes bytes = get_object(*store, file);
+  bytes[damaged.offset] = static_cast<char>(bytes[damaged.offset] ^ 1);
+  replace_object(*store, file, bytes);
+  found = verify_checkpoint(*store);
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].fqn == names[1]);
+  CHECK_FALSE(found[0].unchecked);
+  CHECK(found[1].unchecked);
+}
+
+TEST_CASE("verify: a newer format cannot be checked, and a trailer that only looks newer is damage") {
+  const Saved saved(small_state());
+  const Bytes record = get_object(*saved.store, kCommitRecordName);
+  Bytes newer = record.substr(0, record.size() - 4);
+  newer[newer.size() - 12] = 2;  // the version in the footer
+  zip::put_u32(newer, crc32(0, newer));
+  replace_object(*saved.store, kCommitRecordName, newer);
+  auto found = verify_checkpoint(*saved.store);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].unchecked);
+  CHECK(found[0].object == kCommitRecordName);
+  replace_object(*saved.store, kCommitRecordName, record);
+
+  Bytes file = get_object(*saved.store, saved.file);
+  const std::size_t begin = file.size() - kTrailerFooterBytes;
+  Bytes footer = file.substr(begin, kTrailerFooterBytes - 4);
+  footer[8] = 2;  // the version, behind the magic number
+  zip::put_u32(footer, crc32(0, footer));
+  replace_object(*saved.store, saved.file, file.replace(begin, footer.size(), footer));
+  found = verify_checkpoint(*saved.store);
+  REQUIRE(found.size() == 2);
+  CHECK_FALSE(found[0].unchecked);  // the record has the checksum of the whole file
+  CHECK(found[1].unchecked);
 }
 
 TEST_CASE("verify: damage in an item of PyTorch's is found, in every part of its archive") {

@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 CAIRN, MAKE_CHECKPOINT, FIXTURES = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
-FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
+FINE, FOUND_BAD, WRONG_USE, NOT_CHECKED = 0, 1, 2, 3
 
 WEIGHT = struct.pack("<12f", *range(12))
 

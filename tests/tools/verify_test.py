@@ -3,8 +3,10 @@
 
 import json
 import shutil
+import struct
+import zlib
 
-from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests
+from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, NOT_CHECKED, run_tests
 
 
 class Verify(Command):
@@ -52,10 +54,39 @@ class Verify(Command):
         self.assertIn(missing, compared.stdout)
         self.assertEqual(cairn("cat", path, "model.0.weight", "--slice", "2:4,:").returncode, FINE, "which is there")
 
+    def test_what_cannot_be_checked_is_told_apart_from_faults(self):
+        path = self.checkpoint()
+        record = path / ".metadata"
+        whole = record.read_bytes()
+        newer = bytearray(whole[:-4])
+        struct.pack_into("<I", newer, len(newer) - 12, 2)  # the version of the format, in the footer
+        record.write_bytes(newer + struct.pack("<I", zlib.crc32(newer)))
+        text = self.damaged(NOT_CHECKED, path)
+        for part in ("not checked: .metadata", "version 2", "no fault found, but 1 item cannot be checked"):
+            self.assertIn(part, text)
+        self.assertNotIn("bad:", text)
+        told = json.loads(cairn("verify", path, "--json").stdout)
+        self.assertEqual((told["fine"], told["verdict"], told["faults"]), (False, "unchecked", []))
+        self.assertEqual([item["file"] for item in told["unchecked"]], [".metadata"])
+        record.write_bytes(whole)
+
+        file = next(path.glob("*.distcp"))
+        content = bytearray(file.read_bytes())
+        footer = len(content) - 28
+        struct.pack_into("<I", content, footer + 8, 2)  # the version of the trailer, behind its magic number
+        struct.pack_into("<I", content, footer + 24, zlib.crc32(content[footer:footer + 24]))
+        file.write_bytes(content)
+        text = self.damaged(FOUND_BAD, path)
+        for part in ("bad: ", "not checked: ", "1 fault found, and 1 item cannot be checked"):
+            self.assertIn(part, text)
+        help_text = cairn("verify", "--help").stdout
+        self.assertIn("cannot be checked", help_text)
+        self.assertIn("ends with 3", help_text)
+
     def test_faults_for_programs(self):
         path = self.checkpoint()
         told = json.loads(cairn("verify", path, "--json").stdout)
-        self.assertEqual((told["fine"], told["faults"]), (True, []))
+        self.assertEqual((told["fine"], told["verdict"], told["faults"], told["unchecked"]), (True, "fine", [], []))
         file = next(path.glob("*.distcp"))
         content = bytearray(file.read_bytes())
         content[70000] ^= 1
