@@ -1,7 +1,14 @@
 #include <cairn/runtime/tools/conversion.hpp>
 
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <limits>
 #include <regex>
 #include <unordered_map>
 
@@ -9,6 +16,7 @@
 
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/tools/commands.hpp>
+#include <cairn/runtime/tools/partial_file.hpp>
 #include <cairn/runtime/tools/value_text.hpp>
 #include <cairn/state/tensor_types.hpp>
 
@@ -59,7 +67,44 @@ Path path_of_renamed(const Path& before, const std::string& key) {
 nlohmann::ordered_json in_identity(const std::string& level) { return printable(level); }
 nlohmann::ordered_json in_identity(std::int64_t level) { return level; }
 
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
+
+std::uint64_t disk_bytes(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+}
+
+// Returns the bytes on the disk that an interrupted run of the same conversion may have left. Also
+// counts files of other saves in a directory: a file that does not fit then fails on its own.
+std::uint64_t disk_bytes_left_behind(const ConvertOptions& options) {
+  if (options.format != "dcp") return disk_bytes(partial_path_of(options.destination));
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(options.destination, error), end; !error && file != end; file.increment(error))
+    if (file->path().extension() == ".distcp") bytes += disk_bytes(file->path());
+  return bytes;
+}
+
 }  // namespace
+
+EndingSignals::EndingSignals() {
+  caught_signal = 0;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    struct sigaction action {};
+    action.sa_handler = [](int which) { caught_signal = which; };
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    if (::sigaction(number, &action, nullptr) == 0) before_.emplace_back(number, before);
+  }
+}
+
+EndingSignals::~EndingSignals() {
+  for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
+}
+
+int EndingSignals::caught() noexcept { return caught_signal; }
 
 std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
 
@@ -90,6 +135,10 @@ Conversion::Conversion(const ConvertOptions& options)
       key.is_tensor = true;
       key.stored = *tensor;
       key.dtype = cast && is_floating(tensor->properties.dtype) ? *cast : tensor->properties.dtype;
+      const auto elements_max = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / element_size(key.dtype);
+      if (static_cast<std::uint64_t>(volume(tensor->size)) > elements_max)
+        throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" of size {} is too large to count its bytes", printable(fqn),
+                                                         to_string(tensor->size)));
     }
     if (const auto [other, is_new] = origins.emplace(key.key, fqn); !is_new)
       throw Error(ErrorCode::kAlreadyExists, fmt::format("\"{}\" and \"{}\" would both become \"{}\": change --rename",
@@ -102,7 +151,8 @@ Conversion::Conversion(const ConvertOptions& options)
                     source_->name()));
 }
 
-std::string Conversion::renamed(std::string key) const {
+std::string Conversion::renamed(const std::string& before) const {
+  std::string key = before;
   for (const std::string& rule : options_.renames) {
     const auto middle = rule.rfind('=');
     if (middle == std::string::npos || middle == 0)
@@ -148,15 +198,37 @@ void Conversion::drop_values() {
 }
 
 torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
-  if (bytes_ == 0)
-    for (const ConvertedKey& one : keys_)
-      if (one.is_tensor) bytes_ += one.bytes();
+  if (EndingSignals::caught() != 0)
+    throw Error(ErrorCode::kCancelled, fmt::format("converting {} was interrupted by {}; its unfinished output is removed",
+                                                   source_->name(), ::strsignal(EndingSignals::caught())));
+  if (!bytes_) require_room();
   torch::Tensor tensor = source_->read(key.source, box);
   if (key.dtype != key.stored.properties.dtype)
     tensor = numbers_of(tensor, key.stored.properties.dtype).to(*scalar_type_of(key.dtype));
   done_ += tensor.nbytes();
-  progress_.update(done_, bytes_);
+  progress_.update(done_, *bytes_);
   return tensor;
+}
+
+void Conversion::require_room() {
+  std::uint64_t bytes = 0;
+  for (const ConvertedKey& key : keys_)
+    if (key.is_tensor && __builtin_add_overflow(bytes, key.bytes(), &bytes)) bytes = std::numeric_limits<std::uint64_t>::max();
+  std::filesystem::path place = std::filesystem::absolute(options_.destination).lexically_normal();
+  std::error_code error;
+  if (!std::filesystem::is_directory(place, error)) place = place.parent_path();
+  struct statvfs status {};
+  // Some file systems do not tell their size. Writing to them fails when they are full.
+  if (::statvfs(place.c_str(), &status) == 0 && status.f_blocks > 0) {
+    const std::uint64_t available = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+    const std::uint64_t there = disk_bytes_left_behind(options_);
+    if (bytes > there && bytes - there > available)
+      throw Error(ErrorCode::kNoSpace,
+                  fmt::format("the tensors to write take {}, and {} are free at {}: free space, leave out keys or choose another "
+                              "place",
+                              human_bytes(bytes - there), human_bytes(available), printable(place.string())));
+  }
+  bytes_ = bytes;
 }
 
 std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {

@@ -2,12 +2,14 @@
 // which dtypes.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -43,8 +45,25 @@ struct ConvertedKey {
   std::uint64_t bytes() const;  // of the tensor in the target dtype
 };
 
+// Catches SIGINT, SIGTERM and SIGHUP, each unless it was ignored before. The conversion then ends
+// with kCancelled, so that its partial output is removed. A second signal ends the process at once.
+// One object at a time.
+class EndingSignals {
+ public:
+  EndingSignals();
+  ~EndingSignals();  // restores the previous handlers
+  EndingSignals(const EndingSignals&) = delete;
+  EndingSignals& operator=(const EndingSignals&) = delete;
+  // Returns the signal that was caught; 0 if there was none.
+  static int caught() noexcept;
+
+ private:
+  std::vector<std::pair<int, struct sigaction>> before_;
+};
+
 // Maps keys of the source to keys of the target. Throws WrongUse for invalid options,
-// kAlreadyExists if two keys would get the same name, naming both.
+// kAlreadyExists if two keys would get the same name, naming both; kUnsupported if a tensor is too
+// large to count its bytes.
 class Conversion {
  public:
   explicit Conversion(const ConvertOptions& options);
@@ -61,8 +80,12 @@ class Conversion {
   void drop_values();
 
   // Reads a part of a tensor, converts it to the target dtype, and returns it dense, in the
-  // carrier_type_of that dtype.
+  // carrier_type_of that dtype. Throws kCancelled after a signal that EndingSignals catches. The
+  // first call calls `require_room`.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
+  // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
+  // before making a plan of them, which can be as large as they are.
+  void require_room();
   // Returns the number of elements to hold in memory at a time.
   std::int64_t piece_elements(const ConvertedKey& key) const;
   // Lists on standard error what was left out.
@@ -71,14 +94,14 @@ class Conversion {
   nlohmann::ordered_json identity() const;
 
  private:
-  std::string renamed(std::string key) const;
+  std::string renamed(const std::string& key) const;
 
   const ConvertOptions options_;
   const std::unique_ptr<TensorSource> source_;
   std::vector<ConvertedKey> keys_;
   std::vector<std::string> unsupported_;  // "key: why"
   std::vector<std::string> values_;       // keys of values that were left out
-  std::uint64_t bytes_ = 0;
+  std::optional<std::uint64_t> bytes_;  // of all tensors, once there is room for them
   std::uint64_t done_ = 0;
   ProgressBar progress_{"converting"};
 };

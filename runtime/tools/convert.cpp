@@ -1,4 +1,5 @@
 // `cairn convert`: converts a checkpoint or a torch.save file to another format or layout.
+#include <csignal>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -22,19 +23,33 @@ Formats:
   dcp          a directory that torch.distributed.checkpoint loads, and Cairn; without --world laid out as the source is
 
 SRC is a checkpoint of Cairn or PyTorch, or a file of torch.save with a plain state dict. A renamed key keeps the levels of nesting that its new name
-still begins with. --cast is for tensors of floating point. DST appears once it is whole; a conversion that was interrupted leaves its work
-beside it (DST.cairn-partial, or in the directory), and the same command goes on from there.)";
+still begins with. --cast is for tensors of floating point.
+
+DST appears once it is whole. Tensors that do not fit into the free space are refused before they are written. SIGINT, SIGTERM and SIGHUP
+end a conversion and remove its unfinished output. A full disk, a lost file system or SIGKILL leaves the work done so far beside DST
+(DST.cairn-partial, or in the directory), and the same command goes on from there.)";
 
 int convert(const ConvertOptions& options) {
   if (options.world && options.format != "dcp") throw WrongUse("--world is for --to dcp: other formats have no ranks");
-  Conversion conversion(options);
-  const Converted converted = options.format == "safetensors" ? convert_to_safetensors(conversion)
-                              : options.format == "torch"     ? convert_to_torch(conversion)
-                                                              : convert_to_dcp(conversion);
-  conversion.report();
-  std::cout << fmt::format("{}: {} tensors, {} values, {}{}\n", printable(options.destination), converted.tensors, converted.values,
-                           human_bytes(converted.bytes), converted.resumed ? "; gone on from where it was interrupted" : "");
-  return kFine;
+  const EndingSignals signals;
+  try {
+    Conversion conversion(options);
+    const Converted converted = options.format == "safetensors" ? convert_to_safetensors(conversion)
+                                : options.format == "torch"     ? convert_to_torch(conversion)
+                                                                : convert_to_dcp(conversion);
+    conversion.report();
+    std::cout << fmt::format("{}: {} tensors, {} values, {}{}\n", printable(options.destination), converted.tensors,
+                             converted.values, human_bytes(converted.bytes),
+                             converted.resumed ? "; gone on from where it was interrupted" : "");
+    return kFine;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled || EndingSignals::caught() == 0) throw;
+    std::cerr << "cairn: " << error.what() << std::endl;
+  }
+  // The output is removed: end as the signal would have ended the process.
+  std::signal(EndingSignals::caught(), SIG_DFL);
+  std::raise(EndingSignals::caught());
+  return kFoundBad;
 }
 
 }  // namespace

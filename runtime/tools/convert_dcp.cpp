@@ -357,6 +357,7 @@ Converted convert_to_dcp(Conversion& conversion) {
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
   conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_unreadable(key.source); });
   Layout layout(conversion);
+  conversion.require_room();
   store->create_root();
   DcpConversion dcp(conversion, std::move(layout), path.string());
   try {

@@ -18,8 +18,6 @@
 namespace cairn::tools {
 namespace {
 
-constexpr const char* kPartialEnd = ".cairn-partial";
-
 void sync_folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
@@ -32,8 +30,10 @@ Error already_there(const std::string& path) {
 
 }  // namespace
 
+std::string partial_path_of(const std::string& path) { return path + ".cairn-partial"; }
+
 PartialFile::PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing)
-    : path_(std::move(path)), partial_path_(path_ + kPartialEnd), existing_(existing) {
+    : path_(std::move(path)), partial_path_(partial_path_of(path_)), existing_(existing) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
     if (existing_ == Existing::kRefused) throw already_there(path_);

@@ -1,6 +1,6 @@
 // A file that appears under its name only when it is complete. Until then it is written beside that
-// name, as "<name>.cairn-partial". A process that is killed leaves the partial file and a log of
-// its progress, and the same conversion resumes there.
+// name, as "<name>.cairn-partial". A process that is killed with SIGKILL leaves the partial file
+// and a log of its progress, and the same conversion resumes there.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,9 @@
 #include <cairn/runtime/tools/conversion_log.hpp>
 
 namespace cairn::tools {
+
+// Returns the name of the partial file of `path`.
+std::string partial_path_of(const std::string& path);
 
 enum class Existing { kRefused, kReplaced };
 

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""`cairn convert` within the bounds of disk, memory and time, and what it leaves when it is ended. Started as cairn_command.py says."""
+
+import ctypes
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+
+import hostile_files
+import torch_file
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
+
+FORMATS = ("safetensors", "torch", "dcp")
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+def expanded(path, elements):
+    """A small file with a tensor of so many elements, which are one element in the file."""
+    hostile_files.of_pickle(hostile_files.state(large=hostile_files.tensor(sizes=(elements,), strides=(0,))))(path)
+    return path
+
+
+class ConvertBounds(Command):
+    def left(self):
+        return sorted(path.name for path in self.root.iterdir())
+
+    def test_more_than_fits_is_refused_before_it_is_written(self):
+        for elements, text in ((2**50, "are free at"), (2**61, "too large to count"), (2**62, "too large to count"), (2**63 - 1, "too large")):
+            source = expanded(self.root / "a.pt", elements)
+            self.assertLess(source.stat().st_size, 1000)
+            for kind in FORMATS:
+                done = cairn("convert", source, self.root / "out", "--to", kind,
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+                self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+                self.assertIn(text, done.stderr)
+                self.assertEqual(self.left(), ["a.pt"])
+
+    def test_a_small_disk_is_asked_before_it_is_filled_and_room_that_an_earlier_run_took_counts(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+            self.skipTest("needs the right to mount")
+        disk, source = self.root / "disk", self.checkpoint()
+        disk.mkdir()
+        self.assertEqual(libc.mount(b"tmpfs", os.fsencode(disk), b"tmpfs", 0, b"size=600k"), 0)
+        self.addCleanup(libc.umount2, os.fsencode(disk), 2)
+        for kind in ("safetensors", "torch"):
+            filling = disk / "filling"
+            options = ("--to", kind, "--memory", "16KiB")
+            filling.write_bytes(bytes(400 << 10))
+            self.fails(FOUND_BAD, "convert", source, disk / "out", *options, text="are free at")
+            self.assertEqual([path.name for path in disk.iterdir()], ["filling"])
+            filling.unlink()
+            done = cairn("convert", source, disk / "out", *options,
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)))
+            self.assertIn("The same command goes on", done.stderr)
+            filling.write_bytes(bytes(230 << 10))
+            done = cairn("convert", source, disk / "out", *options)
+            self.assertEqual(done.returncode, FINE, done.stderr)
+            self.assertIn("gone on from where it was interrupted", done.stdout)
+            for path in disk.iterdir():
+                path.unlink()
+
+    def started(self, source, kind, **options):
+        """A conversion that has begun to write, and takes long because it syncs every few bytes."""
+        process = subprocess.Popen([CAIRN, "convert", source, self.root / "out", "--to", kind, "--memory", "16KiB"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
+        self.addCleanup(process.stderr.close)
+        partial = self.root / "out.cairn-partial"
+        while not (partial.exists() and partial.stat().st_size > 0) and not list((self.root / "out").glob("*.distcp")):
+            self.assertIsNone(process.poll(), "it must not end before it is interrupted")
+            os.sched_yield()
+        return process
+
+    def test_a_signal_that_ends_it_leaves_nothing(self):
+        source = expanded(self.root / "a.pt", 2**26)
+        for number, kind in zip((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), FORMATS):
+            process = self.started(source, kind)
+            process.send_signal(number)
+            error = process.stderr.read()
+            self.assertEqual(process.wait(), -number, error)
+            self.assertIn("interrupted", error)
+            self.assertEqual(self.left(), ["a.pt"])
+
+    def test_a_signal_that_was_ignored_stays_ignored(self):
+        source = expanded(self.root / "a.pt", 2**20)
+        process = self.started(source, "torch", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        process.send_signal(signal.SIGHUP)
+        error = process.stderr.read()
+        self.assertEqual(process.wait(), FINE, error)
+        self.assertEqual(self.left(), ["a.pt", "out"])
+
+    def test_one_that_is_killed_is_gone_on_with(self):
+        source = expanded(self.root / "a.pt", 2**21)
+        process = self.started(source, "torch")
+        log = self.root / "out.cairn-partial.log"
+        while len(log.read_text().splitlines()) < 3:
+            self.assertIsNone(process.poll())
+            os.sched_yield()
+        process.kill()
+        process.wait()
+        done = cairn("convert", source, self.root / "out", "--to", "torch", "--memory", "16KiB")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertIn("gone on from where it was interrupted", done.stdout)
+
+class Reads(Command):
+    """The bytes that commands read, by the kernel's count of those that a process and its children have read."""
+
+    def read_by(self, *arguments):
+        def count():
+            return int(pathlib.Path("/proc/self/io").read_text().splitlines()[0].split()[1])
+        before = count()
+        done = cairn(*arguments)
+        self.assertIn(done.returncode, (FINE, FOUND_BAD), done.stderr)
+        return count() - before
+
+    def test_many_small_tensors_of_many_ranks_are_read_about_once(self):
+        source, checkpoint = self.root / "a.pt", self.root / "checkpoint"
+        torch_file.save(source, {f"tensor{i:04}": torch_file.Tensor("Float", [i] * 64) for i in range(1000)})
+        self.assertEqual(cairn("convert", source, checkpoint, "--to", "dcp", "--world", "8").returncode, FINE)
+        size = sum(path.stat().st_size for path in checkpoint.iterdir())
+        for arguments in (["diff", checkpoint, source], ["convert", checkpoint, self.root / "b.pt", "--to", "torch"],
+                          ["convert", checkpoint, self.root / "b", "--to", "dcp"]):
+            self.assertLess(self.read_by(*arguments), 3 * size, arguments)
+
+
+if __name__ == "__main__":
+    run_tests()
