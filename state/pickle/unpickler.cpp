@@ -19,7 +19,10 @@ namespace cairn {
 class Unpickler {
  public:
   Unpickler(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits)
-      : bytes_(bytes), allowed_(allowed), limits_(limits) {
+      : bytes_(bytes),
+        allowed_(allowed),
+        depth_max_(limits.depth_max),
+        nodes_max_(std::min<std::uint64_t>(limits.nodes_max + bytes.size() / 2, PickleTree::kNoId)) {
     tree_.what_ = std::move(what);
   }
 
@@ -39,7 +42,7 @@ class Unpickler {
                              : "it ends with " + std::to_string(stack_.size()) + " values on its stack");
     tree_.root_ = stack_.back();
     tree_.consumed_bytes_ = position_;
-    tree_.check_nesting(limits_.depth_max);
+    tree_.check_nesting(depth_max_);
     return std::move(tree_);
   }
 
@@ -80,8 +83,8 @@ class Unpickler {
   // --- nodes ---
 
   Id add(PickleKind kind, std::uint64_t first, std::uint64_t second) {
-    if (tree_.nodes_.size() >= limits_.nodes_max)
-      unsupported("it holds more than " + std::to_string(limits_.nodes_max) + " values, the most that are read");
+    if (tree_.nodes_.size() >= nodes_max_)
+      unsupported("it holds more than " + std::to_string(nodes_max_) + " values, the most that are read of so many bytes");
     const auto position = std::min<std::uint64_t>(opcode_position_, std::numeric_limits<std::uint32_t>::max());
     tree_.nodes_.push_back({kind, static_cast<std::uint32_t>(position), first, second});
     return static_cast<Id>(tree_.nodes_.size() - 1);
@@ -270,6 +273,8 @@ class Unpickler {
                   " are left");
         return;
       case kMark:
+        // Each mark begins a container within the one of the mark before.
+        if (marks_.size() > depth_max_) unsupported("values nest more than " + std::to_string(depth_max_) + " deep");
         return marks_.push_back(stack_.size());
       case kPop:
         if (stack_.size() == (marks_.empty() ? 0 : marks_.back()) && !marks_.empty()) return marks_.pop_back();
@@ -462,7 +467,8 @@ class Unpickler {
 
   ByteSpan bytes_;
   const std::vector<PickleGlobal>& allowed_;
-  PickleLimits limits_;
+  const std::uint32_t depth_max_;
+  const std::uint64_t nodes_max_;
   PickleTree tree_;
   std::uint64_t position_ = 0;
   std::uint64_t opcode_position_ = 0;

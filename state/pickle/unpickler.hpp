@@ -17,9 +17,12 @@ namespace cairn {
 
 struct PickleLimits {
   std::uint32_t depth_max = 200;  // of nested values
-  // Number of values. Each takes at least one byte of pickle, and at most about 50 bytes in memory.
-  std::uint32_t nodes_max = 1u << 28;
+  // Number of values, beside one for each two bytes of pickle. Real pickles hold fewer: a number
+  // takes two bytes, a text more, and a record has four to seven bytes for each value. A value
+  // takes 24 bytes in memory, and about twice that while the tree grows.
+  std::uint32_t nodes_max = 1u << 24;
 };
+inline constexpr PickleLimits kRecordPickleLimits{200, 4096};
 
 // Unpickles the value at the start of `bytes`; PickleTree::consumed_bytes says where it ended.
 // `bytes` must outlive the tree.
@@ -28,7 +31,8 @@ struct PickleLimits {
 //             names that begin so; names of Python 2 ("__builtin__", "copy_reg") are read as those
 //             of Python 3
 // Throws kCorrupt if the bytes are not a pickle, and kUnsupported if the pickle contains anything
-// else; both give the byte's position. Memory and time are proportional to the pickle's size.
+// else or exceeds the limits; both give the byte's position. Memory and time are proportional to
+// the pickle's size.
 PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {});
 
 }  // namespace cairn

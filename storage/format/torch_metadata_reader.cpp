@@ -366,7 +366,7 @@ void check_places(const Metadata& metadata, const std::string& what) {
 }  // namespace
 
 TorchMetadata unpickle_torch_metadata(ByteSpan pickle, const std::string& what) {
-  const auto tree = unpickle(pickle, what, metadata_globals());
+  const auto tree = unpickle(pickle, what, metadata_globals(), kRecordPickleLimits);
   TorchMetadata result;
   try {
     result.metadata = MetadataReader(tree).run(tree.root());

@@ -9,6 +9,7 @@
 
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
@@ -153,7 +154,7 @@ TEST_CASE("nesting is bounded, and deep input neither recurses nor grows") {
   CHECK(lists.code == ErrorCode::kUnsupported);
   CHECK(lists.says("50 deep"));
   CHECK(refusal("N" + repeated("\x85", 1'000'000) + ".").says("deep"));
-  CHECK(refusal(repeated("(", 1'000'000) + ".").code == ErrorCode::kCorrupt);
+  CHECK(refusal(repeated("(", 1'000'000) + ".").says("deep"));
   CHECK(refusal(repeated("]", 300'000) + repeated("a", 299'999) + ".").says("deep"));
 }
 
@@ -186,7 +187,19 @@ TEST_CASE("sizes that promise more than there is cost nothing") {
   CHECK(refusal("\x95\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
   CHECK(refusal("\x8b\xff\xff\xff\x7f."s).code == ErrorCode::kCorrupt);
   CHECK(refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot takes one entry
-  CHECK(refusal(repeated("]0", 2000) + "N.", {100, 1000}).says("1000 values"));
+}
+
+TEST_CASE("a pickle that holds nearly a value a byte is refused, and its memory is bounded") {
+  const PickleLimits limits{100, 1000};
+  CHECK(refusal(repeated("]", 4000) + ".", limits).says("3000 values"));
+  CHECK_FALSE(refusal(repeated("]0", 4000) + "N.", limits).is_error);
+  CHECK_FALSE(refusal("(" + repeated("K\x01"s, 100'000) + "l.", limits).is_error);
+
+  const std::string hostile = repeated("]", 1 << 20);
+  const AllocationMeter meter;
+  const Thrown thrown = thrown_by([&] { unpickle(hostile, "a test", kKnown, kRecordPickleLimits); });
+  CHECK(meter.bytes() < 60 * hostile.size());
+  CHECK(thrown.code == ErrorCode::kUnsupported);
 }
 
 TEST_CASE("the stack cannot be emptied below a mark") {
