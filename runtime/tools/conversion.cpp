@@ -166,7 +166,7 @@ std::string Conversion::renamed(const std::string& before) const {
       throw WrongUse(fmt::format("--rename {}: {}", printable(rule), error.what()));
     }
   }
-  if (key.empty()) throw WrongUse("--rename leaves nothing of a key");
+  if (key.empty() && !before.empty()) throw WrongUse(fmt::format("--rename leaves nothing of the key \"{}\"", printable(before)));
   return key;
 }
 

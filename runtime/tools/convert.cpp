@@ -19,7 +19,7 @@ constexpr const char* kConvertExamples = R"(Examples:
 
 Formats:
   safetensors  one file with the tensors, under their flattened names
-  torch        one file with tensors and values, nested as they were saved; io.BytesIO objects become bytes
+  torch        one file with tensors and values, nested as they were saved; io.BytesIO and bytearray become bytes
   dcp          a directory that torch.distributed.checkpoint loads, and Cairn; without --world laid out as the source is
 
 SRC is a checkpoint of Cairn or PyTorch, or a file of torch.save with a plain state dict. A renamed key keeps the levels of nesting that its new name

@@ -105,6 +105,17 @@ class ConvertBounds(Command):
         self.assertEqual(done.returncode, FINE, done.stderr)
         self.assertIn("gone on from where it was interrupted", done.stdout)
 
+    def test_an_empty_key_is_a_key(self):
+        source = self.root / "a.pt"
+        torch_file.save(source, {"": torch_file.Tensor("Float", [1, 2, 3]), "b": torch_file.Tensor("Float", [4])})
+        for kind in FORMATS:
+            target = self.root / kind
+            done = cairn("convert", source, target, "--to", kind)
+            self.assertEqual(done.returncode, FINE, done.stderr)
+            if kind != "safetensors":
+                self.assertEqual(cairn("diff", source, target).returncode, FINE)
+        self.fails(WRONG_USE, "convert", source, self.root / "out", "--to", "torch", "--rename", "^b$=", text='nothing of the key "b"')
+
 class Reads(Command):
     """The bytes that commands read, by the kernel's count of those that a process and its children have read."""
 
