@@ -5,27 +5,69 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include <cairn/base/utf8.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn::tools {
+namespace {
+
+bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
+}
+
+// Returns what a directory without a commit record is most likely to be, and what to do.
+const char* why_no_record(const std::vector<ObjectInfo>& objects) {
+  const auto any = [&](auto&& is_such) {
+    return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) { return is_such(object.name); });
+  };
+  if (any([](const std::string& name) { return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"); }))
+    return "It holds safetensors files, which no command reads: name the checkpoint that they were made of";
+  if (any([](const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }))
+    return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with "
+           "PyTorch and save it with collectives";
+  return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
+}
+
+}  // namespace
 
 std::shared_ptr<Store> open_existing(const std::string& url) {
   auto store = open_store(url);
   if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
     throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
   if (store->exists(kCommitRecordName)) return store;
+  std::error_code error;
+  if (const auto path = local_path(url); path && std::filesystem::is_regular_file(*path, error)) {
+    refuse_safetensors(*path);
+    throw WrongUse(fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
+                               "inspect, cat, diff and convert",
+                               printable(store->url())));
+  }
   const auto objects = store->list();
   if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
   throw Error(ErrorCode::kNotFound,
-              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. A save that did not finish leaves this; "
-                          "if the directory is a run, name one of its checkpoints",
-                          printable(store->url()), objects.size(), kCommitRecordName));
+              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()), objects.size(),
+                          kCommitRecordName, why_no_record(objects)));
+}
+
+void refuse_safetensors(const std::filesystem::path& path) {
+  // The length of the header, 8 bytes, then the header, which is JSON.
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 9> head{};
+  if (!file.read(head.data(), head.size()) || head[8] != '{') return;
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error || zip::get_u64(head.data()) > size - 8) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} is a file in the safetensors format, which `cairn convert` writes and no command reads: name the "
+                          "checkpoint or the file of torch.save that it was made of",
+                          printable(path.string())));
 }
 
 OpenedCheckpoint open_checkpoint(const std::string& url) {

@@ -77,6 +77,8 @@ struct OpenedCheckpoint {
 // checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
+// Throws kUnsupported, with advice, if `path` is a file in the safetensors format.
+void refuse_safetensors(const std::filesystem::path& path);
 
 // Returns the bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);

@@ -1,6 +1,9 @@
-// `cairn inspect`: lists the contents of a checkpoint, from its commit record alone.
+// `cairn inspect`: lists the contents of a checkpoint, from its commit record alone, or of a file
+// of torch.save, from its pickle.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <set>
 #include <unordered_map>
 
@@ -10,6 +13,7 @@
 
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/layout_picture.hpp>
+#include <cairn/runtime/tools/tensor_source.hpp>
 #include <cairn/runtime/tools/terminal.hpp>
 
 namespace cairn::tools {
@@ -21,8 +25,9 @@ constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect run/step_100 --layout                     pictures of which rank wrote which box of each tensor
   cairn inspect run/step_100 --chunks                     where each chunk lies in which file
   cairn inspect run/step_100 --json                       all of it, for programs
+  cairn inspect model.pt                                  what torch.save wrote
 
-Nothing but the record is read.)";
+Of a checkpoint nothing but the record is read, of a file nothing but the pickle in it.)";
 
 struct InspectOptions {
   std::string checkpoint;
@@ -38,6 +43,7 @@ using Entry = std::pair<std::string, Metadata::Entry>;
 // The selected part of a checkpoint.
 struct Inspected {
   std::string url;
+  bool is_file = false;  // of torch.save: no rank wrote it, and nothing is known of places in it
   const Metadata& metadata;
   std::vector<const Entry*> entries;
   std::unordered_map<std::string, const Path*> paths;
@@ -119,7 +125,7 @@ InspectJson json_of(const Inspected& inspected, const BytesStorageMetadata& byte
 InspectJson json_of(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
   InspectJson json{{"checkpoint", inspected.url},
-                   {"writer", written_by_cairn(metadata) ? "cairn" : "pytorch"},
+                   {"writer", inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "cairn" : "pytorch"},
                    {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
                    {"save_id", metadata.save_id}};
   if (metadata.commit) {
@@ -173,9 +179,10 @@ void print_head(const Inspected& inspected) {
     }
   }
   const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
-  line("checkpoint", printable(inspected.url));
+  line(inspected.is_file ? "file" : "checkpoint", printable(inspected.url));
   const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
-  line("written by", (written_by_cairn(metadata) ? "Cairn" : "PyTorch") + (version.empty() ? "" : " " + version));
+  const std::string writer = inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "Cairn" : "PyTorch";
+  line("written by", writer + (version.empty() ? "" : " " + version));
   if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;
@@ -275,7 +282,9 @@ class Tree {
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
       for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
       table_.add({name, to_string(tensor->properties.dtype), to_string(tensor->size),
-                  tensor->chunks.size() == 1 ? "1 chunk" : fmt::format("{} chunks", tensor->chunks.size()),
+                  inspected_.is_file           ? ""
+                  : tensor->chunks.size() == 1 ? "1 chunk"
+                                               : fmt::format("{} chunks", tensor->chunks.size()),
                   human_bytes(tensor_bytes(*tensor)), ranks_text(ranks)});
       for (std::size_t i = 0; i < tensor->chunks.size(); ++i)
         places.push_back({indent, "", to_string(tensor->chunks[i]), "", "",
@@ -283,7 +292,8 @@ class Tree {
     } else {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
-      table_.add({name, "bytes", "", "", storage ? human_bytes(storage->length) : "not recorded", ranks_text(ranks)});
+      const std::string size = storage ? human_bytes(storage->length) : inspected_.is_file ? "" : "not recorded";
+      table_.add({name, inspected_.is_file ? "value" : "bytes", "", "", size, ranks_text(ranks)});
       if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
     }
     if (!chunks) return;
@@ -352,12 +362,28 @@ void print_layouts(const Inspected& inspected) {
   }
 }
 
+bool is_torch_file(const std::string& place) {
+  const auto path = local_path(place);
+  std::error_code error;
+  return path && std::filesystem::is_regular_file(*path, error) && path->filename() != kCommitRecordName;
+}
+
 int inspect(const InspectOptions& options) {
-  const OpenedCheckpoint opened = open_checkpoint(options.checkpoint);
-  Inspected inspected{opened.store->url(), opened.metadata, {}, {}};
-  for (const Entry& entry : opened.metadata.state_dict_metadata)
+  std::unique_ptr<TensorSource> file;
+  OpenedCheckpoint opened;
+  if (is_torch_file(options.checkpoint)) {
+    if (options.layout || options.chunks)
+      throw WrongUse(
+          fmt::format("{} is a file of torch.save: it has no ranks and no chunks to show", printable(options.checkpoint)));
+    file = open_tensor_source(options.checkpoint, CheckParts::kNo);
+  } else {
+    opened = open_checkpoint(options.checkpoint);
+  }
+  const Metadata& metadata = file ? file->metadata() : opened.metadata;
+  Inspected inspected{file ? file->name() : opened.store->url(), file != nullptr, metadata, {}, {}};
+  for (const Entry& entry : metadata.state_dict_metadata)
     if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
-  for (const auto& [fqn, path] : opened.metadata.planner_data) inspected.paths[fqn] = &path;
+  for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
   if (inspected.entries.empty() && !options.tensors.empty())
     throw WrongUse(fmt::format("no key of {} is as asked for: `cairn inspect` without --tensors lists all; * stands for any text",
                                printable(inspected.url)));
@@ -384,7 +410,7 @@ void add_inspect(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   auto* const command = app.add_subcommand("inspect", "Show keys, shapes, ranks, files and origin of a checkpoint");
   command->footer(kInspectExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint")->required();
+  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
   command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
       ->allow_extra_args(false)
       ->type_name("PATTERN");

@@ -22,6 +22,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSilentFor{2000};
 constexpr std::chrono::milliseconds kRedraw{100};
 constexpr std::uint64_t kBarColumns = 30;
+constexpr std::size_t kColumnWidthMax = 80;  // names of data files have about 65
 
 bool has_colours() {
   static const bool has = [] {
@@ -80,7 +81,8 @@ int output_columns() {
 
 void Table::add(std::vector<std::string> row) {
   widths_.resize(std::max(widths_.size(), row.size()));
-  for (std::size_t i = 0; i < row.size(); ++i) widths_[i] = std::max(widths_[i], display_width(row[i]));
+  for (std::size_t i = 0; i < row.size(); ++i)
+    widths_[i] = std::max(widths_[i], std::min(display_width(row[i]), kColumnWidthMax));
   rows_.push_back(std::move(row));
 }
 
@@ -89,7 +91,8 @@ void Table::print(std::ostream& out, const std::string& indent) const {
     std::size_t last = row.size();
     while (last > 1 && row[last - 1].empty()) --last;
     out << indent;
-    for (std::size_t i = 0; i + 1 < last; ++i) out << row[i] << std::string(widths_[i] - display_width(row[i]) + 2, ' ');
+    for (std::size_t i = 0; i + 1 < last; ++i)
+      out << row[i] << std::string(widths_[i] - std::min(display_width(row[i]), widths_[i]) + 2, ' ');
     out << row[last - 1] << '\n';
   }
 }

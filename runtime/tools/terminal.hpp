@@ -22,7 +22,8 @@ bool is_output_terminal();
 // Returns the width of the terminal at standard output; 100 if it is not a terminal.
 int output_columns();
 
-// A table whose columns are as wide as their widest cell. The last column is not padded.
+// A table whose columns are as wide as their widest cell, up to 80 characters. A wider cell pushes
+// the rest of its own row to the right. The last column is not padded.
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) { add(std::move(heading)); }

@@ -3,7 +3,8 @@
 
 import json
 
-from cairn_command import cairn, Command, FINE, FIXTURES, run_tests, WEIGHT, WRONG_USE
+import torch_file
+from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests, WEIGHT, WRONG_USE
 
 
 class Inspect(Command):
@@ -79,6 +80,47 @@ class Inspect(Command):
         self.assertEqual(keys["unicode.名前"]["shape"], [2])
         self.assertEqual(keys["dtypes.bfloat16"]["dtype"], "bfloat16")
         self.assertIn("PyTorch", cairn("inspect", FIXTURES / "nested").stdout)
+
+    def test_a_file_of_torch_save(self):
+        path = self.root / "a.pt"
+        torch_file.save(path, {"model": {"weight": torch_file.Tensor("Float", [1, 2, 3])}, "step": 7})
+        told = json.loads(cairn("inspect", path, "--json").stdout)
+        self.assertEqual((told["checkpoint"], told["writer"], told["files"]), (str(path), "torch.save", []))
+        keys = {entry["key"]: entry for entry in told["keys"]}
+        self.assertEqual((keys["model.weight"]["dtype"], keys["model.weight"]["shape"], keys["model.weight"]["path"]),
+                         ("float32", [3], ["model", "weight"]))
+        self.assertEqual(keys["step"]["kind"], "bytes")
+        text = cairn("inspect", path, "--tensors", "model*").stdout
+        self.assertRegex(text, "written by +torch.save")
+        self.assertRegex(text, r"weight +float32 +\[3\] +12 B")
+        for option in ("--layout", "--chunks"):
+            self.fails(WRONG_USE, "inspect", path, option, text="no ranks")
+
+    def test_what_is_no_checkpoint_is_named(self):
+        target = self.root / "a.safetensors"
+        self.assertEqual(cairn("convert", self.checkpoint(), target, "--to", "safetensors").returncode, FINE)
+        for command in (("inspect", target), ("cat", target, "x"), ("diff", target, target), ("verify", target),
+                        ("convert", target, self.root / "out", "--to", "torch")):
+            self.fails(FOUND_BAD, *command, text="safetensors format")
+        other = self.root / "a.txt"
+        other.write_text("no archive")
+        self.fails(WRONG_USE, "verify", other, text="reads the directory of a checkpoint")
+        for name, advice in (("model.safetensors.index.json", "safetensors files"), ("__0.metadata", "one record for each rank"),
+                             ("__0_0.distcp", "did not finish")):
+            place = self.root / ("place_of_" + name)
+            place.mkdir()
+            (place / name).write_text("x")
+            (place / "other").write_text("x")
+            for command in ("inspect", "verify"):
+                self.fails(FOUND_BAD, command, place, text=advice)
+
+    def test_one_long_key_does_not_widen_all_rows(self):
+        path = self.root / "a.pt"
+        torch_file.save(path, {"x" * 3000: 1, "short": 2})
+        lines = cairn("inspect", path).stdout.splitlines()
+        self.assertTrue(any("x" * 3000 in line for line in lines))
+        (short,) = (line for line in lines if line.startswith("short"))
+        self.assertLess(len(short), 120)
 
     def test_chunks_are_listed_when_asked_for(self):
         self.assertNotIn("[0:", cairn("inspect", FIXTURES / "threads").stdout)
