@@ -2,6 +2,8 @@
 // commands.hpp lists the exit codes.
 #include <csignal>
 #include <iostream>
+#include <new>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -26,9 +28,13 @@ constexpr const char* kExamples = R"(Examples:
 `cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
 Exit codes: )";
 
-// Prints an error: one line or a list, never a stack trace. Scripts branch on `code`.
+// Prints an error: one line or a list, never a stack trace. Scripts branch on `code`. The text may
+// hold names from files, and terminals obey escape sequences.
 int report(ExitCode code, const std::string& what) {
-  std::cerr << "cairn: " << what << '\n';
+  std::istringstream lines(what);
+  std::string text = "cairn: ";
+  for (std::string line; std::getline(lines, line);) text += printable(line) + '\n';
+  std::cerr << text;
   return code;
 }
 
