@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string_view>
 #include <tuple>
 #include <typeinfo>
@@ -123,6 +124,9 @@ Cause cause_of(const std::exception_ptr& exception) {
   const auto name_type = [&] { cause.type = demangled(abi::__cxa_current_exception_type()); };
   try {
     std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {  // its own text is its type's name
+    name_type();
+    cause.what = "out of memory";
   } catch (const std::exception& error) {
     name_type();
     if (const auto* known = dynamic_cast<const Error*>(&error)) cause.code = known->code();

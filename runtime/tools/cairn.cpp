@@ -106,6 +106,8 @@ int main(int argc, char** argv) {
     code = run(argc, argv);
   } catch (const cairn::Error& error) {
     code = report(exit_code_of(error), error.what());
+  } catch (const std::bad_alloc&) {
+    code = report(kFoundBad, "out of memory");
   } catch (const std::exception& error) {
     code = report(kFoundBad, error.what());
   }

@@ -71,6 +71,7 @@ TEST_CASE("exceptions of any type are captured") {
   CHECK_FALSE(captured(NotAnException{}).what.empty());
   CHECK_FALSE(captured(Silent{}).what.empty());
   CHECK(captured(std::bad_alloc()).type == "std::bad_alloc");
+  CHECK(captured(std::bad_alloc()).what == "out of memory");
 }
 
 TEST_CASE("without an exception at hand, the one in flight is captured, and else its absence is told") {

@@ -14,6 +14,7 @@
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/small_mount.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -173,6 +174,19 @@ TEST_CASE("links are read through and never removed through") {
   CHECK(get_object(store, ".metadata") == "record");
   CHECK(fs::file_size(elsewhere.path() + "/target") == 6);
   CHECK_FALSE(fs::is_symlink(directory.path() + "/.metadata"));
+}
+
+TEST_CASE("a publication whose attempt is gone says that its directory may have been removed") {
+  const TemporaryDirectory directory;
+  FileStore store(directory.path() + "/step");
+  store.create_root();
+  store.begin_attempt("save");
+  fs::remove_all(directory.path() + "/step");
+  store.create_root();  // as another job does that saves to this place
+  const Thrown thrown = thrown_by([&] { store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed); });
+  CHECK(thrown.code == ErrorCode::kFenced);
+  for (const char* const part : {"save", "ended by another rank or job", "its directory was removed", "Nothing was changed"})
+    CHECK(thrown.says(part));
 }
 
 TEST_CASE("a pipe of an object's name makes nobody wait") {
