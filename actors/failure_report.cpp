@@ -164,6 +164,8 @@ void write(const Report& report) {
       return;
     }
   }
+  if (fs::symlink_status(directory).type() != fs::file_type::directory)
+    throw Error(ErrorCode::kPermission, directory.string() + " is a link, or a file that Cairn did not make");
   const bool has_traces = leaves_traces(report.outcome.failures);
   if (has_traces) {
     const TraceSnapshot taken = report.call->tracer->snapshot();

@@ -6,7 +6,9 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -200,6 +202,30 @@ TEST_CASE("tracing: of many ranks eight report a failure, those that failed amon
   CHECK(leaves_traces(failures));
   add(700, FailureKind::kRaised, ErrorCode::kNoSpace);
   CHECK_FALSE(leaves_traces(failures));
+}
+
+TEST_CASE("a failure report is not written through a link of its name") {
+  const TemporaryDirectory directory;
+  const std::string save_id = make_save_id(std::string(32, 'a'), "linked", 1);
+  const auto report_into = [&](const std::string& folder) {
+    const auto call = std::make_shared<ReportedCall>();
+    call->directory = folder;
+    call->operation = "save";
+    call->incarnation = std::string(32, 'a');
+    Outcome outcome;
+    outcome.save_id = save_id;
+    outcome.failures[0].code = ErrorCode::kNoSpace;  // so that no traces are written
+    const auto written = std::make_shared<std::promise<void>>();
+    call->done = [written](const Outcome&) { written->set_value(); };
+    end_call(call, std::move(outcome));
+    written->get_future().wait();
+  };
+  for (const char* const folder : {"/plain", "/linked", "/elsewhere"}) fs::create_directory(directory.path() + folder);
+  fs::create_directory_symlink("../elsewhere", directory.path() + "/linked/failure-" + save_id);
+  report_into(directory.path() + "/plain");
+  CHECK(fs::exists(directory.path() + "/plain/failure-" + save_id + "/report.txt"));
+  report_into(directory.path() + "/linked");
+  CHECK(fs::is_empty(directory.path() + "/elsewhere"));
 }
 
 TEST_CASE("tracing: reports go where they are wanted, and nowhere if they are not") {

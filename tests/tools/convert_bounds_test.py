@@ -116,6 +116,29 @@ class ConvertBounds(Command):
                 self.assertEqual(cairn("diff", source, target).returncode, FINE)
         self.fails(WRONG_USE, "convert", source, self.root / "out", "--to", "torch", "--rename", "^b$=", text='nothing of the key "b"')
 
+    def test_links_in_the_place_of_the_output(self):
+        source, elsewhere = self.checkpoint(), self.root / "elsewhere"
+        elsewhere.mkdir()
+        precious = {"__0_0.distcp": "x", "__1_0_cairn-" + "0" * 32 + "-00000000-1.distcp": "y", "notes": "z"}
+        for name, content in precious.items():
+            (elsewhere / name).write_text(content)
+        for name in ("out", "bad"):
+            (self.root / name).symlink_to("elsewhere")
+        damaged = shutil.copytree(source, self.root / "damaged")
+        file = next(damaged.glob("*.distcp"))
+        file.write_bytes(file.read_bytes()[:-100])
+        self.assertEqual(cairn("convert", damaged, self.root / "bad", "--to", "dcp").returncode, FOUND_BAD)
+        self.assertEqual({path.name: path.read_text() for path in elsewhere.iterdir()}, precious)
+        done = cairn("convert", source, self.root / "out", "--to", "dcp")
+        self.assertIn(done.returncode, (FINE, FOUND_BAD), done.stderr)
+        self.assertEqual({name: (elsewhere / name).read_text() for name in precious}, precious)
+        self.assertTrue((self.root / "out").is_symlink())
+
+        (self.root / "a.pt.cairn-partial").symlink_to("elsewhere/notes")
+        self.fails(WRONG_USE, "convert", source, self.root / "a.pt", "--to", "torch", text="symbolic links")
+        self.assertEqual((elsewhere / "notes").read_text(), "z")
+
+
 class Reads(Command):
     """The bytes that commands read, by the kernel's count of those that a process and its children have read."""
 
