@@ -14,6 +14,7 @@
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/state/pickle/zip_reader.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -236,6 +237,37 @@ std::vector<Bytes> metadata_sections() {
   return {encode_metadata(sample_metadata()), encode_metadata(decode_commit_record(golden("nested/.metadata")))};
 }
 
+// --- verification --------------------------------------------------------------------------------
+
+// A small checkpoint of PyTorch's in memory, of which one object is the input.
+bool run_verify(const ObjectName& name, ByteSpan input) {
+  static const std::shared_ptr<Store> store = [] {
+    auto opened = open_store("mem://fuzz_verify");
+    opened->create_root();
+    return opened;
+  }();
+  const auto put = [](const ObjectName& object, const Bytes& bytes) {
+    store->remove(object);
+    const auto writer = store->create(object);
+    writer->write_at(0, bytes);
+    writer->sync(bytes.size());
+  };
+  static const Bytes record = golden("single/.metadata"), data = golden("single/__0_0.distcp");
+  put(kCommitRecordName, record);
+  put("__0_0.distcp", data);
+  put(name, Bytes(input.view()));
+  const auto found = verify_checkpoint(*store, 1);
+  for (const VerifyFault& fault : found)
+    if (fault.object.empty() || fault.what.empty()) throw FuzzFault("a fault is without a place or a text");
+  return found.empty();
+}
+
+bool run_verify_record(ByteSpan input) { return run_verify(kCommitRecordName, input); }
+bool run_verify_data(ByteSpan input) { return run_verify("__0_0.distcp", input); }
+
+std::vector<Bytes> pytorch_records() { return {golden("single/.metadata")}; }
+std::vector<Bytes> pytorch_data() { return {golden("single/__0_0.distcp")}; }
+
 std::vector<Bytes> commit_records() { return {encode_commit_record(sample_metadata())}; }
 
 }  // namespace
@@ -251,7 +283,9 @@ std::vector<FuzzTarget> format_targets() {
           {"trailer_body", run_trailer_body, trailer_bodies},
           {"commit_record", run_commit_record, commit_records},
           {"commit_section", run_commit_section, metadata_sections},
-          {"metadata_section", run_metadata_section, metadata_sections}};
+          {"metadata_section", run_metadata_section, metadata_sections},
+          {"verify_record", run_verify_record, pytorch_records},
+          {"verify_data", run_verify_data, pytorch_data}};
 }
 
 }  // namespace cairn::testing
