@@ -29,7 +29,7 @@ TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
   return hook;
 }
 
-// Returns the hook that ran in a rank when it gave its last sign: the latest one if there are several.
+// Returns the hook that ran in a rank when it gave its last sign, the latest one of several.
 std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& sign) {
   const auto hooks = hook_events(trace.events.at(sign.rank));
   for (auto hook = hooks.rbegin(); hook != hooks.rend(); ++hook) {

@@ -86,8 +86,8 @@ struct Diagnosis {
 };
 
 // Returns the last event of the failed rank in this attempt; if other ranks lost touch with it, the
-// last one before they did: a process that stood still can go on later. Returns null if the rank has
-// no trace.
+// last one before they did: a process that stood still can go on later. Returns null if the rank
+// has no trace.
 const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure);
 
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);

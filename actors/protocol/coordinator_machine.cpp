@@ -313,8 +313,8 @@ void CoordinatorMachine::finish() {
   run(Hook::kFinish, Phase::kFinish, FinishArguments{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }
 
-// Finds out how the attempt has ended. `given_up` means that other ranks may have taken this one for
-// lost, and may be ending the attempt or have ended it. Then their outcome is adopted. Asks the
+// Finds out how the attempt has ended. `given_up` means that other ranks may have taken this one
+// for lost, and may be ending the attempt or have ended it. Then their outcome is adopted. Asks the
 // writer whether the checkpoint exists, unless `committed` says so.
 void CoordinatorMachine::settle(bool given_up, std::optional<Committed> committed) {
   become(State::kSettling);

@@ -336,9 +336,9 @@ class Slurm(Launched):
 
     def test_one_job_in_each_of_several_tasks_is_refused(self):
         alone = ["--mca", "plm", "isolated", "--mca", "ras", "^slurm"]  # mpirun is not to start its ranks through Slurm
-        inner = shlex.join(map(str, [*self.mpi("mpirun.openmpi", 2), *alone, *self.trainer()]))
+        inner = shlex.join(map(str, [*self.mpi("mpirun.openmpi", 3), *alone, *self.trainer()]))
         done = self.run_command(["srun", "-N", 1, "-n", 2, "sh", "-c", inner])
-        self.check_refused(done, "OMPI_COMM_WORLD_SIZE is 2", "SLURM_STEP_NUM_TASKS is 2")
+        self.check_refused(done, "OMPI_COMM_WORLD_SIZE is 3", "SLURM_STEP_NUM_TASKS is 2")
 
 
 def main():

@@ -8,7 +8,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/launchers.hpp>
-#include <cairn/runtime/process_groups.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -360,13 +359,11 @@ TEST_CASE("launchers: no call makes a silent world of one of several ranks") {
   SaveOptions in_a_world;
   in_a_world.world = World::single();
   cairn::save(state, id + "_again", in_a_world);
-  CHECK(thrown_by([] { training::process_group_from_environment(); }).says("MASTER_ADDR"));
   CHECK(thrown_by([] { World::from_environment(); }).says("MASTER_ADDR"));
 }
 
 TEST_CASE("launchers: a process that nobody launched is alone") {
   const Environment environment({{"RANK", std::nullopt}, {"WORLD_SIZE", std::nullopt}, {"CAIRN_LAUNCHER", std::nullopt}});
-  CHECK(training::process_group_from_environment().size() == 1);
   CHECK(thrown_by([] { World::from_environment(); }).says("WORLD_SIZE"));
 }
 

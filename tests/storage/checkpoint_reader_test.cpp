@@ -411,7 +411,7 @@ TEST_CASE("checkpoint reader: reads one after another open each file once and re
   register_recorded();
   const Memory memory("recorded");
   const std::string url = "recorded://recorded/x";
-  constexpr int kTensors = 400;
+  constexpr int kTensors = 600;
   const auto name_of = [](int i) { return "t" + std::to_string(i); };
   torch::manual_seed(9);
   std::vector<StateDict> states(2);

@@ -76,6 +76,9 @@ class Verify(Command):
         struct.pack_into("<I", content, footer + 8, 2)  # the version of the trailer, behind its magic number
         struct.pack_into("<I", content, footer + 24, zlib.crc32(content[footer:footer + 24]))
         file.write_bytes(content)
+        self.assertIn("version 2", self.damaged(NOT_CHECKED, path))
+        content[100] ^= 1
+        file.write_bytes(content)
         text = self.damaged(FOUND_BAD, path)
         for part in ("bad: ", "not checked: ", "1 fault found, and 1 item cannot be checked"):
             self.assertIn(part, text)

@@ -4,7 +4,9 @@
 #include <numeric>
 #include <thread>
 
+#include <cairn/runtime/process_groups.hpp>
 #include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/process_mesh.hpp>
@@ -63,6 +65,13 @@ TEST_CASE("process group: bad input is refused before anything is sent") {
     group.barrier();  // the group still works
   });
   CHECK(thrown_by([] { ProcessGroup::from_store({}, 0, 1); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("process group: the environment says that there is one rank, or where several meet") {
+  const Environment alone({{"RANK", std::nullopt}, {"WORLD_SIZE", std::nullopt}, {"CAIRN_LAUNCHER", std::nullopt}});
+  CHECK(training::process_group_from_environment().size() == 1);
+  const Environment launched({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", std::nullopt}});
+  CHECK(thrown_by([] { training::process_group_from_environment(); }).says("MASTER_ADDR"));
 }
 
 TEST_CASE("process group: a rank that does not come is named when the time is over, and the group is broken from then on") {
