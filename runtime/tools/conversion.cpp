@@ -135,7 +135,8 @@ Conversion::Conversion(const ConvertOptions& options)
       key.is_tensor = true;
       key.stored = *tensor;
       key.dtype = cast && is_floating(tensor->properties.dtype) ? *cast : tensor->properties.dtype;
-      const auto elements_max = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / element_size(key.dtype);
+      const std::uint64_t width = std::max<std::uint64_t>(1, element_size(key.dtype));  // 0: an unknown type, left out later
+      const std::uint64_t elements_max = std::numeric_limits<std::int64_t>::max() / width;
       if (static_cast<std::uint64_t>(volume(tensor->size)) > elements_max)
         throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" of size {} is too large to count its bytes", printable(fqn),
                                                          to_string(tensor->size)));
