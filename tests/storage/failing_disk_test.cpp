@@ -233,8 +233,8 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
 
 namespace {
 
-// The descriptors and threads that saves on a real, small file system leave open. Made after a first
-// save: LibTorch keeps descriptors and threads of its own, such as CUDA's.
+// The descriptors and threads that saves on a real, small file system leave open. Made after a
+// first save: LibTorch keeps descriptors and threads of its own, such as CUDA's.
 class Remains {
  public:
   std::string found() const { return difference(descriptors_, open_descriptors()) + difference(threads_, running_threads()); }
