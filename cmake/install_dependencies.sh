@@ -3,7 +3,7 @@
 # The lists below are the only ones.
 #
 #   cmake/install_dependencies.sh            what building and most tests need
-#   cmake/install_dependencies.sh --tests    and the browser in which pages are tested, and launchers that tests start ranks with
+#   cmake/install_dependencies.sh --tests    and the browser in which pages are tested
 set -euo pipefail
 
 packages=(
@@ -12,7 +12,7 @@ packages=(
   libisal-dev liburing-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   doctest-dev libbenchmark-dev
 )
-if [ "${1:-}" = --tests ]; then packages+=(chromium-headless-shell openmpi-bin mpich); fi
+if [ "${1:-}" = --tests ]; then packages+=(chromium-headless-shell); fi
 
 missing=()
 for package in "${packages[@]}"; do
