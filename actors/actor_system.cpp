@@ -1,12 +1,19 @@
 #include <cairn/actors/actor_system.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <mutex>
 #include <thread>
+#include <vector>
+
+#include <sys/eventfd.h>
 
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
 
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/base/error.hpp>
 #include <cairn/base/signals_blocked.hpp>
 
 namespace cairn {
@@ -38,10 +45,25 @@ class CafActorSystem : public ActorSystem {
   caf::actor_system system_;
 };
 
+// CAF calls exit() if it cannot open its event loop, an epoll instance and a pipe. That runs exit
+// handlers, OpenSSL's among them, while other ranks of the process use what these destroy. So this
+// tries first, and throws.
+void check_descriptors() {
+  constexpr std::size_t kOfEventLoop = 3;
+  std::vector<Socket> taken(kOfEventLoop);
+  for (Socket& one : taken) {
+    one.reset(::eventfd(0, EFD_CLOEXEC));
+    if (!one.valid()) throw system_error("open an event loop for", "the actors of a rank", errno);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 2u, 4u);
+  static std::mutex one_at_a_time;  // other ranks of this process must not take the descriptors in between
+  const std::lock_guard lock(one_at_a_time);
+  check_descriptors();
   const SignalsBlocked blocked;  // the new threads inherit the blocked signal mask
   return std::make_shared<CafActorSystem>(threads);
 }

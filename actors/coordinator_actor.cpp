@@ -24,7 +24,8 @@ class Coordinator : public CoordinatorActor::base {
         tap_(std::move(tracer), "coordinator"),
         rank_(world.rank),
         life_(life),
-        machines_(std::move(world), options) {}
+        machines_(std::move(world), options),
+        timers_(options.silence) {}
 
   CoordinatorActor::behavior_type make_behavior() override {
     set_exception_handler(exit_reason_of);

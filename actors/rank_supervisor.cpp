@@ -49,7 +49,8 @@ class Supervisor : public SupervisorActor::base {
         config_(config),
         links_factory_(links),
         tap_(std::move(tracer), "supervisor"),
-        slots_(world_of(config), config.options) {}
+        slots_(world_of(config), config.options),
+        timers_(config.options.silence) {}
 
   SupervisorActor::behavior_type make_behavior() override {
     const auto self = caf::actor_cast<caf::actor>(this);

@@ -21,15 +21,19 @@ class TimerQueue {
   using Time = caf::actor_clock::time_point;
   using Key = std::pair<std::string, protocol::Timer>;  // checkpointer and timer name
 
+  // A process that wakes up later than `stall` after a deadline has stood still.
+  explicit TimerQueue(Duration stall) : stall_(stall) {}
+
   // Replaces a timer with the same key.
-  void start(Key key, Time when) { deadlines_.insert_or_assign(std::move(key), when); }
+  void start(Key key, Time when) { deadlines_.insert_or_assign(std::move(key), Deadline{when}); }
   void stop(const Key& key) { deadlines_.erase(key); }
 
-  // Removes and returns the timers that are due.
+  // Removes and returns the timers that are due. Call it when handling a WakeUp.
   std::vector<Key> take_due(Time now) {
+    if (armed_ && now - *armed_ > stall_) put_off(now, now - *armed_);
     std::vector<Key> due;
     for (auto it = deadlines_.begin(); it != deadlines_.end();) {
-      if (it->second <= now) {
+      if (it->second.when <= now) {
         due.push_back(it->first);
         it = deadlines_.erase(it);
       } else {
@@ -45,15 +49,32 @@ class TimerQueue {
   void arm(Self* self, bool woken = false) {
     if (woken) armed_.reset();
     std::optional<Time> next;
-    for (const auto& [key, when] : deadlines_)
-      if (!next || when < *next) next = when;
+    for (const auto& [key, deadline] : deadlines_)
+      if (!next || deadline.when < *next) next = deadline.when;
     if (!next || (armed_ && *armed_ <= *next)) return;
     armed_ = next;
     self->delayed_send(self, *next - self->clock().now(), WakeUp{});
   }
 
  private:
-  std::map<Key, Time> deadlines_;
+  struct Deadline {
+    Time when;
+    bool was_put_off = false;
+  };
+
+  // Other ranks must not fail because this process stood still. The time of its standstill does not
+  // count, and messages that arrived meanwhile get time to be handled before a deadline passes.
+  // Callers set their own deadlines by the clock, so those stay.
+  void put_off(Time now, Duration late) {
+    for (auto& [key, deadline] : deadlines_) {
+      if (key.second == protocol::Timer::kCall) continue;
+      deadline.when += late;
+      if (deadline.when <= now && !std::exchange(deadline.was_put_off, true)) deadline.when = now + stall_;
+    }
+  }
+
+  const Duration stall_;
+  std::map<Key, Deadline> deadlines_;
   std::optional<Time> armed_;
 };
 

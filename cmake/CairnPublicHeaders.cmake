@@ -35,6 +35,7 @@ set(CAIRN_PUBLIC_HEADERS
     state/staging.hpp
     state/stateful.hpp
     storage/checkpoint_writer.hpp
+    storage/read_metadata.hpp
     storage/storage.hpp
     storage/store.hpp
     storage/store_observer.hpp
@@ -54,6 +55,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/cancellation.hpp
     runtime/checkpoint_manager.hpp
     runtime/checkpointer.hpp
+    runtime/from_mpi.hpp
     runtime/injection.hpp
     runtime/metrics.hpp
     runtime/process_groups.hpp

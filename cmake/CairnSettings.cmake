@@ -55,6 +55,11 @@ if(CAIRN_SANITIZE)
   if(CAIRN_SANITIZE MATCHES undefined)
     add_compile_options(-fno-sanitize=vptr)
   endif()
+  # The address sanitizer reports uses of null, too. Checking alignment and null at every access costs a third of GCC's compile time;
+  # the preset `fuzz` checks both.
+  if(CAIRN_SANITIZE MATCHES undefined AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    add_compile_options(-fno-sanitize=null,alignment)
+  endif()
   add_link_options(-fsanitize=${CAIRN_SANITIZE})
 endif()
 if(CAIRN_FUZZ)

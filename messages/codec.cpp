@@ -261,6 +261,7 @@ struct Encoder {
     message.set_checkpoint_id(record.checkpoint_id);
     message.set_busy(record.busy);
     message.set_delivered(record.delivered);
+    message.set_cannot_join(record.cannot_join);
     message.set_leader(record.leader);
     if (record.lost) to_proto(*record.lost, *message.mutable_lost());
     if (record.failure) to_proto(*record.failure, *message.mutable_failure());
@@ -343,6 +344,7 @@ Standing standing_of(const v1::Standing& message) {
   record.checkpoint_id = name_of(message.checkpoint_id());
   record.busy = message.busy();
   record.delivered = message.delivered();
+  record.cannot_join = message.cannot_join();
   record.leader = rank_or_none_of(message.leader());
   if (message.has_lost()) record.lost = from_proto(message.lost());
   if (message.has_failure()) record.failure = from_proto(message.failure());

@@ -180,6 +180,7 @@ struct Standing {
   std::string checkpoint_id;
   bool busy = false;                     // a hook of the sender's phase is running
   bool delivered = false;                // the sender has sent its results to the coordinator
+  bool cannot_join = false;              // of kOrphaned: the call has not begun, and no connection to the coordinator can be made
   int leader = -1;                       // of kPromised: the successor that the sender follows
   std::optional<Failure> lost;           // of kOrphaned: the loss of the coordinator, as the sender saw it
   std::optional<Failure> failure;        // the sender's own

@@ -1,6 +1,7 @@
 #include <cairn/runtime/async_saves.hpp>
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -228,7 +229,14 @@ bool AsyncSave::cancel_before_turn(const std::string& why) {
 }
 
 bool AsyncSave::wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const {
-  std::unique_lock lock(parts_.order->mutex);
+  std::unique_lock lock(parts_.order->mutex, std::defer_lock);
+  if (::getpid() != process_) {
+    // No thread of this process will set the flag, or release a lock that was held during the fork.
+    if (lock.try_lock() && flag) return true;
+    throw Error(ErrorCode::kPrecondition,
+                saving(checkpoint_id()) + " cannot be waited for in a forked child process: it runs in the parent");
+  }
+  lock.lock();
   const auto reached = [&] { return flag; };
   if (deadline) return parts_.order->changed.wait_for(lock, bounded_wait(*deadline), reached);
   parts_.order->changed.wait(lock, reached);

@@ -110,7 +110,9 @@ struct SaveOptions;
 // save that callers cancelled is not such a failure. A process that exits, also by std::exit, waits
 // for its saves as ~Checkpointer does.
 //
-// Waits without a deadline take as long as necessary, and any wait may be repeated.
+// Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
+// child process, functions that wait throw kPrecondition if the save had not got that far before
+// the fork; `staged` and `done` do so instead of returning false.
 class AsyncSaveResponse {
  public:
   // Returns whether the trainer may change the state: it is copied, or the save has ended.

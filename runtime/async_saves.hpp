@@ -15,6 +15,8 @@
 // it runs no hook of the planner and writer.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -120,6 +122,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   bool wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const;
 
   Parts parts_;
+  const pid_t process_ = ::getpid();
   CallerExecutor executor_;
   const std::shared_ptr<CallProgress> progress_ = std::make_shared<CallProgress>();
   std::unique_ptr<ProgressDisplay> display_;  // created when the save's turn comes

@@ -33,8 +33,8 @@ AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& che
   return response;
 }
 
-void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
-  Checkpointer(world_of(options, "cairn::load"), "default").load(state_dict, checkpoint_id, options);
+LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
+  return Checkpointer(world_of(options, "cairn::load"), "default").load(state_dict, checkpoint_id, options);
 }
 
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes, const LoadOptions& options) {

@@ -40,7 +40,7 @@ namespace cairn {
 // several ranks (docs/launching.md), they throw kPrecondition instead, unless `options.no_dist` is
 // set.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
-void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
+LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
 

@@ -45,8 +45,9 @@ struct CallEvent {
   std::uint64_t bytes = 0;    // tensor bytes that this rank writes or reads; 0 until the plan is known
 };
 
-// This rank has entered the next phase of the call. `kFinish`: this rank's part is done, and it
-// waits for the other ranks and the coordinator.
+// This rank has entered the next phase of the call. A rank that has done its part waits for the
+// others in the same phase. Only the coordinator's rank enters `kGlobalPlan` and, for saves,
+// `kFinish`: the others go on waiting.
 struct CallPhase : CallEvent {
   Phase phase = Phase::kJoin;
 };
@@ -65,7 +66,7 @@ struct CallEnd : CallEvent {
   bool was_cancelled = false;                 // not ok, and the only cause is that callers cancelled the call
   Committed committed = Committed::kUnknown;  // whether the checkpoint exists
   std::string save_id;                        // "" if the call never became an attempt
-  std::map<Phase, Duration> phases;           // the time that this rank spent in each phase
+  std::map<Phase, Duration> phases;           // the time that this rank spent in each phase, waiting included
 };
 
 class CallListener {

@@ -21,6 +21,9 @@ namespace {
 
 constexpr std::size_t kPendingMax = 4096;
 constexpr std::string_view kRankState = "rank: ";
+// Only the coordinator's rank sees these. The other ranks do not know when these phases begin.
+constexpr std::string_view kGlobalPlanBegins = "coordinator: global plan";
+constexpr std::string_view kFinishBegins = "coordinator: finishing";
 
 bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
@@ -34,7 +37,7 @@ bool is_told(const ObservedEvent& event) {
     case EventKind::kOutcome:
       return true;
     case EventKind::kState:
-      return event.ok && begins_with(event.name, kRankState);
+      return event.ok && (begins_with(event.name, kRankState) || event.name == kGlobalPlanBegins || event.name == kFinishBegins);
     case EventKind::kBegan:
       return event.bytes != 0;
     default:
@@ -43,14 +46,16 @@ bool is_told(const ObservedEvent& event) {
 }
 
 std::optional<Phase> phase_of(std::string_view state, CallOperation operation) {
-  state.remove_prefix(kRankState.size());
-  if (state == "joining") return Phase::kJoin;
-  if (state == "preparing") return Phase::kLocalPlan;
-  if (state == "planned") return Phase::kGlobalPlan;
-  if (state == "moving") return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
-  if (state == "reported") return Phase::kFinish;
+  if (state == "rank: joining") return Phase::kJoin;
+  if (state == "rank: preparing") return Phase::kLocalPlan;
+  if (state == kGlobalPlanBegins) return Phase::kGlobalPlan;
+  if (state == "rank: moving") return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
+  if (state == kFinishBegins) return Phase::kFinish;
   return std::nullopt;
 }
+
+// Returns whether a rank has done its part of a phase and waits in it for the others.
+bool is_waiting(std::string_view state) { return state == "rank: planned" || state == "rank: reported"; }
 
 FailureKind kind_of(std::string_view name) {
   for (const auto kind :
@@ -169,6 +174,7 @@ class Teller {
   }
 
   void enter(Running& call, const ObservedEvent& event) {
+    if (is_waiting(event.name)) return;
     leave_phase(call);
     const auto phase = phase_of(event.name, call.event.operation);
     if (!phase) return;

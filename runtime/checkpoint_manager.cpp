@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -14,6 +15,7 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/agreement.hpp>
 #include <cairn/runtime/checkpoint_info.hpp>
+#include <cairn/runtime/resume_order.hpp>
 #include <cairn/runtime/retention.hpp>
 #include <cairn/runtime/run_cleanup.hpp>
 #include <cairn/runtime/signal_watch.hpp>
@@ -92,10 +94,37 @@ bool tells_of_damage(const FailureMap& failures) {
   });
 }
 
-std::string all_passed_over(const std::string& run, const std::vector<PassedOver>& passed_over) {
+struct Sound {
+  RunCheckpoint checkpoint;
+  std::vector<PassedOver> passed_over;
+};
+
+// Returns the first candidate for which `fault_of` returns "", and the checkpoints that were
+// skipped. Returns nothing if the run has none. Throws kCorrupt if it has some but none is sound.
+std::optional<Sound> first_sound(const ResumeOrder& order, const std::string& run,
+                                 const std::function<std::string(const RunCheckpoint&)>& fault_of) {
+  std::vector<PassedOver> passed_over = order.passed_over;
+  for (const RunCheckpoint& checkpoint : order.candidates) {
+    const auto same = [&](const PassedOver& one) { return one.name == checkpoint.name; };
+    passed_over.erase(std::remove_if(passed_over.begin(), passed_over.end(), same), passed_over.end());
+    const std::string why = fault_of(checkpoint);
+    if (why.empty()) return Sound{checkpoint, std::move(passed_over)};
+    passed_over.push_back({checkpoint.name, why});
+  }
+  if (passed_over.empty()) return std::nullopt;
   std::string text = "none of the checkpoints in " + run + " can be used. Mend one, or move them away to start anew:";
   for (const auto& [name, why] : passed_over) text += "\n  " + name + ": " + why;
-  return text;
+  throw Error(ErrorCode::kCorrupt, text);
+}
+
+// Warns of checkpoints that the manager does not consider, if it has found no other.
+void log_other_names(const ResumeOrder& order, const std::string& run) {
+  if (order.other_names.empty()) return;
+  std::string names;
+  for (const ObjectName& name : order.other_names) names += (names.empty() ? "" : ", ") + name;
+  write_log(LogLevel::kWarning, 0,
+            "nothing was restored: " + run + " has no checkpoint of Cairn's, and of others only those called step_<n> are used. " +
+                "Rename one of these to resume from it: " + names);
 }
 
 // Warns about lost steps: a caller may not look at the result of `restore_latest`.
@@ -207,7 +236,6 @@ struct CheckpointManager::Implementation {
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
 
   void check_is_run() const;
-  std::vector<PassedOver> unreadable(const RunDirectory::Listing& listing) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
 
   const CheckpointManagerOptions options;
@@ -433,17 +461,19 @@ bool CheckpointManager::should_save(std::int64_t step) {
   bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
   if (self.is_time_to_ask(step)) {
     std::vector<std::string> own;
+    std::optional<milliseconds> deadline;  // the rest of the grace period
     {
       const std::lock_guard signals_lock(self.signals_mutex);
       self.note_signal();
       if (self.pending) {
         const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
         own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
+        if (ago < options.grace_period) deadline = options.grace_period - ago;
       }
     }
     const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
     MonotonicTime now{};  // set on rank 0 only
-    const std::string answer = self.agreement.reach(about, pack_texts(own), [&](const std::vector<std::string>& brought) {
+    const auto decide = [&](const std::vector<std::string>& brought) {
       // The earliest of several signals counts, because its grace period ends first.
       std::vector<std::string> earliest{"0", "0"};
       for (const std::string& packed : brought) {
@@ -455,8 +485,8 @@ bool CheckpointManager::should_save(std::int64_t step) {
       earliest.emplace_back(time_is_up ? "1" : "0");
       earliest.push_back(std::to_string(self.calls_until_next_ask(now)));
       return pack_texts(earliest);
-    });
-    const std::vector<std::string> texts = unpack_texts(answer);
+    };
+    const std::vector<std::string> texts = unpack_texts(self.agreement.reach(about, pack_texts(own), decide, deadline));
     wanted = wanted || texts.at(2) == "1";
     self.last_ask = now;
     self.ask_distance = std::stoll(texts.at(3));
@@ -517,15 +547,6 @@ bool CheckpointManager::is_pinned(const std::string& name) const { return implem
 
 // --- reading the run, and resuming ---
 
-std::vector<PassedOver> CheckpointManager::Implementation::unreadable(const RunDirectory::Listing& listing) const {
-  std::vector<PassedOver> found;
-  for (const ObjectName& name : listing.others) {
-    if (!is_checkpoint_name(name)) continue;  // not made by the manager
-    if (const std::string why = run.why_unreadable(name); !why.empty()) found.push_back({name, why});
-  }
-  return found;
-}
-
 void CheckpointManager::Implementation::check_is_run() const {
   if (open_store(run.url())->is_taken(kCommitRecordName))
     throw Error(ErrorCode::kPrecondition,
@@ -539,23 +560,20 @@ void CheckpointManager::Implementation::check_is_run() const {
 // checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
   check_is_run();
-  const RunDirectory::Listing listing = run.list();
-  std::vector<PassedOver> passed_over = unreadable(listing);
-  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
+  const ResumeOrder order = resume_order(run);
+  const auto found = first_sound(order, run.url(), [&](const RunCheckpoint& checkpoint) {
     const auto known =
         std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
-    const std::string why = known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
-    if (!why.empty()) {
-      passed_over.push_back({checkpoint.name, why});
-      continue;
-    }
-    std::vector<std::string> texts;
-    add_texts(texts, checkpoint);
-    for (const PassedOver& one : passed_over) texts.insert(texts.end(), {one.name, one.why});
-    return pack_texts(texts);
+    return known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
+  });
+  if (!found) {
+    log_other_names(order, run.url());
+    return "";
   }
-  if (!passed_over.empty()) throw Error(ErrorCode::kCorrupt, all_passed_over(run.url(), passed_over));
-  return "";
+  std::vector<std::string> texts;
+  add_texts(texts, found->checkpoint);
+  for (const PassedOver& one : found->passed_over) texts.insert(texts.end(), {one.name, one.why});
+  return pack_texts(texts);
 }
 
 std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
@@ -575,7 +593,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
       chosen.emplace().checkpoint = info_of(self.run, take_checkpoint(texts, at));
       for (; at + 1 < texts.size(); at += 2) chosen->passed_over.push_back({texts[at], texts[at + 1]});
       try {
-        self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
+        chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
       } catch (const CheckpointException& failed) {
         if (!tells_of_damage(failed.failures())) throw;
         damaged.push_back({chosen->checkpoint.name, failed.what()});
@@ -604,27 +622,18 @@ std::optional<CheckpointInfo> CheckpointManager::latest() const {
 }
 
 std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
-  const auto& self = *implementation_;
-  const RunDirectory::Listing listing = self.run.list();
-  ValidCheckpoint found;
-  found.passed_over = self.unreadable(listing);
-  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
-    std::string why;
+  const RunDirectory& run = implementation_->run;
+  const auto found = first_sound(resume_order(run), run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
     try {
-      const auto faults = verify_checkpoint(*self.run.open(checkpoint.name));
-      if (!faults.empty()) why = described(faults);
+      const auto faults = verify_checkpoint(*run.open(checkpoint.name));
+      return faults.empty() ? "" : described(faults);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNotFound) throw;
-      why = error.what();  // removed meanwhile
+      return error.what();  // removed meanwhile
     }
-    if (why.empty()) {
-      found.checkpoint = info_of(self.run, checkpoint);
-      return found;
-    }
-    found.passed_over.push_back({checkpoint.name, why});
-  }
-  if (!found.passed_over.empty()) throw Error(ErrorCode::kCorrupt, all_passed_over(self.run.url(), found.passed_over));
-  return std::nullopt;
+  });
+  if (!found) return std::nullopt;
+  return ValidCheckpoint{info_of(run, found->checkpoint), found->passed_over};
 }
 
 // --- construction ---

@@ -19,6 +19,12 @@
 // one with the highest commit sequence in its record, not the highest step or the newest time.
 // After resuming from step 50, an abandoned step 100 is therefore not the latest.
 //
+// A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
+// commit sequence. It counts as the latest if its step is larger than every step that Cairn saved
+// in the run; of several, the one with the largest step. Otherwise it is used only if none of
+// Cairn's is sound. One with a record for each rank (use_collectives=False) cannot be used, and is
+// reported. To resume from an earlier step, move later checkpoints of PyTorch's away.
+//
 // The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
 // reads the commit records each time it is called, so there is no index that could be out of date.
 // After a crash at any point no manual clean-up is needed: the next save removes the remains of
@@ -101,11 +107,11 @@ struct CheckpointManagerOptions {
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
   // The time from a signal's arrival until the save must be done, including the time until all
-  // ranks have called `save`. After that the save fails on all ranks with kDeadline, and
-  // asynchronous saves that it has to wait for are cancelled. Nothing waits for removal longer than
-  // this (see above). The sender of the signal should wait a little longer before it ends the job.
-  // cairn-launch says how long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine
-  // tenths of that.
+  // ranks have called `should_save` and `save`. A call that waits for ranks then fails on all ranks
+  // with kDeadline. So does the save, and asynchronous saves that it has to wait for are cancelled.
+  // Nothing waits for removal longer than this (see above). The sender of the signal should wait a
+  // little longer before it ends the job. cairn-launch says how long it waits in
+  // CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
   // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
@@ -131,15 +137,15 @@ struct Annotations {
 };
 
 struct CheckpointInfo {
-  std::string name;           // relative to the run
-  std::string checkpoint_id;  // for Checkpointer::load
-  std::string save_id;
-  std::uint64_t sequence = 0;  // of its commit; later commits have higher numbers
-  std::optional<std::int64_t> step;
+  std::string name;                  // relative to the run
+  std::string checkpoint_id;         // for Checkpointer::load
+  std::string save_id;               // "" if PyTorch saved it
+  std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
+  std::optional<std::int64_t> step;  // that of its name if PyTorch saved it
   Annotations annotations;
 };
 
-// A later checkpoint than the chosen one, and why it could not be used.
+// A checkpoint that is, or may be, later than the chosen one, and why it was not used.
 struct PassedOver {
   std::string name;
   std::string why;
@@ -148,6 +154,7 @@ struct PassedOver {
 struct ValidCheckpoint {
   CheckpointInfo checkpoint;
   std::vector<PassedOver> passed_over;  // those of unknown commit order come first
+  LoadReport report;                    // of this rank, from restore_latest only
 };
 
 class CheckpointManager {
@@ -192,8 +199,9 @@ class CheckpointManager {
   // --- resuming ---
 
   // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns
-  // nothing if the run has no checkpoint. Rank 0 skips, and logs, checkpoints whose record or files
-  // are not sound. If a checkpoint turns out to be damaged during the load, all ranks skip it.
+  // nothing if the run has no checkpoint of Cairn's, and none of PyTorch's named step_<n>; rank 0
+  // logs other names of PyTorch's. Rank 0 skips, and logs, checkpoints whose record or files are
+  // not sound. If a checkpoint turns out to be damaged during the load, all ranks skip it.
   //
   // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
   // usable: starting from scratch would lose them. `state` is then unspecified. Throws
@@ -207,12 +215,13 @@ class CheckpointManager {
 
   // --- reading the run: on any rank, not collective; may throw the store's errors ---
 
-  // Returns all of Cairn's checkpoints in the run, whatever their names, the latest first.
+  // Return all of Cairn's checkpoints in the run, whatever their names, the latest first, and the
+  // latest. Checkpoints of PyTorch's are not among them.
   std::vector<CheckpointInfo> checkpoints() const;
   std::optional<CheckpointInfo> latest() const;
-  // Returns the latest checkpoint whose every byte is as written. Reads all bytes of each
-  // candidate. Returns nothing if the run has no checkpoint; throws kCorrupt if it has some but
-  // none is intact.
+  // Returns the latest checkpoint whose every byte is as written, of those from which
+  // `restore_latest` resumes. Reads all bytes of each candidate. Returns nothing if the run has no
+  // checkpoint; throws kCorrupt if it has some but none is intact.
   std::optional<ValidCheckpoint> latest_valid() const;
 
   // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins

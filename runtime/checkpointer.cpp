@@ -428,10 +428,11 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   }
 }
 
-void Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
+LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return cairn::load(state_dict, checkpoint_id, options);
   const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
+  return planner->report();
 }
 
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,

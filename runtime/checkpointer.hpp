@@ -115,8 +115,9 @@ class Checkpointer {
   // leaves are replaced. Reports everything that is missing or does not fit at once, before it
   // changes a byte. If reading fails halfway, the contents of the destinations are unspecified,
   // unless `reader.verify_first` is set. Calls `load_state_dict` of Stateful objects after every
-  // rank has loaded. If that throws, the call fails on that rank only.
-  void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
+  // rank has loaded. If that throws, the call fails on that rank only. Returns the report of the
+  // planner.
+  LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 
   // Loads what is stored under these key prefixes ("model", "optimizer.state"), nested as saved, as
   // whole CPU tensors, on every rank. No prefixes: everything. Throws kNotFound, through the

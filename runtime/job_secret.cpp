@@ -14,9 +14,18 @@ const char* variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+constexpr const char* kInStore = "store";  // shorter than a secret may be
+
 }  // namespace
 
+bool is_secret_in_store(const WorldOptions& options) {
+  if (!options.secret.empty() || !options.secret_file.empty()) return false;
+  if (options.secret_from_store) return true;
+  return *variable("CAIRN_SECRET_FILE") == '\0' && std::strcmp(variable("CAIRN_SECRET"), kInStore) == 0;
+}
+
 Secret find_secret(const WorldOptions& options) {
+  if (is_secret_in_store(options)) return Secret();
   if (!options.secret.empty() && !options.secret_file.empty())
     throw Error(ErrorCode::kInvalidArgument, "WorldOptions::secret and secret_file are both set: leave one of them out");
   if (!options.secret.empty()) return Secret(options.secret);

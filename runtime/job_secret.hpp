@@ -7,9 +7,15 @@ namespace cairn {
 
 struct WorldOptions;
 
+// Returns whether rank 0 is to draw the secret and pass it on through the store: with
+// `secret_from_store` if neither `secret` nor `secret_file` is set, or with CAIRN_SECRET=store if
+// nothing else is set.
+bool is_secret_in_store(const WorldOptions& options);
+
 // Returns `secret`, else the contents of `secret_file`, else of the file that CAIRN_SECRET_FILE
-// names, else CAIRN_SECRET. Returns an empty Secret if none of them is set. Throws kInvalidArgument
-// if both options are set, and what Secret's constructor and Secret::from_file throw.
+// names, else CAIRN_SECRET. Returns an empty Secret if none of them is set, or if the secret is in
+// the store. Throws kInvalidArgument if both options are set, and what Secret's constructor and
+// Secret::from_file throw.
 Secret find_secret(const WorldOptions& options);
 
 }  // namespace cairn

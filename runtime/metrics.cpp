@@ -45,6 +45,7 @@ std::string in_braces(const Labels& labels) {
 }
 
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double since_1970(WallTime time) { return in_seconds(time.time_since_epoch()); }
 
 struct Histogram {
   std::vector<std::uint64_t> counts;  // by bucket, not cumulative; the last one is +Inf
@@ -59,8 +60,14 @@ struct Histogram {
   }
 };
 
+constexpr const char* kSuccess = "success";
+constexpr const char* kFailed = "failed";
+constexpr const char* kCancelled = "cancelled";
+
 // The metrics of the saves, or of the loads, of one rank.
 struct RankMetrics {
+  std::map<std::string, std::uint64_t> ended{{kSuccess, 0}, {kFailed, 0}, {kCancelled, 0}};  // by outcome
+  std::multimap<std::uint64_t, double> starts;  // of running calls, since 1970, by CallEvent::call
   std::map<std::string, Histogram> seconds;        // by outcome
   std::map<std::string, Histogram> phase_seconds;  // by phase
   std::uint64_t bytes = 0;
@@ -158,6 +165,17 @@ struct PrometheusMetrics::Implementation {
              exposition.sample(prefix + "_failures_total", with(with(labels, "kind", first.first), "phase", first.second),
                                std::to_string(count));
          });
+    each(prefix + "s_total", "counter", "Ended " + what + "s, by outcome.", [&](const Labels& labels, const auto& metrics) {
+      for (const auto& [outcome, count] : metrics.ended)
+        exposition.sample(prefix + "s_total", with(labels, "outcome", outcome), std::to_string(count));
+    });
+    each(prefix + "_start_timestamp_seconds", "gauge", "When the oldest " + what + " in progress began, since 1970.",
+         [&](const Labels& labels, const auto& metrics) {
+           const auto oldest = std::min_element(metrics.starts.begin(), metrics.starts.end(),
+                                                [](const auto& a, const auto& b) { return a.second < b.second; });
+           if (oldest != metrics.starts.end())
+             exposition.sample(prefix + "_start_timestamp_seconds", labels, number(oldest->second));
+         });
     each(prefix + "s_in_progress", "gauge", "Calls of " + what + " that have not ended.",
          [&](const Labels& labels, const auto& metrics) {
            exposition.sample(prefix + "s_in_progress", labels, std::to_string(metrics.in_progress));
@@ -194,6 +212,12 @@ PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation
   if (std::adjacent_find(bounds.begin(), bounds.end(), [](double a, double b) { return !(a < b); }) != bounds.end())
     throw Error(ErrorCode::kInvalidArgument, "the bounds of PrometheusOptions::seconds must ascend");
   implementation_->options = std::move(options);
+  // A counter that appears with its first failure hides that failure from increase().
+  const std::string variable = std::getenv("RANK") == nullptr ? "" : std::getenv("RANK");
+  int rank = -1;
+  const auto [end, error] = std::from_chars(variable.data(), variable.data() + variable.size(), rank);
+  if (error == std::errc() && end == variable.data() + variable.size() && rank >= 0)
+    for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][rank];
   if (!implementation_->options.address.empty())
     implementation_->server =
         std::make_unique<MetricsServer>(implementation_->options.address, [self = implementation_.get()] { return self->text(); });
@@ -208,7 +232,9 @@ int PrometheusMetrics::port() const { return implementation_->server ? implement
 void PrometheusMetrics::on_start(const CallEvent& event) {
   {
     std::lock_guard lock(implementation_->mutex);
-    ++implementation_->of(event).in_progress;
+    RankMetrics& metrics = implementation_->of(event);
+    ++metrics.in_progress;
+    metrics.starts.emplace(event.call, since_1970(event.time));
   }
   implementation_->publish();
 }
@@ -223,7 +249,10 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
     std::lock_guard lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(end);
     const auto& bounds = implementation_->options.seconds;
-    metrics.seconds[end.ok ? "success" : end.was_cancelled ? "cancelled" : "failed"].observe(in_seconds(end.elapsed), bounds);
+    const char* const outcome = end.ok ? kSuccess : end.was_cancelled ? kCancelled : kFailed;
+    metrics.seconds[outcome].observe(in_seconds(end.elapsed), bounds);
+    ++metrics.ended[outcome];
+    if (const auto start = metrics.starts.find(end.call); start != metrics.starts.end()) metrics.starts.erase(start);
     for (const auto& [phase, duration] : end.phases) metrics.phase_seconds[to_string(phase)].observe(in_seconds(duration), bounds);
     if (metrics.in_progress > 0) --metrics.in_progress;
     const auto first = metrics.told.find(end.call);
@@ -232,7 +261,7 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
     if (first != metrics.told.end()) metrics.told.erase(first);
     if (end.ok) {
       metrics.bytes += end.bytes;
-      metrics.last_success = std::chrono::duration<double>(end.time.time_since_epoch()).count();
+      metrics.last_success = since_1970(end.time);
     }
   }
   implementation_->publish();

@@ -14,17 +14,23 @@
 //   cairn_save_seconds{outcome="success|failed|cancelled"}
 //       histogram: from the call until its end, asynchronous saves included
 //   cairn_save_phase_seconds{phase="join|local_plan|…"}
-//       histogram: the time that this rank spent in each phase
+//       histogram: the time that this rank spent in each phase, waiting for others included; only
+//       the coordinator's rank has `global_plan` and `finish`
 //   cairn_save_bytes_total
 //       tensor bytes that this rank wrote in successful saves
 //   cairn_save_failures_total{kind="lost|…",phase="…"}
 //       failed saves, by the first entry of their failure map
+//   cairn_saves_total{outcome="success|failed|cancelled"}
+//       saves that ended
 //   cairn_saves_in_progress
 //       current number
+//   cairn_save_start_timestamp_seconds
+//       seconds since 1970 when the oldest save in progress began; absent if there is none
 //   cairn_save_last_success_timestamp_seconds
 //       seconds since 1970; absent until a save succeeds; alert on its age
 //   cairn_build_info{version="…"}
 //       1
+// If the variable RANK is set, the totals of that rank exist from the start, with value 0.
 // The names, labels and meanings are stable. Later versions may add metrics.
 #pragma once
 

@@ -1,14 +1,12 @@
 #include <cairn/runtime/process_groups.hpp>
 
 #include <atomic>
-#include <cerrno>
-
-#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <cairn/base/error.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/runtime/launchers.hpp>
+#include <cairn/runtime/own_address.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 
 namespace cairn::training {
@@ -18,15 +16,15 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
   const auto task = find_task(variables);
   if (!task || task->size == 1) return ProcessGroup::single();
   const Place place = place_of(*task, variables);
-  const std::string& host = place.master_host;
-  if (options.address.empty() && host != "localhost" && host != "::1" && host.rfind("127.", 0) != 0) {
-    char name[256] = "";
-    if (::gethostname(name, sizeof(name) - 1) != 0) throw system_error("ask for the name of", "this machine", errno);
-    options.address = name;
-  }
   // Several groups in one process are matched across ranks by the order in which they are made.
   static std::atomic<unsigned> made{0};
   const auto store = open_store(place, options.timeout);
+  AddressRequest request;
+  request.asked = options.address;
+  request.peer = place.master_host;
+  request.beyond_loopback = true;
+  request.deadline = bounded_wait(options.timeout);
+  options.address = own_address(request, variables, interface_addresses()).host;
   return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));
 }
 

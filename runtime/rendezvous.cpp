@@ -130,6 +130,17 @@ bool hangs_up(const Socket& socket, std::chrono::milliseconds within) {
   return ::poll(&question, 1, static_cast<int>(within.count())) > 0;  // a store never sends anything unasked
 }
 
+// Returns why the host in `address` cannot be resolved; "" if it can.
+std::string why_unknown(const std::string& address) {
+  try {
+    resolve_endpoint(address);
+    return "";
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnavailable) throw;  // it will never be one
+    return error.what();
+  }
+}
+
 // Connects `socket`. Returns "" or the error.
 std::string connect_once(const std::string& address, steady_clock::time_point end, Socket& socket) {
   try {
@@ -209,8 +220,10 @@ class Meeting {
       : rank_(rank),
         world_size_(world_size),
         secret_(secret),
-        store_(store, "cairn/" + std::to_string(store.add("cairn/joins/" + std::to_string(rank), 1)) + "/",
-               "the world of " + std::to_string(world_size) + " ranks", rank, world_size, deadline, first_notice) {}
+        whole_store_(store),
+        generation_(store.add(joins_key(rank), 1)),
+        store_(store, "cairn/" + std::to_string(generation_) + "/", "the world of " + std::to_string(world_size) + " ranks", rank,
+               world_size, deadline, first_notice) {}
 
   void publish(const std::string& address) {
     Card card{world_size_, machine_name(), address, ""};
@@ -247,6 +260,7 @@ class Meeting {
   }
 
  private:
+  static std::string joins_key(int rank) { return "cairn/joins/" + std::to_string(rank); }
   static std::string card_key(int rank) { return "card/" + std::to_string(rank); }  // used in signatures
   // Signs the key along with the text, so that a signed text is invalid under another key or in
   // another generation.
@@ -289,9 +303,13 @@ class Meeting {
     for (int rank = 0; rank < world_size_; ++rank) {
       const auto& card = *cards_[static_cast<std::size_t>(rank)];
       if (on_several_machines && only_local(card.address)) {
-        throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " listens at " + card.address +
-                                                     ", which ranks on other machines or in other containers cannot reach: set "
-                                                     "WorldOptions::bind_address to an address of its network");
+        throw Error(ErrorCode::kInvalidArgument,
+                    "rank " + std::to_string(rank) + " listens at " + card.address +
+                        ", which ranks on other machines or in other containers cannot reach: " +
+                        (secret_.empty() ? "give all ranks the same secret (CAIRN_SECRET_FILE, or CAIRN_SECRET=store), because "
+                                           "ranks without one use loopback addresses only"
+                                         : "set CAIRN_BIND_ADDRESS, CAIRN_SOCKET_IFNAME or WorldOptions::bind_address of that rank "
+                                           "to an address of its network"));
       }
       assembly.addresses.push_back(card.address);
     }
@@ -321,7 +339,16 @@ class Meeting {
     return incomplete(store_.has("leader") ? std::vector<int>() : std::vector<int>{0});
   }
 
-  Error incomplete(const std::vector<int>& missing) const {
+  // Returns the ranks that are here and have begun a later rendezvous, as a second process of the
+  // same rank would.
+  std::vector<int> come_again() {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size_; ++rank)
+      if (cards_[static_cast<std::size_t>(rank)] && whole_store_.add(joins_key(rank), 0) > generation_) ranks.push_back(rank);
+    return ranks;
+  }
+
+  Error incomplete(const std::vector<int>& missing) {
     std::ostringstream text;
     text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(store_.limit()) << ": ";
     if (missing.empty()) {
@@ -330,6 +357,10 @@ class Meeting {
       text << name_ranks(missing) << " did not come";
     }
     text << "; see whether their processes run and reach the store, and whether they have the same WORLD_SIZE";
+    std::vector<int> twice = come_again();
+    const bool is_alone = missing.size() + 1 == cards_.size();
+    if (is_alone && generation_ > 1) twice = {rank_};
+    if (!twice.empty()) text << "; " << name_ranks(twice) << " came more than once: see whether two processes have the same RANK";
     return Error(ErrorCode::kDeadline, text.str());
   }
 
@@ -342,6 +373,8 @@ class Meeting {
   const int rank_;
   const int world_size_;
   const Secret& secret_;
+  c10d::Store& whole_store_;
+  const std::int64_t generation_;
   MeetingStore store_;
   // The cards read so far.
   std::vector<std::optional<Card>> cards_ = std::vector<std::optional<Card>>(static_cast<std::size_t>(world_size_));  // by rank
@@ -370,6 +403,15 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   };
   do {
     if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost, still_waiting).empty()) {
+      trouble = why_unknown(address);
+      if (!trouble.empty()) {  // TCPStore would log a line for each attempt
+        if (const Duration waited = steady_clock::now() - begin; notices.is_due(waited))
+          write_log(LogLevel::kWarning, place.rank,
+                    "cannot host the store at " + address + " (MASTER_ADDR, MASTER_PORT) yet: " + trouble + ": " +
+                        in_whole_seconds(waited, deadline));
+        std::this_thread::sleep_for(kPauseMax);
+        continue;
+      }
       options.isServer = true;
       options.timeout = timeout;
       try {
@@ -404,7 +446,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   if (may_host) throw Error(ErrorCode::kUnavailable, who + ", and cannot host it there: " + trouble);
   throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline) + ": " +
                                         (place.agent_hosts ? "the launcher's agent, which hosts it, is not there: "
-                                                           : "rank 0, which hosts it, did not come: ") +
+                                                           : "rank 0, which hosts it, did not come or has failed: ") +
                                         trouble);
 }
 
@@ -422,6 +464,30 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
   // Two jobs whose names give the same port share one store.
   if (!place.job.empty()) return c10::make_intrusive<c10d::PrefixStore>("cairn/job " + place.job, std::move(store));
   return store;
+}
+
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline) {
+  deadline = bounded_wait(deadline);
+  const std::string nothing_came = "rank " + std::to_string(rank) + " got no secret from rank 0 through the store within " +
+                                   seconds(deadline) +
+                                   ": see whether rank 0 runs, and set CAIRN_SECRET=store, or secret_from_store, on all ranks";
+  return bounded_talk<Secret>(
+      [=] {
+        const auto turn = store->add("cairn/secrets/" + std::to_string(rank), 1);
+        MeetingStore meeting(*store, "cairn/secret/" + std::to_string(turn) + "/", "the job's secret", rank, world_size, deadline,
+                             WaitNotices::kFirst);
+        const std::string key = "drawn";
+        if (rank == 0) meeting.set(key, random_hex(*system_random(), 256));
+        if (!meeting.poll([&] { return meeting.has(key); })) throw Error(ErrorCode::kDeadline, nothing_came);
+        return Secret(ByteSpan(meeting.get(key)));
+      },
+      deadline, nothing_came);
+}
+
+std::string host_of_store(c10d::Store& store) {
+  if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store)) return host_of_store(*prefixed->getUnderlyingStore());
+  const auto* const served = dynamic_cast<c10d::TCPStore*>(&store);
+  return served != nullptr ? served->getHost() : "";
 }
 
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,

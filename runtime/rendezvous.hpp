@@ -26,6 +26,14 @@ namespace cairn {
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
+// Returns the host that serves a TCPStore, as this process connects to it; "" for other stores.
+std::string host_of_store(c10d::Store& store);
+
+// Blocks until this rank has the secret that rank 0 has drawn and put into the store. Rank 0
+// returns at once. Each call uses a new secret; all ranks must call it the same number of times.
+// Throws kDeadline.
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline);
+
 struct Assembly {
   std::string incarnation;
   std::vector<std::string> addresses;  // by rank

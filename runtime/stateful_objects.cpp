@@ -79,8 +79,7 @@ void StatefulObjects::describe(const std::vector<std::string>& key_order, StateD
     const auto place = places_.find(key);
     if (place == places_.end()) continue;  // another rank's
     Value& value = value_at(working, place->second.path);
-    Value described(place->second.object->state_dict());
-    value = value.is_per_rank() ? per_rank(std::move(described)) : std::move(described);
+    value = with_marks_of(value, Value(place->second.object->state_dict()));
   }
 }
 

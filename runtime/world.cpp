@@ -36,6 +36,7 @@
 #include <cairn/runtime/injection_names.hpp>
 #include <cairn/runtime/job_secret.hpp>
 #include <cairn/runtime/metrics.hpp>
+#include <cairn/runtime/own_address.hpp>
 #include <cairn/runtime/rendezvous.hpp>
 #include <cairn/runtime/trace_on_signal.hpp>
 #include <cairn/storage/store.hpp>
@@ -223,6 +224,15 @@ class Door {
   const Socket reserved_;
 };
 
+std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own, const Secret& secret) {
+  try {
+    return std::make_shared<Door>(rank, world_size, own.host, 0, secret);
+  } catch (const Error& error) {
+    if (own.origin.empty()) throw;
+    throw Error(error.code(), std::string(error.what()) + "; this address was chosen by " + own.origin);
+  }
+}
+
 }  // namespace
 
 struct World::Implementation {
@@ -267,17 +277,18 @@ struct World::Implementation {
                        const Secret& secret, const WorldOptions& options);
   // Create a world of ranks that meet through `store`, or of ranks in this process.
   static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
-                    const Secret& secret, const WorldOptions& options);
+                    const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
   // A forked child has copies of all handles, but not the threads that destructors wait for. So a
   // handle deletes nothing there.
   static std::shared_ptr<Implementation> own(std::unique_ptr<Implementation> made) {
-    return {made.release(), [process = ::getpid()](Implementation* implementation) {
-              if (::getpid() == process) delete implementation;
+    return {made.release(), [](Implementation* implementation) {
+              if (::getpid() == implementation->pid) delete implementation;
             }};
   }
 
+  const pid_t pid = ::getpid();
   const int rank;
   const int size;
   int local_rank;
@@ -305,8 +316,7 @@ World World::from_environment(const WorldOptions& options) {
   auto store = open_store(place, options.assemble_deadline);
   const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
                            " (MASTER_ADDR, MASTER_PORT; another program may listen there)";
-  World world = Implementation::meet(store, name, place.rank, place.world_size,
-                                     place.world_size == 1 ? Secret() : find_secret(options), options);
+  World world = Implementation::meet(store, name, place.rank, place.world_size, options);
   world.implementation_->local_rank = place.local_rank;
   if (place.rank == 0) world.implementation_->store = std::move(store);
   return world;
@@ -315,21 +325,29 @@ World World::from_environment(const WorldOptions& options) {
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  return Implementation::meet(std::move(store), "the store", rank, world_size, world_size == 1 ? Secret() : find_secret(options),
-                              options);
+  return Implementation::meet(std::move(store), "the store", rank, world_size, options);
 }
 
 World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
-                                  const Secret& secret, const WorldOptions& options) {
-  if (options.bind_address == "0.0.0.0" || options.bind_address == "::")
-    throw Error(ErrorCode::kInvalidArgument, "bind_address " + options.bind_address +
-                                                 " names no address that other ranks could connect to: give one of this machine's");
+                                  const WorldOptions& options) {
+  const bool shares_secret = world_size > 1 && is_secret_in_store(options);
+  Secret secret = world_size == 1 ? Secret() : find_secret(options);
+  AddressRequest request;
+  request.asked = options.bind_address;
+  request.peer = host_of_store(*store);
+  request.beyond_loopback = shares_secret || !secret.empty();
+  request.deadline = bounded_wait(options.assemble_deadline);
+  // A world of one listens for nobody.
+  const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables(), interface_addresses());
   TcpLinksConfig links;
-  auto door =
-      std::make_shared<Door>(rank, world_size, options.bind_address.empty() ? "127.0.0.1" : options.bind_address, 0, secret);
-  links.listener = door->open();
+  std::shared_ptr<Door> door;
   Assembly assembly;
   try {
+    if (shares_secret) secret = share_secret(store, rank, world_size, options.assemble_deadline);
+    door = open_door(rank, world_size, own, secret);
+    if (!own.origin.empty())
+      write_log(LogLevel::kInfo, rank, "this rank listens at " + door->address() + ", chosen by " + own.origin);
+    links.listener = door->open();
     assembly = assemble(std::move(store), rank, world_size, door->address(), options.assemble_deadline, secret);
   } catch (const Error&) {
     throw;
@@ -372,6 +390,10 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
                 "World::from_addresses needs a job id that is never used again: what is saved is named by it");
   std::vector<std::string> names{job_id};
   names.insert(names.end(), addresses.begin(), addresses.end());
+  if (size > 1 && is_secret_in_store(options))
+    throw Error(ErrorCode::kInvalidArgument,
+                "World::from_addresses has no store to take the secret from (secret_from_store, CAIRN_SECRET=store): give it in "
+                "WorldOptions::secret_file or CAIRN_SECRET_FILE");
   const Secret secret = size == 1 ? Secret() : find_secret(options);
   const auto own = split_address(addresses[static_cast<std::size_t>(rank)]);
   TcpLinksConfig links;
@@ -441,6 +463,10 @@ void await_all(const World& world, std::chrono::milliseconds deadline) {
 
 World World::rejoin(const std::vector<int>& survivors) const {
   const auto& self = *implementation_;
+  if (::getpid() != self.pid)
+    throw Error(ErrorCode::kPrecondition, "rank " + std::to_string(self.rank) +
+                                              " cannot rejoin in a forked child process: its parent, which has the world's threads "
+                                              "and connections, can");
   const int new_rank = check_survivors(survivors, self.rank, self.size);
   if (self.rejoined)
     throw Error(ErrorCode::kPrecondition,

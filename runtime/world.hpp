@@ -47,22 +47,32 @@ enum class ShowProgress : std::uint8_t {
 // All waits, including those in `runtime`, are limited to one year.
 struct WorldOptions {
   RuntimeOptions runtime;
-  // The address at which this rank listens, and at which the other ranks reach it. Empty: loopback;
-  // with `from_addresses`, the host of this rank's own address. With `from_addresses` it may also
-  // be a wildcard ("0.0.0.0"). Addresses other than loopback need a secret; without one, the
-  // factory functions throw kPrecondition.
+  // The address at which this rank listens, and at which the other ranks reach it. If empty,
+  // CAIRN_BIND_ADDRESS gives the address, or CAIRN_SOCKET_IFNAME the network interface
+  // (docs/launching.md). If these are not set either, the rank listens at loopback; but with a
+  // secret, and a TCPStore on a host other than loopback, at the address from which it reaches that
+  // host.
+  //
+  // `from_addresses` ignores the variables. There, empty means the host of this rank's own address,
+  // and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret; without
+  // one, the factory functions throw kPrecondition.
   std::string bind_address;
   // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
   // only with each other. Give either the secret itself, at least 16 bytes that cannot be guessed,
   // or a file of mode 0600 that contains it (trailing white space is ignored); the same secret on
-  // all ranks. If both are empty, the secret comes from CAIRN_SECRET_FILE, which cairn-launch sets,
-  // or else from CAIRN_SECRET.
+  // all ranks. If both are empty, the secret comes from the store if `secret_from_store` is set, or
+  // else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
   //
   // Without a secret, ranks communicate unencrypted, over loopback addresses only, and anyone who
   // can reach the port can connect. Throws kPermission for a file that others may read,
   // kInvalidArgument for a secret that is too short.
   std::string secret;
   std::string secret_file;
+  // Rank 0 draws a secret and passes it to the others through the store in which the ranks meet.
+  // CAIRN_SECRET=store does the same. All ranks must set it. Anyone who can read the store can then
+  // join, so use it only where the store is out of reach of others. `from_addresses` has no store
+  // and throws kInvalidArgument.
+  bool secret_from_store = false;
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
@@ -154,7 +164,7 @@ class World {
   // not in the list cannot join. Blocks until all survivors have joined, for at most
   // assemble_deadline. Throws kInvalidArgument for a malformed list or one without this rank,
   // kDeadline with the new numbers of the ranks that did not join, kPrecondition if this world has
-  // already been rejoined. May be called again after kDeadline.
+  // already been rejoined, or in a forked child process. May be called again after kDeadline.
   World rejoin(const std::vector<int>& survivors) const;
 
   // Cancels running saves and loads, closes the connections, and waits until listeners have

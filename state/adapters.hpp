@@ -31,9 +31,11 @@ Dict module_state_dict(const torch::nn::Module& module);
 void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 
 // Returns the state of LibTorch's Adam, AdamW, SGD, RMSprop or Adagrad, nested as in PyTorch:
-// {"state": {name: {"step", "exp_avg", …}}, "param_groups": [{"params": [names], "lr", …}]}.
-// `module` supplies the parameters' names. Without it they are "0", "1", … (integers in "params",
-// as in PyTorch). `step` is an integer; tensors share the optimizer's memory.
+// {"state": {name: {"step", "exp_avg", …}}, "param_groups": [{"params": [names], "lr", …}]}. The
+// groups have all of PyTorch's options. Those that LibTorch lacks, such as "maximize", have the
+// value for what LibTorch does, and are marked by `if_stored`. `module` supplies the parameters'
+// names. Without it they are "0", "1", … (integers in "params", as in PyTorch). `step` is an
+// integer; tensors share the optimizer's memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
 // loaded before that step. Training continues as if it had not been created. SGD momentum with

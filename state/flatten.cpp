@@ -37,23 +37,26 @@ bool holds_per_rank(const Value& value) {
 
 class Flattener {
  public:
-  void visit(const Value& value, bool per_rank_above) {
-    const bool marked = per_rank_above || value.is_per_rank();
+  // `marks` has the marks of all containers around `value`.
+  void visit(const Value& value, Value marks) {
+    if (value.is_per_rank()) marks = per_rank(std::move(marks));
+    if (value.is_if_stored()) marks = if_stored(std::move(marks));
     if (value.is_stateful()) throw_stateful(path_);
     if (value.is_dict() && !value.dict().empty()) {
-      for (const auto& [key, element] : value.dict()) descend(key, element, marked);
+      for (const auto& [key, element] : value.dict()) descend(key, element, marks);
     } else if (value.is_list() && is_taken_apart(value, path_.size())) {
       std::int64_t index = 0;
-      for (const Value& element : value.list()) descend(index++, element, marked);
+      for (const Value& element : value.list()) descend(index++, element, marks);
     } else {
-      add(marked || holds_per_rank(value) ? per_rank(value) : value);
+      if (holds_per_rank(value)) marks = per_rank(std::move(marks));
+      add(with_marks_of(marks, value));
     }
   }
 
-  void descend(PathElement step, const Value& value, bool per_rank_above) {
+  void descend(PathElement step, const Value& value, const Value& marks) {
     path_.push_back(std::move(step));
     check_depth(path_.size());
-    visit(value, per_rank_above);
+    visit(value, marks);
     path_.pop_back();
   }
 
@@ -98,7 +101,7 @@ Value& step_into(Value& container, const PathElement& step, const Path& path, st
 
 FlatStateDict flatten(const StateDict& state_dict) {
   Flattener flattener;
-  for (const auto& [key, value] : state_dict) flattener.descend(key, value, false);
+  for (const auto& [key, value] : state_dict) flattener.descend(key, value, Value());
   return flattener.take();
 }
 
@@ -127,7 +130,7 @@ void set_at(StateDict& state_dict, const Path& path, Value value) {
   check_depth(path.size());
   Value* place = &state_dict[std::get<std::string>(path.front())];
   for (std::size_t depth = 1; depth < path.size(); ++depth) place = &step_into(*place, path[depth], path, depth);
-  *place = place->is_per_rank() ? per_rank(std::move(value)) : std::move(value);
+  *place = with_marks_of(*place, std::move(value));
 }
 
 const Value* find_at(const StateDict& state_dict, const Path& path) {

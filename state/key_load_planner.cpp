@@ -93,7 +93,9 @@ class KeyLoadPlanner final : public LoadPlanner {
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
   LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
   void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override { ready().load_bytes(plan, item, bytes); }
-  torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override { return ready().resolve_tensor(plan, item); }
+  torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
+    return ready().transform_tensor(plan, item, ready().lookup_tensor(plan, item));
+  }
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
     ready().commit_tensor(plan, item, tensor);
   }

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include <cairn/base/error.hpp>
+#include <cairn/planning/closest_names.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/state/libtorch_compat.hpp>
+#include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -110,7 +113,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   made.path = std::move(path);
   made.type_name = value.type_name();
   made.is_blob = value.is_blob();
-  made.may_be_absent = value.is_per_rank() || (value.is_dict() && value.dict().empty());
+  made.is_per_rank = value.is_per_rank();
+  made.may_be_absent = made.is_per_rank || value.is_if_stored() || (value.is_dict() && value.dict().empty());
   if (value.is_tensor()) {
     made.is_tensor = true;
     if (value.tensor().defined()) made.size = extents_of(value.tensor().sizes());
@@ -132,6 +136,7 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
 LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
   Problems problems;
+  left_alone_ = {};
   // Loop by index: the loop adds destinations for containers that were stored whole.
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
@@ -142,7 +147,7 @@ LoadPlan LoadDestinations::create_plan() {
     } else if (const auto* tensor = std::get_if<TensorStorageMetadata>(stored)) {
       plan_tensor(destination, *tensor, plan, problems);
     } else if (destination.is_tensor) {
-      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds bytes, the state dict " +
+      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value, the state dict " +
                                     destination.type_name);
     } else {
       ReadItem item;
@@ -168,6 +173,7 @@ LoadPlan LoadDestinations::create_plan() {
 }
 
 void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems) {
+  if (destination.is_per_rank) left_alone_.kept.push_back(destination.name);
   if (destination.may_be_absent) return;
   if (const Destination* above = stored_whole_above(destination)) {
     if (destination.is_tensor) {
@@ -181,7 +187,49 @@ void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& pla
     }
     return;
   }
-  if (!options_.allow_partial_load) problems.missing.push_back('"' + destination.name + '"');
+  if (options_.allow_partial_load)
+    left_alone_.missing.push_back(destination.name);
+  else
+    problems.missing.push_back('"' + destination.name + '"' + hint_for_missing(destination, problems.missing.size()));
+}
+
+// Suggests names for the first missing ones only: comparing with all names of a checkpoint is slow.
+std::string LoadDestinations::hint_for_missing(const Destination& destination, std::size_t missing_before) const {
+  constexpr std::size_t kHintsMax = 3;
+  if (missing_before >= kHintsMax) return "";
+  return ": " + closest_names_text(destination.storage_name, *metadata_, SuggestPrefixes::kNo);
+}
+
+// Returns whether a destination is filled from `stored_name` on this rank or on another.
+bool LoadDestinations::is_expected(const std::string& stored_name) const {
+  const auto same = positions_.find(stored_name);
+  if (same != positions_.end() && !destinations_[same->second].is_per_rank) return true;
+  const std::optional<std::string> name = name_without_rank(stored_name);
+  if (!name) return false;
+  const auto of_ranks = positions_.find(*name);
+  return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
+}
+
+LoadReport LoadDestinations::report() const {
+  LoadReport report = left_alone_;
+  std::vector<std::string_view> names;  // of all destinations, sorted
+  const auto has_destinations_below = [&](const std::string& name) {
+    if (names.empty()) {
+      for (const Destination& destination : destinations_) names.push_back(destination.name);
+      std::sort(names.begin(), names.end());
+    }
+    const std::string prefix = name + '.';
+    const auto first = std::lower_bound(names.begin(), names.end(), std::string_view(prefix));
+    return first != names.end() && first->substr(0, prefix.size()) == prefix;
+  };
+  for (const auto& [name, entry] : metadata_->state_dict_metadata) {
+    if (is_expected(name)) continue;
+    // If a dict is empty on some ranks only, its name is stored besides the values of the other
+    // ranks.
+    if (std::holds_alternative<BytesStorageMetadata>(entry) && has_destinations_below(name)) continue;
+    report.unexpected.push_back(name);
+  }
+  return report;
 }
 
 // Returns the destination for the container around `destination` if the checkpoint has that
@@ -282,18 +330,20 @@ torch::Tensor LoadDestinations::view_of(const Destination& destination, const Re
                                         to_string(Box{item.dest_offsets, item.lengths}));
 }
 
-torch::Tensor LoadDestinations::resolve_tensor(const LoadPlan& plan, const ReadItem& item) {
+torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
   const Destination& destination = destination_of(plan, item);
-  return with_torch("read \"" + destination.name + '"', [&] {
-    torch::Tensor view = view_of(destination, item);
-    at::ScalarType type = view.scalar_type();
-    const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
-    if (stored != nullptr && std::holds_alternative<TensorStorageMetadata>(*stored)) {
-      type = scalar_type_of(std::get<TensorStorageMetadata>(*stored).properties.dtype).value_or(type);
-    }
-    if (is_direct(view, type)) return view;
-    return torch::empty(array_of(item.lengths), torch::TensorOptions().dtype(type));
-  });
+  return with_torch("read \"" + destination.name + '"', [&] { return view_of(destination, item); });
+}
+
+torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view) {
+  at::ScalarType type = view.scalar_type();
+  const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
+  if (stored != nullptr && std::holds_alternative<TensorStorageMetadata>(*stored)) {
+    type = scalar_type_of(std::get<TensorStorageMetadata>(*stored).properties.dtype).value_or(type);
+  }
+  if (is_direct(view, type)) return view;
+  return with_torch("read \"" + plan.names[item.dest_name] + '"',
+                    [&] { return torch::empty(array_of(item.lengths), torch::TensorOptions().dtype(type)); });
 }
 
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {

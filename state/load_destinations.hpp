@@ -28,9 +28,12 @@ class LoadDestinations {
   // Returns the reads that fill all leaves, or throws one error that lists every obstacle. Does not
   // change the state dict.
   LoadPlan create_plan();
+  // Returns what the plan of the last `create_plan` leaves alone.
+  LoadReport report() const;
 
   // Implement the hooks of LoadPlanner. May be called on any threads.
-  torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item);
+  torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
+  torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor);
   void load_bytes(const LoadPlan& plan, const ReadItem& item, const Bytes& bytes);
 
@@ -49,6 +52,7 @@ class LoadDestinations {
     bool is_tensor = false;
     bool is_number = false;
     bool is_blob = false;
+    bool is_per_rank = false;
     bool may_be_absent = false;  // if the checkpoint has no value, the caller's is kept
     std::string type_name;
     c10::IValue number;
@@ -63,6 +67,8 @@ class LoadDestinations {
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
   void plan_tensor(Destination& destination, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
+  std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
+  bool is_expected(const std::string& stored_name) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
   torch::Tensor view_of(const Destination& destination, const ReadItem& item) const;
@@ -73,6 +79,7 @@ class LoadDestinations {
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
+  LoadReport left_alone_;                                   // without `unexpected`
   std::mutex mutex_;                                        // guards the state dict while hooks replace leaves
 };
 

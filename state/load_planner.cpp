@@ -17,6 +17,7 @@ struct DefaultLoadPlanner::Implementation {
 
   LoadPlannerOptions options;
   std::optional<LoadDestinations> destinations;
+  LoadReport report;
 };
 
 DefaultLoadPlanner::DefaultLoadPlanner(LoadPlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
@@ -31,7 +32,12 @@ void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& m
   }
 }
 
-LoadPlan DefaultLoadPlanner::create_local_plan() { return implementation_->ready().create_plan(); }
+LoadPlan DefaultLoadPlanner::create_local_plan() {
+  LoadDestinations& destinations = implementation_->ready();
+  LoadPlan plan = destinations.create_plan();
+  implementation_->report = destinations.report();  // now, because the metadata lives only as long as the attempt
+  return plan;
+}
 
 std::vector<LoadPlan> DefaultLoadPlanner::create_global_plan(std::vector<LoadPlan> all_plans) { return all_plans; }
 
@@ -42,11 +48,21 @@ void DefaultLoadPlanner::load_bytes(const LoadPlan& plan, const ReadItem& item, 
 }
 
 torch::Tensor DefaultLoadPlanner::resolve_tensor(const LoadPlan& plan, const ReadItem& item) {
-  return implementation_->ready().resolve_tensor(plan, item);
+  return transform_tensor(plan, item, lookup_tensor(plan, item));
+}
+
+torch::Tensor DefaultLoadPlanner::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
+  return implementation_->ready().lookup_tensor(plan, item);
+}
+
+torch::Tensor DefaultLoadPlanner::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) {
+  return implementation_->ready().transform_tensor(plan, item, std::move(tensor));
 }
 
 void DefaultLoadPlanner::commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) {
   implementation_->ready().commit_tensor(plan, item, tensor);
 }
+
+LoadReport DefaultLoadPlanner::report() const { return implementation_->report; }
 
 }  // namespace cairn

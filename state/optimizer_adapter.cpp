@@ -256,8 +256,8 @@ class Loading {
         problem(where + "[\"params\"] names other parameters than the optimizer's group has");
       }
     }
-    // Options of PyTorch that LibTorch lacks. Most only select an implementation; these change the
-    // result.
+    // Options of PyTorch's that LibTorch lacks. Most only select an implementation; these change
+    // the result.
     if (is_on(given, "maximize")) problem(where + " maximizes, which LibTorch's optimizers cannot");
     if (is_on(given, "decoupled_weight_decay") && std::is_same_v<Options, torch::optim::AdamOptions>) {
       problem(where + " decouples weight decay: use AdamW");
@@ -407,6 +407,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
       Dict described;
       described.insert("params", std::move(params));
       Kind::visit_options(options, [&](const char* name, auto& field) { described.insert(name, option_value(field)); });
+      Kind::visit_others([&](const char* name, Value value) { described.insert(name, if_stored(std::move(value))); });
       groups.push_back(std::move(described));
     }
     Dict dict;

@@ -3,6 +3,8 @@
 // OptimizerKind<T> has for each optimizer T:
 //   Options, State         LibTorch's types
 //   visit_options, visit_state   call visit(name, field&) for each field, in PyTorch's order
+//   visit_others           calls visit(name, value) for each option that only PyTorch has, with the
+//                          value that makes it train as LibTorch does
 //   keeps_state            whether a parameter has state under these options
 //   begins_as_absent       whether training from `begin` equals training from no state
 //   begin                  the state that LibTorch creates in the first step
@@ -16,6 +18,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <cairn/state/state_dict.hpp>
+
 namespace cairn {
 
 inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
@@ -25,7 +29,7 @@ inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
 template <class Optimizer>
 struct OptimizerKind;
 
-template <class OptionsType, class StateType>
+template <class OptionsType, class StateType, bool kDecoupled>
 struct AdamKind {
   using Options = OptionsType;
   using State = StateType;
@@ -37,6 +41,15 @@ struct AdamKind {
     visit("eps", options.eps());
     visit("weight_decay", options.weight_decay());
     visit("amsgrad", options.amsgrad());
+  }
+  template <class Visit>
+  static void visit_others(Visit&& visit) {
+    visit("maximize", false);
+    visit("foreach", Value());
+    visit("capturable", false);
+    visit("differentiable", false);
+    visit("fused", Value());
+    visit("decoupled_weight_decay", kDecoupled);
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -58,9 +71,9 @@ struct AdamKind {
 };
 
 template <>
-struct OptimizerKind<torch::optim::Adam> : AdamKind<torch::optim::AdamOptions, torch::optim::AdamParamState> {};
+struct OptimizerKind<torch::optim::Adam> : AdamKind<torch::optim::AdamOptions, torch::optim::AdamParamState, false> {};
 template <>
-struct OptimizerKind<torch::optim::AdamW> : AdamKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {};
+struct OptimizerKind<torch::optim::AdamW> : AdamKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState, true> {};
 
 template <>
 struct OptimizerKind<torch::optim::SGD> {
@@ -74,6 +87,13 @@ struct OptimizerKind<torch::optim::SGD> {
     visit("dampening", options.dampening());
     visit("weight_decay", options.weight_decay());
     visit("nesterov", options.nesterov());
+  }
+  template <class Visit>
+  static void visit_others(Visit&& visit) {
+    visit("maximize", false);
+    visit("foreach", Value());
+    visit("differentiable", false);
+    visit("fused", Value());
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -102,6 +122,13 @@ struct OptimizerKind<torch::optim::RMSprop> {
     visit("eps", options.eps());
     visit("centered", options.centered());
     visit("weight_decay", options.weight_decay());
+  }
+  template <class Visit>
+  static void visit_others(Visit&& visit) {
+    visit("capturable", false);
+    visit("foreach", Value());
+    visit("maximize", false);
+    visit("differentiable", false);
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -134,6 +161,13 @@ struct OptimizerKind<torch::optim::Adagrad> {
     visit("weight_decay", options.weight_decay());
     visit("initial_accumulator_value", options.initial_accumulator_value());
     visit("eps", options.eps());
+  }
+  template <class Visit>
+  static void visit_others(Visit&& visit) {
+    visit("foreach", Value());
+    visit("maximize", false);
+    visit("differentiable", false);
+    visit("fused", Value());
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -42,6 +43,18 @@ class SavePlanner {
   virtual ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) = 0;
 };
 
+// Tells what a load left alone on this rank. All names are flattened.
+struct LoadReport {
+  // In the state dict, but not in the checkpoint: `allow_partial_load` kept the caller's values.
+  std::vector<std::string> missing;
+  // In the checkpoint, but not in this rank's state dict. Values marked by `per_rank` do not count
+  // if this rank has such a value of its own.
+  std::vector<std::string> unexpected;
+  // Marked by `per_rank`, and the checkpoint has no value for this rank: the caller's values were
+  // kept. This happens to additional ranks when more ranks load than have saved.
+  std::vector<std::string> kept;
+};
+
 class LoadPlanner {
  public:
   virtual ~LoadPlanner() = default;
@@ -63,6 +76,9 @@ class LoadPlanner {
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
   // Called by the reader when it has filled that tensor.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
+  // Called on every rank that has loaded, after all other hooks: what `load` returns. DCP has no
+  // such hook.
+  virtual LoadReport report() const { return {}; }
 };
 
 struct SavePlannerOptions {
@@ -90,7 +106,15 @@ class DefaultSavePlanner : public SavePlanner {
   // Caches the last result and returns it if the local plans are the same.
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override;
   SavePlan finish_plan(SavePlan new_plan) override;
+  // Calls `lookup_object`, then `transform_object`.
   ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override;
+  // Returns the part of the state dict that an item names: a view of its tensor, or the serialised
+  // leaf. Override it to take parts from elsewhere.
+  virtual ResolvedData lookup_object(const SavePlan& plan, const WriteItem& item);
+  // Returns the data to write for that part; by default the part itself. Override it to write other
+  // data. A tensor keeps sizes and dtype; bytes may change their length. `object` must not be
+  // changed in place, because it shares memory with the state dict.
+  virtual ResolvedData transform_object(const SavePlan& plan, const WriteItem& item, ResolvedData object);
 
  private:
   struct Implementation;
@@ -114,8 +138,17 @@ class DefaultLoadPlanner : public LoadPlanner {
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override;
   LoadPlan finish_plan(LoadPlan central_plan) override;
   void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override;
+  // Calls `lookup_tensor`, then `transform_tensor`.
   torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override;
+  // Returns the part of the state dict that an item fills, as a view. Override it to read into
+  // another tensor, from which `commit_tensor` then copies.
+  virtual torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
+  // Returns the tensor that the reader fills for that part: the part itself, or a temporary one if
+  // the stored dtype differs. To change what was read, return another tensor of that size and dtype
+  // here, and pass the changed one to `commit_tensor` in an override of that.
+  virtual torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override;
+  LoadReport report() const override;
 
  private:
   struct Implementation;

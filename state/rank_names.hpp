@@ -1,6 +1,7 @@
 // Names the values in a checkpoint that each rank has for itself.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace cairn {
@@ -8,5 +9,13 @@ namespace cairn {
 // Returns the last key of the path to the value of rank `rank`. PyTorch sees the values as a dict.
 inline std::string rank_key(int rank) { return "rank_" + std::to_string(rank); }
 inline std::string rank_name(const std::string& fqn, int rank) { return fqn + '.' + rank_key(rank); }
+// Returns the `fqn` of a `rank_name`, or nothing if `name` is none.
+inline std::optional<std::string> name_without_rank(const std::string& name) {
+  static const std::string kMark = ".rank_";
+  const std::size_t mark = name.rfind(kMark);
+  if (mark == std::string::npos || mark + kMark.size() == name.size()) return std::nullopt;
+  if (name.find_first_not_of("0123456789", mark + kMark.size()) != std::string::npos) return std::nullopt;
+  return name.substr(0, mark);
+}
 
 }  // namespace cairn

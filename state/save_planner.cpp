@@ -208,6 +208,14 @@ SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
 }
 
 ResolvedData DefaultSavePlanner::resolve_data(const SavePlan& plan, const WriteItem& item) {
+  return transform_object(plan, item, lookup_object(plan, item));
+}
+
+ResolvedData DefaultSavePlanner::transform_object(const SavePlan& /*plan*/, const WriteItem& /*item*/, ResolvedData object) {
+  return object;
+}
+
+ResolvedData DefaultSavePlanner::lookup_object(const SavePlan& plan, const WriteItem& item) {
   const std::string& name = plan.names[item.name];
   const auto found = implementation_->positions.find(name);
   if (found == implementation_->positions.end()) {

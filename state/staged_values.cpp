@@ -41,15 +41,13 @@ void replace_tensors(Value& value, const std::string& name, const Replace& repla
     for (std::size_t i = 0; i < value.list().size(); ++i) replace_tensors(value.list()[i], name + "." + std::to_string(i), replace);
     return;
   }
-  const bool per_rank_value = value.is_per_rank();
   if (value.is_tensor()) {
-    value = Value(replace(name, value.tensor()));
+    value = with_marks_of(value, Value(replace(name, value.tensor())));
   } else if (value.is_sharded()) {
     std::vector<torch::Tensor> parts;
     for (const LocalShard& shard : value.sharded().local_shards()) parts.push_back(replace(name, shard.tensor));
-    value = Value(value.sharded().with_local_tensors(std::move(parts)));
+    value = with_marks_of(value, Value(value.sharded().with_local_tensors(std::move(parts))));
   }
-  if (per_rank_value) value = per_rank(std::move(value));
 }
 
 void copy_plain_values(Value& value) {
@@ -61,7 +59,7 @@ void copy_plain_values(Value& value) {
     const c10::IValue& plain = value.ivalue();
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
     Value copy{deep_copy(plain)};
-    value = value.is_per_rank() ? per_rank(std::move(copy)) : std::move(copy);
+    value = with_marks_of(value, std::move(copy));
   }
 }
 

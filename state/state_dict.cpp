@@ -1,6 +1,7 @@
 #include <cairn/state/state_dict.hpp>
 
 #include <algorithm>
+#include <limits>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
@@ -189,9 +190,18 @@ Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
 }
 Value::Value(std::shared_ptr<torch::nn::Module> module) : Value(cairn::stateful(std::move(module))) {}
 Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}
+Value::Value(std::shared_ptr<torch::optim::LRScheduler> scheduler) : Value(cairn::stateful(std::move(scheduler))) {}
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
-Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_) {
+std::int64_t Value::in_int64(std::uint64_t value) {
+  if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+    throw Error(ErrorCode::kInvalidArgument, "state dict: the number " + std::to_string(value) +
+                                                 " does not fit into int64, the type of whole numbers in checkpoints; save it as "
+                                                 "text");
+  return static_cast<std::int64_t>(value);
+}
+
+Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_), if_stored_(other.if_stored_) {
   // Copy containers deeply. A moved-from value has no container.
   if (const auto* dict = std::get_if<std::shared_ptr<Dict>>(&value_); dict && *dict) value_ = std::make_shared<Dict>(**dict);
   if (const auto* list = std::get_if<std::shared_ptr<List>>(&value_); list && *list) value_ = std::make_shared<List>(**list);
@@ -290,6 +300,17 @@ const char* Value::type_name() const {
 
 Value per_rank(Value value) {
   value.per_rank_ = true;
+  return value;
+}
+
+Value if_stored(Value value) {
+  value.if_stored_ = true;
+  return value;
+}
+
+Value with_marks_of(const Value& other, Value value) {
+  value.per_rank_ = value.per_rank_ || other.per_rank_;
+  value.if_stored_ = value.if_stored_ || other.if_stored_;
   return value;
 }
 

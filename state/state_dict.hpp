@@ -1,6 +1,8 @@
 // State dicts: nested dicts and lists of values, in insertion order.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -22,6 +24,7 @@ namespace torch::nn {
 class Module;
 }
 namespace torch::optim {
+class LRScheduler;
 class Optimizer;
 }
 
@@ -68,8 +71,8 @@ struct Blob {
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
 };
 
-// The base class as which a state dict holds an object: Stateful, Module or Optimizer. No type for
-// any other class.
+// The base class as which a state dict holds an object: Stateful, Module, Optimizer or LRScheduler.
+// No type for any other class.
 template <class Object, class = void>
 struct KnownBaseOf {};
 template <class Object>
@@ -87,7 +90,17 @@ struct KnownBaseOf<Object, std::enable_if_t<std::is_convertible_v<Object*, torch
   using type = torch::optim::Optimizer;
 };
 template <class Object>
+struct KnownBaseOf<Object, std::enable_if_t<std::is_convertible_v<Object*, torch::optim::LRScheduler*> &&
+                                            !std::is_convertible_v<Object*, Stateful*>>> {
+  using type = torch::optim::LRScheduler;
+};
+template <class Object>
 using KnownBase = typename KnownBaseOf<Object>::type;
+
+// Whether `T` is an integer type for which Value has no constructor of its own.
+template <class T>
+inline constexpr bool kIsOtherInteger = std::is_integral_v<T> && sizeof(T) <= sizeof(std::int64_t) && !std::is_same_v<T, bool> &&
+                                        !std::is_same_v<T, int> && !std::is_same_v<T, std::int64_t>;
 
 // One value of a state dict.
 //   Tensor, ShardedTensor   loaded in place
@@ -102,15 +115,16 @@ class Value {
   using Variant = std::variant<c10::IValue, torch::Tensor, ShardedTensor, Blob, std::shared_ptr<Dict>, std::shared_ptr<List>,
                                std::shared_ptr<Stateful>>;
 
-  Value() = default;                                          // None
-  Value(torch::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT: all these conversions are implicit on purpose
-  Value(ShardedTensor tensor) : value_(std::move(tensor)) {}  // NOLINT
-  Value(Blob blob) : value_(std::move(blob)) {}               // NOLINT
-  Value(Dict dict);                                           // NOLINT
-  Value(List list);                                           // NOLINT
-  Value(std::shared_ptr<Stateful> object);                    // NOLINT: must not be null
-  Value(std::shared_ptr<torch::nn::Module> module);           // NOLINT: see adapters.hpp
-  Value(std::shared_ptr<torch::optim::Optimizer> optimizer);  // NOLINT: see adapters.hpp
+  Value() = default;                                            // None
+  Value(torch::Tensor tensor) : value_(std::move(tensor)) {}    // NOLINT: all these conversions are implicit on purpose
+  Value(ShardedTensor tensor) : value_(std::move(tensor)) {}    // NOLINT
+  Value(Blob blob) : value_(std::move(blob)) {}                 // NOLINT
+  Value(Dict dict);                                             // NOLINT
+  Value(List list);                                             // NOLINT
+  Value(std::shared_ptr<Stateful> object);                      // NOLINT: must not be null
+  Value(std::shared_ptr<torch::nn::Module> module);             // NOLINT: see adapters.hpp
+  Value(std::shared_ptr<torch::optim::Optimizer> optimizer);    // NOLINT: see adapters.hpp
+  Value(std::shared_ptr<torch::optim::LRScheduler> scheduler);  // NOLINT: see adapters.hpp
   // Accepts classes derived from these: `std::make_shared<MyModel>()`,
   // `std::make_shared<torch::optim::Adam>(…)`. A class that is both Stateful and a module counts as
   // Stateful.
@@ -131,6 +145,14 @@ class Value {
   Value(double value) : value_(c10::IValue(value)) {}                          // NOLINT
   Value(const char* text) : value_(c10::IValue(std::string(text))) {}          // NOLINT
   Value(std::string text) : value_(c10::IValue(std::move(text))) {}            // NOLINT
+  // Accepts all other integer types. Throws kInvalidArgument for a number of 2^63 or more.
+  template <class Integer, std::enable_if_t<kIsOtherInteger<Integer>, int> = 0>
+  Value(Integer value)  // NOLINT
+      : Value(std::is_signed_v<Integer> ? static_cast<std::int64_t>(value) : in_int64(static_cast<std::uint64_t>(value))) {}
+  // Other pointers would convert to true.
+  template <class Object, std::enable_if_t<!std::is_same_v<std::remove_const_t<Object>, char>, int> = 0>
+  Value(Object* pointer) = delete;
+  Value(std::nullptr_t) = delete;
 
   // Copying a Value copies the Dict or List inside deeply; tensors remain shared handles.
   Value(const Value& other);
@@ -171,6 +193,10 @@ class Value {
   // True for values marked by `per_rank`: each rank saves and loads its own.
   bool is_per_rank() const { return per_rank_; }
   friend Value per_rank(Value value);
+  // True for values marked by `if_stored`: checkpoints may lack them.
+  bool is_if_stored() const { return if_stored_; }
+  friend Value if_stored(Value value);
+  friend Value with_marks_of(const Value& other, Value value);
 
   const char* type_name() const;  // "tensor", "dict", …: for error texts
   const Variant& variant() const { return value_; }
@@ -178,14 +204,22 @@ class Value {
  private:
   class Unfolding;
 
+  static std::int64_t in_int64(std::uint64_t value);
+
   Variant value_;
   bool per_rank_ = false;
+  bool if_stored_ = false;
 };
 
 // Marks a value that differs between ranks on purpose (RNG states, data positions). It is saved
 // under `<name>.rank_<r>`. If the checkpoint has no value for a rank, loading keeps the caller's
 // value there.
 Value per_rank(Value value);
+// Marks a value that checkpoints may lack, such as one that a trainer has saved only since its last
+// version. If the checkpoint has no value, loading keeps the caller's. Has no effect on saves.
+Value if_stored(Value value);
+// Returns `value` with its own marks and those of `other`.
+Value with_marks_of(const Value& other, Value value);
 
 // --- flattening: state/flatten.cpp ---------------------------------------------------------------
 
@@ -205,16 +239,16 @@ inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
 // Flattens as DCP does. Dicts are split; lists only if they contain a tensor, a dict or such a
 // list; tuples never. Keys are joined with '.'. An empty dict is a leaf, so that it survives.
-// `per_rank` marks every leaf below it; a list that stays whole is marked if it contains a marked
-// value. Throws kAlreadyExists, naming both paths, if two paths give the same name, and
-// kPrecondition, naming the path, for a Stateful.
+// `per_rank` and `if_stored` mark every leaf below them; a list that stays whole is marked by
+// `per_rank` if it contains such a value. Throws kAlreadyExists, naming both paths, if two paths
+// give the same name, and kPrecondition, naming the path, for a Stateful.
 FlatStateDict flatten(const StateDict& state_dict);
 // Returns the top-level entries only. Throws kUnsupported, naming all such keys, if `flatten` would
 // split any value.
 FlatStateDict flatten_top_level(const StateDict& state_dict);
 // Stores `value` at `path` and makes dicts and lists on the way. A numeric element makes a list,
-// padded with None. A place marked by `per_rank` stays marked. Throws kMismatch, naming the place,
-// if the path leads through a value that is not a container.
+// padded with None. The marks of a place stay. Throws kMismatch, naming the place, if the path
+// leads through a value that is not a container.
 void set_at(StateDict& state_dict, const Path& path, Value value);
 // Returns the value at `path`, or nullptr if there is none.
 const Value* find_at(const StateDict& state_dict, const Path& path);

@@ -95,6 +95,7 @@ struct CheckpointWriter::Implementation {
     return *store;
   }
 
+  void check_same_place() const;
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
   Replaced find_replaced();
@@ -195,6 +196,7 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
     request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
     self.written.push_back(request.files.back().name);
   }
+  if (!request.files.empty()) self.check_same_place();
 
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
@@ -211,6 +213,22 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
     promise->set_value(std::move(results));
   });
   return future;
+}
+
+// Throws if this rank does not see the attempt that the coordinator opened before it answered any
+// plan. Without this check, ranks that see different directories could publish a checkpoint that
+// lacks files.
+void CheckpointWriter::Implementation::check_same_place() const {
+  if (context.is_coordinator || context.one_process || context.world_size == 1) return;
+  if (store->has_attempt(context.save_id)) return;
+  // A network file system's client may have cached the directory. Opening the directory refreshes
+  // the cache.
+  const std::vector<std::string> open = store->open_attempts();
+  if (std::find(open.begin(), open.end(), context.save_id) != open.end()) return;
+  throw Error(ErrorCode::kNotFound,
+              "this rank does not see the attempt that the coordinator has opened at " + store->url() +
+                  ": the directory is not the same on all machines, or another save has removed the attempt. Save to a directory " +
+                  "that all ranks share");
 }
 
 void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {

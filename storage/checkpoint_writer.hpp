@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/storage.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -83,10 +84,6 @@ class CheckpointReader : public StorageReader {
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
-
-// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound with advice if
-// there is none; kCorrupt, kUnsupported.
-Metadata read_metadata(Store& store);
 
 // One thing in a checkpoint that is wrong or that cannot be checked.
 struct VerifyFault {

@@ -1,8 +1,9 @@
+#include <cairn/storage/read_metadata.hpp>
+
 #include <algorithm>
 #include <optional>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {

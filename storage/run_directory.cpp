@@ -9,8 +9,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/storage/read_metadata.hpp>
 
 namespace cairn {
 namespace {

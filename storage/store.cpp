@@ -71,6 +71,14 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
+bool Store::has_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  // In this order, as a fence may come between the two.
+  for (const auto& attempts : {open_attempts(), fenced_attempts()})
+    if (std::find(attempts.begin(), attempts.end(), save_id) != attempts.end()) return true;
+  return false;
+}
+
 void Store::retract() { remove(kCommitRecordName); }
 
 bool Store::leads_elsewhere() { return false; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include <cairn/tracing/trace_names.hpp>
@@ -37,15 +38,59 @@ const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent&
 
 std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }
 
+// A shorter pause within an actor is not worth a name.
+constexpr Duration kPauseMin = std::chrono::milliseconds(10);
+
+// Two successive events of an actor.
+struct Pause {
+  const ObservedEvent* before = nullptr;
+  const ObservedEvent* after = nullptr;
+};
+
+// Returns the longest pause of the supervisor or coordinator of `to`'s rank between two events, if
+// it was most of the time. These actors run no hooks: they, or the whole process, were held up.
+std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from, const ObservedEvent& to) {
+  if (from.rank != to.rank || to.time - from.time < kPauseMin) return std::nullopt;
+  Pause longest;
+  Duration length{0};
+  std::map<std::string_view, const ObservedEvent*> last;  // by actor
+  for (const auto& event : trace.events.at(to.rank)) {
+    if (event.id > to.id) break;
+    if (event.actor != kSupervisor && event.actor != kCoordinator) continue;
+    const ObservedEvent*& before = last[event.actor];
+    // An actor is idle before it handles a message of another rank.
+    const bool was_idle = event.kind == EventKind::kHandled && event.peer >= 0;
+    const bool of_one_handler = before != nullptr && is_in_handler_of(*before, event);
+    if (of_one_handler && !was_idle && event.id > from.id && event.time - std::max(before->time, from.time) > length) {
+      longest = {before, &event};
+      length = event.time - std::max(before->time, from.time);
+    }
+    before = &event;
+  }
+  if (longest.after == nullptr || 2 * length < to.time - from.time) return std::nullopt;
+  return longest;
+}
+
+std::string describe(const Pause& pause) {
+  const ObservedEvent& before = *pause.before;
+  const ObservedEvent& after = *pause.after;
+  if (before.kind == EventKind::kHandled && before.peer >= 0)
+    return "held up before it acted on " + std::string(before.name) + " from rank " + std::to_string(before.peer);
+  if (after.kind == EventKind::kSent)
+    return "held up before it sent " + std::string(after.name) + (after.peer < 0 ? "" : " to rank " + std::to_string(after.peer));
+  return "held up in its " + std::string(after.actor);
+}
+
 // Returns what the time between two links of a chain was spent on, as a statement about the second
 // link's rank.
-std::string describe(const ChainLink& before, const ObservedEvent& event) {
+std::string describe(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
   const std::string name(event.name);
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
   if (event.kind == EventKind::kOperation) return name;
-  if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
   if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
+  if (const auto pause = longest_pause(trace, *before.event, event)) return describe(*pause);
+  if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
   return event.actor == kCoordinator ? "coordinated" : "handled messages";
 }
 
@@ -90,7 +135,7 @@ std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clock
   add({chain.front().event->rank, "had not called yet", first, clocks.at(*chain.front().event) - first});
   for (std::size_t i = 1; i < chain.size(); ++i) {
     const WallTime begin = clocks.at(*chain[i - 1].event);
-    add({chain[i].event->rank, describe(chain[i - 1], *chain[i].event), begin, clocks.at(*chain[i].event) - begin});
+    add({chain[i].event->rank, describe(trace, chain[i - 1], *chain[i].event), begin, clocks.at(*chain[i].event) - begin});
   }
   return steps;
 }

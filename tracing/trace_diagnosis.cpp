@@ -47,6 +47,111 @@ bool is_gone(const TracedFailure& failure) {
   return failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent);
 }
 
+std::string time_text(WallTime time) {
+  const auto seconds = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const auto of_day = seconds % (24 * 60 * 60 * 1000);
+  char text[40];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d UTC", static_cast<int>(of_day / 3'600'000),
+                static_cast<int>(of_day / 60'000 % 60), static_cast<int>(of_day / 1000 % 60), static_cast<int>(of_day % 1000));
+  return text;
+}
+
+// Returns the first event in which another rank noticed that the connection to `rank` was gone.
+const ObservedEvent* first_miss(const Trace& trace, const TraceClocks& clocks, int rank) {
+  const ObservedEvent* first = nullptr;
+  for (const auto& [other, events] : trace.events)
+    for (const auto& event : events)
+      if (other != rank && event.kind == EventKind::kHandled && event.name == kLinkDown && event.peer == rank &&
+          (first == nullptr || clocks.at(event) < clocks.at(*first)))
+        first = &event;
+  return first;
+}
+
+bool is_about_a_connection(const ObservedEvent& event) { return event.name == kLinkDown || event.name == kLinkUp; }
+
+// Returns the last message that another rank received from `rank`.
+std::string heard_last(const Trace& trace, const TraceClocks& clocks, int rank) {
+  const ObservedEvent* last = nullptr;
+  for (const auto& [other, events] : trace.events)
+    for (const auto& event : events)
+      if (other != rank && event.kind == EventKind::kHandled && event.peer == rank && !is_about_a_connection(event) &&
+          (last == nullptr || clocks.at(event) > clocks.at(*last)))
+        last = &event;
+  if (last == nullptr) return "no message of it arrived";
+  return "rank " + std::to_string(last->rank) + " received " + std::string(last->name) + " from it at " + time_text(clocks.at(*last));
+}
+
+// Returns what the rank itself recorded last, up to `sign`: a message to another rank, or a message
+// that it handled without an effect.
+std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
+  const auto& events = trace.events.at(sign.rank);
+  const ObservedEvent* action = nullptr;
+  for (const auto& event : events) {
+    if (event.id > sign.id) break;
+    const bool is_message = (event.kind == EventKind::kSent || event.kind == EventKind::kHandled) && event.peer >= 0;
+    const bool is_state = event.kind == EventKind::kState && event.ok && begins_with(event.name, kRankState);
+    if ((is_message && !is_about_a_connection(event)) || is_state || event.kind == EventKind::kCall) action = &event;
+  }
+  if (action == nullptr) return "";
+  const std::string name(action->name);
+  switch (action->kind) {
+    case EventKind::kSent: {
+      const auto there = trace.events.find(action->peer);
+      const bool is_known = there != trace.events.end();
+      const bool arrived = is_known && std::any_of(there->second.begin(), there->second.end(), [&](const auto& event) {
+                             return event.kind == EventKind::kHandled && event.peer == action->rank && event.cause == action->id;
+                           });
+      return "sent " + name + " to rank " + std::to_string(action->peer) +
+             (arrived ? ", which arrived" : is_known ? ", which did not arrive" : "");
+    }
+    case EventKind::kHandled:
+      return "received " + name + " from rank " + std::to_string(action->peer) + ", and did nothing about it";
+    case EventKind::kCall:
+      return "called " + name;
+    default:
+      return "reached the state " + name.substr(kRankState.size());
+  }
+}
+
+// Decides what became of a lost or silent rank, from what it did after the others missed it, from
+// the end of its process, and from the text of the connection that was lost.
+void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEvent* sign, TracedFailure& failure) {
+  const int rank = failure.rank;
+  const ObservedEvent* const missed = first_miss(trace, clocks, rank);
+  const auto decide = [&](RankFate fate, std::string text) {
+    failure.fate = fate;
+    failure.fate_text = std::move(text);
+  };
+  const ObservedEvent* const last = sign == nullptr ? nullptr : &trace.events.at(rank).back();
+  const auto call = trace.attempt.calls.find(rank);
+  const bool has_outcome = call != trace.attempt.calls.end() && call->second.has_ended;
+  const bool went_on = last != nullptr && missed != nullptr && last != sign &&
+                       (has_outcome || clocks.at(*last) > clocks.at(*missed) + 2 * clocks.error_max());
+  const auto process = trace.job.processes.find(rank);
+  const bool has_ended = process != trace.job.processes.end();
+  const std::string end = has_ended ? "its process " + process->second.describe() + " at " + time_text(process->second.ended) : "";
+  const bool said_goodbye = missed != nullptr && missed->text.find("it leaves the world") != std::string_view::npos;
+
+  if (went_on && failure.kind == to_string(FailureKind::kSilent))
+    return decide(RankFate::kFrozen, "its process stood still from " + time_text(clocks.at(*sign)) + " on, and later went on");
+  if (went_on && !said_goodbye)
+    return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_text(clocks.at(*last)));
+  if (said_goodbye && sign != nullptr && sign->kind == EventKind::kHandled && sign->actor == kSupervisor && sign->peer >= 0)
+    return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + std::string(sign->name) + " from rank " +
+                                             std::to_string(sign->peer) + ": the output of rank " + std::to_string(rank) + " says why");
+  if (said_goodbye && sign == nullptr && !has_ended)
+    return decide(RankFate::kUnknown, "it closed its connections: it left the world, or its supervisor ended");
+  if (said_goodbye)
+    return decide(RankFate::kLeft, "it left the world in order, before the end of this call" + (has_ended ? "; " + end : ""));
+  if (has_ended && process->second.told && failure.kind == to_string(FailureKind::kSilent))
+    return decide(RankFate::kFrozen, "its process existed, and did nothing; it ended only when cairn-launch asked it to");
+  if (has_ended) return decide(RankFate::kEnded, end);
+  if (sign == nullptr) return;
+  decide(RankFate::kUnknown, failure.kind == to_string(FailureKind::kSilent)
+                                 ? "its trace ends there: its process stopped, or its machine or network is gone"
+                                 : "its trace ends there: its process has probably ended");
+}
+
 void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std::uint64_t position, TracedFailure& failure) {
   const ObservedEvent* const sign = last_sign_of(trace, clocks, failure);
   if (sign != nullptr) failure.last_sign = clocks.at(*sign);
@@ -57,7 +162,10 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std:
   } else if (sign != nullptr && (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy))) {
     failure.hook = running_hook(trace, clocks, *sign);
   }
-  if (is_gone(failure)) failure.own_phase = own_phase_of(trace, clocks, failure.rank);
+  if (!is_gone(failure)) return;
+  failure.own_phase = own_phase_of(trace, clocks, failure.rank);
+  failure.last_action = sign == nullptr ? heard_last(trace, clocks, failure.rank) : last_action_before(trace, *sign);
+  decide_fate(trace, clocks, sign, failure);
 }
 
 std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks) {
@@ -154,7 +262,53 @@ TracedEnd end_of(const Trace& trace, const Diagnosis& diagnosis) {
   return trace.attempt.was_cancelled ? TracedEnd::kCancelled : TracedEnd::kFailed;
 }
 
+constexpr Duration kSlowStoreMin = std::chrono::milliseconds(100);
+constexpr int kSlowStoreShare = 5;  // of the whole call's duration, at least one fifth
+
+std::optional<TracedStoreOperation> slow_store_of(const Trace& trace, const Diagnosis& diagnosis) {
+  const ObservedEvent* slowest = nullptr;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kStore && (slowest == nullptr || event.duration > slowest->duration)) slowest = &event;
+  if (slowest == nullptr || slowest->duration < kSlowStoreMin || kSlowStoreShare * slowest->duration < diagnosis.duration)
+    return std::nullopt;
+  TracedStoreOperation operation;
+  operation.rank = slowest->rank;
+  operation.name = slowest->name;
+  operation.object = slowest->text.substr(slowest->text.rfind('/') + 1);
+  operation.bytes = slowest->bytes;
+  operation.duration = slowest->duration;
+  return operation;
+}
+
+std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& clocks) {
+  const ObservedEvent* const outcome = last_outcome(trace, clocks);
+  if (outcome == nullptr) return std::nullopt;
+  const auto steps = critical_path(trace, clocks, *outcome);
+  const auto longest =
+      std::max_element(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.duration < b.duration; });
+  return longest == steps.end() ? std::nullopt : std::optional<PathStep>(*longest);
+}
+
 }  // namespace
+
+const char* to_string(RankFate fate) noexcept {
+  switch (fate) {
+    case RankFate::kEnded:
+      return "ended";
+    case RankFate::kCutOff:
+      return "cut_off";
+    case RankFate::kFrozen:
+      return "frozen";
+    case RankFate::kLeft:
+      return "left";
+    case RankFate::kActorEnded:
+      return "actor_ended";
+    case RankFate::kUnknown:
+      return "unknown";
+  }
+  return "unknown";
+}
 
 const char* to_string(TracedEnd end) noexcept {
   switch (end) {
@@ -175,14 +329,10 @@ const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks,
   if (own == trace.events.end() || own->second.empty()) return nullptr;
   const ObservedEvent* sign = &own->second.back();
   if (!is_gone(failure)) return sign;
-  std::optional<WallTime> missed;
-  for (const auto& [rank, events] : trace.events)
-    for (const auto& event : events)
-      if (rank != failure.rank && event.kind == EventKind::kHandled && event.name == kLinkDown && event.peer == failure.rank)
-        missed = std::min(missed.value_or(WallTime::max()), clocks.at(event));
-  if (!missed) return sign;
-  const auto after =
-      std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= *missed; });
+  const ObservedEvent* const missed = first_miss(trace, clocks, failure.rank);
+  if (missed == nullptr) return sign;
+  const WallTime time = clocks.at(*missed);
+  const auto after = std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
   return after == own->second.begin() ? sign : &*std::prev(after);
 }
 
@@ -213,6 +363,8 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 
+  diagnosis.longest_step = longest_step_of(trace, clocks);
+  diagnosis.slow_store = slow_store_of(trace, diagnosis);
   diagnosis.notices = notices_of(trace, messages, clocks, diagnosis);
   return diagnosis;
 }

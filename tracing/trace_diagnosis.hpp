@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <cairn/tracing/trace_chain.hpp>
 #include <cairn/tracing/trace_directory.hpp>
 #include <cairn/tracing/trace_messages.hpp>
 
@@ -28,6 +29,17 @@ struct TracedHook {
   std::optional<Duration> duration;  // nothing: the trace does not contain its end
 };
 
+// The fate of a rank that other ranks lost touch with, as its trace and cairn-launch tell it.
+enum class RankFate : std::uint8_t {
+  kUnknown = 1,
+  kEnded,       // its process was killed, or exited
+  kCutOff,      // it went on: only its connection was lost
+  kFrozen,      // its process existed, but did nothing
+  kLeft,        // it left the world in order
+  kActorEnded,  // an exception ended its supervisor; the process went on
+};
+const char* to_string(RankFate fate) noexcept;
+
 // An entry of the failure map, with additional information from the traces.
 struct TracedFailure {
   int rank = 0;
@@ -40,6 +52,9 @@ struct TracedFailure {
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
   std::optional<WallTime> last_sign;  // of `last_sign_of`; nothing: it has no trace
+  RankFate fate = RankFate::kUnknown;
+  std::string fate_text;    // "its process was killed by SIGKILL"; "" if nothing is known
+  std::string last_action;  // the last thing it did: "sent Written to rank 0, which arrived"; "" if unknown
   bool told = true;                   // true: it is in a failure map; false: inferred from a trace that ends early
 };
 
@@ -66,6 +81,15 @@ struct TracedWait {
   bool was_answered = true;
 };
 
+// The slowest store operation, if it was slow beside the whole call.
+struct TracedStoreOperation {
+  int rank = 0;
+  std::string name;    // "write_at"
+  std::string object;  // the last part of its URL
+  std::uint64_t bytes = 0;
+  Duration duration{0};
+};
+
 struct TracedNotice {
   int rank = -1;  // the rank that it is about; -1: several or all
   std::string text;
@@ -80,6 +104,9 @@ struct Diagnosis {
   std::vector<TracedFailure> failures;  // by rank
   std::vector<TracedPhase> phases;      // in order
   std::optional<TracedWait> wait;       // the longest wait
+  // The step of the critical path that took longest; nothing if the traces contain no outcome.
+  std::optional<PathStep> longest_step;
+  std::optional<TracedStoreOperation> slow_store;
   std::uint64_t bytes = 0;              // bytes of tensors to write or read, over all ranks
   double bytes_per_second = 0;          // over the phase that wrote or read them; 0: unknown
   std::vector<TracedNotice> notices;    // most important first

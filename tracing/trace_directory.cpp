@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <set>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -46,6 +48,44 @@ std::optional<fs::path> latest_report(const fs::path& directory, bool with_trace
   return latest;
 }
 
+constexpr std::chrono::seconds kReportsApart{60};  // of one failed call, at most
+
+// Returns the job and checkpointer in the name of a report; "" if it has another form.
+std::string key_of_report(const std::string& name) {
+  constexpr std::size_t kKeyBytes = 32 + 1 + 8;  // incarnation and checkpointer, in hexadecimal
+  const std::size_t begin = begins_with(name, "failure-cairn-") ? 14 : 8;
+  return name.size() > begin + kKeyBytes ? name.substr(begin, kKeyBytes) : "";
+}
+
+bool is_without_save_id(const fs::path& report) { return report.filename().string().find("-call-") != std::string::npos; }
+
+// Returns the traces in a report, and those of other ranks in a report that one of them wrote about
+// the same call without knowing its save id.
+std::vector<std::string> traces_of_report(const fs::path& report) {
+  auto traces = traces_in(report);
+  std::set<std::string> known;  // "rank-00003"
+  const auto rank_of = [](const std::string& path) { return fs::path(path).filename().string().substr(0, 10); };
+  for (const auto& trace : traces) known.insert(rank_of(trace));
+  const std::string key = key_of_report(report.filename().string());
+  std::error_code failed;
+  const auto time = fs::last_write_time(report, failed);
+  for (fs::directory_iterator entry(report.parent_path(), failed), end; !failed && entry != end; entry.increment(failed)) {
+    const fs::path& other = entry->path();
+    std::error_code gone;
+    if (!begins_with(other.filename().string(), "failure-") || key.empty() || key_of_report(other.filename().string()) != key ||
+        is_without_save_id(other) == is_without_save_id(report) || !entry->is_directory(gone))
+      continue;
+    const auto apart = fs::last_write_time(other, gone) - time;
+    if (gone || apart > kReportsApart || apart < -kReportsApart) continue;
+    try {
+      for (const auto& trace : traces_in(other))
+        if (known.insert(rank_of(trace)).second) traces.push_back(trace);
+    } catch (const Error&) {  // may not be read
+    }
+  }
+  return traces;
+}
+
 struct Found {
   std::string path;
   std::vector<std::string> files;
@@ -71,7 +111,7 @@ Found find_traces(const std::string& path) {
   if (!fs::is_directory(path)) return {path, {path}};
   auto files = traces_in(path);
   if (!files.empty()) return {path, std::move(files)};
-  if (const auto report = latest_report(path)) return {report->string(), traces_in(*report)};
+  if (const auto report = latest_report(path)) return {report->string(), traces_of_report(*report)};
   const auto nearby = traces_nearby(path);
   const auto report = latest_report(path, /*with_traces=*/false);
   throw Error(ErrorCode::kNotFound,
@@ -165,6 +205,76 @@ class CallFinder {
   std::uint64_t next_first_ = 0;
   std::uint64_t outcome_id_ = 0;  // of the current call
 };
+
+// A line of a file `*.ends`; docs/tracing.md specifies them.
+struct ProcessEnd {
+  std::string host;
+  WallTime launched;
+  int rank = -1;
+  std::uint64_t process = 0;
+  TracedProcess end;
+};
+
+constexpr std::size_t kEndsBytesMax = 4u << 20;  // per file; 4,096 ranks need a tenth
+
+std::optional<WallTime> to_wall_time(const std::string& milliseconds) {
+  // At most the year 2065, so that differences of times do not overflow.
+  if (milliseconds.empty() || milliseconds.size() > 13 || milliseconds.find_first_not_of("0123456789") != std::string::npos ||
+      (milliseconds.size() == 13 && milliseconds.front() > '2'))
+    return std::nullopt;
+  return WallTime(std::chrono::milliseconds(std::stoll(milliseconds)));
+}
+
+// Skips lines that it does not understand.
+std::vector<ProcessEnd> read_ends(const fs::path& directory) {
+  std::vector<ProcessEnd> ends;
+  std::error_code failed;
+  if (!fs::is_directory(directory, failed)) return ends;
+  for (fs::directory_iterator entry(directory, failed), last; !failed && entry != last; entry.increment(failed)) {
+    if (entry->path().extension() != ".ends") continue;
+    std::ifstream file(entry->path(), std::ios::binary);
+    std::string text(kEndsBytesMax, '\0');
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(std::max<std::streamsize>(0, file.gcount())));
+    std::istringstream lines(text);
+    ProcessEnd launch;
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string word, time, how, value, told;
+      words >> word;
+      if (word == "launched" && words >> time >> launch.host) {
+        launch.launched = to_wall_time(time).value_or(WallTime::max());
+        continue;
+      }
+      ProcessEnd it = launch;
+      if (word != "rank" || !(words >> it.rank >> it.process >> time >> how >> value)) continue;
+      const auto ended = to_wall_time(time);
+      if (!ended) continue;
+      it.end.ended = *ended;
+      it.end.told = words >> told && told == "told";
+      if (how == "signal")
+        it.end.signal = value;
+      else if (how == "code" && value.size() <= 3 && value.find_first_not_of("0123456789") == std::string::npos)
+        it.end.code = std::stoi(value);
+      else
+        continue;
+      ends.push_back(std::move(it));
+    }
+  }
+  return ends;
+}
+
+// Returns the end of the process that wrote a trace. A rank's program may be the child of the
+// process that was launched, such as a shell; then its rank and the time tell.
+const ProcessEnd* end_of_writer(const std::vector<ProcessEnd>& ends, const TraceHeader& header) {
+  const ProcessEnd* by_rank = nullptr;
+  for (const auto& it : ends) {
+    if (it.host != header.host || it.end.ended < header.wall || it.launched > header.wall) continue;
+    if (it.process == header.process) return &it;
+    if (it.rank == header.rank) by_rank = &it;
+  }
+  return by_rank;
+}
 
 using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>;  // job, checkpointer, counter, number
 
@@ -271,6 +381,11 @@ bool TracedAttempt::has_ended() const {
 
 bool TracedAttempt::went_wrong() const { return has_failed() ? !was_cancelled : !has_ended(); }
 
+std::string TracedProcess::describe() const {
+  if (!signal.empty()) return "was killed by " + signal;
+  return "exited with code " + std::to_string(code);
+}
+
 std::string TracedAttempt::describe() const {
   return operation + (checkpoint_id.empty() ? std::string(" whose beginning is not in the traces") : " of '" + checkpoint_id + "'");
 }
@@ -288,6 +403,7 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   path_ = std::move(found.path);
   std::map<std::string, TracedJob> jobs;
   std::vector<TracedFile> readable;
+  const auto ends = read_ends(path_);
   for (auto& name : found.files) {
     TracedFile file;
     file.path = std::move(name);
@@ -323,6 +439,7 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     job.begin = std::min(job.begin, header.wall);
     job.world_size = std::max(job.world_size, header.world_size);
     job.hosts[header.rank] = header.host;
+    if (const auto* const end = end_of_writer(ends, header)) job.processes[header.rank] = end->end;
     try {
       TraceFileReader reader(file.path, names);
       ObservedEvent event;

@@ -67,12 +67,24 @@ struct TracedAttempt {
   std::string describe() const;  // "save of 'run/step_100'"
 };
 
+// How the process of a rank ended, as cairn-launch recorded it.
+struct TracedProcess {
+  WallTime ended;
+  std::string signal;  // "SIGKILL"; "" if it exited
+  int code = 0;        // of its exit
+  bool told = false;   // it ended after cairn-launch had asked it to
+
+  bool has_failed() const { return !told && (code != 0 || !signal.empty()); }  // by itself
+  std::string describe() const;                                                // "was killed by SIGKILL"
+};
+
 struct TracedJob {
   std::string incarnation;
   int world_size = 0;
   WallTime begin;  // of its first file
   std::map<int, std::string> hosts;
-  std::vector<int> missing;  // ranks without a readable file
+  std::vector<int> missing;                // ranks without a readable file
+  std::map<int, TracedProcess> processes;  // by rank; those whose end is known
 };
 
 // The events of one attempt, and events of no checkpointer (links, restarts) during it. Texts live
@@ -92,7 +104,9 @@ struct Trace {
 class TraceDirectory {
  public:
   // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If there are
-  // none but there are failure reports (failure-*), reads the latest report. An event that several
+  // none but there are failure reports (failure-*), reads the latest report, with the traces of
+  // other ranks in another report of the same call. Also reads `*.ends`,
+  // where cairn-launch records how processes ended. An event that several
   // rings of a rank contain counts once. Keeps a record per call and no events. Throws kNotFound,
   // listing what is there, if there is nothing to read.
   explicit TraceDirectory(const std::string& path);

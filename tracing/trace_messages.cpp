@@ -1,6 +1,7 @@
 #include <cairn/tracing/trace_messages.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,9 @@ bool is_from_a_rank(const ObservedEvent& event) {
 
 // Do not align clocks whose difference or error is larger: nine years.
 constexpr Duration kDifferenceMax{std::int64_t{1} << 58};
+
+// Events of its rank after a message among which the receiver's reaction is looked for.
+constexpr std::ptrdiff_t kReactionWithin = 256;
 
 // Bounds for (clock of `b`) - (clock of `a`), for ranks a < b.
 struct Bounds {
@@ -128,6 +132,54 @@ std::vector<int> TraceClocks::unaligned() const {
   for (const auto& [rank, clock] : clocks_)
     if (!clock.error) ranks.push_back(rank);
   return ranks;
+}
+
+bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event) {
+  // The cause of a message from another rank is an id of that rank.
+  const bool is_remote = before.kind == EventKind::kHandled && before.peer >= 0;
+  return before.actor == event.actor && event.cause != 0 && (before.id == event.cause || (!is_remote && before.cause == event.cause));
+}
+
+MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const TraceClocks& clocks) {
+  MessageDelay delay;
+  if (const ObservedEvent* const sent = message.sent) {
+    const auto& events = trace.events.at(sent->rank);
+    for (const ObservedEvent* before = sent; before != events.data() && sent->cause != 0;) {
+      --before;
+      if (before->id < sent->cause) break;
+      if (!is_in_handler_of(*before, *sent)) continue;
+      delay.in_sender = sent->time - before->time;
+      break;
+    }
+  }
+  if (const ObservedEvent* const handled = message.handled) {
+    const auto& events = trace.events.at(handled->rank);
+    const ObservedEvent* const end = handled + std::min<std::ptrdiff_t>(kReactionWithin, events.data() + events.size() - handled);
+    for (const ObservedEvent* after = handled + 1; after < end; ++after) {
+      if (after->cause != handled->id || after->actor != handled->actor) continue;
+      delay.in_receiver = after->time - handled->time;
+      break;
+    }
+  }
+  if (message.sent == nullptr || message.handled == nullptr) return delay;
+  const auto unsure = clocks.error(message.from);
+  const auto unsure_there = clocks.error(message.to);
+  if (!unsure || !unsure_there) return delay;
+  const WallTime begin = clocks.at(*message.sent) + *unsure + *unsure_there;
+  const WallTime end = clocks.begin_of(*message.handled);
+  if (begin >= end) return delay;
+  delay.on_the_way = end - begin;
+  // The receiver may record other events just before this one when its process runs again.
+  const ObservedEvent* const first = trace.events.at(message.to).data();
+  WallTime next = end;
+  Duration longest{0};
+  for (const ObservedEvent* at = message.handled; next > begin;) {
+    const WallTime time = at == first ? begin : std::max(begin, clocks.at(*--at));
+    longest = std::max(longest, Duration(next - time));
+    next = std::min(next, time);
+  }
+  delay.receiver_was_quiet = longest > delay.on_the_way - delay.on_the_way / 8;
+  return delay;
 }
 
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages,

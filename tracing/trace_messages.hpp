@@ -67,6 +67,22 @@ class TraceClocks {
   std::vector<Violation> violations_;
 };
 
+// Returns whether `event` happened in a message's handler after `before`, an earlier event of the
+// same actor.
+bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event);
+
+// The time that a message lost between the sender's decision and the receiver's reaction, by
+// place. A duration is 0 if the traces do not tell.
+struct MessageDelay {
+  Duration in_sender{0};    // from the sender's event before, in the same handler, until it was sent
+  Duration on_the_way{0};   // less the error of the clocks
+  Duration in_receiver{0};  // until the receiver acted on it
+  // The receiver recorded nothing while the message was on its way: the connection was slow, or the
+  // receiver's process did not run.
+  bool receiver_was_quiet = false;
+};
+MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const TraceClocks& clocks);
+
 // Returns the messages that were sent to a rank whose trace continues afterwards without handling
 // them.
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);

@@ -21,8 +21,8 @@ constexpr Duration kStragglerMin = std::chrono::milliseconds(100);
 constexpr std::uint64_t kUnevenBytesMin = 64u << 20;
 constexpr Duration kQueuedMin = std::chrono::milliseconds(500);
 constexpr Duration kJumpMin = std::chrono::milliseconds(100);
-constexpr Duration kLateMin = std::chrono::milliseconds(500);
-constexpr Duration kStoreMin = std::chrono::seconds(1);
+constexpr Duration kLateMin = std::chrono::milliseconds(100);
+constexpr int kLateShare = 10;  // of the whole call's duration, at least a tenth
 constexpr int kStragglerRatio = 2;
 
 std::string in_text(Duration duration) {
@@ -111,18 +111,23 @@ struct Noticing {
   }
 
   void links_and_restarts() {
-    std::map<int, std::pair<int, int>> seen;  // by rank: number of restarts, of lost links
-    for (const auto& [rank, events] : trace.events)
+    for (const auto& [rank, events] : trace.events) {
+      int restarts = 0;
+      std::set<int> lost;
       for (const auto& event : events) {
-        if (event.name == kRestarted) ++seen[rank].first;
+        if (event.name == kRestarted) ++restarts;
         // Skip peers that failed, which are already reported, and peers that left at their end.
-        if (event.kind == EventKind::kHandled && event.name == kLinkDown && !has_failed(event.peer) && !has_left(event))
-          ++seen[rank].second;
+        const bool is_lost = event.kind == EventKind::kHandled && event.name == kLinkDown;
+        if (!is_lost || has_failed(event.peer) || has_left(event) || !lost.insert(event.peer).second) continue;
+        const auto peer = trace.events.find(event.peer);
+        const bool went_on = peer != trace.events.end() && !peer->second.empty() &&
+                             clocks.at(peer->second.back()) > clocks.at(event) + clocks.error_max();
+        add(event.peer, "rank " + std::to_string(rank) + " lost its connection to rank " + std::to_string(event.peer) +
+                            (went_on ? ", which went on" : ", which recorded nothing more") +
+                            (event.text.empty() ? "" : ": " + std::string(event.text)));
       }
-    for (const auto& [rank, counts] : seen) {
-      if (counts.first > 0)
-        add(rank, std::to_string(counts.first) + " actors of rank " + std::to_string(rank) + " died and were restarted");
-      if (counts.second > 0) add(rank, "rank " + std::to_string(rank) + " lost its connection to ranks that went on");
+      if (restarts > 0)
+        add(rank, std::to_string(restarts) + " actors of rank " + std::to_string(rank) + " died and were restarted");
     }
   }
 
@@ -160,8 +165,10 @@ struct Noticing {
   void ended_early() {
     for (const auto& [rank, call] : trace.attempt.calls) {
       if (call.has_ended || !call.was_called || has_failed(rank) || diagnosis.end == TracedEnd::kUnfinished) continue;
+      const auto process = trace.job.processes.find(rank);
       add(rank,
-          "the trace of rank " + std::to_string(rank) + " ends before it had the outcome: it was lost, or cut off, after its part");
+          "the trace of rank " + std::to_string(rank) + " ends before it had the outcome: it was lost, or cut off, after its part" +
+              (process == trace.job.processes.end() ? "" : "; its process " + process->second.describe()));
     }
   }
 
@@ -182,22 +189,31 @@ struct Noticing {
     }
   }
 
+  // The longest delay of a message, charged to the sender, to the way, or to the receiver.
   void late_messages() {
+    const Duration least = std::max(kLateMin, diagnosis.duration / kLateShare);
     const TracedMessage* latest = nullptr;
+    MessageDelay delay;
     Duration longest{0};
     for (const auto& message : messages) {
-      if (message.sent == nullptr || message.handled == nullptr) continue;
-      const auto unsure = clocks.error(message.from);
-      const auto unsure_there = clocks.error(message.to);
-      if (!unsure || !unsure_there) continue;
-      const Duration taken = clocks.begin_of(*message.handled) - clocks.at(*message.sent) - *unsure - *unsure_there;
-      if (taken < kLateMin || taken <= longest) continue;
-      longest = taken;
+      const MessageDelay it = delay_of(trace, message, clocks);
+      const Duration most = std::max({it.in_sender, it.on_the_way, it.in_receiver});
+      if (most < least || most <= longest) continue;
+      longest = most;
       latest = &message;
+      delay = it;
     }
-    if (latest != nullptr)
-      add(latest->to, std::string(latest->sent->name) + " from rank " + std::to_string(latest->from) + " came to rank " +
-                          std::to_string(latest->to) + " " + in_text(longest) + " after it was sent");
+    if (latest == nullptr) return;
+    const std::string name((latest->sent != nullptr ? latest->sent : latest->handled)->name);
+    const std::string from = "rank " + std::to_string(latest->from), to = "rank " + std::to_string(latest->to);
+    if (longest == delay.in_sender)
+      add(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up before it sent it");
+    else if (longest == delay.in_receiver)
+      add(latest->to, to + " acted on " + name + " from " + from + " " + in_text(longest) + " after it received it: it was held up");
+    else
+      add(latest->to, name + " from " + from + " came to " + to + " " + in_text(longest) + " after it was sent: " +
+                          (delay.receiver_was_quiet ? "the connection was slow, or " + to + " did not run"
+                                                    : "the connection was slow, as " + to + " ran in that time"));
   }
 
   // Requests and messages that had to be repeated.
@@ -220,18 +236,21 @@ struct Noticing {
   }
 
   void slow_stores() {
-    const ObservedEvent* slowest = nullptr;
     for (const auto& [rank, events] : trace.events)
-      for (const auto& event : events) {
-        if (event.kind != EventKind::kStore) continue;
-        if (!event.ok && !has_failed(rank))
+      for (const auto& event : events)
+        if (event.kind == EventKind::kStore && !event.ok && !has_failed(rank))
           add(rank, std::string(event.name) + " of the store of rank " + std::to_string(rank) +
                         " failed, and the call went on: " + std::string(event.text));
-        if (event.duration > kStoreMin && (slowest == nullptr || event.duration > slowest->duration)) slowest = &event;
-      }
-    if (slowest != nullptr)
-      add(slowest->rank, std::string(slowest->name) + " of the store took rank " + std::to_string(slowest->rank) + " " +
-                             in_text(slowest->duration) + ": " + std::string(slowest->text));
+    if (const auto& slow = diagnosis.slow_store) add(slow->rank, "rank " + std::to_string(slow->rank) + ": " + describe(*slow));
+  }
+
+  static std::string describe(const TracedStoreOperation& operation) {
+    std::string text = operation.name + " of its store took " + in_text(operation.duration) + ": " + operation.object;
+    if (operation.bytes == 0) return text;
+    const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
+    char numbers[64];
+    std::snprintf(numbers, sizeof numbers, ", %.3g MB, %.3g MB/s", static_cast<double>(operation.bytes) / 1e6, rate / 1e6);
+    return text + numbers;
   }
 };
 
@@ -248,9 +267,9 @@ std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<Trace
   noticing.ended_early();
   noticing.unanswered();
   noticing.slow_stores();
+  noticing.late_messages();
   noticing.stragglers();
   noticing.uneven_bytes();
-  noticing.late_messages();
   noticing.retries();
   noticing.queues();
   noticing.ignored();

@@ -57,7 +57,44 @@ StatesByRank rank_states(const Trace& trace, const TraceClocks& clocks) {
   return states;
 }
 
-void add_parts(TracedPhase& phase, const PhaseNames& names, const StatesByRank& states, WallTime end) {
+// A rank's part in a phase. Delays between a message and the change of state belong to it: it
+// begins when the message that starts it arrives, and ends when the answer is sent.
+struct Part {
+  WallTime begin;
+  std::optional<WallTime> end;  // nothing: the rank did not finish it
+};
+
+// Returns when the rank sent its own answer after `entry`. The coordinator's rank also passes on
+// the answers of other ranks.
+std::optional<WallTime> answered_at(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names,
+                                    const ObservedEvent& entry) {
+  for (const auto& event : trace.events.at(entry.rank)) {
+    if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != kSupervisor || !is_answer(names, event.name))
+      continue;
+    const ObservedEvent* const cause = trace.find(event.rank, event.cause);
+    if (cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name) return clocks.at(event);
+  }
+  return std::nullopt;
+}
+
+Part part_of(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names, const TracedState& state, WallTime earliest) {
+  const ObservedEvent& entry = *state.entry;
+  Part part{state.begin, state.end};
+  if (const auto* const start = trace.find(entry.rank, entry.cause))
+    part.begin = std::min(part.begin, std::max(earliest, clocks.begin_of(*start)));
+  if (!state.end) return part;
+  const auto answered = answered_at(trace, clocks, names, entry);
+  const auto call = trace.attempt.calls.find(entry.rank);
+  if (answered)
+    part.end = std::max(*state.end, *answered);
+  else if (call == trace.attempt.calls.end() || !call->second.has_ended)
+    part.end.reset();  // it had the answer, and did not send it
+  return part;
+}
+
+// `end`: when the phase ended, or the trace.
+void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, const TraceClocks& clocks, const StatesByRank& states,
+               WallTime end) {
   std::vector<std::pair<Duration, int>> parts;
   for (const auto& [rank, of_rank] : states) {
     const TracedState* const state = find(of_rank, names.of_ranks);
@@ -66,8 +103,9 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const StatesByRank& 
       parts.emplace_back(std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
       continue;
     }
-    parts.emplace_back(state->end.value_or(end) - state->begin, rank);
-    if (!state->end) phase.unfinished.push_back(rank);
+    const Part part = part_of(trace, clocks, names, *state, phase.begin);
+    parts.emplace_back(std::max(Duration(0), Duration(part.end.value_or(end) - part.begin)), rank);
+    if (!part.end) phase.unfinished.push_back(rank);
   }
   if (parts.empty()) return;
   std::sort(parts.begin(), parts.end());
@@ -92,9 +130,13 @@ std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks
       if (states.empty()) continue;
       break;
     }
-    states.push_back({name, time, std::nullopt});
+    states.push_back({name, time, std::nullopt, &event});
   }
   return states;
+}
+
+bool is_answer(std::string_view message) {
+  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, message); });
 }
 
 int coordinator_of(const Trace& trace) {
@@ -152,7 +194,7 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
     phase.begin = *begin;
     phase.has_ended = until.has_value();
     phase.duration = until.value_or(end) - *begin;
-    if (!names.of_ranks.empty()) add_parts(phase, names, states, end);
+    if (!names.of_ranks.empty()) add_parts(phase, names, trace, clocks, states, until.value_or(end));
     phases.push_back(std::move(phase));
   }
   return phases;
@@ -181,8 +223,8 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     if (const TracedState* const part = find(own, names.of_ranks)) {
       if (name == "join")
         answered[coordinator] = std::max(part->begin, phase->begin);
-      else if (part->end && *part->end <= until)
-        answered[coordinator] = *part->end;
+      else if (const auto ended = part_of(trace, clocks, names, *part, phase->begin).end; ended && *ended <= until)
+        answered[coordinator] = *ended;
     }
 
     TracedWait wait;

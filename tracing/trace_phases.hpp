@@ -14,12 +14,16 @@ namespace cairn {
 struct TracedState {
   std::string_view name;  // without the prefix: "moving"
   WallTime begin;
-  std::optional<WallTime> end;  // nothing: it is the last state in the trace
+  std::optional<WallTime> end;           // nothing: it is the last state in the trace
+  const ObservedEvent* entry = nullptr;  // the change to this state
 };
 
 // Returns the states of a rank. `prefix` is trace_names::kRankState or kCoordinatorState. The
 // states of the coordinator end at its first "idle".
 std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix);
+
+// Returns whether a rank ends its part in a phase with this message.
+bool is_answer(std::string_view message);
 
 // Returns the rank whose trace has the coordinator's states; -1 if unknown.
 int coordinator_of(const Trace& trace);

@@ -11,7 +11,7 @@
 
 namespace cairn::training {
 
-// `Group` is ProcessGroupGloo or ProcessGroupNCCL.
+// `Group` is ProcessGroupGloo, ProcessGroupNCCL, or their base class.
 template <class Group>
 class C10dBackendOver : public C10dBackend {
  public:

@@ -1,5 +1,5 @@
 // The c10d backends of a ProcessGroup: Gloo for tensors in host memory, NCCL for tensors on CUDA
-// devices. Internal.
+// devices, or groups of the trainer's. Internal.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,8 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <cairn/training/process_group.hpp>
 
 namespace cairn::training {
 
@@ -40,6 +42,8 @@ class C10dBackend {
   virtual void abort() = 0;
 };
 
+// Sends through a group of the trainer's, which it never aborts.
+std::unique_ptr<C10dBackend> make_backend_over(c10::intrusive_ptr<C10dGroup> group);
 // Returns when all ranks have joined.
 std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, const std::string& address);

@@ -9,6 +9,7 @@
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
@@ -53,11 +54,17 @@ class ProcessGroup::Implementation {
     std::vector<std::weak_ptr<Implementation>> members;
   };
 
+  // Backends over groups of the trainer's; null where there is none.
+  struct Given {
+    Backend on_host, on_device;
+  };
+
   // Makes the group and adds it to its family.
   static std::shared_ptr<Implementation> make(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks,
                                               const ProcessGroupOptions& options, std::string name,
-                                              std::shared_ptr<Family> family) {
-    auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name), family);
+                                              std::shared_ptr<Family> family, Given given = {}) {
+    auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name), family,
+                                                 std::move(given));
     const std::lock_guard lock(family->mutex);
     auto& members = family->members;
     members.erase(std::remove_if(members.begin(), members.end(), [](const auto& member) { return member.expired(); }),
@@ -67,15 +74,19 @@ class ProcessGroup::Implementation {
   }
 
   Implementation(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks, const ProcessGroupOptions& options,
-                 std::string name, std::shared_ptr<Family> family)
+                 std::string name, std::shared_ptr<Family> family, Given given)
       : store_(std::move(store)),
         rank_(rank),
         ranks_(std::move(ranks)),
         options_(options),
         name_(std::move(name)),
-        family_(std::move(family)) {
+        family_(std::move(family)),
+        host_is_given_(given.on_host != nullptr),
+        on_host_(std::move(given.on_host)),
+        on_device_(std::move(given.on_device)) {
     if (size() == 1) return;
-    meet("make the group");
+    if (on_device_) start_watch();
+    if (store_) meet("make the group");
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -114,6 +125,7 @@ class ProcessGroup::Implementation {
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
     if (Backend made = device_backend()) return made;
+    check_store(action, "on CUDA devices");
     const std::lock_guard making(making_);
     // NCCL waits for ever for a missing rank, so meet first.
     if (!device_backend()) meet(action);
@@ -121,8 +133,7 @@ class ProcessGroup::Implementation {
     if (!on_device_) {
       on_device_ =
           make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name_ + "/nccl", store_), rank_, size(), options_.timeout);
-      watch_ = std::make_unique<DeviceWatch>(
-          options_.timeout, [this](const std::string& late) { fail(late, "the device has not finished it", /*late=*/true); });
+      start_watch();
     }
     return on_device_;
   }
@@ -139,6 +150,7 @@ class ProcessGroup::Implementation {
       const std::lock_guard lock(mutex_);
       if (on_host_) return on_host_;
     }
+    check_store(action, "in host memory");
     meet(action);  // Gloo waits five times its timeout for a missing rank, so meet first
     Backend made;
     run(action, [&] {
@@ -166,9 +178,29 @@ class ProcessGroup::Implementation {
   // Returns when all ranks have called it. Uses an all-reduce instead of Gloo's barrier: an
   // all-reduce cannot end on any rank before all have called it, and it does not report the failure
   // of an earlier call.
-  void meet(const std::string& action, Backend on_host) {
+  void meet(const std::string& action, at::DeviceType where) {
+    Backend backend = this->backend(action, where);
     run(
-        action, [&] { on_host->all_reduce(torch::zeros({1}, torch::kInt32))->wait(); }, [&] { on_host.reset(); });
+        action,
+        [&] {
+          torch::Tensor token = torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(where));
+          wait_for(*backend->all_reduce(token), where != at::kCPU);
+          token.item<std::int32_t>();  // devices may not have finished before this
+        },
+        [&] { backend.reset(); });
+  }
+  // Returns where ranks can meet: in host memory, unless the trainer gave a group for devices only.
+  at::DeviceType meeting_place() {
+    const std::lock_guard lock(mutex_);
+    return !on_host_ && !store_ && on_device_ ? at::kCUDA : at::kCPU;
+  }
+
+  // Waits for work in host memory, or orders the current stream of a device after it.
+  void wait_for(c10d::Work& work, bool on_device) const {
+    if (host_is_given_ && !on_device)
+      work.wait(options_.timeout);  // the group's own timeout may be longer
+    else
+      work.wait();
   }
 
   // Returns when all ranks have called it. Needs no connections between the ranks.
@@ -206,6 +238,18 @@ class ProcessGroup::Implementation {
   }
 
  private:
+  void start_watch() {
+    watch_ = std::make_unique<DeviceWatch>(
+        options_.timeout, [this](const std::string& late) { fail(late, "the device has not finished it", /*late=*/true); });
+  }
+
+  void check_store(const std::string& action, const char* where) const {
+    if (store_) return;
+    throw Error(ErrorCode::kUnsupported, action + ": tensors " + where +
+                                             " need a c10d group for them, or a store with which Cairn can make one; give either " +
+                                             "to ProcessGroup::from_c10d");
+  }
+
   // Breaks the family. Returns the error text.
   std::string fail(const std::string& action, const std::string& cause, bool late) {
     const std::string begin =
@@ -243,6 +287,7 @@ class ProcessGroup::Implementation {
   // time is not in the collective: it died, or is doing something else. Returns world ranks.
   std::vector<int> roll_call() {
     std::vector<int> missing;
+    if (!store_) return missing;
     try {
       const std::string prefix = name_ + "/failed";
       store_->set(prefix + '/' + std::to_string(rank_), std::vector<std::uint8_t>{1});
@@ -277,8 +322,9 @@ class ProcessGroup::Implementation {
   std::atomic<bool> said_failed_{false};
   std::mutex making_;  // held while connections between hosts are made
   const std::shared_ptr<Family> family_;
+  const bool host_is_given_;
   std::mutex mutex_;
-  Backend on_host_, on_device_;         // each is made by the first collective that needs it
+  Backend on_host_, on_device_;         // the trainer's, or made by the first collective that needs it
   std::unique_ptr<DeviceWatch> watch_;  // made with on_device_, destroyed first
 };
 
@@ -327,7 +373,7 @@ void Pending::wait() {
   if (!state_) return;
   const std::unique_ptr<State> state = std::move(state_);
   state->group->run(
-      state->action, [&] { state->work->wait(); }, [&] { state->work.reset(); });
+      state->action, [&] { state->group->wait_for(*state->work, state->on_device); }, [&] { state->work.reset(); });
   if (state->on_device) state->group->watch(state->action, state->kept.front().device());
   state->work.reset();
   if (state->finish) state->finish();
@@ -339,15 +385,45 @@ ProcessGroup ProcessGroup::single() {
   return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single", std::make_shared<Implementation::Family>()));
 }
 
+namespace {
+
+void check_timeout(const ProcessGroupOptions& options) {
+  if (options.timeout <= milliseconds(0)) refuse("a timeout of " + std::to_string(options.timeout.count()) + " ms leaves no time");
+}
+
+std::vector<int> first_ranks(int size) {
+  std::vector<int> ranks;
+  for (int i = 0; i < size; ++i) ranks.push_back(i);
+  return ranks;
+}
+
+}  // namespace
+
 ProcessGroup ProcessGroup::from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                       const ProcessGroupOptions& options, const std::string& name) {
   if (!store.defined()) refuse("the store is a null pointer");
   if (size < 1 || rank < 0 || rank >= size) refuse("there is no rank " + std::to_string(rank) + " of " + std::to_string(size));
-  if (options.timeout <= milliseconds(0)) refuse("a timeout of " + std::to_string(options.timeout.count()) + " ms leaves no time");
-  std::vector<int> ranks;
-  for (int i = 0; i < size; ++i) ranks.push_back(i);
+  check_timeout(options);
   return ProcessGroup(
-      Implementation::make(store, rank, std::move(ranks), options, name, std::make_shared<Implementation::Family>()));
+      Implementation::make(store, rank, first_ranks(size), options, name, std::make_shared<Implementation::Family>()));
+}
+
+ProcessGroup ProcessGroup::from_c10d(const C10dGroups& groups, const ProcessGroupOptions& options, const std::string& name) {
+  const auto& any = groups.on_host ? groups.on_host : groups.on_device;
+  if (!any) refuse("from_c10d has no c10d group; to make groups from a store alone, call from_store");
+  const int rank = any->getRank(), size = any->getSize();
+  if (groups.on_device && (groups.on_device->getRank() != rank || groups.on_device->getSize() != size))
+    refuse("the c10d group for host memory has this process as rank " + std::to_string(rank) + " of " + std::to_string(size) +
+           ", the one for devices as rank " + std::to_string(groups.on_device->getRank()) + " of " +
+           std::to_string(groups.on_device->getSize()));
+  if (!groups.world_ranks.empty() && groups.world_ranks.size() != static_cast<std::size_t>(size))
+    refuse(std::to_string(groups.world_ranks.size()) + " world ranks are listed for a c10d group of " + std::to_string(size));
+  check_timeout(options);
+  Implementation::Given given;
+  if (groups.on_host) given.on_host = make_backend_over(groups.on_host);
+  if (groups.on_device) given.on_device = make_backend_over(groups.on_device);
+  return ProcessGroup(Implementation::make(groups.store, rank, groups.world_ranks.empty() ? first_ranks(size) : groups.world_ranks,
+                                           options, name, std::make_shared<Implementation::Family>(), std::move(given)));
 }
 
 ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::string& name) const {
@@ -362,6 +438,10 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::st
     of_world.push_back(in_world);
   }
   if (own < 0) refuse("rank " + std::to_string(rank()) + " is not in the list of the subgroup that it makes");
+  if (of_world.size() > 1 && !implementation_->store())
+    throw Error(ErrorCode::kPrecondition,
+                "process group: a subgroup needs a store, which from_c10d was not given; give it one, or make the subgroup from a "
+                "c10d group of its ranks");
   return ProcessGroup(Implementation::make(implementation_->store(), own, std::move(of_world), implementation_->options(),
                                            implementation_->name_of_subgroup(name), implementation_->family()));
 }
@@ -496,7 +576,7 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
 
 void ProcessGroup::barrier() const {
   if (size() == 1) return;
-  implementation_->meet("barrier", implementation_->backend("barrier", at::kCPU));
+  implementation_->meet("barrier", implementation_->meeting_place());
 }
 
 }  // namespace cairn::training

@@ -34,17 +34,39 @@
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
+#include <torch/version.h>
 
 namespace c10d {
+class Backend;
+class ProcessGroup;
 class Store;
 }
 
 namespace cairn::training {
 
+// The base class of c10d's Gloo, NCCL and MPI groups in this LibTorch. In LibTorch 2.x, a
+// c10d::ProcessGroup returns them from `getBackend(device_type)`.
+#if TORCH_VERSION_MAJOR >= 2
+using C10dGroup = c10d::Backend;
+#else
+using C10dGroup = c10d::ProcessGroup;
+#endif
+
 struct ProcessGroupOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // for each collective, and for making the group
   // The name or address at which other ranks reach this one. Empty: loopback.
   std::string address;
+};
+
+// The trainer's own c10d groups, for `ProcessGroup::from_c10d`. All have the same ranks in the same
+// order.
+struct C10dGroups {
+  c10::intrusive_ptr<C10dGroup> on_host;    // for tensors in host memory, such as Gloo's or MPI's; may be null
+  c10::intrusive_ptr<C10dGroup> on_device;  // for tensors on CUDA devices, such as NCCL's; may be null
+  // With a store, Cairn makes the group that is null, and subgroups, as `from_store` does. May be
+  // null.
+  c10::intrusive_ptr<c10d::Store> store;
+  std::vector<int> world_ranks;  // indexed by rank in the groups; empty: 0, 1, …
 };
 
 // A collective in flight. Destroying it without `wait` lets the collective continue; if it fails,
@@ -78,6 +100,24 @@ class ProcessGroup {
   // has ended or failed.
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
+
+  // Makes a group that communicates through groups that the trainer already has, without
+  // connections or communicators of its own. The trainer may go on using its groups, but not at the
+  // same time as this one: every rank makes all calls, the trainer's and Cairn's, in the same
+  // order. `options.address` and `name` have a meaning only with a store. Throws kInvalidArgument
+  // if both groups are null, or their ranks or sizes differ.
+  //
+  // Without a store, tensors on the side whose group is null are refused with kUnsupported, and
+  // `subgroup` throws kPrecondition. `fully_shard`, `replicate` and `parallelize` also send small
+  // tensors in host memory: they need `on_host` or `store`. For meshes of several axes, see
+  // `ProcessMesh::from_axes`.
+  //
+  // Cairn neither aborts nor closes a group of the trainer's. After a failure, the collective may
+  // still be in flight there, and other ranks learn of the failure when their own call fails or
+  // exceeds the timeout. On devices, work that waits for a lost rank ends only when the trainer's
+  // group ends it. Without a store, errors do not name the missing ranks.
+  static ProcessGroup from_c10d(const C10dGroups& groups, const ProcessGroupOptions& options = {},
+                                const std::string& name = "training");
 
   int rank() const;  // in this group
   int size() const;

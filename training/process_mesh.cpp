@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
 
 namespace cairn::training {
 namespace {
@@ -21,6 +22,20 @@ DeviceMesh mesh_of(const ProcessGroup& group, std::vector<std::int64_t> shape, s
   return DeviceMesh(std::move(shape), group.ranks(), std::move(axis_names));
 }
 
+// Returns, for each axis, the ranks of the mesh's group that differ from `rank` only along it.
+std::vector<std::vector<int>> ranks_by_axis(const std::vector<std::int64_t>& shape, int rank) {
+  std::vector<std::vector<int>> by_axis(shape.size());
+  // The step between ranks along an axis is the product of the sizes of the later axes.
+  std::int64_t step = 1;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    const std::int64_t count = shape[axis];
+    const std::int64_t first = rank - rank / step % count * step;
+    for (std::int64_t i = 0; i < count; ++i) by_axis[axis].push_back(static_cast<int>(first + i * step));
+    step *= count;
+  }
+  return by_axis;
+}
+
 }  // namespace
 
 ProcessMesh::ProcessMesh(const ProcessGroup& group) : mesh_({group.size()}, group.ranks()), world_(group), axes_{group} {}
@@ -32,16 +47,27 @@ ProcessMesh::ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> sh
     axes_.push_back(group);
     return;
   }
-  // The step between ranks along an axis is the product of the sizes of the later axes.
-  std::int64_t step = group.size();
-  for (std::size_t axis = 0; axis < mesh_.shape().size(); ++axis) {
-    const std::int64_t count = mesh_.shape()[axis];
-    step /= count;
-    const std::int64_t first = group.rank() - group.rank() / step % count * step;
-    std::vector<int> ranks;
-    for (std::int64_t i = 0; i < count; ++i) ranks.push_back(static_cast<int>(first + i * step));
-    axes_.push_back(group.subgroup(ranks, name + "/axis" + std::to_string(axis) + "/from" + std::to_string(first)));
+  const auto by_axis = ranks_by_axis(mesh_.shape(), group.rank());
+  for (std::size_t axis = 0; axis < by_axis.size(); ++axis) {
+    axes_.push_back(
+        group.subgroup(by_axis[axis], name + "/axis" + std::to_string(axis) + "/from" + std::to_string(by_axis[axis].front())));
   }
+}
+
+ProcessMesh ProcessMesh::from_axes(const ProcessGroup& group, std::vector<ProcessGroup> axes, std::vector<std::string> axis_names) {
+  std::vector<std::int64_t> shape;
+  for (const ProcessGroup& axis : axes) shape.push_back(axis.size());
+  DeviceMesh mesh = mesh_of(group, shape, std::move(axis_names));
+  const auto by_axis = ranks_by_axis(shape, group.rank());
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    std::vector<int> wanted;
+    for (const int rank : by_axis[axis]) wanted.push_back(group.ranks()[static_cast<std::size_t>(rank)]);
+    if (axes[axis].ranks() != wanted)
+      throw Error(ErrorCode::kInvalidArgument, "process mesh: the group of axis " + std::to_string(axis) + " has " +
+                                                   name_ranks(axes[axis].ranks()) + " of the world, but on this rank that axis has " +
+                                                   name_ranks(wanted) + "; see C10dGroups::world_ranks");
+  }
+  return ProcessMesh(std::move(mesh), group, std::move(axes));
 }
 
 ProcessMesh::ProcessMesh(DeviceMesh mesh, ProcessGroup world, std::vector<ProcessGroup> axes)

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/sharded_unit.hpp>
@@ -328,6 +329,72 @@ Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
   return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
 }
 
+// Returns a state dict of the form that `options` name as {"state": …, "param_groups": …}.
+Dict nested_form(const Dict& state_dict, const Dict& live, const StateDictOptions& options) {
+  return options.flatten_optimizer_state_dict ? unflattened(state_dict, live, options.strict) : state_dict;
+}
+
+// Moves the tensors that `live` has as tensors, too, out of `given`. Returns their names,
+// {name: {field: true}}. Throws if one is not whole.
+Dict take_whole_tensors(Dict& given, const Dict& live) {
+  Dict taken;
+  std::string problems;
+  Value* const state = given.find("state");
+  if (state == nullptr || !state->is_dict()) return taken;
+  for (auto& [name, fields] : state->dict()) {
+    const Value* const own = live.at("state").dict().find(name);
+    if (own == nullptr || !fields.is_dict()) continue;
+    Dict rest;
+    for (const auto& [field, value] : fields.dict()) {
+      const Value* const to = own->dict().find(field);
+      if (to == nullptr || !(to->is_tensor() || to->is_sharded()) || value.is_none()) {
+        rest.insert(field, value);
+        continue;
+      }
+      if (!value.is_tensor() || extents_of(value.tensor().sizes()) != size_of(*to))
+        problems += "\n  state[\"" + name + "\"][\"" + field + "\"] is " + describe_given(value) +
+                    " on rank 0, which has to have all of it: " + to_string(size_of(*to));
+      taken[name][field] = true;
+    }
+    fields = std::move(rest);
+  }
+  if (!problems.empty()) refuse_dict("an optimizer's", problems);
+  return taken;
+}
+
+// Returns the state dict of rank 0 on all ranks, with this rank's parts of the tensors. Only one
+// whole tensor is in memory at a time.
+Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const StateDictOptions& options,
+                                const ProcessGroup& world) {
+  Dict whole;
+  std::string failure, text;
+  if (world.rank() == 0) {
+    try {
+      whole = nested_form(state_dict, live, options);
+      Dict rest = whole;
+      Dict taken = take_whole_tensors(rest, live);
+      text = serialize_leaf(List{std::move(rest), std::move(taken)});
+    } catch (const std::exception& error) {  // the other ranks wait for an answer
+      failure = error.what();
+    }
+  }
+  failure = text_from_rank0(failure, world);
+  if (!failure.empty()) throw Error(ErrorCode::kMismatch, failure);
+  Value sent = deserialize_leaf(text_from_rank0(text, world));
+  Dict local = sent.list().at(0).dict();
+  for (const auto& [name, fields] : sent.list().at(1).dict()) {
+    for (const auto& entry : fields.dict()) {
+      const std::string& field = entry.first;
+      const Value& to = live.at("state")[name][field];
+      torch::Tensor tensor = torch::empty(array_of(size_of(to)), tensor_of(to).options().requires_grad(false));
+      if (world.rank() == 0) tensor.copy_(whole.at("state")[name][field].tensor());
+      world.broadcast(tensor, 0);
+      local["state"][name][field] = to.is_sharded() ? part_for(to, tensor).clone() : tensor;
+    }
+  }
+  return local;
+}
+
 // Replaces a whole tensor by this rank's part. If it does not fit, leaves it for the optimizer to
 // refuse.
 void cut_to_part(const Value* live, Value& given) {
@@ -361,14 +428,10 @@ Dict get_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
 void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
                               const StateDictOptions& options) {
   check_options(options);
-  if (options.broadcast_from_rank0) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "state dict options: broadcast_from_rank0 is for models; let every rank load the optimizer's state from the checkpoint");
-  }
   const Dict live = optimizer_state_dict(optimizer, &model);
   const torch::NoGradGuard no_grad;
-  Dict local = options.flatten_optimizer_state_dict ? unflattened(state_dict, live, options.strict) : state_dict;
+  Dict local = options.broadcast_from_rank0 ? optimizer_state_from_rank0(live, state_dict, options, world_of(model))
+                                            : nested_form(state_dict, live, options);
   Value* const state = local.find("state");
   if (state != nullptr && state->is_dict()) {
     std::vector<std::string> others;

@@ -10,8 +10,8 @@
 namespace cairn::training {
 namespace {
 
-// Prefixes of the texts under the key "end".
-const std::string kDiffers = "=";
+// Prefixes of the texts under the key "end": the ranks contradict each other; or some did not come.
+const std::string kMismatch = "=";
 const std::string kAbsent = "-";
 
 class StoreMeeting {
@@ -26,6 +26,9 @@ class StoreMeeting {
 
   void run() {
     is_first_ = store_.arrive(std::to_string(rank_) + " " + std::to_string(size())) == 1;
+    if (store_.add("came/" + std::to_string(rank_), 1) > 1)
+      end(kMismatch + "rank " + std::to_string(ranks_[place(rank_)]) + " came twice to the group \"" + name_ +
+          "\": give each process a RANK of its own, and each group of a store a name of its own");
     await(MeetingStore::card_key(1));
     compare_with_first();
     if (store_.add("agreed", 1) == size()) store_.set("all", "agreed");
@@ -43,7 +46,7 @@ class StoreMeeting {
     const std::string text = "rank " + std::to_string(std::atoi(card.c_str())) + " gives the group \"" + name_ + "\" " +
                              std::to_string(its_size) + " ranks, rank " + std::to_string(rank_) + " gives it " +
                              std::to_string(size()) + ": pass the same size on all ranks (WORLD_SIZE)";
-    end(kDiffers + text);
+    end(kMismatch + text);
   }
 
   // Only the first rank to arrive looks for missing ranks, which costs a request per rank.
@@ -64,7 +67,7 @@ class StoreMeeting {
     if (!store_.has("end")) store_.set("end", why);
     if (store_.add("told", 1) >= store_.arrivals()) store_.set("all told", "");
     store_.stay_until([this] { return store_.has("all told"); });
-    if (why.front() == kDiffers.front()) throw Error(ErrorCode::kMismatch, why.substr(1));
+    if (why.front() == kMismatch.front()) throw Error(ErrorCode::kMismatch, why.substr(1));
     throw std::runtime_error(why.substr(1));
   }
 

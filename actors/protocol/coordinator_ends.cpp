@@ -203,7 +203,6 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
 // `own_exception` is the exception of this rank's own failure; may be null.
 void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {
   // Failures to send or read a message have failed this call, and must not fail the next.
-  refused_.clear();
   for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
   const auto tell = [&](int rank, const Join& join) {
     kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
@@ -217,6 +216,7 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
   const auto own = joins_.find(identity_.rank);
   if (own != joins_.end()) tell(own->first, own->second);
   remember(ending);
+  count_skipped_call();
   forget_call();
 }
 
@@ -259,7 +259,7 @@ void CoordinatorMachine::remember(const std::shared_ptr<const Ending>& ending) {
   Missed missed{joins_.begin()->second, {}, {}, ending};
   for (const auto& [rank, join] : joins_) missed.ordinals.insert(join.ordinal);
   for (int rank = 0; rank < identity_.world_size; ++rank)
-    if (joins_.count(rank) == 0) missed.absent.insert(rank);
+    if (joins_.count(rank) == 0 && skipped_.count(rank) == 0) missed.absent.insert(rank);
   if (missed.absent.empty()) return;
   missed_.push_back(std::move(missed));
   if (missed_.size() > options_.outcomes_kept) missed_.pop_front();

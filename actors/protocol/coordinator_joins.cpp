@@ -66,7 +66,6 @@ void CoordinatorMachine::receive(int from, const Join& join) {
     return ignore("Join of a call that has ended");
   }
   if (join.coordinator_rank != identity_.rank) return;  // it was sent for the register only
-  refused_.erase(from);
   if (answer_missed(from, join)) return;
   if (!is_attempt()) {
     const auto known = joins_.find(from);
@@ -79,6 +78,7 @@ void CoordinatorMachine::receive(int from, const Join& join) {
         if (!down.reachable) suspects_.insert(rank);
       all_probed_ = false;
     }
+    if (!skipped_.empty() && skipped_.count(from) == 0) return fail_skipped_call();
     if (from == identity_.rank) ask_later();
     return join_if_complete();
   }
@@ -106,6 +106,36 @@ bool CoordinatorMachine::find_disagreement(int from, const Join& join) {
     if (down_.count(rank) == 0) effects_.emplace_back(Send{rank, 0, Outcome{ticket, found->ending}});
   }
   return true;
+}
+
+// A rank ended its call without a Join, such as one that cannot be sent. Without it the other ranks
+// would wait in vain, so their call fails too.
+void CoordinatorMachine::skip_call(int rank, Failure failure) {
+  for (auto& missed : missed_)
+    if (missed.absent.erase(rank) != 0) return;  // their call has failed already
+  const bool wait_for_it = state_ == State::kJoining && skipped_.empty();
+  Skipped& skipped = skipped_[rank];
+  skipped.failure = std::move(failure);
+  ++skipped.calls;
+  if (wait_for_it) return fail_skipped_call();
+  if (skipped_.size() < static_cast<std::size_t>(identity_.world_size)) return;
+  count_skipped_call();  // no rank waits for this one
+  const auto waits = [&](const auto& join) { return skipped_.count(join.first) == 0; };
+  if (!skipped_.empty() && std::any_of(joins_.begin(), joins_.end(), waits)) fail_skipped_call();
+}
+
+// Fails the call of the ranks that have joined. Ranks that skipped it have joined a later one.
+void CoordinatorMachine::fail_skipped_call() {
+  FailureMap failures;
+  for (const auto& [rank, skipped] : skipped_) {
+    failures.emplace(rank, skipped.failure);
+    if (auto later = joins_.extract(rank)) next_joins_.insert(std::move(later));
+  }
+  end(failures, Committed::kNo);
+}
+
+void CoordinatorMachine::count_skipped_call() {
+  for (auto it = skipped_.begin(); it != skipped_.end();) it = --it->second.calls == 0 ? skipped_.erase(it) : std::next(it);
 }
 
 bool CoordinatorMachine::answer_missed(int from, const Join& join) {
@@ -151,9 +181,8 @@ void CoordinatorMachine::receive(int from, const Withdraw& withdraw) {
 
 void CoordinatorMachine::join_if_complete() {
   if (joins_.count(identity_.rank) == 0) return;
-  std::size_t lost = down_.size();  // never contains a rank that has joined
-  for (const auto& [rank, failure] : refused_) lost += down_.count(rank) == 0 ? 1 : 0;
-  if (joins_.size() + lost < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
+  // No rank in `down_` has joined.
+  if (joins_.size() + down_.size() < static_cast<std::size_t>(identity_.world_size) || probe_lost_ranks()) return;
   stop_joining();
   FailureMap failures = judge_joins();
   if (failures.empty())
@@ -214,7 +243,7 @@ void CoordinatorMachine::put_off_other_calls() {
 // Returns the failures of missing ranks, and of ranks whose call differs from the coordinator's
 // own.
 FailureMap CoordinatorMachine::judge_joins() const {
-  FailureMap failures(refused_);
+  FailureMap failures;
   for (const auto& [rank, down] : down_) {
     if (joins_.count(rank) != 0) continue;
     failures.emplace(rank, failure_of(rank, down.kind, down.code, "link",

@@ -116,26 +116,22 @@ void CoordinatorMachine::receive(int from, const Cancel& message) {
   kept_[from].ended_ticket = std::max(kept_[from].ended_ticket, message.ticket);
   Failure failure = message.failure;
   failure.rank = from;
-  FailureMap failures;
-  failures.emplace(from, failure);
   const auto next = next_joins_.find(from);
   if (next != next_joins_.end() && next->second.ticket <= message.ticket) {
     next_joins_.erase(next);
     return;
   }
   const auto member = joins_.find(from);
-  if (member == joins_.end() || member->second.ticket != message.ticket) {
-    if (has_ended || is_attempt() || member != joins_.end()) return ignore("Cancel of another call");
-    // Its Join could not be sent, so it never came. Without it the other ranks would wait in vain,
-    // as for a rank that has left.
-    if (state_ == State::kJoining) return end(std::move(failures), Committed::kNo);
-    refused_.insert_or_assign(from, std::move(failure));
-    return;
+  if (member == joins_.end() && !has_ended && !is_attempt()) return skip_call(from, std::move(failure));
+  if (member == joins_.end() || member->second.ticket != message.ticket) return ignore("Cancel of another call");
+  if (!is_attempt() && skipped_.count(from) != 0) {
+    forget_join(from);
+    return skip_call(from, std::move(failure));
   }
   gone_.insert(from);
   left_.insert(from);
   if (is_attempt()) return fail(from, std::move(failure));
-  end(std::move(failures), Committed::kNo);
+  end(FailureMap{{from, std::move(failure)}}, Committed::kNo);
 }
 
 // --- phases --------------------------------------------------------------------------------------
@@ -190,7 +186,8 @@ void CoordinatorMachine::plan_globally() {
         failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kChanged, "coordinator",
                                           "the checkpoint was replaced while the ranks opened it: rank " + std::to_string(rank) +
                                               " has read the metadata of save \"" +
-                                              metadata_save_ids_[static_cast<std::size_t>(rank)] + "\"; load again"));
+                                              metadata_save_ids_[static_cast<std::size_t>(rank)] +
+                                              "\"; load again, and see whether all ranks share the directory"));
       return end(std::move(failures), Committed::kNo);
     }
   }

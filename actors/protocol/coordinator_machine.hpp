@@ -93,6 +93,12 @@ class CoordinatorMachine {
     std::shared_ptr<const Ending> ending;
   };
 
+  // A rank that is so many calls ahead of the ranks that have not joined.
+  struct Skipped {
+    std::uint64_t calls = 0;
+    Failure failure;  // of its latest such call
+  };
+
   void on(const CallStarted&) { ignore("call for a rank's machine"); }
   void on(const CancelRequested&) { ignore("cancellation for a rank's machine"); }
   void on(const Received& received);
@@ -133,6 +139,9 @@ class CoordinatorMachine {
   void ask_standing(int rank);
   void put_off_other_calls();
   void take_probe_answer(int from, std::uint64_t counter, const Standing& standing);
+  void skip_call(int rank, Failure failure);
+  void fail_skipped_call();
+  void count_skipped_call();
   void forget_join(int rank);
   void stop_joining();
   FailureMap judge_joins() const;
@@ -220,7 +229,7 @@ class CoordinatorMachine {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // joins that arrived during an attempt
-  std::map<int, Failure> refused_;  // ranks that cannot make the call of the others
+  std::map<int, Skipped> skipped_;  // while not empty, no other rank has joined
   std::map<int, PeerDown> down_;    // ranks without a connection
   std::set<int> suspects_;          // ranks in `down_` that may have come back
   bool all_probed_ = false;         // each suspect is in `probed_`

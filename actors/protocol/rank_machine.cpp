@@ -67,6 +67,7 @@ void RankMachine::on(const CallStarted& call) {
   progress_told_ = progress_heard_ = 0;
   delivered_ = false;
   lost_.reset();
+  unopened_ = false;
   candidate_ = leader_ = -1;
   turns_ = 0;
   askers_.clear();

@@ -115,6 +115,7 @@ class RankMachine {
   void appeal_to(int rank);
   void follow(int rank);
   void return_to_coordinator();
+  bool cannot_join() const;
   Standing standing(StandingKind kind, std::uint64_t inquiry) const;
   void tell_standing(int asker);
   void tell_early_askers();
@@ -178,6 +179,7 @@ class RankMachine {
 
   // State after the loss of the coordinator.
   std::optional<Failure> lost_;          // how it was lost
+  bool unopened_ = false;                // the last attempt to connect to it failed
   int candidate_ = -1;                   // the rank asked to succeed it that has not answered yet
   int leader_ = -1;                      // the successor that this rank follows
   std::set<int> tried_;                  // ranks already asked

@@ -31,6 +31,7 @@ void RankMachine::on(const PeerDown& down) {
     early_askers_.erase(down.rank);
   }
   if (!runs()) return;
+  if (!down.reachable && down.rank == call_.coordinator_rank) unopened_ = down.unopened;
   if (lost_) {
     if (down.rank == leader_ || down.rank == candidate_) turn_to_next();
     return;
@@ -72,8 +73,9 @@ void RankMachine::lose_coordinator(Failure failure, bool may_be_back) {
 }
 
 // First choice is a rank that has asked: it already succeeds the coordinator. Second is the
-// coordinator itself, if only the connection broke. Then come the next ranks in order, and finally
-// this rank. All of this repeats a few times.
+// coordinator itself, if only the connection broke. Then come the next ranks in order, up to this
+// rank. All of this repeats a few times. A rank that cannot join asks others before itself, because
+// they may reach the coordinator.
 void RankMachine::turn_to_next() {
   const int coordinator = call_.coordinator_rank;
   const int world_size = identity_.world_size;
@@ -87,7 +89,10 @@ void RankMachine::turn_to_next() {
   int asked = 0;
   for (int distance = 1; distance < world_size; ++distance) {
     const int rank = (coordinator + distance) % world_size;
-    if (rank == identity_.rank) break;
+    if (rank == identity_.rank) {
+      if (cannot_join()) continue;
+      break;
+    }
     if (tried_.count(rank) != 0) ++asked;
     if (asked >= static_cast<int>(options_.successors_asked)) break;
     if (down_.count(rank) == 0 && tried_.count(rank) == 0) return appeal_to(rank);
@@ -189,6 +194,8 @@ void RankMachine::receive(int from, const FollowOther& other) {
 
 // --- answers of this rank ------------------------------------------------------------------------
 
+bool RankMachine::cannot_join() const { return unopened_ && counter_ == 0 && down_.count(call_.coordinator_rank) != 0; }
+
 Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
   Standing standing;
   standing.inquiry = inquiry;
@@ -201,7 +208,10 @@ Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
   standing.busy = has_hook_running();
   standing.delivered = delivered_;
   standing.leader = leader_;
-  if (kind == StandingKind::kOrphaned) standing.lost = lost_;
+  if (kind == StandingKind::kOrphaned) {
+    standing.lost = lost_;
+    standing.cannot_join = cannot_join();
+  }
   standing.failure = own_failure_;
   return standing;
 }

@@ -221,21 +221,41 @@ void Succession::evaluate() {
       if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
         return conclude(member.standing.ending);
   }
-  // The coordinator is alive and has not called yet, so the call has not begun. Its followers must
-  // join it again.
   const Member& coordinator = members_[coordinator_];
-  if (counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent)
-    return hand_over(coordinator_);
+  if (has_not_called(coordinator) && !send_back()) return go_idle();
   if (find_earlier_successor()) return;
   tell_of_orphans();
   const bool not_awaited =
       coordinator.state == Member::State::kAsked && !coordinator.was_heard && is_silent_to_followers();
   if (tally_.asked > (not_awaited ? 1 : 0)) return;
   if (tally_.waiting != 0 && stage_ != Stage::kOver) return;
+  if (has_not_called(coordinator) && rounds_ * answer_deadline() < options_.join_deadline) return;
   if (tally_.busy == 0 || stage_ == Stage::kOver) return decide();
   if (stage_ != Stage::kGathering) return;
   stage_ = Stage::kGrace;
   start_timer(options_.phase_grace);
+}
+
+// The coordinator is alive and has not made the call yet, so the call has not begun.
+bool Succession::has_not_called(const Member& coordinator) const {
+  return counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent;
+}
+
+// Sends followers back to the coordinator, to join it again. Followers that cannot connect to it
+// stay. Returns whether any rank needs this succession: such a follower, or one that appealed and
+// has yet to answer.
+bool Succession::send_back() {
+  bool anyone_stays = call_.cannot_join && tally_.asked != 0;
+  for (const auto& [rank, member] : members_) {
+    if (!follows(member)) continue;
+    if (member.standing.cannot_join) {
+      anyone_stays = true;
+      continue;
+    }
+    send(rank, FollowOther{coordinator_});
+    change(rank, [](Member& returned) { returned.standing.kind = StandingKind::kAttached; });
+  }
+  return anyone_stays;
 }
 
 // Two successors that wait for each other's followers would never finish, so the later one yields.

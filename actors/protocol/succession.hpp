@@ -19,7 +19,8 @@
 //
 // If the coordinator is alive and the call has not begun, it waits for orphans that can never join.
 // The successor tells the coordinator about them, with the reason, and the coordinator ends the
-// call.
+// call. If the coordinator has not made the call yet, orphans that can connect to it are sent back
+// to join it. The others wait with the successor, at most `join_deadline`, until it makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
 // delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
@@ -109,6 +110,8 @@ class Succession {
   void start(std::uint64_t counter, const Standing& standing);
   void ask(int rank);
   void evaluate();
+  bool has_not_called(const Member& coordinator) const;
+  bool send_back();
   bool find_earlier_successor();
   bool is_silent_to_followers() const;
   void decide();

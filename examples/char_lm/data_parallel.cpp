@@ -20,9 +20,9 @@ torch::Tensor DataParallel::gather(const torch::Tensor& rows, int count) const {
   // All ranks send the same number of rows. The last ones may pad with zeros, which are cut off
   // again.
   const int rows_each = share(count, size());
-  const torch::Tensor sent = torch::zeros({rows_each, rows.size(1)});
+  const torch::Tensor sent = torch::zeros({rows_each, rows.size(1)}, rows.options());
   sent.narrow(0, 0, rows.size(0)).copy_(rows);
-  const torch::Tensor received = torch::empty({rows_each * size(), rows.size(1)});
+  const torch::Tensor received = torch::empty({rows_each * size(), rows.size(1)}, rows.options());
   group_.all_gather(received, sent);
   return received.narrow(0, 0, count);
 }

@@ -4,11 +4,13 @@
 // A step has a fixed number of micro-batches, which are divided among the ranks. Their gradients
 // are gathered and summed in the order of the micro-batches, on one thread. So the losses are
 // bitwise equal at any number of ranks, before and after a restart. With --parallel, Cairn instead
-// shards or replicates the model, or splits its layers. Each mode can resume from the checkpoints
+// shards or replicates the model, or splits its layers. With --device cuda, each rank trains on a
+// device of its own, and losses are equal up to rounding. Each mode can resume from the checkpoints
 // of the others.
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <stdexcept>
 
 #include <torch/torch.h>
 #include <CLI/CLI.hpp>
@@ -40,7 +42,20 @@ struct Arguments {
   bool allow_injection = false;
   std::uint32_t keep = 0;
   std::string parallel = "none";
+  std::string device = "cpu";
 };
+
+// Returns the device on which this rank trains.
+torch::Device device_of(const std::string& type, int local_rank) {
+  if (type == "cpu") return torch::kCPU;
+  const auto devices = static_cast<int>(torch::cuda::device_count());
+  if (devices == 0) throw std::runtime_error("--device cuda: LibTorch finds no CUDA device");
+  if (local_rank >= devices) {
+    throw std::runtime_error("--device cuda: each rank needs a device of its own, and there are " + std::to_string(devices) +
+                             " for rank " + std::to_string(local_rank) + " of this machine: start fewer ranks");
+  }
+  return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(local_rank));
+}
 
 // Returns one row: the gradients of one micro-batch for all parameters, then its loss.
 torch::Tensor gradient_row(CharModel& model, const Batch& batch) {
@@ -75,7 +90,8 @@ float train_step(CharModel& model, Training& training, const Text& text, const D
   }
   std::int64_t row_size = 1;
   for (const auto& parameter : model->parameters()) row_size += parameter.numel();
-  const torch::Tensor own = rows.empty() ? torch::empty({0, row_size}) : torch::stack(rows);
+  const torch::Tensor own =
+      rows.empty() ? torch::empty({0, row_size}, model->parameters().front().options()) : torch::stack(rows);
   const float loss = accumulate(model, parallel.gather(own, kMicroBatches));
   training.optimizer->step();
   ++training.step;
@@ -103,8 +119,12 @@ void train(const Arguments& arguments) {
                                    arguments.directory, keeping(arguments.save_every, arguments.keep));
   const bool speaks = parallel.rank() == 0;
 
-  const Text text(arguments.text);
+  const torch::Device device = device_of(arguments.device, manager.world().local_rank());
+  const c10::DeviceGuard guard(device);
+  const Text text(arguments.text, device);
   CharModel model(text.characters());
+  model->to(device);
+  if (speaks && device.is_cuda()) std::printf("training on %s\n", model->parameters().front().device().str().c_str());
   const bool wrapped = arguments.parallel != "none";
   if (wrapped) wrap(model, parallel, arguments.parallel);
   // With "tp", the ranks share layers, so they work on the same batches.
@@ -144,6 +164,9 @@ int run(int argc, char** argv) {
                  "none: whole models, losses equal to the last bit at any number of ranks; replicate, full, hybrid, tp: as Cairn's "
                  "trainers do")
       ->check(CLI::IsMember({"none", "replicate", "full", "hybrid", "tp"}))
+      ->capture_default_str();
+  app.add_option("--device", arguments.device, "Where to train; cuda: each rank on a device of its own")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_flag("--async", arguments.async, "Save in the background");
   app.add_flag("--allow-injection", arguments.allow_injection, "Meet the faults that cairn-launch --inject plants");

@@ -24,7 +24,7 @@ torch::Tensor order_of(const cairn::DataPosition& position, std::int64_t windows
 
 }  // namespace
 
-Text::Text(const std::string& path) {
+Text::Text(const std::string& path, torch::Device device) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) throw std::runtime_error("cannot read the text " + path);
@@ -38,6 +38,7 @@ Text::Text(const std::string& path) {
   text_ = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kInt64);
   auto* values = text_.data_ptr<std::int64_t>();
   for (const unsigned char byte : bytes) *values++ = numbers[byte];
+  text_ = text_.to(device);
 }
 
 std::vector<std::int64_t> Text::draw(cairn::DataPosition& position, int batches) const {

@@ -18,8 +18,8 @@ struct Batch {
 
 class Text {
  public:
-  // Throws std::runtime_error if the file cannot be read or is too short.
-  explicit Text(const std::string& path);
+  // Batches are on `device`. Throws std::runtime_error if the file cannot be read or is too short.
+  Text(const std::string& path, torch::Device device);
 
   std::int64_t characters() const { return characters_; }  // distinct characters
 
@@ -33,7 +33,7 @@ class Text {
 
  private:
   std::int64_t characters_ = 0;
-  torch::Tensor text_;  // [n], int64
+  torch::Tensor text_;  // [n], int64, on the device
 };
 
 }  // namespace char_lm

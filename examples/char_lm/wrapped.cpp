@@ -36,7 +36,7 @@ float wrapped_step(CharModel& model, Training& training, const Text& text, int m
   }
   const std::vector<std::int64_t> drawn = text.draw(*training.position, micro_batches);  // the same on all ranks
   training.optimizer->zero_grad();
-  torch::Tensor sum = torch::zeros({1});
+  torch::Tensor sum = torch::zeros({1}, model->parameters().front().device());
   const int first = parallel.first(micro_batches), last = parallel.last(micro_batches);
   for (int i = first; i < last; ++i) {
     sharding::set_gradient_sync(*model, i + 1 == last);

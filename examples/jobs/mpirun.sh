@@ -4,6 +4,7 @@
 #   HOSTS="node1 node2" examples/jobs/mpirun.sh ./trainer --dir /shared/run
 #
 # HOSTS           the hosts, all of which see the run's directory (default: localhost)
+# CAIRN_...       passed on to the ranks; several machines need CAIRN_SECRET_FILE
 # RANKS_PER_HOST  default: 2
 # RESTARTS_MAX    default: 10
 # REMOTE_SHELL    how to reach a host (default: ssh); not used for one that is this machine
@@ -24,8 +25,10 @@ for ((start = 0; start <= ${RESTARTS_MAX:-10}; ++start)); do
   echo "start $start on ${hosts[*]}"
   # Rank 0 runs on the first host. mpirun does not tell the ranks which one that is.
   export MASTER_ADDR=${hosts[0]}
+  passed=(-x MASTER_ADDR)
+  for variable in $(compgen -e CAIRN_); do passed+=(-x "$variable"); done
   # shellcheck disable=SC2086  # a command may have options
   ${MPIRUN:-mpirun} --mca plm_rsh_agent "$remote_shell" --host "$(printf "%s:$ranks_per_host," "${hosts[@]}")" \
-    -np $((${#hosts[@]} * ranks_per_host)) -x MASTER_ADDR "$@" --resume && exit
+    -np $((${#hosts[@]} * ranks_per_host)) "${passed[@]}" "$@" --resume && exit
 done
 exit 1

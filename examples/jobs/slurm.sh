@@ -4,6 +4,7 @@
 #
 #   sbatch examples/jobs/slurm.sh ./trainer --dir /shared/run
 #
+# Two nodes need a secret: set CAIRN_SECRET_FILE to a file that both see (docs/launching.md). sbatch passes the variable on.
 # The trainer saves on SIGTERM, and resumes if it is given --resume. Losing one task ends the others: they could not go on alone.
 #SBATCH --nodes=1-2
 #SBATCH --mincpus=2

@@ -4,6 +4,8 @@
 #
 #   RENDEZVOUS=node1:29400 examples/jobs/torchrun.sh ./trainer --dir /shared/run
 #
+# Several machines need a secret: set CAIRN_SECRET_FILE on each of them (docs/launching.md).
+#
 # RENDEZVOUS      host and port of one of the machines (default: localhost:29400)
 # JOB             a name for the job, the same on all machines (default: cairn)
 # NODES           at most so many machines (default: 2)

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cairn/planning/closest_names.hpp>
 #include <cairn/runtime/library_versions.hpp>
 #include <cairn/runtime/tools/commands.hpp>
 
@@ -64,6 +65,19 @@ std::string exit_codes() {
   return text + ".";
 }
 
+// Throws WrongUse, with the closest name, if the first argument is not the name of a command.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  const std::string name = argc < 2 ? "" : argv[1];
+  if (name.empty() || name.front() == '-') return;
+  Metadata names;
+  for (const auto* const command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->check_name(name)) return;
+    names.state_dict_metadata.emplace_back(command->get_name(), BytesStorageMetadata());
+  }
+  throw WrongUse("there is no command \"" + name + "\": " + "the closest is \"" +
+                 closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn --help lists all");
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
   app.set_version_flag("--version", versions(), "Print the versions of cairn and of what it is built from, and exit");
@@ -82,6 +96,7 @@ int run(int argc, char** argv) {
   add_trace(app, chosen);
   add_documentation(app, chosen);
 
+  check_command(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -103,6 +118,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_DFL);
   int code = kFoundBad;
   try {
+    become_program_for(argc, argv);
     code = run(argc, argv);
   } catch (const cairn::Error& error) {
     code = report(exit_code_of(error), error.what());

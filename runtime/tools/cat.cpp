@@ -225,7 +225,7 @@ int cat(const CatOptions& options) {
 
 void add_cat(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CatOptions>();
-  auto* const command = app.add_subcommand("cat", "Print elements of a tensor, or a value");
+  auto* const command = app.add_subcommand(kCatCommand.name, kCatCommand.description);
   command->footer(kCatExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
   command->add_option("KEY", options->key, "The key, as cairn inspect --json has it")->required();

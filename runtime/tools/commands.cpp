@@ -42,8 +42,7 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
   if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
     throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
   if (store->exists(kCommitRecordName)) return store;
-  std::error_code error;
-  if (const auto path = local_path(url); path && std::filesystem::is_regular_file(*path, error)) {
+  if (const auto path = file_at(url)) {
     refuse_safetensors(*path);
     throw WrongUse(fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
                                "inspect, cat, diff and convert",
@@ -54,6 +53,13 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
   throw Error(ErrorCode::kNotFound,
               fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()), objects.size(),
                           kCommitRecordName, why_no_record(objects)));
+}
+
+std::optional<std::filesystem::path> file_at(const std::string& place) {
+  auto path = local_path(place);
+  std::error_code error;
+  if (!path || !std::filesystem::is_regular_file(*path, error) || path->filename() == kCommitRecordName) return std::nullopt;
+  return path;
 }
 
 void refuse_safetensors(const std::filesystem::path& path) {

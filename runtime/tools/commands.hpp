@@ -65,6 +65,30 @@ void add_convert(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
 void add_documentation(CLI::App& app, Run& chosen);  // last, because `cairn manual` describes all others
 
+// --- the two programs ---
+//
+// Loading LibTorch takes half a second of processor time. So `cairn` is built without it, and has
+// only commands that need no tensors. The others are in the program cairn-tensors, which has all
+// commands. When one of them is asked for, `cairn` becomes that program.
+
+struct CommandSummary {
+  const char* name;
+  const char* description;
+};
+// The commands of cairn-tensors that `cairn` knows by name only.
+inline constexpr CommandSummary kInspectCommand{"inspect", "Show keys, shapes, ranks, files and origin of a checkpoint"};
+inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of checkpoints and list all faults"};
+inline constexpr CommandSummary kCatCommand{"cat", "Print elements of a tensor, or a value"};
+inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
+inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
+inline constexpr CommandSummary kPruneCommand{"prune", "Remove checkpoints of a run that need not stay"};
+inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, for man"};
+inline constexpr CommandSummary kCompletionCommand{"completion", "Print what completes commands and options in a shell"};
+
+// In `cairn`: becomes cairn-tensors if the command line needs it. Throws if that program cannot be
+// started. In cairn-tensors: does nothing.
+void become_program_for(int argc, char** argv);
+
 // --- shared by the commands ---
 
 struct OpenedCheckpoint {
@@ -77,6 +101,9 @@ struct OpenedCheckpoint {
 // checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
+// Returns the path if `place` is a regular file, but no commit record. Commands that take files of
+// torch.save take it for one.
+std::optional<std::filesystem::path> file_at(const std::string& place);
 // Throws kUnsupported, with advice, if `path` is a file in the safetensors format.
 void refuse_safetensors(const std::filesystem::path& path);
 

@@ -238,13 +238,15 @@ std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {
   return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / width));
 }
 
-void Conversion::report() const {
+bool Conversion::report() const {
   for (const auto& reason : unsupported_) std::cerr << "left out: " << reason << '\n';
-  if (values_.empty()) return;
+  if (values_.empty()) return true;
   constexpr std::size_t kNamesMax = 10;
   std::cerr << fmt::format("left out: {} values that are no tensors:", values_.size());
   for (std::size_t i = 0; i < std::min(values_.size(), kNamesMax); ++i) std::cerr << ' ' << printable(values_[i]);
   std::cerr << (values_.size() > kNamesMax ? " …\n" : "\n");
+  if (!options_.skip_unsupported) std::cerr << "this counts as a fault, unless --skip-unsupported or --exclude leaves them out\n";
+  return options_.skip_unsupported;
 }
 
 nlohmann::ordered_json Conversion::identity() const {

@@ -88,8 +88,8 @@ class Conversion {
   void require_room();
   // Returns the number of elements to hold in memory at a time.
   std::int64_t piece_elements(const ConvertedKey& key) const;
-  // Lists on standard error what was left out.
-  void report() const;
+  // Lists on standard error what was left out. Returns whether all of it was meant to be left out.
+  bool report() const;
   // Returns a value that is equal if and only if source and options are.
   nlohmann::ordered_json identity() const;
 

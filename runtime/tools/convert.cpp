@@ -25,6 +25,9 @@ Formats:
 SRC is a checkpoint of Cairn or PyTorch, or a file of torch.save with a plain state dict. A renamed key keeps the levels of nesting that its new name
 still begins with. --cast is for tensors of floating point.
 
+Values that are no tensors do not fit into safetensors. The file is written without them, and the command ends with 1 unless --skip-unsupported
+is given.
+
 DST appears once it is whole. Tensors that do not fit into the free space are refused before they are written. SIGINT, SIGTERM and SIGHUP
 end a conversion and remove its unfinished output. A full disk, a lost file system or SIGKILL leaves the work done so far beside DST
 (DST.cairn-partial, or in the directory), and the same command goes on from there.)";
@@ -37,11 +40,11 @@ int convert(const ConvertOptions& options) {
     const Converted converted = options.format == "safetensors" ? convert_to_safetensors(conversion)
                                 : options.format == "torch"     ? convert_to_torch(conversion)
                                                                 : convert_to_dcp(conversion);
-    conversion.report();
+    const bool is_as_asked = conversion.report();
     std::cout << fmt::format("{}: {} tensors, {} values, {}{}\n", printable(options.destination), converted.tensors,
                              converted.values, human_bytes(converted.bytes),
                              converted.resumed ? "; gone on from where it was interrupted" : "");
-    return kFine;
+    return is_as_asked ? kFine : kFoundBad;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCancelled || EndingSignals::caught() == 0) throw;
     std::cerr << "cairn: " << error.what() << std::endl;
@@ -56,7 +59,7 @@ int convert(const ConvertOptions& options) {
 
 void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
-  auto* const command = app.add_subcommand("convert", "Write a checkpoint in another format or layout");
+  auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
   command->footer(kConvertExamples);
   command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();

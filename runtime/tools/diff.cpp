@@ -289,7 +289,7 @@ int diff(const DiffOptions& options) {
 
 void add_diff(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DiffOptions>();
-  auto* const command = app.add_subcommand("diff", "Compare the keys, shapes, types and values of two checkpoints");
+  auto* const command = app.add_subcommand(kDiffCommand.name, kDiffCommand.description);
   command->footer(kDiffExamples);
   command->add_option("A", options->a, "A checkpoint, or a file of torch.save")->required();
   command->add_option("B", options->b, "Another one")->required();

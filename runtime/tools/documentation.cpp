@@ -234,7 +234,7 @@ _cairn "$@"
 }
 
 void add_documentation(CLI::App& app, Run& chosen) {
-  auto* const manual = app.add_subcommand("manual", "Print the manual page, for man");
+  auto* const manual = app.add_subcommand(kManualCommand.name, kManualCommand.description);
   manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       where it is not installed: man cairn");
   manual->callback([&app, &chosen] {
     chosen = [&app] {
@@ -243,7 +243,7 @@ void add_documentation(CLI::App& app, Run& chosen) {
     };
   });
   const auto shell = std::make_shared<std::string>();
-  auto* const completion = app.add_subcommand("completion", "Print what completes commands and options in a shell");
+  auto* const completion = app.add_subcommand(kCompletionCommand.name, kCompletionCommand.description);
   completion->footer("Examples:\n  source <(cairn completion bash)\n  cairn completion zsh > \"${fpath[1]}/_cairn\"");
   completion->add_option("SHELL", *shell, "The shell")
       ->required()

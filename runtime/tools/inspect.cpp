@@ -1,9 +1,9 @@
-// `cairn inspect`: lists the contents of a checkpoint, from its commit record alone, or of a file
-// of torch.save, from its pickle.
+// `cairn inspect`: lists the contents of a checkpoint, from its commit record and its small values,
+// or of a file of torch.save, from its pickle.
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -15,6 +15,7 @@
 #include <cairn/runtime/tools/layout_picture.hpp>
 #include <cairn/runtime/tools/tensor_source.hpp>
 #include <cairn/runtime/tools/terminal.hpp>
+#include <cairn/runtime/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -27,7 +28,8 @@ constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect run/step_100 --json                       all of it, for programs
   cairn inspect model.pt                                  what torch.save wrote
 
-Of a checkpoint nothing but the record is read, of a file nothing but the pickle in it.)";
+Of a checkpoint, the record is read, and the small values that are shown; with --json, only the record.
+Of a file, only the pickle is read.)";
 
 struct InspectOptions {
   std::string checkpoint;
@@ -216,10 +218,36 @@ std::string ranks_text(const std::set<int>& ranks) {
   return text;
 }
 
+// Reads small values of a checkpoint, to show them.
+class SmallValues {
+ public:
+  explicit SmallValues(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  // Returns the value as text; "" if it is large, cannot be read, or after kReadMax others.
+  std::string text_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
+    constexpr std::uint64_t kBytesMax = 4096;
+    constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
+    constexpr std::size_t kTextMax = 40;
+    if (!bytes.storage || bytes.storage->length > kBytesMax || read_ == kReadMax) return "";
+    ++read_;
+    try {
+      if (source_ == nullptr) source_ = open_tensor_source(checkpoint_, CheckParts::kNo);
+      return printable(value_text(source_->read_value(fqn), kTextMax));
+    } catch (const std::exception&) {  // `cairn verify` tells what is wrong
+      return "";
+    }
+  }
+
+ private:
+  const std::string checkpoint_;
+  std::unique_ptr<TensorSource> source_;
+  std::size_t read_ = 0;
+};
+
 // The keys as a tree.
 class Tree {
  public:
-  explicit Tree(const Inspected& inspected) : inspected_(inspected) {
+  Tree(const Inspected& inspected, SmallValues values) : inspected_(inspected), values_(std::move(values)) {
     for (const Entry* entry : inspected.entries) add(*entry);
   }
   void print(bool chunks) {
@@ -293,7 +321,9 @@ class Tree {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
       const std::string size = storage ? human_bytes(storage->length) : inspected_.is_file ? "" : "not recorded";
-      table_.add({name, inspected_.is_file ? "value" : "bytes", "", "", size, ranks_text(ranks)});
+      const std::string text =
+          inspected_.is_file ? "" : values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
+      table_.add({name, inspected_.is_file || !text.empty() ? "value" : "bytes", text, "", size, ranks_text(ranks)});
       if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
     }
     if (!chunks) return;
@@ -301,6 +331,7 @@ class Tree {
   }
 
   const Inspected& inspected_;
+  SmallValues values_;
   Node root_;
   Table table_;
 };
@@ -362,16 +393,10 @@ void print_layouts(const Inspected& inspected) {
   }
 }
 
-bool is_torch_file(const std::string& place) {
-  const auto path = local_path(place);
-  std::error_code error;
-  return path && std::filesystem::is_regular_file(*path, error) && path->filename() != kCommitRecordName;
-}
-
 int inspect(const InspectOptions& options) {
   std::unique_ptr<TensorSource> file;
   OpenedCheckpoint opened;
-  if (is_torch_file(options.checkpoint)) {
+  if (file_at(options.checkpoint)) {
     if (options.layout || options.chunks)
       throw WrongUse(
           fmt::format("{} is a file of torch.save: it has no ranks and no chunks to show", printable(options.checkpoint)));
@@ -398,7 +423,7 @@ int inspect(const InspectOptions& options) {
     return kFine;
   }
   std::cout << '\n';
-  Tree(inspected).print(options.chunks);
+  Tree(inspected, SmallValues(options.checkpoint)).print(options.chunks);
   print_ranks(inspected);
   print_files(inspected);
   return kFine;
@@ -408,7 +433,7 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<InspectOptions>();
-  auto* const command = app.add_subcommand("inspect", "Show keys, shapes, ranks, files and origin of a checkpoint");
+  auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
   command->footer(kInspectExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
   command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")

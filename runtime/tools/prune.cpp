@@ -253,7 +253,7 @@ int prune(const PruneOptions& options) {
 
 void add_prune(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<PruneOptions>();
-  auto* const command = app.add_subcommand("prune", "Remove checkpoints of a run that need not stay");
+  auto* const command = app.add_subcommand(kPruneCommand.name, kPruneCommand.description);
   command->footer(kPruneExamples);
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_option("--keep", options->keep, "What stays: last=K, every=N, best=K:METRIC[:higher]; may be repeated")

@@ -82,8 +82,13 @@ RunContents look_at_run(const std::string& url) {
     throw WrongUse(fmt::format("{} is a checkpoint, not a run: `cairn inspect` shows what it holds; its run may be {}",
                                printable(store->url()), printable(parent_url(store->url()))));
   const auto places = store->children();
-  if (places.empty() && store->list().empty())
-    throw WrongUse(fmt::format("there is no run at {}: nothing is there", printable(store->url())));
+  if (places.empty() && store->list().empty()) {
+    std::error_code error;
+    const auto path = local_path(url);
+    const bool exists = path && std::filesystem::is_directory(*path, error);
+    throw WrongUse(fmt::format("there is no run at {}: {}", printable(store->url()),
+                               exists ? "the directory is empty" : "nothing is there"));
+  }
   const RunDirectory run(url);
   const RunDirectory::Listing listing = run.list();
   RunContents contents;

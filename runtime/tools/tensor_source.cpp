@@ -175,9 +175,7 @@ void TensorSource::require_readable(const std::string& fqn) const {
 }
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
-  const auto path = local_path(place);
-  std::error_code error;
-  if (path && std::filesystem::is_regular_file(*path, error) && path->filename() != kCommitRecordName) {
+  if (const auto path = file_at(place)) {
     refuse_safetensors(*path);
     return open_torch_file(*path);
   }

@@ -27,12 +27,17 @@ double moment_of(const std::string& text) {
   throw WrongUse("\"" + printable(text) + "\" is no time: give it as in 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
 }
 
+// Returns whether it is a call that Cairn made to agree on something, such as whether to save now.
+bool is_internal(const TracedAttempt& attempt) { return attempt.operation == "agreement"; }
+
 bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
   if (in_seconds(attempt.begin().time_since_epoch()) < moment_of(choice.after)) return false;
-  if (choice.attempt.empty() || choice.attempt == "last") return true;
+  if (choice.attempt.empty()) return true;
+  if (choice.attempt == "last") return !is_internal(attempt);
   const std::string counter = std::to_string(attempt.counter);
-  if (choice.attempt.find_first_not_of("0123456789") == std::string::npos) return counter == choice.attempt;
+  if (choice.attempt.find_first_not_of("0123456789") == std::string::npos)
+    return counter == choice.attempt && !is_internal(attempt);
   if (attempt.operation + ":" + counter == choice.attempt) return true;
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
 }
@@ -45,11 +50,22 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
     throw Error(ErrorCode::kNotFound, fmt::format("no save or load is in the traces of {}{}", directory.path(), faults));
   }
   const TracedAttempt* found = nullptr;
-  if (choice.attempt.empty())
-    found = directory.most_interesting([&](const auto& attempt) { return fits(attempt, choice); });
-  else
-    for (const auto& attempt : directory.attempts())
-      if (fits(attempt, choice)) found = &attempt;
+  if (choice.attempt.empty()) {
+    found = directory.most_interesting(
+        [&](const auto& attempt) { return fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong()); });
+    if (found == nullptr) found = directory.most_interesting([&](const auto& attempt) { return fits(attempt, choice); });
+  } else {
+    const bool is_number = choice.attempt.find_first_not_of("0123456789", choice.attempt.find(':') + 1) == std::string::npos;
+    std::string others;
+    for (const auto& attempt : directory.attempts()) {
+      if (!fits(attempt, choice)) continue;
+      if (found != nullptr && !found->save_id.empty()) others += "\n  " + found->save_id;
+      found = &attempt;
+    }
+    if (is_number && !others.empty())
+      throw WrongUse(fmt::format("several calls are number \"{}\": name one by its save id:{}\n  {}", choice.attempt, others,
+                                 found->save_id));
+  }
   if (found == nullptr && !choice.after.empty() && choice.attempt.empty())
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
@@ -202,7 +218,7 @@ Json to_json(const TracedAttempt& attempt) {
 
 void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
 
-int trace_list(const TraceChoice& choice) {
+int trace_list(const TraceChoice& choice, bool all) {
   const TraceDirectory directory = open_traces(choice.directory);
   const auto end_of = [](const TracedAttempt& attempt) {
     if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
@@ -210,8 +226,13 @@ int trace_list(const TraceChoice& choice) {
   };
   const UsualDurations usual(directory);
   Json list = Json::array();
+  std::size_t hidden = 0;
   for (const auto& attempt : directory.attempts()) {
     if (!fits(attempt, choice)) continue;
+    if (is_internal(attempt) && !attempt.went_wrong() && !all && choice.attempt.empty()) {
+      ++hidden;
+      continue;
+    }
     const WallTime end = attempt.end();
     const bool slow = usual.are_exceeded_by(attempt);
     Json entry = to_json(attempt);
@@ -227,6 +248,8 @@ int trace_list(const TraceChoice& choice) {
                                attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
   }
   if (choice.json) print_json(list);
+  if (hidden != 0 && !choice.json)
+    std::cout << fmt::format("{} internal agreement{} not shown: --all\n", hidden, hidden == 1 ? "" : "s");
   return kFine;
 }
 

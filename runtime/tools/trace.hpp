@@ -46,13 +46,14 @@ struct TraceMessagesOptions {
 };
 
 int trace_summary(const TraceChoice& choice);
-int trace_list(const TraceChoice& choice);
+// Agreements, which Cairn makes itself, are listed if they went wrong, or if `all`.
+int trace_list(const TraceChoice& choice, bool all);
 // Returns the slowest attempt other than `shown` that took several times as long as others of its
 // kind there; null if there is none.
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
 int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
-int trace_timeline(const TraceChoice& choice, unsigned columns);
+int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
 int trace_check(const TraceChoice& choice);  // of whole jobs: uses only `directory` and `job` of the choice

@@ -35,7 +35,8 @@ struct TraceOptions {
   TraceChoice other;  // for diff: the second attempt
   TraceMessagesOptions filters;
   std::optional<int> rank;
-  unsigned columns = 100;
+  unsigned columns = 0;  // 0: as the terminal has
+  bool all = false;
   std::string format;
   std::string output;
 };
@@ -109,7 +110,9 @@ void add_trace(CLI::App& app, Run& chosen) {
     add_choice(*command, options->choice);
     return command;
   };
-  add_of_one("list", "List the saves and loads", [](const TraceOptions& of) { return trace_list(of.choice); });
+  add_of_one("list", "List the saves and loads", [](const TraceOptions& of) {
+    return trace_list(of.choice, of.all);
+  })->add_flag("--all", options->all, "Also the agreements that Cairn makes itself");
   add_of_one("explain", "Follow the causes of the failure, and of the end", [](const TraceOptions& of) {
     return trace_explain(of.choice, of.rank);
   })->add_option("--rank", options->rank, "Of this rank");
@@ -118,9 +121,8 @@ void add_trace(CLI::App& app, Run& chosen) {
               options->filters);
   add_of_one("timeline", "Draw what each rank did when",
              [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
-      ->add_option("--columns", options->columns, "Characters for the time")
-      ->check(CLI::Range(10u, 1000u))
-      ->capture_default_str();
+      ->add_option("--columns", options->columns, "Characters for the time; as many as fit if it is left out")
+      ->check(CLI::Range(10u, 1000u));
   add_of_one("critical-path", "Say which chain of messages and hooks took the time", [](const TraceOptions& of) {
     return trace_critical_path(of.choice, of.rank);
   })->add_option("--rank", options->rank, "To the end of the call on this rank, not the last one");

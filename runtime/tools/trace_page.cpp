@@ -154,15 +154,15 @@ class PageModel {
   // Returns all ranks, including those without a trace, because the page shows that they are
   // missing.
   Json ranks() {
-    const auto& [incarnation, world_size, begin, hosts, missing] = opened_.trace.job;
+    const TracedJob& job = opened_.trace.job;
     std::map<int, Json> by_rank;
-    for (const int rank : missing) by_rank[rank] = {{"rank", rank}, {"missing", true}, {"events", 0}, {"columns", Json::object()}};
+    for (const int rank : job.missing) by_rank[rank] = {{"rank", rank}, {"missing", true}, {"events", 0}, {"columns", Json::object()}};
     for (const auto& [rank, events] : opened_.trace.events)
       by_rank[rank] = {{"rank", rank}, {"missing", false}, {"events", events.size()}, {"columns", columns(rank, events)}};
     Json list = Json::array();
     for (auto& [rank, json] : by_rank) {
-      const auto host = hosts.find(rank);
-      json["host"] = host == hosts.end() ? "" : host->second;
+      const auto host = job.hosts.find(rank);
+      json["host"] = host == job.hosts.end() ? "" : host->second;
       list.push_back(std::move(json));
     }
     return list;

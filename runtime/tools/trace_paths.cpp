@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <cairn/base/rank_text.hpp>
+#include <cairn/runtime/tools/terminal.hpp>
 #include <cairn/runtime/tools/trace.hpp>
+#include <cairn/tracing/trace_phases.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -52,6 +54,14 @@ char letter_of(std::string_view state) {
   if (state == "rank: ending") return 'e';
   if (state == "rank: idle") return ' ';
   return 0;
+}
+
+// Returns whether a rank sends its answer, with which its part in a phase ends. The coordinator's
+// rank also passes on the answers of other ranks.
+bool is_own_answer(const OpenedTrace& opened, const ObservedEvent& event) {
+  if (event.kind != EventKind::kSent || !is_answer(event.name)) return false;
+  const auto* const cause = opened.trace.find(event.rank, event.cause);
+  return cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name;
 }
 
 }  // namespace
@@ -111,6 +121,8 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
 }
 
 int trace_timeline(const TraceChoice& choice, unsigned columns) {
+  constexpr int kBesideRow = 12;  // "rank    0 |" and "|"
+  if (columns == 0) columns = static_cast<unsigned>(std::clamp(output_columns() - kBesideRow, 10, 1000));
   const OpenedTrace opened(choice);
   WallTime end = opened.begin;
   for (const auto& [rank, events] : opened.trace.events)
@@ -125,6 +137,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     std::string row(columns, ' ');
     Json spans = Json::array();
     char letter = ' ';
+    bool unanswered = false;  // its part is done, and the answer not sent yet
     double since = 0;
     const auto paint = [&](double until, bool to_the_end) {
       if (letter == ' ') return;
@@ -149,8 +162,14 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
         has_ended = true;
         break;
       }
-      const char next = event.kind == EventKind::kState && event.ok ? letter_of(event.name) : '\0';
+      char next = event.kind == EventKind::kState && event.ok ? letter_of(event.name) : '\0';
+      if (next == '.' && letter != ' ' && letter != '.') {
+        unanswered = true;
+        continue;
+      }
+      if (unanswered && is_own_answer(opened, event)) next = '.';
       if (next == 0) continue;
+      unanswered = false;
       paint(seconds, false);
       letter = next;
       since = seconds;

@@ -1,5 +1,6 @@
 // `cairn verify`: reads every byte of a checkpoint and lists everything that is wrong with it.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <thread>
@@ -13,13 +14,17 @@
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/terminal.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/stores/url.hpp>
 
 namespace cairn::tools {
 namespace {
 
 constexpr const char* kVerifyExamples = R"(Examples:
   cairn verify run/step_100              reads every byte, lists every fault
-  cairn verify run/step_100 --json       the same for programs
+  cairn verify run                       all checkpoints of the run, the latest first; several may be named as well
+  cairn verify run/step_100 --json       the same for programs; of several checkpoints, a list
   cairn verify run/step_100 --threads 16 faster, where the disk is
 
 Three verdicts:
@@ -28,10 +33,10 @@ Three verdicts:
   cannot be checked   ends with 3: no fault, but something that this version of Cairn cannot check, such as compressed items or a record
                       of a newer format; it may be sound or not
 
-Of Cairn's checkpoints every byte is under a checksum; of PyTorch's the tensors are. PyTorch's record is under none.)";
+Checksums cover every byte of Cairn's checkpoints. In PyTorch's they cover the tensors, but not the record.)";
 
 struct VerifyOptions {
-  std::string checkpoint;
+  std::vector<std::string> places;
   unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2u, 16u);
   bool json = false;
 };
@@ -62,21 +67,22 @@ std::string counted(std::size_t count, const char* one, const char* many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-void print_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
+VerifyJson to_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
   const auto listed = [](const std::vector<VerifyFault>& found) {
     VerifyJson list = VerifyJson::array();
     for (const auto& fault : found)
       list.push_back({{"file", fault.object}, {"offset", fault.offset}, {"key", fault.fqn}, {"what", fault.what}});
     return list;
   };
-  const VerifyJson json{{"checkpoint", url},
-                        {"fine", verdict.exit_code() == kFine},
-                        {"verdict", verdict.name()},
-                        {"bytes_read", bytes},
-                        {"faults", listed(verdict.faults)},
-                        {"unchecked", listed(verdict.unchecked)}};
-  std::cout << json.dump(2, ' ', false, VerifyJson::error_handler_t::replace) << '\n';
+  return {{"checkpoint", url},
+          {"fine", verdict.exit_code() == kFine},
+          {"verdict", verdict.name()},
+          {"bytes_read", bytes},
+          {"faults", listed(verdict.faults)},
+          {"unchecked", listed(verdict.unchecked)}};
 }
+
+void print_json(const VerifyJson& json) { std::cout << json.dump(2, ' ', false, VerifyJson::error_handler_t::replace) << '\n'; }
 
 // Prints one line for each reason, because a writer that compresses does so with every item.
 void print_unchecked(const std::vector<VerifyFault>& unchecked) {
@@ -92,8 +98,9 @@ void print_unchecked(const std::vector<VerifyFault>& unchecked) {
               << (count > 1 ? fmt::format(" and {} more", count - 1) : "") << ": " << printable(first->what) << '\n';
 }
 
-int verify(const VerifyOptions& options) {
-  const auto store = open_existing(options.checkpoint);
+// Verifies a checkpoint and prints its verdict, or adds it to `list`.
+ExitCode verify_one(const std::string& place, const VerifyOptions& options, VerifyJson& list) {
+  const auto store = open_existing(place);
   std::uint64_t bytes = 0;
   const Verdict verdict([&] {
     ProgressBar progress("verifying");
@@ -103,7 +110,7 @@ int verify(const VerifyOptions& options) {
     return found;
   }());
   if (options.json) {
-    print_json(store->url(), verdict, bytes);
+    list.push_back(to_json(store->url(), verdict, bytes));
     return verdict.exit_code();
   }
   for (const auto& fault : verdict.faults)
@@ -115,17 +122,68 @@ int verify(const VerifyOptions& options) {
     told += (told.empty() ? "no fault found, but " : ", and ") + counted(verdict.unchecked.size(), "item", "items") +
             " cannot be checked";
   if (told.empty()) told = fmt::format("{}, {} read", coloured(Colour::kGood, "fine"), human_bytes(bytes));
-  std::cout << fmt::format("{}: {}\n", printable(store->url()), told);
+  std::cout << fmt::format("{}: {}\n", printable(store->url()), told) << std::flush;
   return verdict.exit_code();
+}
+
+// Returns the checkpoints of a run, the latest first. Any other place is returned as it is.
+std::vector<std::string> checkpoints_at(const std::string& place) {
+  std::error_code error;
+  if (const auto path = local_path(place); path && !std::filesystem::is_directory(*path, error)) return {place};
+  const auto store = open_store(place);
+  if (store->exists(kCommitRecordName)) return {place};
+  const RunDirectory run(place);
+  const auto listing = run.list();
+  std::vector<std::string> checkpoints;
+  for (const auto& checkpoint : listing.checkpoints) checkpoints.push_back(child_url(run.url(), checkpoint.name));
+  for (const auto& name : listing.others) checkpoints.push_back(child_url(run.url(), name));
+  return checkpoints.empty() ? std::vector<std::string>{place} : checkpoints;
+}
+
+int verify(const VerifyOptions& options) {
+  std::vector<std::string> places;
+  bool is_one = options.places.size() == 1;
+  for (const auto& named : options.places) {
+    const auto found = checkpoints_at(named);
+    is_one = is_one && found == std::vector<std::string>{named};
+    places.insert(places.end(), found.begin(), found.end());
+  }
+  VerifyJson list = VerifyJson::array();
+  if (is_one) {
+    const ExitCode code = verify_one(places.front(), options, list);
+    if (options.json) print_json(list.front());
+    return code;
+  }
+  // A place that cannot be read hides no other.
+  int worst = kFine;
+  std::size_t fine = 0;
+  for (const auto& place : places) {
+    ExitCode code = kFoundBad;
+    try {
+      code = verify_one(place, options, list);
+    } catch (const Error& error) {
+      if (options.json)
+        list.push_back({{"checkpoint", place}, {"fine", false}, {"verdict", "unreadable"}, {"error", error.what()}});
+      else
+        std::cout << coloured(Colour::kBad, "bad: ") << printable(place) << ": " << printable(error.what()) << '\n';
+    }
+    fine += code == kFine;
+    if (code == kFoundBad || worst == kFine) worst = code;
+  }
+  if (options.json)
+    print_json(list);
+  else
+    std::cout << fmt::format("{} of {} checkpoints are fine\n", fine, places.size());
+  return worst;
 }
 
 }  // namespace
 
 void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
-  auto* const command = app.add_subcommand("verify", "Read every byte of a checkpoint and list all faults");
+  auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
   command->footer(kVerifyExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint")->required();
+  command->add_option("DIR", options->places, "Checkpoints, or runs: then all of their checkpoints")->required();
   command->add_option("--threads", options->threads, "Threads that read and check; those of the machine if it is left out")
       ->check(CLI::Range(1u, 256u));
   command->add_flag("--json", options->json, "Print JSON");

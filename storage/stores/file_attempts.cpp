@@ -262,6 +262,19 @@ std::vector<std::string> FileStore::open_attempts() { return attempts_named(kOpe
 
 std::vector<std::string> FileStore::fenced_attempts() { return attempts_named(kFencedMark); }
 
+bool FileStore::has_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  // In this order, as a fence may come between the two.
+  for (const char* mark : {kOpenMark, kFencedMark}) {
+    const std::string path = path_of(mark + save_id);
+    FileStatus found;
+    const int looked = files_.status(path, false, found);
+    if (looked >= 0) return true;
+    if (!means_gone(looked)) throw system_error("look for", path, -looked);
+  }
+  return false;
+}
+
 std::vector<std::string> FileStore::attempts_named(const char* mark) {
   std::vector<DirectoryEntry> entries;
   const int result = files_.list_directory(root_, entries);

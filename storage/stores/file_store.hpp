@@ -49,6 +49,7 @@ class FileStore : public Store {
   void fence(const std::string& save_id) override;
   std::vector<std::string> open_attempts() override;
   std::vector<std::string> fenced_attempts() override;
+  bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
 
   void retract() override;

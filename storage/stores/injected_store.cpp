@@ -82,6 +82,7 @@ class InjectedStore : public Store {
   void fence(const std::string& save_id) override { passed("fence").fence(save_id); }
   std::vector<std::string> open_attempts() override { return passed("open_attempts").open_attempts(); }
   std::vector<std::string> fenced_attempts() override { return passed("fenced_attempts").fenced_attempts(); }
+  bool has_attempt(const std::string& save_id) override { return inner_->has_attempt(save_id); }
   void clear_attempt(const std::string& save_id) override { passed("clear_attempt").clear_attempt(save_id); }
   void retract() override { passed("retract").retract(); }
   bool leads_elsewhere() override { return inner_->leads_elsewhere(); }

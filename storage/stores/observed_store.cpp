@@ -124,6 +124,9 @@ class ObservedStore final : public Store {
   std::vector<std::string> fenced_attempts() override {
     return here("fenced_attempts", 0, [&] { return inner_->fenced_attempts(); });
   }
+  bool has_attempt(const std::string& save_id) override {
+    return here("has_attempt", 0, [&] { return inner_->has_attempt(save_id); });
+  }
   void clear_attempt(const std::string& save_id) override {
     here("clear_attempt", 0, [&] { inner_->clear_attempt(save_id); });
   }

@@ -161,8 +161,26 @@ class CharLm(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("needs an even number of ranks, not 3", done.stdout + done.stderr)
 
+    @unittest.skipUnless(os.environ.get("CAIRN_TEST_DEVICE") == "cuda", "needs a CUDA device, see tests/support/on_cuda.sh")
+    def test_a_run_goes_on_between_host_memory_and_cuda_devices(self):
+        for first, second in (("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")):
+            found = {}
+            for device, options in ((first, ("--steps", 2, "--save-every", 2)),
+                                    (second, ("--steps", STEPS, "--save-every", 0, "--resume"))):
+                done = subprocess.run(command(1, self.root / (first + second), "--device", device, *options),
+                                      capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertEqual("training on cuda:0" in done.stdout, device == "cuda", done.stdout)
+                found.update(losses(done.stdout))
+            self.assertEqual(len(found), STEPS)
+            for step, loss in found.items():  # recurrent layers multiply with 10 bits (TF32) on devices
+                self.assertAlmostEqual(float(loss), float(self.reference()[step]), delta=0.02)
+
     def test_wrong_use_is_told(self):
-        for options in (["--steps", "-1"], ["--what"], ["--parallel", "some"]):
+        done = subprocess.run([CHAR_LM, "--device", "cuda"], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("finds no CUDA device", done.stderr)
+        for options in (["--steps", "-1"], ["--what"], ["--parallel", "some"], ["--device", "some"]):
             done = subprocess.run([CHAR_LM, *options], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
         done = subprocess.run([CHAR_LM, "--allow-injection"], env={**os.environ, "CAIRN_INJECT": "foo"}, capture_output=True, text=True)

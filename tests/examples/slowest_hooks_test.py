@@ -30,6 +30,15 @@ class SlowestHooks(unittest.TestCase):
             self.assertGreater(seconds[0], 0.55)
             self.assertRegex(lines[0], r"finish of rank 0, save of '.*/step_2'")
 
+            # The trainer's manager agrees with the other ranks before each save. The command lists that only when asked.
+            def listed(*options):
+                command = [os.path.join(os.path.dirname(LAUNCHER), "cairn"), "trace", "list", traces, *options]
+                return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+            *saves, hidden = listed()
+            self.assertEqual([line.split()[0] for line in saves], ["save:1", "save:2"])
+            self.assertRegex(hidden, r"^[1-9]\d* internal agreements? not shown: --all$")
+            self.assertEqual(len(listed("--all")), len(saves) + int(hidden.split()[0]))
+
     def test_nothing_to_read_is_said(self):
         told = subprocess.run([SLOWEST_HOOKS, "/nonexistent"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(told.returncode, 1)

@@ -53,7 +53,8 @@ using std::chrono::seconds;
 WorldOptions world_options() {
   WorldOptions options;
   if (const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS")) options.runtime.silence = milliseconds(std::atoi(silence));
-  options.runtime.connect_deadline = seconds(2);
+  const char* const connect = std::getenv("CAIRN_TEST_CONNECT_MS");
+  options.runtime.connect_deadline = connect != nullptr ? milliseconds(std::atoi(connect)) : seconds(2);
   options.runtime.join_deadline = seconds(30);
   options.runtime.phase_deadline = seconds(30);
   options.runtime.outcome_grace = seconds(5);

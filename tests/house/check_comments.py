@@ -9,7 +9,7 @@
 
 import re
 
-from layers import FOLDERS, finish, relative, sources
+from layers import FOLDERS, check_files, relative, sources
 
 COLUMNS_MAX = 100
 FOLDERS_WITH_COMMENTS = [*FOLDERS, "benchmarks", "examples", "tests"]
@@ -37,15 +37,5 @@ def faults_of(path):
     return faults, checked
 
 
-def main():
-    faults, checked = [], 0
-    for folder in FOLDERS_WITH_COMMENTS:
-        for path in sources(folder, ".hpp", ".cpp", ".proto"):
-            more, count = faults_of(path)
-            faults += more
-            checked += count
-    finish("comments", faults, checked)
-
-
 if __name__ == "__main__":
-    main()
+    check_files("comments", [path for folder in FOLDERS_WITH_COMMENTS for path in sources(folder, ".hpp", ".cpp", ".proto")], faults_of)

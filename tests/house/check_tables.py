@@ -4,7 +4,7 @@
 import re
 
 from check_readme import tests_of
-from layers import ROOT, finish
+from layers import ROOT, check_files
 
 TABLE = re.compile(r"^\| .* \| tested by \|\n\|[-|]+\|\n((?:\| .*\n)+)", re.MULTILINE)
 # `folder: ` and the names of tests in it, in backquotes; several folders are parted by ';'.
@@ -27,14 +27,5 @@ def faults_of(path):
     return faults, checked
 
 
-def main():
-    faults, checked = [], 0
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        more, count = faults_of(path)
-        faults += more
-        checked += count
-    finish("tables", faults, checked)
-
-
 if __name__ == "__main__":
-    main()
+    check_files("tables", sorted((ROOT / "docs").glob("*.md")), faults_of)

@@ -68,6 +68,16 @@ def relative(path):
     return path.relative_to(ROOT).as_posix()
 
 
+def check_files(what, paths, faults_of):
+    """Calls `faults_of(path)`, which returns the faults of a file and how many things it looked at, for each file. Ends the program."""
+    faults, checked = [], 0
+    for path in paths:
+        more, count = faults_of(path)
+        faults += more
+        checked += count
+    finish(what, faults, checked)
+
+
 def finish(what, faults, checked):
     """Prints the faults and ends the program. A check that looked at nothing is a failure of its own."""
     for fault in faults:

@@ -91,6 +91,53 @@ class InstalledTree(unittest.TestCase):
             *run("pkg-config", "--libs", "cairn", env=environment).split())
         self.check_program(build / "program", self.root / "from_parent", env=environment)
 
+    def build_communicators(self, target, *options):
+        """Builds a program of examples/communicators; returns where."""
+        if cached("CAIRN_WITH_TRAINING") != "ON":
+            self.skipTest("Cairn was built without sharded training")
+        build = self.root / target
+        gloo = cached("GLOO_INCLUDE_DIR")
+        flags = [] if gloo == "/usr/include" else [f"-DCMAKE_CXX_FLAGS=-isystem {gloo}"]
+        run("cmake", "-S", self.documents / "examples" / "communicators", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", *flags, *options)
+        run("cmake", "--build", build, "--target", target)
+        return build
+
+    def test_a_trainer_may_pass_its_own_store_and_group(self):
+        program = self.build_communicators("own_group") / "own_group"
+        run_directory = self.root / "run_of_own_group"
+
+        def trained(ranks, steps):
+            return run(self.prefix / "bin" / "cairn-launch", "-n", ranks, "--", program, run_directory, steps)
+
+        whole = trained(2, 30)
+        self.assertIn("[rank 0] from step 0\n", whole)
+        self.assertEqual(sorted(path.parent.name for path in run_directory.glob("*/.metadata")), ["step_10", "step_20", "step_30"])
+        shutil.rmtree(run_directory / "step_30")
+        resumed = trained(1, 30)
+        self.assertIn("[rank 0] from step 20\n", resumed)
+        loss = re.compile(r"step 30 loss (\S+)")
+        self.assertAlmostEqual(float(loss.search(whole)[1]), float(loss.search(resumed)[1]), places=4)
+
+    def test_an_mpi_program_makes_a_world_of_its_communicator(self):
+        has_mpi = shutil.which("mpicxx") and subprocess.run(["mpicxx", "-include", "mpi.h", "-fsyntax-only", "-x", "c++", "/dev/null"],
+                                                            capture_output=True).returncode == 0
+        if not has_mpi:
+            self.skipTest("no MPI with its headers here: libopenmpi-dev and openmpi-bin are not installed")
+        build = self.build_communicators("with_mpi", "-DWITH_MPI=ON")
+        launcher = re.search(r"^MPIEXEC_EXECUTABLE:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+        told = run(launcher, "-n", 3, build / "with_mpi", self.root / "from_mpi", env=environment)
+        self.assertIn("step 7 of 3 ranks, sum 276\n", told)
+        self.assertIn("fine", run(self.prefix / "bin" / "cairn", "verify", self.root / "from_mpi"))
+        # One process that should be one of two, as under the launcher of another MPI.
+        alone = subprocess.run([build / "with_mpi", self.root / "alone"], capture_output=True, text=True,
+                               env={**environment, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+        self.assertNotEqual(alone.returncode, 0, alone.stderr)
+        self.assertNotIn("step 7", alone.stdout)
+        self.assertFalse((self.root / "alone").exists())
+
     def check_trainer(self, program):
         """The README's: it saves beside its training, and goes on from there at another number of ranks."""
         run_directory = self.root / "run"
@@ -152,6 +199,28 @@ class InstalledTree(unittest.TestCase):
         self.assertEqual(next(self.prefix.rglob("man1/cairn.1")).read_text(), run(command, "manual"))
         self.assertEqual((self.prefix / "share/bash-completion/completions/cairn").read_text(), run(command, "completion", "bash"))
         self.assertEqual((self.prefix / "share/zsh/site-functions/_cairn").read_text(), run(command, "completion", "zsh"))
+
+    def test_the_command_loads_no_libtorch_unless_it_needs_tensors(self):
+        command = self.prefix / "bin" / "cairn"
+        loaded = run("ldd", command).splitlines()
+        self.assertEqual([line for line in loaded if re.search(r"torch|c10|libcaf|libcairn|not found", line)], [])
+        self.assertLess(len(loaded), 25)
+        run_directory = SOURCE / "tests" / "data" / "pytorch-2.11"
+        checkpoint = next(run_directory.rglob(".metadata")).parent
+        without_tensors = (["--help"], ["--version"], ["ls", checkpoint.parent, "--json"], ["trace", "--help"], ["doctor", "--help"])
+        told = [run(command, *words) for words in without_tensors]
+        tensors = self.prefix / "libexec" / "cairn" / "cairn-tensors"
+        self.assertEqual(told, [run(tensors, *words) for words in without_tensors])
+        hidden = tensors.with_name("hidden")
+        tensors.rename(hidden)
+        try:
+            self.assertEqual(told, [run(command, *words) for words in without_tensors])
+            refused = subprocess.run([command, "cat", checkpoint], capture_output=True, text=True)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("cairn-tensors", refused.stderr)
+        finally:
+            hidden.rename(tensors)
+        self.assertIn("--slice", run(command, "cat", "--help"))
 
     def test_the_commands_are_installed(self):
         for command in ("cairn", "cairn-launch"):

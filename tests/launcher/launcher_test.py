@@ -378,6 +378,37 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(result.returncode, 128 + signal.SIGSEGV)
         self.assertIn("rank 0 ended by SIGSEGV", result.stderr)
 
+    def recorded_ends(self, traces):
+        """The lines of each rank that the launcher wrote beside the traces, without process and time."""
+        (name,) = [name for name in os.listdir(traces) if name.endswith(".ends")]
+        with open(os.path.join(traces, name)) as file:
+            first, *lines = file.read().splitlines()
+        self.assertRegex(first, r"^launched \d{13} \S+$")
+        for line in lines:
+            self.assertRegex(line, r"^rank \d+ \d+ \d{13} (code \d+|signal \S+)( told)?$")
+        return sorted(re.sub(r"^(rank \d+) \d+ \d+", r"\1", line) for line in lines)
+
+    def test_how_each_process_ended_is_recorded_beside_the_traces(self):
+        traces = self.path("traces")
+        self.launch("-n", "3", "--keep-going", "--trace", traces, *shell(
+            'mkdir -p "%s"; case $RANK in 1) exit 3;; 2) kill -SEGV $$;; esac' % traces))
+        self.assertEqual(self.recorded_ends(traces), ["rank 0 code 0", "rank 1 code 3", "rank 2 signal SIGSEGV"])
+
+    def test_ranks_that_the_launcher_ended_are_recorded_as_told(self):
+        traces = self.path("traces")
+        os.mkdir(traces)
+        process = self.start("-n", "2", "--trace", traces, *shell(
+            'if [ $RANK = 0 ]; then read < "%s"; exit 3; else echo $$ > "%s/1.pid"; exec sleep 1000; fi'
+            % (self.gate("go"), self.directory.name)))
+        self.pids(1)
+        self.open_gate("go")
+        self.assertEqual(process.wait(PATIENCE), 3)
+        self.assertEqual(self.recorded_ends(traces), ["rank 0 code 3", "rank 1 signal SIGTERM told"])
+
+    def test_no_directory_of_traces_is_made_for_the_ends_alone(self):
+        self.launch("-n", "1", "--trace", self.path("none"), "--", "true")
+        self.assertFalse(os.path.exists(self.path("none")))
+
     def test_the_time_limit(self):
         result = self.launch("-n", "2", "--timeout", "0.5", *shell('echo $$ > "%s/$RANK.pid"; sleep 1000' % self.directory.name))
         self.assertEqual(result.returncode, 124)

@@ -189,6 +189,12 @@ class OpenMpi(Launched):
         self.assertEqual(job.wait(), 0, said)
         self.check_resumed(said, [4, 2])
 
+    def test_a_job_passes_cairn_s_variables_to_other_hosts(self):
+        done = self.run_command([EXAMPLES / "jobs" / "mpirun.sh", "trainer"], MPIRUN="echo", CAIRN_SECRET_FILE="/a/file")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(" -x MASTER_ADDR ", done.stdout)
+        self.assertIn(" -x CAIRN_SECRET_FILE ", done.stdout)
+
 
 class Mpich(Launched):
     needs = ("mpiexec.mpich",)

@@ -85,6 +85,7 @@ Standing random_standing(Random& random) {
   standing.checkpoint_id = random_text(random, 60);
   standing.busy = random.next() % 2 == 0;
   standing.delivered = random.next() % 2 == 0;
+  standing.cannot_join = random.next() % 2 == 0;
   standing.leader = static_cast<int>(random.next() % kRanksMax) - 1;
   if (random.next() % 2 == 0) standing.failure = random_failure(random, 3);
   if (standing.kind == StandingKind::kOrphaned) standing.lost = random_failure(random, 0);
@@ -257,8 +258,8 @@ struct SameBody {
   bool operator()(const Standing& a, const Standing& b) const {
     return a.inquiry == b.inquiry && a.kind == b.kind && a.coordinator_rank == b.coordinator_rank && a.ticket == b.ticket &&
            a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.busy == b.busy &&
-           a.delivered == b.delivered && a.leader == b.leader && a.lost == b.lost && a.failure == b.failure &&
-           same_ending(a.ending, b.ending);
+           a.delivered == b.delivered && a.cannot_join == b.cannot_join && a.leader == b.leader && a.lost == b.lost &&
+           a.failure == b.failure && same_ending(a.ending, b.ending);
   }
   bool operator()(const AskStanding& a, const AskStanding& b) const {
     return a.inquiry == b.inquiry && a.coordinator_rank == b.coordinator_rank && a.ordinal == b.ordinal &&

@@ -17,7 +17,7 @@ namespace {
 
 // A user's object that holds a tensor.
 struct Object : Stateful {
-  explicit Object(double start) : tensor(counting({10, 10}, start)) {}
+  explicit Object(double start) : tensor(here(counting({10, 10}, start))) {}
   Dict state_dict() override { return {{"tensor", tensor}}; }
   void load_state_dict(const Dict&) override { ++loads; }
   torch::Tensor tensor;
@@ -29,6 +29,8 @@ struct TrainState {
   torch::Tensor step = torch::zeros({1}, torch::kInt32);
   torch::Tensor loss = torch::zeros({1});
   std::vector<double> history;
+
+  Blob losses() const { return {Bytes(reinterpret_cast<const char*>(history.data()), history.size() * sizeof(double))}; }
 };
 
 struct Run {
@@ -41,9 +43,7 @@ struct Run {
     train_state.history.push_back(train_state.loss.item<double>());
   }
   Dict own_state() const {
-    const std::string history(reinterpret_cast<const char*>(train_state.history.data()),
-                              train_state.history.size() * sizeof(double));
-    return {{"step", train_state.step}, {"current_loss", train_state.loss}, {"losses", Blob{history}}};
+    return {{"step", train_state.step}, {"current_loss", train_state.loss}, {"losses", train_state.losses()}};
   }
   // Shards model and optimizer state by hand, as views of the live tensors.
   StateDict state() {
@@ -73,7 +73,9 @@ void check_resumes(bool cached, const std::string& id) {
     Run run(0);
     run.train(2);
     const TrainState saved{run.train_state.step.clone(), run.train_state.loss.clone(), run.train_state.history};
-    const AsyncSaveResponse saving = checkpointer.async_save(run.state(), id, {}, background);
+    const StateDict state_to_save = run.state();
+    for (const char* part : {"model", "optimizer", "object"}) CHECK(is_here(state_to_save.at(part)));
+    const AsyncSaveResponse saving = checkpointer.async_save(state_to_save, id, {}, background);
     // The training continues during the save.
     Run reference(0);
     reference.train(2);
@@ -89,11 +91,11 @@ void check_resumes(bool cached, const std::string& id) {
                     {"train_state", fresh.own_state()}};
     checkpointer.load(state, id);
     check_same_weights(fresh.trained, reference.trained);
-    CHECK(torch::equal(fresh.object->tensor, counting({10, 10})));
+    CHECK(torch::equal(fresh.object->tensor, here(counting({10, 10}))));
     CHECK(fresh.object->loads == 1);
     CHECK(torch::equal(state.at("train_state")["step"].tensor(), saved.step));
     CHECK(torch::equal(state.at("train_state")["current_loss"].tensor(), saved.loss));
-    CHECK(state.at("train_state")["losses"].blob().bytes.size() == saved.history.size() * sizeof(double));
+    CHECK((state.at("train_state")["losses"].blob() == saved.losses()));
     // One more step gives the same result.
     fresh.trained.train(1);
     reference.trained.train(1);
@@ -141,7 +143,10 @@ TEST_CASE("B2.5 Stateful hooks run in one order on all ranks, in asynchronous sa
 TEST_CASE("B2.9 async_save is refused on every rank where only NCCL is configured") {
   WorldOptions options;
   options.backends = "nccl";
-  Checkpointer checkpointer(World::from_environment(options));
+  const World only_nccl = World::from_environment(options);
+  CHECK(only_nccl.has_backend_for("cuda"));
+  CHECK_FALSE(only_nccl.has_backend_for("cpu"));
+  Checkpointer checkpointer(only_nccl);
   const auto refused = thrown_by([&] { checkpointer.async_save({}, shared_directory() + "/refused"); });
   CHECK(refused.code == ErrorCode::kPrecondition);
   CHECK(refused.what.find("A CPU backend must be enabled for async save; ") == 0);

@@ -1,9 +1,12 @@
 // Training state that rank processes save and load: partial loads, and saves over existing
 // checkpoints.
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing.hpp>
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/support/training.hpp>
@@ -28,7 +31,7 @@ std::string message_of_failed_save(Checkpointer& checkpointer, const StateDict& 
 // Returns a random vector that is the same on every rank.
 torch::Tensor random_vector(std::uint64_t seed) {
   torch::manual_seed(seed);
-  return torch::rand({10});
+  return here(torch::rand({10}));
 }
 
 void check_overwriting(const std::string& id, bool first_refuses_to_overwrite) {
@@ -36,7 +39,8 @@ void check_overwriting(const std::string& id, bool first_refuses_to_overwrite) {
   SaveOptions refuse;
   refuse.writer.overwrite = false;
   const auto load_vector = [&] {
-    StateDict state{{"random", torch::zeros({10})}};
+    StateDict state{{"random", here(torch::zeros({10}))}};
+    CHECK(is_here(state));
     checkpointer.load(state, id);
     return state.at("random").tensor();
   };
@@ -58,7 +62,9 @@ TEST_CASE("B2.7 partial load of hand-sharded training state") {
   const Dict optimizer_state = optimizer_state_dict(*trained.optimizer, trained.model.get());
   const std::string id = shared_directory() + "/partial";
   Checkpointer checkpointer(world());
-  checkpointer.save({{"model", sharded_views(model_state)}, {"optimizer", sharded_views(optimizer_state)}}, id);
+  const StateDict sharded{{"model", sharded_views(model_state)}, {"optimizer", sharded_views(optimizer_state)}};
+  CHECK(is_here(sharded));
+  checkpointer.save(sharded, id);
 
   SUBCASE("the model alone") {
     Trained fresh(7);
@@ -74,7 +80,7 @@ TEST_CASE("B2.7 partial load of hand-sharded training state") {
     for (const auto& [name, value] : model_state) {
       // A parameter name with dots stays one key.
       REQUIRE(model.at("model").dict().contains(name));
-      CHECK(torch::equal(model.at("model")[name].tensor(), value.tensor()));
+      CHECK(torch::equal(model.at("model")[name].tensor(), value.tensor().cpu()));
       CHECK(model.at("model")[name].tensor().device().is_cpu());
     }
     const StateDict optimizer = checkpointer.load_by_keys(id, {"optimizer.state"});
@@ -82,17 +88,50 @@ TEST_CASE("B2.7 partial load of hand-sharded training state") {
     const Dict& by_name = optimizer.at("optimizer")["state"].dict();
     CHECK(by_name.size() == trained.model->parameters().size());
     for (const auto& [name, saved] : optimizer_state.at("state").dict())
-      for (const char* key : {"exp_avg", "exp_avg_sq"}) CHECK(torch::equal(by_name.at(name)[key].tensor(), saved[key].tensor()));
+      for (const char* key : {"exp_avg", "exp_avg_sq"})
+        CHECK(torch::equal(by_name.at(name)[key].tensor(), saved[key].tensor().cpu()));
     for (const auto& [name, saved] : optimizer_state.at("state").dict()) {
       const Value& step = by_name.at(name)["step"];
       if (step.is_tensor())
-        CHECK(torch::equal(step.tensor(), saved["step"].tensor()));
+        CHECK(torch::equal(step.tensor(), saved["step"].tensor().cpu()));
       else
         CHECK(step.to_int() == saved["step"].to_int());
     }
   }
   SUBCASE("a prefix that matches nothing is an error on every rank") {
     CHECK_THROWS_AS(checkpointer.load_by_keys(id, {"modle"}), CheckpointException);
+  }
+}
+
+TEST_CASE("ranks outside a mesh save and load with those inside it") {
+  const int rank = world().rank();
+  const Extents size{6, 4};
+  const torch::Tensor whole = counting({6, 4});
+  const DeviceMesh odd({2}, {3, 1});
+  const auto own = local_box(size, odd, {Shard{0}}, rank);
+  CHECK(own.has_value() == (rank % 2 == 1));
+  const torch::Tensor local = own ? part_of(whole, own->offsets, own->sizes).clone() : torch::zeros({0});
+  const auto tensor = ShardedTensor::from_local(here(local), size, odd, {Shard{0}}, rank);
+  CHECK(tensor.local_shards().size() == (own ? 1 : 0));
+  const std::string id = shared_directory() + "/on_a_mesh";
+  Checkpointer checkpointer(world());
+  checkpointer.save({{"tensor", tensor}, {"step", 3}}, id);
+  CHECK(torch::equal(checkpointer.load_by_keys(id, {"tensor"}).at("tensor").tensor(), whole));
+
+  const std::pair<DeviceMesh, std::vector<Placement>> others[] = {{odd, {Shard{0}}},
+                                                                  {DeviceMesh({2}, {0, 1}), {Shard{1}}},
+                                                                  {DeviceMesh({1}, {2}), {Replicate{}}},
+                                                                  {DeviceMesh({2, 2}), {Shard{1}, Shard{0}}}};
+  for (const auto& [mesh, placements] : others) {
+    CAPTURE(to_string(placements.front()));
+    StateDict state{{"tensor", ShardedTensor::distribute(here(torch::zeros({6, 4})), mesh, placements, rank)}, {"step", 0}};
+    CHECK(is_here(state));
+    checkpointer.load(state, id);
+    CHECK(state.at("step").to_int() == 3);
+    const auto box = local_box(size, mesh, placements, rank);
+    const auto& shards = state.at("tensor").sharded().local_shards();
+    REQUIRE(shards.size() == (box ? 1 : 0));
+    if (box) CHECK(torch::equal(shards[0].tensor.cpu(), part_of(whole, box->offsets, box->sizes)));
   }
 }
 

@@ -86,3 +86,11 @@ TEST_CASE("B1.8 two ranks that fail in one phase are both in every rank's map") 
     check_load(checkpointer, {{"read_data", {0, 3}}});
   });
 }
+
+TEST_CASE("B1.8 an exception that is not a std::exception is in every rank's map too") {
+  cold_and_warm([](Checkpointer& checkpointer) {
+    check_save(checkpointer, {{"write_data_number", {2}}, {"write_data", {3}}});
+    check_save(checkpointer, {{"finish_number", {0}}});
+    check_load(checkpointer, {{"read_data_number", {1}}});
+  });
+}

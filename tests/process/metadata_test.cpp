@@ -9,7 +9,8 @@ using namespace cairn::testing;
 
 TEST_CASE("B1.1 a sharding spec may leave ranks out") {
   const ChunkShardingSpec spec{0, {1}};
-  const auto tensor = ShardedTensor::zeros(spec, {4, 4}, world().rank(), torch::kFloat64);
+  const auto tensor = ShardedTensor::zeros(spec, {4, 4}, world().rank(), torch::dtype(torch::kFloat64).device(rank_device()));
+  CHECK(is_here(tensor));
   CHECK(tensor.local_shards().size() == (world().rank() == 1 ? 1 : 0));
   const Metadata metadata = create_default_metadata({{"sharded", tensor}});
   const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
@@ -20,9 +21,11 @@ TEST_CASE("B1.1 a sharding spec may leave ranks out") {
 
 TEST_CASE("B1.2 default metadata of bytes, a replicated and a sharded tensor") {
   const int size = world().size();
-  const StateDict state{{"sharded", ShardedTensor::zeros(over_all_ranks(size), {10, 10}, world().rank())},
-                        {"replicated", torch::rand({4})},
+  const auto on_device = torch::TensorOptions(rank_device());
+  const StateDict state{{"sharded", ShardedTensor::zeros(over_all_ranks(size), {10, 10}, world().rank(), on_device)},
+                        {"replicated", torch::rand({4}, on_device)},
                         {"bytes", c10::IValue(c10::List<std::int64_t>({1, 2, 3, 4}))}};
+  CHECK(is_here(state));
   const Metadata metadata = create_default_metadata(state);
   CHECK(std::holds_alternative<BytesStorageMetadata>(*metadata.find("bytes")));
   const auto& replicated = std::get<TensorStorageMetadata>(*metadata.find("replicated"));

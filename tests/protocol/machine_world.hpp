@@ -17,6 +17,7 @@
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/tests/support/stride.hpp>
 
 namespace cairn::test {
 
@@ -129,6 +130,7 @@ class MachineWorld {
   std::vector<std::string> hooks_run;  // "rank hook"
   int times_shown = 0;                 // number of ProgressTold effects
   std::vector<std::string> warnings;
+  std::string unsendable = "unsendable";  // a Join with this text cannot be sent
 
   void start(const CallStarted& call) {
     for (int index = 0; index < size(); ++index) start(index, call);
@@ -143,6 +145,14 @@ class MachineWorld {
   bool run(int steps_max = 200000) {
     for (int step = 0; step < steps_max; ++step)
       if (!happen()) return true;
+    return false;
+  }
+
+  // Runs until only a deadline can change anything. Returns false if that takes more than
+  // `steps_max` steps.
+  bool settle(int steps_max = 200000) {
+    for (int step = 0; step < steps_max; ++step)
+      if (!happen(false)) return true;
     return false;
   }
 
@@ -234,7 +244,7 @@ class MachineWorld {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   bool chance(int percent) { return percent > 0 && static_cast<int>(random_() % 100) < percent; }
 
-  bool happen() {
+  bool happen(bool with_deadlines = true) {
     if (chance(trouble_.cut)) cut();
     if (chance(trouble_.cancel) && cancelled_.empty()) cancel(static_cast<int>(random_() % at(size())));
     if (chance(trouble_.cancel_call)) cancel_call(static_cast<int>(random_() % at(size())));
@@ -258,7 +268,7 @@ class MachineWorld {
     for (std::size_t i = 0; i < news_.size(); ++i)
       if (frozen_.count(news_[i].first) == 0) news.push_back(i);
     const std::size_t choices = links.size() + hooks.size() + news.size();
-    if (choices == 0) return pass_deadline();
+    if (choices == 0) return with_deadlines && pass_deadline();
     const std::size_t choice = random_() % choices;
     if (choice < links.size())
       deliver(links[choice]);
@@ -398,6 +408,16 @@ class MachineWorld {
   }
 
   void transmit(int from, const Send& send) {
+    const auto* const join = std::get_if<Join>(&send.body);
+    if (join != nullptr && join->text == unsendable) {
+      PeerDown down;
+      down.rank = send.to;
+      down.reachable = true;
+      down.code = ErrorCode::kInvalidArgument;
+      down.why = "Join cannot be sent";
+      news_.emplace_back(from, down);
+      return;
+    }
     if (!is_alive(send.to)) return tell_down(from, send.to, FailureKind::kLost, "nobody listens there any more");
     if (blocked_.count(std::minmax(from, send.to)) != 0)
       return tell_down(from, send.to, FailureKind::kLost, "no route to host", true);

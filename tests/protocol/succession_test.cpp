@@ -7,7 +7,7 @@ namespace {
 TEST_CASE("ranks that die at any moment: the others end alike, and know whether the checkpoint exists") {
   int with_victims = 0;
   int published = 0;
-  for (unsigned seed = 0; seed < 1500; ++seed) {
+  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;
     trouble.kill = 1 + static_cast<int>(seed % 4);
@@ -23,12 +23,12 @@ TEST_CASE("ranks that die at any moment: the others end alike, and know whether 
     if (finished.committed == Committed::kYes && !finished.failures.empty()) ++published;
     for (const auto& [rank, failure] : finished.failures) CHECK_FALSE(world.is_alive(rank));
   }
-  CHECK(with_victims > 500);
-  CHECK(published > 0);
+  CHECK(with_victims > 500 / testing::kStride);
+  if (testing::kStride == 1) CHECK(published > 0);  // in a few seeds of hundreds
 }
 
 TEST_CASE("a coordinator that dies around its publication: the others know whether it has published") {
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     for (const bool before : {true, false}) {
       CAPTURE(seed);
       CAPTURE(before);
@@ -52,7 +52,7 @@ TEST_CASE("a coordinator that dies around its publication: the others know wheth
 }
 
 TEST_CASE("a coordinator that stands still before its publication comes back to a fence") {
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 2 + static_cast<int>(seed % 4);
     MachineWorld world(size, seed);
@@ -76,7 +76,7 @@ TEST_CASE("a coordinator that stands still before its publication comes back to 
 
 TEST_CASE("a coordinator that stands still at any moment comes back to the outcome of the others") {
   int named = 0;
-  for (unsigned seed = 0; seed < 1200; ++seed) {
+  for (unsigned seed = 0; seed < 1200; seed += testing::kStride) {
     CAPTURE(seed);
     const auto operation = seed % 3 == 0 ? Operation::kLoad : seed % 3 == 1 ? Operation::kSave : Operation::kAgree;
     CAPTURE(static_cast<int>(operation));
@@ -97,12 +97,12 @@ TEST_CASE("a coordinator that stands still at any moment comes back to the outco
     CHECK(own.failures == others.failures);
     named += static_cast<int>(own.failures.count(0));
   }
-  CHECK(named > 300);
+  CHECK(named > 300 / testing::kStride);
 }
 
 TEST_CASE("ranks that stand still at any moment and come back: told so, they take part in the next call") {
   int with_victims = 0;
-  for (unsigned seed = 0; seed < 1500; ++seed) {
+  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;
     trouble.freeze = 1 + static_cast<int>(seed % 4);
@@ -122,12 +122,12 @@ TEST_CASE("ranks that stand still at any moment and come back: told so, they tak
       CHECK(world.finished(rank).back().committed == Committed::kYes);
     }
   }
-  CHECK(with_victims > 500);
+  CHECK(with_victims > 500 / testing::kStride);
 }
 
 TEST_CASE("links that break and come back: all ranks end alike") {
   int cut_worlds = 0;
-  for (unsigned seed = 0; seed < 1500; ++seed) {
+  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;
     trouble.cut = 1 + static_cast<int>(seed % 3);
@@ -141,11 +141,11 @@ TEST_CASE("links that break and come back: all ranks end alike") {
     }
     cut_worlds += world.was_cut() ? 1 : 0;
   }
-  CHECK(cut_worlds > 700);
+  CHECK(cut_worlds > 700 / testing::kStride);
 }
 
 TEST_CASE("one link that stays broken: who reaches the coordinator through others ends as they do") {
-  for (unsigned seed = 0; seed < 600; ++seed) {
+  for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 3 + static_cast<int>(seed % 3);
     MachineWorld world(size, seed);
@@ -160,7 +160,7 @@ TEST_CASE("one link that stays broken: who reaches the coordinator through other
 }
 
 TEST_CASE("a world that falls apart: each part ends alike, and at most one believes that it has saved") {
-  for (unsigned seed = 0; seed < 600; ++seed) {
+  for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 3 + static_cast<int>(seed % 4);
     const int first_part = 1 + static_cast<int>(seed / 4 % static_cast<unsigned>(size - 1));

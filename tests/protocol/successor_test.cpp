@@ -271,6 +271,54 @@ TEST_CASE("a coordinator that is there and has not called yet is joined again") 
   CHECK(told[0].second.leader == 0);
 }
 
+TEST_CASE("a rank that cannot join a coordinator which has not called yet waits with the successor") {
+  Successor successor;
+  Standing shut_out = standing_of(2, 0);
+  shut_out.delivered = false;
+  shut_out.cannot_join = true;
+  shut_out.inquiry = successor.inquiry = sent<AskStanding>(successor.steps.receive(2, shut_out, 0)).at(0).second.inquiry;
+  // The coordinator may answer before that rank does.
+  CHECK(sent<FollowOther>(successor.answer(0, StandingKind::kAbsent, 0)).empty());
+  CHECK(sent<FollowOther>(successor.steps.receive(2, shut_out, 0)).empty());
+  // Rank 1 lost the coordinator as well, and can connect to it.
+  const auto sent_back = sent<FollowOther>(successor.answer(1, StandingKind::kOrphaned, 0));
+  REQUIRE(sent_back.size() == 1);
+  CHECK(sent_back[0].first == 1);
+  CHECK(sent_back[0].second.leader == 0);
+  CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAbsent, 0)).empty());
+
+  SUBCASE("the coordinator makes the call, and is told") {
+    const auto told = sent<Standing>(successor.answer(0, StandingKind::kAttached, 0));
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 0);
+    CHECK(told[0].second.kind == StandingKind::kEnded);
+    const FailureMap failures = ungrouped(told[0].second.ending->failures);
+    REQUIRE(ranks_of(failures) == std::set<int>{2});
+    CHECK(failures.at(2).what.find("rank 0 as rank 2 lost it") != std::string::npos);
+  }
+  SUBCASE("it does not, until the join deadline") {
+    CHECK(sent<Outcome>(successor.answer(1, StandingKind::kAbsent, 0)).empty());
+    int rounds = 0;
+    auto told = sent<Outcome>(Effects{});
+    while (told.empty() && rounds < 1000) {
+      ++rounds;
+      told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
+      if (told.empty()) CHECK(sent<Outcome>(successor.steps.receive(2, shut_out, 0)).empty());
+    }
+    CHECK(rounds == RuntimeOptions().join_deadline / (2 * RuntimeOptions().silence));
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].first == 2);
+    CHECK(ranks_of(told[0].second.failures) == std::set<int>{0});
+  }
+  SUBCASE("it dies") {
+    const auto told = sent<Outcome>(successor.down(0));
+    CHECK(told.empty());  // rank 1 was sent back to it, and waits for it
+    const auto ended = sent<Outcome>(successor.answer(1, StandingKind::kOrphaned, 0));
+    REQUIRE(ended.size() == 2);
+    CHECK(ranks_of(ended[0].second.failures) == std::set<int>{0});
+  }
+}
+
 TEST_CASE("a coordinator that waits for ranks to join a call that was ended without it hears how") {
   Successor successor;
   successor.appeal(1, 0);

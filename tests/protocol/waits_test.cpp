@@ -1,5 +1,6 @@
 // No call waits for ranks that have ended or are unreachable. A warning names the ranks that a call
 // waits for.
+#include "endings.hpp"
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -99,7 +100,7 @@ TEST_CASE("a coordinator does not take the outcome of an attempt for that of a c
 
 TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, and the map says why") {
   for (const int coordinator : {0, 2}) {
-    for (unsigned seed = 0; seed < 100; ++seed) {
+    for (unsigned seed = 0; seed < 100; seed += testing::kStride) {
       CAPTURE(seed);
       MachineWorld world(5, seed);
       const int cut_off = (coordinator + 1 + static_cast<int>(seed % 4)) % 5;
@@ -117,6 +118,96 @@ TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, 
       CHECK(world.passed() < std::chrono::seconds(2));
     }
   }
+}
+
+TEST_CASE("a rank that cannot reach the coordinator ends as all others do, whoever calls first") {
+  int called_first = 0;
+  for (unsigned seed = 0; seed < 480; seed += testing::kStride) {
+    CAPTURE(seed);
+    MachineWorld world(4, seed);
+    const int coordinator = static_cast<int>(seed % 4);
+    const int cut_off = (coordinator + 1 + static_cast<int>(seed / 4 % 3)) % 4;
+    world.block(coordinator, cut_off);
+    std::vector<int> order = {0, 1, 2, 3};
+    std::mt19937 random(seed);
+    std::shuffle(order.begin(), order.end(), random);
+    called_first += order.front() == cut_off ? 1 : 0;
+    const auto operation = seed / 12 % 3 == 0 ? Operation::kSave : seed / 12 % 3 == 1 ? Operation::kLoad : Operation::kAgree;
+    for (const int rank : order) {
+      world.start(rank, call_of(1, operation, coordinator));
+      const bool settled = world.settle(seed % 5 == 0 ? static_cast<int>(random() % 8) : 200000);
+      REQUIRE((settled || seed % 5 == 0));
+    }
+    REQUIRE(world.run());
+    check_all_ended_once(world, 1);
+    for (int rank = 0; rank < 4; ++rank) {
+      CAPTURE(rank);
+      const FailureMap& failures = world.finished(rank)[0].failures;
+      CAPTURE(describe(failures));
+      CHECK(same(world.finished(rank)[0], world.finished(coordinator)[0]));
+      REQUIRE(ranks_of(failures) == std::set<int>{cut_off});
+      CHECK(failures.at(cut_off).what.find("no route to host") != std::string::npos);
+    }
+    CHECK(world.passed() < std::chrono::seconds(2));
+  }
+  CHECK(called_first > 60 / testing::kStride);
+}
+
+TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever calls first") {
+  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
+    CAPTURE(seed);
+    MachineWorld world(5, seed);
+    const int coordinator = static_cast<int>(seed % 5);
+    std::vector<int> others;
+    for (int rank = 0; rank < 5; ++rank)
+      if (rank != coordinator) others.push_back(rank);
+    for (const int rank : others) world.block(coordinator, rank);
+    std::mt19937 random(seed);
+    std::shuffle(others.begin(), others.end(), random);
+    for (const int rank : others) {
+      world.start(rank, call_of(1, Operation::kSave, coordinator));
+      if (seed % 2 != 0) world.settle(static_cast<int>(random() % 30));
+    }
+    REQUIRE(world.run());
+    for (const int rank : others) {
+      CAPTURE(rank);
+      REQUIRE(world.finished(rank).size() == 1);
+      CAPTURE(describe(world.finished(rank)[0].failures));
+      CHECK(same(world.finished(rank)[0], world.finished(others.front())[0]));
+      CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{coordinator});
+      CHECK(world.rank(rank).is_idle());
+      CHECK(world.coordinator(rank).is_idle());
+    }
+    CHECK(world.passed() < std::chrono::seconds(2));
+  }
+}
+
+TEST_CASE("a rank that cannot reach the coordinator asks others before itself, and says that it cannot join") {
+  RankSteps first(1, 4);
+  first.step(call_of(1));
+  auto appeals = sent<Standing>(first.step(refused_by(0)));
+  REQUIRE(appeals.size() == 1);
+  CHECK(appeals[0].first == 2);
+  CHECK(appeals[0].second.cannot_join);
+  CHECK(sent<Standing>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 3);
+  CHECK(sent<Standing>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 1);
+
+  // Once the attempt has begun, the rank itself is the first successor.
+  RankSteps in_attempt(1, 4);
+  in_attempt.plan(1, 5);
+  appeals = sent<Standing>(in_attempt.step(refused_by(0)));
+  REQUIRE(appeals.size() == 1);
+  CHECK(appeals[0].first == 1);
+  CHECK_FALSE(appeals[0].second.cannot_join);
+}
+
+TEST_CASE("a rank that the coordinator connects to after all can join") {
+  RankSteps rank(2, 4);
+  rank.step(call_of(1));
+  rank.step(refused_by(0));
+  CHECK(sent<Standing>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
+  rank.step(protocol::PeerUp{0});
+  CHECK_FALSE(sent<Standing>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
 }
 
 TEST_CASE("a rank whose coordinator could not be reached turns to the successors without trying it again") {

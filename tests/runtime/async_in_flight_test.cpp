@@ -155,6 +155,35 @@ TEST_CASE("dropping the handle does not end a save, and the checkpointer waits f
   CHECK(read_metadata(directory.path() + "/step").commit.has_value());
 }
 
+TEST_CASE("a forked child cannot wait for a save of its parent, but sees how an ended one ended") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  const auto ended = checkpointer.async_save({{"step", 1}}, directory.path() + "/first");
+  const std::string save_id = ended.result();
+  const auto gate = std::make_shared<Gate>();
+  const auto running = checkpointer.async_save({{"step", 2}}, directory.path() + "/second", gated("write_data", gate));
+  gate->wait_until_reached();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    bool right = ended.done() && ended.wait() && ended.result() == save_id;
+    const std::vector<std::function<void()>> waits = {[&] { running.result(); }, [&] { running.wait(); },
+                                                      [&] { running.done(); },
+                                                      [&] { running.wait(std::chrono::milliseconds(1)); }};
+    for (const auto& wait : waits) {
+      const Thrown thrown = thrown_by(wait);
+      right = right && thrown.code == ErrorCode::kPrecondition && thrown.says("in a forked child process");
+    }
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  gate->open();
+  running.result();
+}
+
 TEST_CASE("a process that was forked off cannot use the checkpointer") {
   const TemporaryDirectory directory;
   Checkpointer checkpointer(World::single());

@@ -390,7 +390,7 @@ TEST_CASE_FIXTURE(ControlledRun,
 
 TEST_CASE_FIXTURE(ControlledRun, "manager: the grace period of the launcher counts if it is the shorter one") {
   const CapturedLog log;
-  const std::map<std::string, std::optional<std::string>> variables{{"CAIRN_GRACE_SECONDS", "0.1"}};
+  const std::map<std::string, std::optional<std::string>> variables{{"CAIRN_GRACE_SECONDS", "1"}};
   const Environment launched(variables);
   WorldOptions world_options;
   world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});
@@ -401,7 +401,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: the grace period of the launcher coun
   std::raise(SIGUSR2);
   CHECK(manager.should_save(2));
   CHECK(thrown_by([&] { save_steps(manager, {2}); }).says("deadline"));
-  CHECK_MESSAGE(log.text().find("within the grace period of 90 ms") != std::string::npos, log.text());
+  CHECK_MESSAGE(log.text().find("within the grace period of 900 ms") != std::string::npos, log.text());
 }
 
 namespace {
@@ -492,6 +492,28 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: nothing is removed in the grace perio
   clock.pass(options.grace_period);
   save_steps(manager, {8});
   check_kept(manager, Names{"step_8"});
+}
+
+TEST_CASE("manager: ranks that do not ask whether to save within the grace period are not waited for") {
+  CheckpointManagerOptions options;
+  options.save_on_signal = {SIGUSR1};
+  options.grace_period = std::chrono::seconds(1);
+  Managers managers(kManagedRanks, options);
+  std::raise(SIGUSR1);
+  std::array<FailureMap, kManagedRanks> heard;
+  for (CheckpointManager* manager : {managers.managers[0].get(), managers.managers[1].get()}) {  // one after the other
+    try {
+      manager->should_save(1);
+    } catch (const CheckpointException& failed) {
+      heard[static_cast<std::size_t>(manager->world().rank())] = failed.failures();
+    }
+  }
+  REQUIRE(ranks_of(heard[0]) == std::set<int>{0});
+  CHECK(heard[0].at(0).kind == FailureKind::kCancelled);
+  CHECK(heard[0].at(0).code == ErrorCode::kDeadline);
+  CHECK((heard[0] == heard[1]));
+  CHECK(managers.should_save(2));  // the signal is not forgotten
+  CHECK(managers.managers[1]->signal() == SIGUSR1);
 }
 
 TEST_CASE("manager: ranks that do not come to save within the grace period are not waited for") {

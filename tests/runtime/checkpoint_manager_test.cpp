@@ -59,6 +59,32 @@ struct AsNobody {
   const bool was_root = ::geteuid() == 0;
 };
 
+// A run into which PyTorch saved checkpoints.
+struct RunOfPyTorch : RunOnDisk {
+  void put(const std::string& name) const {
+    fs::create_directories(run);
+    fs::copy(CAIRN_TEST_DATA "/pytorch-2.11/single", place(name), fs::copy_options::recursive);
+  }
+
+  // The names and shapes of PyTorch's state, without its values.
+  static StateDict blank(const World& world) {
+    const auto rows = ShardedTensor::distribute(torch::zeros({8, 4}), over_all_ranks(world.size()), world.rank());
+    return {{"model", Dict{{"0.weight", rows}, {"1.weight", torch::zeros({9, 4})}, {"2.weight", torch::zeros({10, 4})}}},
+            {"step", 0}};
+  }
+
+  // Returns whether `state`, made by `blank`, holds PyTorch's values now.
+  static bool is_pytorchs(const StateDict& state, const World& world) {
+    const auto value_of = [](std::int64_t rows, double plus) { return counting({rows, 4}) * 0.25 + plus; };
+    const auto expected = ShardedTensor::distribute(value_of(8, 0), over_all_ranks(world.size()), world.rank());
+    const Dict& model = state.at("model").dict();
+    return state.at("step").to_int() == 5 &&
+           torch::equal(model.at("0.weight").sharded().local_shards().at(0).tensor, expected.local_shards().at(0).tensor) &&
+           torch::equal(model.at("1.weight").tensor(), value_of(9, 1)) &&
+           torch::equal(model.at("2.weight").tensor(), value_of(10, 2));
+  }
+};
+
 }  // namespace
 
 TEST_CASE("manager: options that cannot be meant are refused, and a name is taken once in a world") {
@@ -141,17 +167,13 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: no checkpoint is saved over, neither Cair
   CHECK(restored_step(run) == 7);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: PyTorch's checkpoints and others' files are neither the latest nor removed") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: PyTorch's checkpoints and others' files are never removed") {
   fs::create_directories(place("step_9"));
   fs::copy(CAIRN_TEST_DATA "/pytorch-2.11/single", place("step_1"), fs::copy_options::recursive);
   std::ofstream(place("step_9/notes.txt")) << "mine";
   std::ofstream(place("step_4")) << "a file of that name";
   std::ofstream(place("log.txt")) << "mine";
-  managed(run, keeping_last(1), [&](CheckpointManager& manager) {
-    StateDict state = state_of_step(0, manager.world());
-    CHECK_FALSE(manager.restore_latest(state).has_value());
-    save_steps(manager, {2, 3});
-  });
+  managed(run, keeping_last(1), [](CheckpointManager& manager) { save_steps(manager, {2, 3}); });
   on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(state_of_step(8, world), place("best")); });
   managed(run, keeping_last(1), [&](CheckpointManager& manager) {
     save_steps(manager, {5, 6});
@@ -503,6 +525,165 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: what is passed over is logged, with the s
   CHECK(text.find("rank 1: restored") == std::string::npos);
 }
 
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a run resumes from PyTorch's checkpoint of the largest step") {
+  put("step_2");
+  put("step_6");
+  CheckpointManagerOptions options = keeping_last(1);
+  options.save_every_steps = 1;
+  managed(run, options, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    const auto restored = manager.restore_latest(state);
+    REQUIRE(restored.has_value());
+    CHECK(restored->checkpoint.name == "step_6");
+    CHECK(restored->checkpoint.checkpoint_id == place("step_6"));
+    CHECK(restored->checkpoint.step == 6);
+    CHECK(restored->checkpoint.save_id.empty());
+    CHECK(restored->checkpoint.sequence == 0);
+    CHECK(restored->passed_over.empty());
+    CHECK(is_pytorchs(state, manager.world()));
+    CHECK_FALSE(manager.should_save(6));
+    CHECK(manager.should_save(7));
+    CHECK_FALSE(manager.latest().has_value());
+    CHECK(manager.latest_valid()->checkpoint.name == "step_6");
+    for (const std::int64_t step : {7, 8}) manager.save(step, state);
+    check_kept(manager, Names{"step_8"});
+  });
+  const auto restored_name = [&] {
+    std::mutex mutex;
+    std::set<std::string> names;
+    managed(run, {}, [&](CheckpointManager& manager) {
+      StateDict state = blank(manager.world());
+      const auto restored = manager.restore_latest(state);
+      REQUIRE(restored.has_value());
+      CHECK(restored->passed_over.empty());
+      CHECK(is_pytorchs(state, manager.world()));
+      std::lock_guard lock(mutex);
+      names.insert(restored->checkpoint.name);
+    });
+    REQUIRE(names.size() == 1);
+    return *names.begin();
+  };
+  CHECK(restored_name() == "step_8");
+  put("step_8.2");  // as many steps as Cairn's latest
+  CHECK(restored_name() == "step_8");
+  put("step_12");
+  CHECK(restored_name() == "step_12");
+  for (const char* name : {"step_2/.metadata", "step_6/.metadata"}) CHECK(fs::exists(place(name)));
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint of unknown order is used only if Cairn's are damaged") {
+  managed(run, {}, [&](CheckpointManager& manager) {
+    for (const std::int64_t step : {50, 100, 60}) manager.save(step, blank(manager.world()));
+  });
+  put("step_7");
+  put("step_80");
+  const auto restore = [&](const std::string& expected, const Names& passed_over) {
+    const CapturedLog log;
+    managed(run, {}, [&](CheckpointManager& manager) {
+      StateDict state = blank(manager.world());
+      const auto restored = manager.restore_latest(state);
+      REQUIRE(restored.has_value());
+      CHECK(restored->checkpoint.name == expected);
+      Names names;
+      for (const PassedOver& one : restored->passed_over) names.push_back(one.name);
+      CHECK(names == passed_over);
+      CHECK(is_pytorchs(state, manager.world()) == (expected == "step_80"));
+    });
+    return log.text();
+  };
+  const std::string unknown =
+      "passed over: step_80: PyTorch saved it, and whether before or after step_60 is unknown: Cairn has also saved step 100";
+  const std::string first = restore("step_60", Names{"step_80"});
+  CHECK_MESSAGE(first.find(unknown) != std::string::npos, first);
+  for (const char* name : {"step_50", "step_60", "step_100"}) fs::remove(data_file_in(place(name)));
+  const std::string second = restore("step_80", Names{"step_60", "step_100", "step_50"});
+  CHECK_MESSAGE(second.find("restored step_80, 20 steps earlier than the latest checkpoint") != std::string::npos, second);
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint is of unknown order if the latest of Cairn's has no step") {
+  on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(blank(world), place("best")); });
+  put("step_9");
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    const auto restored = manager.restore_latest(state);
+    REQUIRE(restored.has_value());
+    CHECK(restored->checkpoint.name == "best");
+    REQUIRE(restored->passed_over.size() == 1);
+    CHECK(restored->passed_over[0].name == "step_9");
+    const std::string& why = restored->passed_over[0].why;
+    CHECK_MESSAGE(why.find("before or after best is unknown: best has no step") != std::string::npos, why);
+  });
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is passed over, not forgotten") {
+  const std::vector<std::string> files{place("step_6/__0.metadata"), place("step_6/__0_0.distcp")};
+  fs::create_directories(place("step_6"));
+  for (const std::string& file : files) std::ofstream(file) << "PyTorch's";
+  const std::string text = failure_on_all(run, {}, ErrorCode::kCorrupt, [](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    manager.restore_latest(state);
+  });
+  CHECK_MESSAGE(text.find("step_6: PyTorch wrote one record for each rank") != std::string::npos, text);
+  const auto passed_over_after = [&](std::int64_t step) {
+    managed(run, {}, [&](CheckpointManager& manager) { manager.save(step, blank(manager.world())); });
+    std::atomic<std::size_t> count{0};
+    managed(run, {}, [&](CheckpointManager& manager) {
+      StateDict state = blank(manager.world());
+      const auto restored = manager.restore_latest(state);
+      REQUIRE(restored.has_value());
+      CHECK(restored->checkpoint.step == step);
+      count += restored->passed_over.size();
+    });
+    return count.load();
+  };
+  CHECK(passed_over_after(3) == kManagedRanks);
+  CHECK(passed_over_after(7) == 0);
+  for (const std::string& file : files) CHECK(fs::exists(file));
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint that lacks data is passed over by all ranks") {
+  managed(run, {}, [&](CheckpointManager& manager) { manager.save(3, blank(manager.world())); });
+  put("step_5");
+  fs::remove(place("step_5/__0_0.distcp"));
+  put("step_6");
+  fs::resize_file(place("step_6/__0_0.distcp"), fs::file_size(place("step_6/__0_0.distcp")) / 2);  // only reading detects this
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    const auto restored = manager.restore_latest(state);
+    const auto valid = manager.latest_valid();
+    REQUIRE(restored.has_value());
+    REQUIRE(valid.has_value());
+    for (const auto& found : {*restored, *valid}) {
+      CHECK(found.checkpoint.name == "step_3");
+      REQUIRE(found.passed_over.size() == 2);
+      CHECK(found.passed_over[0].name == "step_6");
+      CHECK(found.passed_over[1].name == "step_5");
+      for (const PassedOver& one : found.passed_over) CHECK_MESSAGE(one.why.find("__0_0.distcp") != std::string::npos, one.why);
+    }
+  });
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a warning names PyTorch's checkpoints that are not called step_<n>") {
+  put("pretrained");
+  const CapturedLog log;
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    CHECK_FALSE(manager.restore_latest(state).has_value());
+  });
+  const std::string expected = "warning rank 0: nothing was restored: " + run + " has no checkpoint of Cairn's";
+  CHECK_MESSAGE(log.text().find(expected) != std::string::npos, log.text());
+  CHECK_MESSAGE(log.text().find("Rename one of these to resume from it: pretrained") != std::string::npos, log.text());
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint that does not fit the state is an error on all ranks") {
+  put("step_6");
+  const std::string text = failure_on_all(run, {}, ErrorCode::kNotFound, [](CheckpointManager& manager) {
+    StateDict state = state_of_step(0, manager.world());
+    manager.restore_latest(state);
+  });
+  CHECK_MESSAGE(text.find("\"weight\"") != std::string::npos, text);
+}
+
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {4}); });
   const auto restore = [](CheckpointManager& manager) {
@@ -590,6 +771,13 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a run of four ranks goes on at one") {
       run, {},
       [](CheckpointManager& manager) {
         StateDict state = state_of_step(0, manager.world());
+        StateDict more = state;
+        more["new"] = 7;
+        LoadOptions partial;
+        partial.planning.allow_partial_load = true;
+        const auto restored = manager.restore_latest(more, partial);
+        REQUIRE(restored.has_value());
+        CHECK(restored->report.missing == std::vector<std::string>{"new"});
         REQUIRE(manager.restore_latest(state).has_value());
         CHECK(step_in(state, manager.world()) == 2);
         save_steps(manager, {3});

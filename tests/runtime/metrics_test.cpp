@@ -159,6 +159,11 @@ TEST_CASE("metrics: saves and loads are counted, by rank and outcome, in the for
     CHECK(exposed.at("cairn_load_seconds_count{" + rank + ",outcome=\"success\"}") == 1);
     CHECK(exposed.at("cairn_load_seconds_count{" + rank + ",outcome=\"failed\"}") == 1);
     CHECK(exposed.at("cairn_saves_in_progress{" + rank + "}") == 0);
+    CHECK(exposed.at("cairn_saves_total{" + rank + ",outcome=\"success\"}") == 2);
+    CHECK(exposed.at("cairn_saves_total{" + rank + ",outcome=\"failed\"}") == 0);
+    CHECK(exposed.at("cairn_saves_total{" + rank + ",outcome=\"cancelled\"}") == 1);
+    CHECK(exposed.at("cairn_loads_total{" + rank + ",outcome=\"failed\"}") == 1);
+    CHECK(exposed.values.count("cairn_save_start_timestamp_seconds{" + rank + "}") == 0);
     CHECK(exposed.at("cairn_load_bytes_total{" + rank + "}") > 0);
     CHECK(exposed.at("cairn_save_last_success_timestamp_seconds{" + rank + "}") > 1.6e9);
   }
@@ -168,6 +173,51 @@ TEST_CASE("metrics: saves and loads are counted, by rank and outcome, in the for
   for (const auto& [series, value] : exposed.values)
     if (series.find("cairn_load_failures_total{rank=\"0\",kind=\"raised\",phase=") == 0) failures += value;
   CHECK(failures == 1);
+}
+
+CallEvent call_at(std::uint64_t number, int seconds_since_1970) {
+  CallEvent event;
+  event.call = number;
+  event.time = WallTime(std::chrono::seconds(seconds_since_1970));
+  return event;
+}
+
+TEST_CASE("metrics: the start of the oldest save in progress is told") {
+  PrometheusMetrics metrics;
+  const auto start = [&] {
+    const Exposed exposed(metrics.text());
+    const auto found = exposed.values.find("cairn_save_start_timestamp_seconds{rank=\"0\"}");
+    return found == exposed.values.end() ? -1 : found->second;
+  };
+  metrics.on_start(call_at(1, 1000));
+  metrics.on_start(call_at(2, 2000));
+  CHECK(start() == 1000);
+  CallEnd end;
+  static_cast<CallEvent&>(end) = call_at(1, 3000);
+  metrics.on_end(end);
+  CHECK(start() == 2000);
+  static_cast<CallEvent&>(end) = call_at(2, 3000);
+  metrics.on_end(end);
+  CHECK(start() == -1);
+  CHECK(Exposed(metrics.text()).at("cairn_saves_total{rank=\"0\",outcome=\"failed\"}") == 2);
+}
+
+TEST_CASE("metrics: the rules for alerts in the documents use metrics that exist") {
+  const std::string document = metrics_in(CAIRN_TEST_DATA "/../../docs/operations.md");
+  PrometheusMetrics metrics;
+  metrics.on_start(call_at(1, 1000));
+  const Exposed exposed(metrics.text());
+  std::size_t rules = 0;
+  for (std::size_t at = document.find("expr: "); at != std::string::npos; at = document.find("expr: ", at + 1)) {
+    const std::string rule = document.substr(at, document.find('\n', at) - at);
+    static const std::regex name("cairn_[a-z_]+");
+    std::smatch found;
+    CAPTURE(rule);
+    REQUIRE(std::regex_search(rule, found, name));
+    CHECK(exposed.types.count(found[0]) == 1);
+    ++rules;
+  }
+  CHECK(rules == 3);
 }
 
 TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot be written is said once") {
@@ -211,6 +261,18 @@ TEST_CASE("metrics child: a save" * doctest::skip()) {
   const World world = World::single();
   Checkpointer(world).save({{"step", 1}}, std::getenv("CAIRN_TEST_PLACE"));
   CHECK(world.shutdown(kEndOfWorld));
+}
+
+TEST_CASE("metrics: the totals of the launcher's rank exist before its first call") {
+  CHECK(stderr_of_case("metrics child: the totals of rank 3", {{"RANK", "3"}}).empty());
+}
+
+TEST_CASE("metrics child: the totals of rank 3" * doctest::skip()) {
+  const Exposed exposed(PrometheusMetrics().text());
+  for (const std::string total : {"cairn_saves_total", "cairn_loads_total"})
+    for (const std::string outcome : {"success", "failed", "cancelled"})
+      CHECK(exposed.at(total + "{rank=\"3\",outcome=\"" + outcome + "\"}") == 0);
+  CHECK(exposed.at("cairn_saves_in_progress{rank=\"3\"}") == 0);
 }
 
 TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {

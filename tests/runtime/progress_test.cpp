@@ -37,7 +37,7 @@ StateDict shards_of(const World& world) {
   return state;
 }
 
-TEST_CASE("B2.5 every rank sees how far all are, and which rank they wait for") {
+TEST_CASE("every rank sees how far all are, and which rank they wait for") {
   std::atomic<int> seen{0};
   on_all_ranks(
       3,

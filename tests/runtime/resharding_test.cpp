@@ -4,13 +4,14 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
+#include <cairn/tests/support/stride.hpp>
 #include <cairn/tests/support/torch.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
 
 TEST_CASE("B4.3 bytes agree for every pair of world sizes and layouts, in the in-process world") {
-  const std::vector<int> sizes{1, 2, 3, 4, 8};
+  const std::vector<int> sizes = kStride == 1 ? std::vector{1, 2, 3, 4, 8} : std::vector{1, 2, 3};
   const auto id = [](int size, const std::string& layout) {
     return "mem://resharding/world_" + std::to_string(size) + "/" + layout;
   };

@@ -95,6 +95,60 @@ TEST_CASE("the secret is looked for in one place after the other") {
   CHECK(proof_of(find_secret(options)) == proof_of(Secret(std::string_view("0 in the options"))));
 }
 
+TEST_CASE("the secret comes from the store only if nothing more specific gives one") {
+  WorldOptions options;
+  {
+    const Environment nothing = no_secret_variables();
+    CHECK_FALSE(is_secret_in_store(options));
+  }
+  {
+    const Environment asked = secret_variables(std::nullopt, "store");
+    CHECK(is_secret_in_store(options));
+    CHECK(find_secret(options).empty());
+    options.secret = "0 in the options";
+    CHECK_FALSE(is_secret_in_store(options));
+    options.secret.clear();
+  }
+  const Environment file = secret_variables("/a/file", "store");
+  CHECK_FALSE(is_secret_in_store(options));
+  options.secret_from_store = true;
+  CHECK(is_secret_in_store(options));
+  options.secret_file = "/another/file";
+  CHECK_FALSE(is_secret_in_store(options));
+}
+
+TEST_CASE("ranks with a secret from the store save over TLS, in one world after another") {
+  LeakCheck leaks;
+  const Environment nothing = no_secret_variables();
+  const TemporaryDirectory directory;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  WorldOptions options;
+  options.secret_from_store = true;
+  options.assemble_deadline = std::chrono::seconds(60);
+  for (const std::string name : {"/step_1", "/step_2"}) {
+    const auto thrown = on_threads(3, [&](int rank) {
+      const World world = World::from_store(store, rank, 3, options);
+      CHECK(world.secured());
+      Checkpointer checkpointer(world);
+      checkpointer.save(state_of(rank), directory.path() + name);
+    });
+    for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  }
+}
+
+TEST_CASE("a rank that finds no secret in the store says so, and addresses have no store") {
+  LeakCheck leaks;
+  const Environment asked = secret_variables(std::nullopt, "store");
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  WorldOptions options;
+  options.assemble_deadline = std::chrono::milliseconds(100);
+  const Thrown nobody = thrown_by([&] { World::from_store(store, 1, 2, options); });
+  CHECK(nobody.code == ErrorCode::kDeadline);
+  CHECK(nobody.says("CAIRN_SECRET=store"));
+  CHECK(World::from_store(store, 0, 1, options).size() == 1);
+  CHECK(thrown_by([&] { World::from_addresses(0, free_addresses(2), "job", options); }).code == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("a world does not begin with a secret that is none") {
   LeakCheck leaks;
   const TemporaryDirectory directory;

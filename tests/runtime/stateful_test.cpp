@@ -80,8 +80,12 @@ TEST_CASE(
     checkpointer.save({{"it", noted("it", calls)}}, id);
     for (const bool loading : {false, true}) {
       StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "save" : "")}};
-      const FailureMap failures =
-          map_thrown_by([&] { loading ? checkpointer.load(state, id) : checkpointer.save(state, id + "_other"); });
+      const FailureMap failures = map_thrown_by([&] {
+        if (loading)
+          checkpointer.load(state, id);
+        else
+          checkpointer.save(state, id + "_other");
+      });
       REQUIRE(ranks_of(failures) == std::set<int>{1});
       CHECK(failures.at(1).kind == FailureKind::kRaised);
       CHECK(failures.at(1).what == "it does not save");
@@ -108,9 +112,50 @@ TEST_CASE("an object marked by per_rank is each rank's own; a rank that the chec
   on_all_ranks(3, [&](World& world) {
     const auto kept = std::make_shared<Kept>(Kept{-1, torch::full({3}, -1)});
     StateDict state = state_of(kept);
-    Checkpointer(world).load(state, directory.path() + "/step");
+    const LoadReport report = Checkpointer(world).load(state, directory.path() + "/step");
+    CHECK(report.kept == (world.rank() == 2 ? std::vector<std::string>{"kept.place", "kept.drawn"} : std::vector<std::string>{}));
+    CHECK(report.missing.empty());
+    CHECK(report.unexpected.empty());
     CHECK(kept->place == (world.rank() == 2 ? -1 : world.rank() + 10));
     CHECK(kept->drawn.eq(world.rank() == 2 ? -1 : world.rank()).all().item<bool>());
+  });
+}
+
+TEST_CASE("what the checkpoint lacks keeps the caller's values, if allow_partial_load is set or if_stored marks it") {
+  const TemporaryDirectory directory;
+  const std::string id = directory.path() + "/step";
+  on_all_ranks(2, [&](World& world) {
+    const auto rows_of = [&](const torch::Tensor& whole) {
+      return ShardedTensor::distribute(whole, over_all_ranks(2), world.rank());
+    };
+    Checkpointer checkpointer(world);
+    checkpointer.save({{"weight", rows_of(counting({6, 2}))}, {"step", 7}}, id);
+    std::int64_t seen = 3;
+    const auto state_of = [&](bool is_marked) {
+      const auto mark = [is_marked](Value value) { return is_marked ? if_stored(std::move(value)) : value; };
+      return StateDict{{"weight", mark(rows_of(torch::zeros({6, 2})))},
+                       {"step", 0},
+                       {"bias", mark(torch::full({2}, 5.0))},
+                       {"fields", mark(stateful_fields({{"seen", seen}}))}};
+    };
+    StateDict refused = state_of(false);
+    const FailureMap failures = map_thrown_by([&] { checkpointer.load(refused, id); });
+    REQUIRE_FALSE(failures.empty());
+    const Failure& failure = failures.begin()->second;
+    CHECK(failure.code == ErrorCode::kNotFound);
+    CHECK(failure.what.find("\"bias\"") != std::string::npos);
+    CHECK(failure.what.find("\"fields.seen\"") != std::string::npos);
+    LoadOptions partial;
+    partial.planning.allow_partial_load = true;
+    for (const bool is_marked : {false, true}) {
+      StateDict state = state_of(is_marked);
+      checkpointer.load(state, id, is_marked ? LoadOptions{} : partial);
+      const torch::Tensor rows = state.at("weight").sharded().local_shards().at(0).tensor;
+      CHECK(rows.equal(rows_of(counting({6, 2})).local_shards().at(0).tensor));
+      CHECK(state.at("step").to_int() == 7);
+      CHECK(state.at("bias").tensor().equal(torch::full({2}, 5.0)));
+      CHECK(seen == 3);
+    }
   });
 }
 

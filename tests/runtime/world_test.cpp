@@ -29,6 +29,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpointer.hpp>
 #include <cairn/runtime/rendezvous.hpp>
@@ -223,7 +224,29 @@ TEST_CASE("rank 0 that does not even offer its store is named") {
   const auto error = thrown([&] { World::from_environment(options); });
   CHECK(contains(error, code(ErrorCode::kDeadline)));
   CHECK(contains(error, "rank 0"));
+  CHECK(contains(error, "did not come or has failed"));
   CHECK(contains(error, "MASTER_PORT"));
+}
+
+TEST_CASE("a world that does not assemble names a rank that came twice") {
+  const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
+  WorldOptions options;
+  options.assemble_deadline = milliseconds(100);
+  const auto store = shared_store();
+  // Rank 1 is here, and a second process of that rank waits for the others in a rendezvous of its
+  // own.
+  const std::string card = "1 3 a-machine 127.0.0.1:4000 none";
+  const auto number = store->add("cairn/1/arrivals", 1);
+  store->set("cairn/1/arrival/" + std::to_string(number), std::vector<std::uint8_t>(card.begin(), card.end()));
+  store->add("cairn/1/readers", 1);  // as that rank would after it has read the verdict
+  store->add("cairn/joins/1", 2);
+  const auto error_of_first = thrown([&] { World::from_store(store, 0, 3, options); });
+  CHECK(contains(error_of_first, code(ErrorCode::kDeadline)));
+  CHECK(contains(error_of_first, "rank 2 did not come"));
+  CHECK(contains(error_of_first, "rank 1 came more than once: see whether two processes have the same RANK"));
+  const auto error_of_second = thrown([&] { World::from_store(store, 1, 3, options); });
+  CHECK(contains(error_of_second, "ranks 0, 2 did not come"));
+  CHECK(contains(error_of_second, "rank 1 came more than once"));
 }
 
 TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
@@ -302,6 +325,29 @@ TEST_CASE("ranks that differ in the world's size are told so") {
   CHECK(on_threads({0, 1}, [&](int rank) { World::from_store(store, rank, 2, options); }) == kNoErrors2);
 }
 
+TEST_CASE("rank 0 hosts no store at a host that nobody knows, and says so") {
+  StoreLeakCheck leaks;
+  WorldOptions options;
+  options.assemble_deadline = milliseconds(200);
+  const auto error_at = [&](const std::string& host) {
+    const Environment environment({{"RANK", "0"},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_RANK", "0"},
+                                   {"MASTER_ADDR", host},
+                                   {"MASTER_PORT", std::to_string(free_port())},
+                                   {"TORCHELASTIC_USE_AGENT_STORE", std::nullopt}});
+    return thrown([&] { World::from_environment(options); });
+  };
+  const std::string never_a_name(70, 'x');  // longer than a part of a name may be, so no server is asked
+  const auto unknown = error_at(never_a_name);
+  CHECK_MESSAGE(contains(unknown, code(ErrorCode::kUnavailable)), unknown);
+  CHECK_MESSAGE(contains(unknown, "looking up host '" + never_a_name + "'"), unknown);
+  CHECK_MESSAGE(contains(unknown, "MASTER_ADDR"), unknown);
+  const auto malformed = error_at("[10.0.0.1");
+  CHECK_MESSAGE(contains(malformed, code(ErrorCode::kInvalidArgument)), malformed);
+  CHECK_MESSAGE(contains(malformed, "[10.0.0.1"), malformed);
+}
+
 TEST_CASE("a rank that only its own machine can reach is named") {
   const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
   const auto store = shared_store();
@@ -311,12 +357,20 @@ TEST_CASE("a rank that only its own machine can reach is named") {
   store->add("cairn/1/readers", 1);  // as that rank would after it has read the verdict
   const auto error = thrown([&] { World::from_store(store, 0, 2); });
   CHECK(contains(error, code(ErrorCode::kInvalidArgument)));
-  CHECK(contains(error, "bind_address"));
+  CHECK(contains(error, "CAIRN_SECRET_FILE"));
 }
 
-TEST_CASE("a rank in another container of the same machine is told to listen elsewhere") {
-  const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
+TEST_CASE("a rank in another container of the same machine is told how to listen elsewhere") {
+  const Environment no_variables(
+      {{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}, {"CAIRN_BIND_ADDRESS", std::nullopt}});
   const auto store = shared_store();
+  WorldOptions options;
+  std::string advice;
+  SUBCASE("without a secret, to set one") { advice = "CAIRN_SECRET_FILE"; }
+  SUBCASE("with a secret, to listen elsewhere") {
+    options.secret = "a secret of these two ranks";
+    advice = "CAIRN_BIND_ADDRESS";
+  }
   // Gives this thread its own network namespace with a working loopback.
   const auto leave_network = [] {
     if (::unshare(CLONE_NEWNET) != 0) return false;
@@ -332,7 +386,7 @@ TEST_CASE("a rank in another container of the same machine is told to listen els
   std::shared_future<bool> apart = left.get_future().share();
   const auto errors = on_threads({0, 1}, [&](int rank) {
     if (rank == 1) left.set_value(leave_network());
-    if (apart.get()) World::from_store(store, rank, 2);
+    if (apart.get()) World::from_store(store, rank, 2, options);
   });
   if (!apart.get()) {
     MESSAGE("skipped: no permission to make a network namespace");
@@ -340,7 +394,7 @@ TEST_CASE("a rank in another container of the same machine is told to listen els
   }
   for (const auto& error : errors) {
     CHECK_MESSAGE(contains(error, code(ErrorCode::kInvalidArgument)), error);
-    CHECK_MESSAGE(contains(error, "bind_address"), error);
+    CHECK_MESSAGE(contains(error, advice), error);
   }
 }
 
@@ -524,6 +578,27 @@ TEST_CASE("a world whose descriptors the hard limit forbids is not made, and the
     }));
 }
 
+TEST_CASE("the hard limit of descriptors must suffice for all ranks of a process together") {
+  for (const int ranks_here : {1, 60})
+    CHECK(in_child([&] {
+      const rlimit limit{300, 300};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+      const std::string error = thrown([&] { provide_descriptors(0, 60, ranks_here); });
+      if (ranks_here == 1) return error.empty();
+      return contains(error, code(ErrorCode::kPrecondition)) && contains(error, "ulimit -Hn is 300") &&
+             contains(error, "more for each one in this process");
+    }));
+}
+
+TEST_CASE("a process without free descriptors gets an error instead of a world, and lives on") {
+  CHECK(in_child([] {
+    const rlimit limit{3, 3};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+    const std::string error = thrown([] { World::single(); });
+    return contains(error, code(ErrorCode::kUnavailable)) && contains(error, "too many open files");
+  }));
+}
+
 TEST_CASE("a forked child that lets go of a world, by its own hand or as it exits, ends at once") {
   static std::optional<World> kept;
   const auto worlds = World::in_process(2);
@@ -537,6 +612,16 @@ TEST_CASE("a forked child that lets go of a world, by its own hand or as it exit
   handles.pop_back();
   CHECK(in_child([]() -> bool { std::exit(0); }));
   kept.reset();
+}
+
+TEST_CASE("a forked child cannot rejoin the survivors of a world, and hears so at once") {
+  const auto worlds = World::in_process(2);
+  const World over_network = World::from_addresses(0, {"127.0.0.1:" + std::to_string(free_port()), "127.0.0.1:9"}, "job");
+  for (const World& world : {worlds[0], over_network})
+    CHECK(in_child([&] {
+      const std::string error = thrown([&] { world.rejoin({0}); });
+      return contains(error, code(ErrorCode::kPrecondition)) && contains(error, "rank 0 cannot rejoin in a forked child process");
+    }));
 }
 
 TEST_CASE("a place that is none, an address that is none") {

@@ -1,5 +1,8 @@
 // Trains, saves, loads into a fresh optimizer and continues. The losses must equal those of
 // uninterrupted training.
+#include <algorithm>
+#include <set>
+
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/libtorch_compat.hpp>
@@ -243,6 +246,71 @@ TEST_CASE("a state dict as PyTorch keeps it is taken over") {
   CHECK(adam_state(sgd).at("state")["0.weight"]["momentum_buffer"].tensor().eq(0).all().item<bool>());
   dict["param_groups"].list()[0]["decoupled_weight_decay"] = true;
   CHECK(code_of([&] { load_optimizer_state_dict(*trainer.optimizer, dict, trainer.net.ptr().get()); }) == ErrorCode::kMismatch);
+}
+
+TEST_CASE("parameter groups have every option of PyTorch's, with its defaults where LibTorch has none") {
+  const std::vector<std::pair<std::string, std::set<std::string>>> kinds{
+      {"Adam",
+       {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
+        "decoupled_weight_decay"}},
+      {"AdamW",
+       {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
+        "decoupled_weight_decay"}},
+      {"SGD",
+       {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "differentiable", "fused"}},
+      {"RMSprop",
+       {"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable", "foreach", "maximize", "differentiable"}},
+      {"Adagrad",
+       {"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize", "foreach", "differentiable", "fused"}}};
+  const auto all = makers();
+  for (const auto& [kind, expected] : kinds) {
+    CAPTURE(kind);
+    const auto made = std::find_if(all.begin(), all.end(), [name = kind](const auto& one) { return one.first == name; });
+    REQUIRE(made != all.end());
+    Trainer trainer(made->second);
+    const Dict group = adam_state(trainer).at("param_groups").list()[0].dict();
+    std::set<std::string> found;
+    for (const auto& [name, value] : group) found.insert(name);
+    CHECK(found.erase("params") == 1);
+    CHECK(found == expected);
+    for (const char* name : {"maximize", "capturable", "differentiable"}) {
+      if (const Value* value = group.find(name)) CHECK_FALSE(value->to_bool());
+    }
+    for (const char* name : {"foreach", "fused"}) {
+      if (const Value* value = group.find(name)) CHECK(value->is_none());
+    }
+    if (const Value* value = group.find("decoupled_weight_decay")) CHECK(value->to_bool() == (kind == "AdamW"));
+  }
+}
+
+TEST_CASE("a checkpoint without the options that LibTorch lacks loads, and one that turns them on does not") {
+  for (const auto& [name, make] : makers()) {
+    CAPTURE(name);
+    Trainer straight(make);
+    const std::vector<double> expected = losses(straight, 0, 6);
+    Trainer first(make), second(make);
+    losses(first, 0, 3);
+    StateDict saved = first.state(true);
+    Dict& group = saved["optim"]["param_groups"].list()[0].dict();
+    for (const char* other : {"maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+      group.erase(other);
+    StateDict state = second.state(true);
+    load(save({saved}), state);
+    second.take_over(state, true);
+    CHECK(losses(second, 3, 6) == std::vector<double>(expected.begin() + 3, expected.end()));
+
+    group["maximize"] = true;
+    state = second.state(true);
+    load(save({saved}), state);
+    std::string text;
+    CHECK(code_of([&] { second.take_over(state, true); }, &text) == ErrorCode::kMismatch);
+    CHECK(has(text, "maximizes"));
+  }
+  // AdamW's decay is another one than Adam's.
+  Trainer adamw(makers()[2].second), adam(makers()[0].second);
+  StateDict state = adam.state(true);
+  load(save({adamw.state(true)}), state);
+  CHECK(code_of([&] { adam.take_over(state, true); }) == ErrorCode::kMismatch);
 }
 
 TEST_CASE("parameter groups keep their own options and names") {

@@ -133,6 +133,24 @@ TEST_CASE("a local part must have the size that the mesh gives it") {
   CHECK(ShardedTensor::from_local(torch::zeros({0}), {4, 4}, mesh, {Shard{0}}, 2).local_shards().empty());
 }
 
+TEST_CASE("the same part with other memory must have the part's size and type") {
+  const DeviceMesh mesh({2});
+  const torch::Tensor local = torch::zeros({2, 4}), other = torch::ones({2, 4});
+  const auto made = ShardedTensor::from_local(local, {4, 4}, mesh, {Shard{0}}, 1);
+  const auto replaced = made.with_local_tensors({other});
+  REQUIRE(replaced.local_shards().size() == 1);
+  CHECK(replaced.local_shards()[0].tensor.is_same(other));
+  CHECK(replaced.local_shards()[0].offsets == Extents{2, 0});
+  CHECK(replaced.size() == Extents{4, 4});
+  CHECK(*replaced.mesh() == mesh);
+  CHECK((replaced.placements() == made.placements()));
+  CHECK(made.local_shards()[0].tensor.is_same(local));
+  CHECK(code_of([&] { made.with_local_tensors({}); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { made.with_local_tensors({other, other}); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { made.with_local_tensors({torch::ones({4, 2})}); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { made.with_local_tensors({other.to(torch::kDouble)}); }) == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("a part of a tensor costs the same whatever the number of ranks") {
   const torch::Tensor local = torch::zeros({2, 4});
   // Declares a shard and makes its sharded tensor, as a state dict does for each parameter. Returns

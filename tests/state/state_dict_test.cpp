@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/planner.hpp>
@@ -56,10 +58,12 @@ TEST_CASE("modules, optimizers and Stateful objects are taken as the trainer has
   struct Both : torch::nn::Module, Counter {};
   const auto net = std::make_shared<Net>();
   const torch::nn::Linear linear(2, 3);
+  const auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
   const StateDict state{{"net", net},
                         {"linear", linear},
                         {"sequential", torch::nn::Sequential(torch::nn::Linear(2, 2))},
-                        {"optimizer", std::make_shared<torch::optim::SGD>(net->parameters(), 0.1)},
+                        {"optimizer", optimizer},
+                        {"scheduler", std::make_shared<torch::optim::StepLR>(*optimizer, 3)},
                         {"counter", std::make_shared<Counter>()},
                         {"both", std::make_shared<Both>()}};
   const auto described = [&](const char* key) { return state.at(key).stateful()->state_dict(); };
@@ -67,10 +71,42 @@ TEST_CASE("modules, optimizers and Stateful objects are taken as the trainer has
   CHECK(described("linear").contains("bias"));
   CHECK(described("sequential").contains("0.weight"));
   CHECK(described("optimizer").contains("param_groups"));
+  CHECK(described("scheduler").at("last_epoch").to_int() == -1);
   CHECK(described("counter").at("count").to_int() == 7);
   CHECK(described("both").contains("count"));
   CHECK(code_of([&] { Value(std::shared_ptr<Net>()); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { Value(std::shared_ptr<torch::optim::StepLR>()); }) == ErrorCode::kInvalidArgument);
   static_assert(!std::is_convertible_v<std::shared_ptr<std::string>, Value>);
+}
+
+TEST_CASE("a value takes every integer type, and no pointer but text") {
+  const StateDict state{{"size", std::size_t{7}},
+                        {"unsigned", 7u},
+                        {"long long", -7LL},
+                        {"short", static_cast<short>(-7)},
+                        {"byte", std::uint8_t{255}},
+                        {"most", std::uint64_t{std::numeric_limits<std::int64_t>::max()}},
+                        {"flag", true}};
+  CHECK(state.at("size").to_int() == 7);
+  CHECK(state.at("unsigned").to_int() == 7);
+  CHECK(state.at("long long").to_int() == -7);
+  CHECK(state.at("short").to_int() == -7);
+  CHECK(state.at("byte").to_int() == 255);
+  CHECK(state.at("most").to_int() == std::numeric_limits<std::int64_t>::max());
+  CHECK(state.at("flag").to_bool());
+  CHECK(Value(1.5f).to_double() == 1.5);
+  std::string text;
+  CHECK(code_of([] { Value(std::uint64_t{1} << 63); }, &text) == ErrorCode::kInvalidArgument);
+  CHECK(has(text, "9223372036854775808"));
+
+  char buffer[] = "text";
+  CHECK(Value(&buffer[0]).to_text() == "text");
+  CHECK(Value("text").to_text() == "text");
+  static_assert(!std::is_constructible_v<Value, torch::Tensor*>);
+  static_assert(!std::is_constructible_v<Value, const int*>);
+  static_assert(!std::is_constructible_v<Value, void*>);
+  static_assert(!std::is_constructible_v<Value, void (*)()>);
+  static_assert(!std::is_constructible_v<Value, std::nullptr_t>);
 }
 
 TEST_CASE("nested access makes dicts on the way") {

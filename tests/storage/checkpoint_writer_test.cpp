@@ -205,6 +205,51 @@ TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
   writer.abandon();
 }
 
+TEST_CASE("checkpoint writer: a rank that sees another directory than the coordinator writes nothing") {
+  // Rank 1 of two processes. Its machine has a directory of its own at the checkpoint's path.
+  class WriterElsewhere : public CheckpointWriter {
+   public:
+    explicit WriterElsewhere(std::string url) : url_(std::move(url)) {}
+    void set_up_storage_writer(const StorageContext& context) override {
+      StorageContext seen = context;
+      seen.checkpoint_id = url_;
+      CheckpointWriter::set_up_storage_writer(seen);
+    }
+
+   private:
+    const std::string url_;
+  };
+  const TemporaryDirectory directory;
+  const std::string url = directory.path() + "/run/step";
+  const auto save_with_rank_1_at = [&](const std::string& seen_by_rank_1, std::uint64_t counter) {
+    const std::vector<StateDict> states{rank_state(0, 2), rank_state(1, 2)};
+    DefaultSavePlanner planners[2];
+    WriterElsewhere zero(url);
+    WriterElsewhere one(seen_by_rank_1);
+    LocalSave save = save_to(url, counter);
+    save.one_process = false;
+    save_locally(save, {{&states[0], &planners[0], &zero}, {&states[1], &planners[1], &one}});
+  };
+  save_with_rank_1_at(url, 1);
+  CHECK(verify_checkpoint(*open_store(url)).empty());
+
+  const auto elsewhere = open_store(directory.path() + "/of_rank_1/step");
+  SUBCASE("one that exists") { elsewhere->create_root(); }
+  SUBCASE("one that holds an older checkpoint") {
+    const StateDict older = state_of(1);
+    save_locally(save_to(elsewhere->url(), 2), {&older}, [] { return make_writer(); });
+  }
+  SUBCASE("one that does not exist") {}
+  const auto files = data_files(elsewhere->url());
+  std::string text;
+  CHECK(code_of([&] { save_with_rank_1_at(elsewhere->url(), 3); }, &text) == ErrorCode::kNotFound);
+  CHECK(text.find(elsewhere->url()) != std::string::npos);
+  CHECK(text.find("not the same on all machines") != std::string::npos);
+  CHECK(data_files(elsewhere->url()) == files);
+  CHECK(read_metadata(*open_store(url)).save_id == local_save_id(1));
+  CHECK(verify_checkpoint(*open_store(url)).empty());
+}
+
 TEST_CASE("checkpoint writer: a checkpoint that exists is kept when overwriting is off") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
@@ -300,6 +345,81 @@ TEST_CASE("checkpoint writer: a planner that drops an item at the last moment fa
   CHECK(text.find("\"step\"") != std::string::npos);
   CHECK(data_files("mem://writer/x").empty());
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
+}
+
+TEST_CASE("checkpoint writer: planners transform what is written, and transform it back at the load") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/x";
+  class Encoding : public DefaultSavePlanner {
+   public:
+    ResolvedData transform_object(const SavePlan&, const WriteItem&, ResolvedData object) override {
+      if (const auto* tensor = std::get_if<torch::Tensor>(&object)) return tensor->neg();
+      return std::get<Bytes>(object) + "more";
+    }
+  } encoding;
+  class Decoding : public DefaultLoadPlanner {
+   public:
+    torch::Tensor transform_tensor(const LoadPlan&, const ReadItem&, torch::Tensor tensor) override {
+      return torch::empty_like(tensor);
+    }
+    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
+      DefaultLoadPlanner::commit_tensor(plan, item, tensor.neg());
+    }
+    void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override {
+      bytes.resize(bytes.size() - std::string("more").size());
+      DefaultLoadPlanner::load_bytes(plan, item, bytes);
+    }
+  } decoding;
+  const StateDict state = state_of(1);
+  const auto writer = make_writer();
+  save_locally(save_to(url, 1), {{&state, &encoding, writer.get()}});
+  CHECK(state.at("weight").tensor().equal(torch::ones({64, 33})));
+  CHECK(verify_checkpoint(*open_store(url)).empty());
+
+  StateDict as_stored{{"weight", torch::zeros({64, 33})}};
+  DefaultLoadPlanner planner;
+  CheckpointReader reader;
+  load_locally(url, {{&as_stored, &planner, &reader}});
+  CHECK(as_stored["weight"].tensor().equal(torch::full({64, 33}, -1.0)));
+
+  StateDict target = state_of(5);
+  load_locally(url, {{&target, &decoding, &reader}});
+  CHECK(target["weight"].tensor().equal(torch::ones({64, 33})));
+  CHECK(target["step"].to_int() == 1);
+}
+
+TEST_CASE("checkpoint writer: planners take what is written from elsewhere, and read it into other tensors") {
+  const Memory memory("writer");
+  const std::string url = "mem://writer/x";
+  class Elsewhere : public DefaultSavePlanner {
+   public:
+    const torch::Tensor other = torch::arange(64.0 * 33, torch::kFloat32).reshape({64, 33});
+    ResolvedData lookup_object(const SavePlan& plan, const WriteItem& item) override {
+      if (plan.names[item.name] == "weight") return other;
+      return DefaultSavePlanner::lookup_object(plan, item);
+    }
+  } elsewhere;
+  class Redirecting : public DefaultLoadPlanner {
+   public:
+    torch::Tensor other = torch::zeros({64, 33});
+    bool commits = false;
+    torch::Tensor lookup_tensor(const LoadPlan&, const ReadItem&) override { return other; }
+    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
+      if (commits) DefaultLoadPlanner::commit_tensor(plan, item, tensor);
+    }
+  } redirecting;
+  const StateDict state = state_of(1);
+  const auto writer = make_writer();
+  save_locally(save_to(url, 1), {{&state, &elsewhere, writer.get()}});
+  StateDict target = state_of(5);
+  CheckpointReader reader;
+  load_locally(url, {{&target, &redirecting, &reader}});
+  CHECK(redirecting.other.equal(elsewhere.other));
+  CHECK(target["weight"].tensor().equal(torch::full({64, 33}, 5.0)));
+  CHECK(target["step"].to_int() == 1);
+  redirecting.commits = true;
+  load_locally(url, {{&target, &redirecting, &reader}});
+  CHECK(target["weight"].tensor().equal(elsewhere.other));
 }
 
 TEST_CASE("checkpoint writer: a planner that reorders its items at the last moment is followed") {

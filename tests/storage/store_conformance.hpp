@@ -61,6 +61,7 @@ inline void check_names(Store& store) {
     CHECK(code_of([&] { store.publish(bad, ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.fence(bad); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.clear_attempt(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.has_attempt(bad); }) == ErrorCode::kInvalidArgument);
   }
   CHECK(visible_names(store).empty());
   for (const std::string& good : {std::string("..a"), std::string("a.."), std::string("with space"), std::string("ü\xff\n")}) {
@@ -76,6 +77,7 @@ inline void check_absent_root(Store& store) {
   CHECK(store.children().empty());
   CHECK(store.open_attempts().empty());
   CHECK(store.fenced_attempts().empty());
+  CHECK_FALSE(store.has_attempt("never"));
   CHECK_FALSE(store.exists("a"));
   CHECK_FALSE(store.exists(kCommitRecordName));
   CHECK_FALSE(store.is_taken("a"));
@@ -351,6 +353,8 @@ inline void check_begin(Store& store, Store& other) {
   store.begin_attempt("two");
   CHECK(other.open_attempts() == Names{"one", "two"});
   CHECK(other.fenced_attempts().empty());
+  CHECK(other.has_attempt("one"));
+  CHECK_FALSE(other.has_attempt("on"));
   CHECK(visible_names(store).empty());
   for (int round = 0; round < kRaceRounds / 4; ++round) {
     std::atomic<int> winners{0};
@@ -398,6 +402,8 @@ inline void check_fence(Store& store, Store& other) {
   other.fence("dead");
   CHECK(store.open_attempts() == Names{"live"});
   CHECK(store.fenced_attempts() == Names{"dead"});
+  CHECK(store.has_attempt("live"));
+  CHECK(store.has_attempt("dead"));
   CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kRefused); }) == ErrorCode::kFenced);
   CHECK(code_of([&] { store.begin_attempt("dead"); }) == ErrorCode::kFenced);
@@ -420,6 +426,7 @@ inline void check_fence(Store& store, Store& other) {
   CHECK(get_object(store, kCommitRecordName) == "live");
 
   for (const char* id : {"dead", "live", "unborn"}) store.clear_attempt(id);
+  CHECK_FALSE(other.has_attempt("dead"));
   CHECK(store.fenced_attempts().empty());
   CHECK(store.open_attempts().empty());
   CHECK(names_of(store.list()) == Names{kCommitRecordName});

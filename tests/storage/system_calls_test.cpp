@@ -47,8 +47,9 @@ struct SavingRanks {
       writers.push_back(std::make_unique<CheckpointWriter>());
     }
   }
-  void save(const std::string& name) {
+  void save(const std::string& name, bool one_process = true) {
     LocalSave how;
+    how.one_process = one_process;
     how.checkpoint_id = "counted:" + kCountedRun + "/" + name;
     how.save_id = local_save_id(++saves);
     std::vector<LocalSaver> ranks;
@@ -79,6 +80,20 @@ TEST_CASE("the directories above a checkpoint are synced once in a process, by t
   ranks.save("step_2");
   CHECK(counted_disk->calls_that_begin("sync directory") == 3 + kCountedRanks);
   CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's directory
+}
+
+TEST_CASE("ranks of several processes look up the attempt by name, without listing the directory") {
+  insert_counted_disk();
+  SavingRanks ranks;
+  ranks.save("step_1");
+  counted_disk->record_calls();
+  ranks.save("step_2");
+  const auto lists = counted_disk->calls_that_begin("list directory");
+  const auto looks = counted_disk->calls_that_begin("look at " + kCountedRun + "/step_2/.attempt-");
+  counted_disk->record_calls();
+  ranks.save("step_3", false);
+  CHECK(counted_disk->calls_that_begin("list directory") == lists);
+  CHECK(counted_disk->calls_that_begin("look at " + kCountedRun + "/step_3/.attempt-") == looks + kCountedRanks - 1);
 }
 
 TEST_CASE("directories above a checkpoint are synced again if they were replaced") {

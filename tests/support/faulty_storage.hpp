@@ -13,7 +13,7 @@
 namespace cairn::testing {
 
 // Maps each failing hook to the ranks on which it fails: {"write_data", {2}}. A hook that only the
-// coordinator runs fails if the coordinator is listed.
+// coordinator runs fails if the coordinator is listed. "<hook>_number" throws an int in that hook.
 using FailOn = std::map<std::string, std::set<int>>;
 
 // The exception that a failing hook throws. It is not one of Cairn's types.
@@ -29,6 +29,7 @@ class FaultSwitch {
   void pass(const std::string& hook) {
     calls_.push_back(hook);
     if (fails(hook)) throw PlannedFault("planned fault in " + hook);
+    if (fails(hook + "_number")) throw 42;
   }
   bool fails(const std::string& hook) const {
     const auto found = fail_on_.find(hook);

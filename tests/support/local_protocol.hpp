@@ -34,6 +34,7 @@ struct LocalSave {
   std::string checkpoint_id;
   std::string save_id;
   int coordinator = 0;
+  bool one_process = true;  // false: the writers behave as those of several processes
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
 };
@@ -60,7 +61,7 @@ inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& r
       context.rank = r;
       context.world_size = world_size;
       context.is_coordinator = r == save.coordinator;
-      context.one_process = true;
+      context.one_process = save.one_process;
       context.step = save.step;
       context.user_metadata = save.user_metadata;
       rank.planner->set_up_planner(*rank.state, r, context.is_coordinator);

@@ -8,6 +8,8 @@
 
 #include <torch/torch.h>
 
+#include <cairn/state/state_dict.hpp>
+
 namespace cairn::testing {
 
 inline bool ranks_use_cuda() {
@@ -32,9 +34,11 @@ inline at::Device device_of_rank(int rank) {
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(shared ? rank % devices : rank));
 }
 
-// The calling thread's device. It is rank 0's device until the thread assigns another.
+// The calling thread's device. Until the thread assigns another, it is the device of the rank that
+// cairn-launch started as this process, otherwise rank 0's.
 inline at::Device& rank_device() {
-  thread_local at::Device device = device_of_rank(0);
+  const char* const own = ranks_use_cuda() ? std::getenv("LOCAL_RANK") : nullptr;
+  thread_local at::Device device = device_of_rank(own == nullptr ? 0 : std::stoi(own));
   return device;
 }
 
@@ -44,6 +48,26 @@ template <class Module>
 Module here(Module module) {
   module->to(rank_device());
   return module;
+}
+
+// Returns whether the tensor, or every tensor in the value, is on this rank's device: a CUDA device
+// if CAIRN_TEST_DEVICE=cuda.
+inline bool is_here(const torch::Tensor& tensor) {
+  return tensor.is_cuda() == ranks_use_cuda() && tensor.device() == rank_device();
+}
+
+inline bool is_here(const Value& value) {
+  if (value.is_tensor()) return is_here(value.tensor());
+  if (value.is_stateful()) return is_here(value.stateful()->state_dict());
+  bool all = true;
+  if (value.is_sharded()) {
+    for (const LocalShard& shard : value.sharded().local_shards()) all = all && is_here(shard.tensor);
+  } else if (value.is_dict()) {
+    for (const auto& [key, inner] : value.dict()) all = all && is_here(inner);
+  } else if (value.is_list()) {
+    for (const Value& inner : value.list()) all = all && is_here(inner);
+  }
+  return all;
 }
 
 }  // namespace cairn::testing

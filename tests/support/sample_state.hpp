@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cairn/state/state_dict.hpp>
+#include <cairn/tests/support/rank_device.hpp>
 
 namespace cairn::testing {
 
@@ -27,10 +28,10 @@ inline torch::Tensor counting(std::vector<std::int64_t> sizes, double start = 0,
 }
 
 // Returns `sharded`, 20x20 on dim 0 over all ranks; `replicated`, 10x10 on every rank; and `bytes`,
-// the list [1, 2, 3, 4].
+// the list [1, 2, 3, 4]. The tensors are on the rank's device.
 inline StateDict common_state(int rank, int world_size) {
-  return {{"sharded", ShardedTensor::distribute(counting({20, 20}), over_all_ranks(world_size), rank)},
-          {"replicated", counting({10, 10}, 1000)},
+  return {{"sharded", ShardedTensor::distribute(here(counting({20, 20})), over_all_ranks(world_size), rank)},
+          {"replicated", here(counting({10, 10}, 1000))},
           {"bytes", c10::IValue(c10::List<std::int64_t>({1, 2, 3, 4}))}};
 }
 

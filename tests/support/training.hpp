@@ -1,4 +1,4 @@
-// A small model with its optimizer, and its state sharded by hand.
+// A small model with its optimizer on the rank's device, and its state sharded by hand.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/device_mesh.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/tests/support/rank_device.hpp>
 
 namespace cairn::testing {
 
@@ -16,14 +17,16 @@ struct Trained {
   explicit Trained(std::uint64_t seed) {
     torch::manual_seed(seed);
     model = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 32),
-                                                        torch::nn::ReLU(), torch::nn::Linear(32, 8));
+                                                        torch::nn::ReLU(), torch::nn::Linear(32, 64), torch::nn::ReLU(),
+                                                        torch::nn::Linear(64, 8));
+    model->to(rank_device());
     optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(0.1));
   }
   void train(int steps) {
     torch::manual_seed(0);
     for (int i = 0; i < steps; ++i) {
       optimizer->zero_grad();
-      model->forward(torch::rand({8, 8})).sum().backward();
+      model->forward(here(torch::rand({8, 8}))).sum().backward();
       optimizer->step();
     }
   }

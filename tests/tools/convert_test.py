@@ -56,7 +56,7 @@ class Convert(Command):
             self.assertEqual(read_safetensors(target)[0], expected, name)
 
     def test_a_checkpoint_of_ours(self):
-        target, done = self.convert(self.checkpoint())
+        target, done = self.convert(self.checkpoint(), "--skip-unsupported")
         tensors, metadata, order = read_safetensors(target)
         self.assertEqual(struct.unpack("<Q", target.read_bytes()[:8])[0] % 8, 0, "the header is padded")
         self.assertEqual(tensors["model.weight"], ("F32", [3, 4], WEIGHT))
@@ -76,8 +76,16 @@ class Convert(Command):
         target, done = self.convert(source, code=WRONG_USE)
         self.assertIn("--force", done.stderr)
         self.assertEqual(target.read_text(), "precious")
-        self.convert(source, "--force")
+        self.convert(source, "--force", "--skip-unsupported")
         self.assertIn("model.weight", read_safetensors(target)[0])
+
+    def test_values_that_are_left_out_unasked_are_a_fault(self):
+        source = self.checkpoint()
+        target, done = self.convert(source, code=FOUND_BAD)
+        self.assertIn("--skip-unsupported", done.stderr)
+        self.assertIn("model.weight", read_safetensors(target)[0], "all tensors are there")
+        _, done = self.convert(source, "--force", "--select", "model.weight")
+        self.assertEqual(done.stderr, "")
 
     def test_what_the_format_cannot_hold_is_refused_by_name(self):
         source = self.checkpoint("--complex")
@@ -330,7 +338,7 @@ class ConvertTo(Command):
     def test_an_interrupted_file_is_gone_on_with(self):
         source = self.checkpoint()
         for format in ("torch", "safetensors"):
-            options = ("--to", format, "--memory", "16KiB")
+            options = ("--to", format, "--memory", "16KiB", "--skip-unsupported")
             whole, _ = self.convert(source, "whole." + format, *options)
             target = self.interrupted(source, "part." + format, 150_000, *options)
             self.assertFalse(target.exists(), "nothing that looks whole")

@@ -85,6 +85,8 @@ class Ls(Command):
     def test_no_run(self):
         self.fails(WRONG_USE, "ls", self.root / "step_5", text="is a checkpoint, not a run")
         self.fails(WRONG_USE, "ls", self.root / "nowhere", text="nothing is there")
+        (self.root / "empty").mkdir()
+        self.fails(WRONG_USE, "ls", self.root / "empty", text="the directory is empty")
 
 
 if __name__ == "__main__":

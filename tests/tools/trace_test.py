@@ -4,14 +4,18 @@
 usage: trace_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
 """
 
+import fcntl
 import glob
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 CAIRN, RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:4])
@@ -102,6 +106,15 @@ class GoodSave(TraceTest):
         self.assertNotIn("failed", text)
         # 20x20, 10x10 floats: once, not once a rank.
         self.check_says(text, r"data +2.0 KiB")
+
+    def test_a_process_that_died_after_the_save_is_the_first_line(self):
+        copy, _ = self.copied()
+        (ends,) = glob.glob(os.path.join(copy, "*.ends"))
+        with open(ends) as file:
+            text = file.read()
+        with open(ends, "w") as file:
+            file.write(re.sub(r"(?m)^(rank 2 .*) code 0$", r"\1 signal SIGSEGV", text))
+        self.assertRegex(self.tell(copy), r"^died +rank 2: its process was killed by SIGSEGV at .* after this call ended\nsave of ")
 
     def test_json_holds_the_same(self):
         told = self.told(self.recording.traces)
@@ -275,6 +288,19 @@ class SlowRank(TraceTest):
         self.assertEqual(self.tell("list", both).count("succeeded, slow"), 1)
         self.assertNotIn("but ", self.summary())  # two saves say nothing of what is usual
 
+    def test_a_number_that_two_jobs_share_is_refused_with_the_save_ids(self):
+        other = Recording("attempt", "save", "0", "-1")
+        self.addCleanup(other.remove)
+        both = os.path.join(other.root, "both")
+        for traces in (self.recording.traces, other.traces):
+            shutil.copytree(traces, both, dirs_exist_ok=True)
+        ids = [entry["save_id"] for entry in self.told("list", both) if entry["attempt"] == 1]
+        self.assertEqual(len(ids), 2)
+        said = self.tell(both, "--attempt", "save:1", code=WRONG_USE)
+        for name in ids:
+            self.assertIn(name, said)
+            self.assertEqual(self.told(both, "--attempt", name)["save_id"], name)
+
     def test_compared_with_the_save_before_it_the_hook_and_the_phase_are_what_got_slower(self):
         told = self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")
         rows = {row["what"]: row for row in told["rows"]}
@@ -293,6 +319,75 @@ class SlowRank(TraceTest):
         longest = max(steps, key=lambda step: step["seconds"])
         self.assertEqual((longest["rank"], longest["what"]), (2, "write_data"))
         self.assertGreater(longest["percent"], 50)
+
+
+class SlowStore(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1",
+                                            options=["--inject", "delay=800ms@store:write_at,rank=1,nth=all"]))
+
+    def test_the_store_operation_is_named_with_rank_object_and_rate(self):
+        self.check_says(self.summary(), "longest +rank 1 write_data, for .* % of the call\\); write_at of its store took .*: __1_0_.*distcp, .*B/s")
+        told = self.told(self.recording.traces)
+        self.assertEqual((told["slow_store"]["rank"], told["slow_store"]["operation"]), (1, "write_at"))
+        self.assertGreater(told["slow_store"]["bytes"], 0)
+        self.assertEqual((told["longest_step"]["rank"], told["longest_step"]["what"]), (1, "write_data"))
+
+
+class HeldUpSender(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=1500ms@send:SameSavePlan,rank=2"]))
+
+    def test_every_command_charges_the_delay_to_the_sender(self):
+        text = self.summary()
+        self.check_says(text, "waited for rank 2 in local_plan", "local_plan: slowest rank 2 ",
+                        "longest +rank 2 held up before it sent SameSavePlan to rank 0",
+                        "notice +rank 2 sent SameSavePlan to rank 0 .* late")
+        rows = {row["what"]: row for row in self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")["rows"]}
+        self.assertEqual(rows["phase local_plan"]["after_rank"], 2)
+        self.assertRegex(self.tell("timeline", self.recording.traces), r"(?m)^rank +2 \|.*P{40}")
+
+
+class HeldUpReceiver(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=1500ms@receive:UseCachedPlan,rank=2"]))
+
+    def test_the_delay_is_charged_to_the_receiver(self):
+        self.check_says(self.summary(), "waited for rank 2 in write", "write: slowest rank 2 ",
+                        "longest +rank 2 held up before it acted on UseCachedPlan from rank 0",
+                        "notice +rank 2 acted on UseCachedPlan from rank 0 .* after it received it")
+
+
+class KilledAfterItsPart(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "3", options=["--inject", "kill@send:Written,rank=3,nth=2"]))
+
+    def test_the_end_of_the_process_and_its_last_action_are_named(self):
+        self.check_says(self.summary(), "failed +rank 3 lost in write",
+                        "where +rank 3: its process was killed by SIGKILL at .*; no hook was running; it last reached the state reported")
+        told = self.told(self.recording.traces)
+        self.assertEqual(told["failures"][0]["fate"], "ended")
+        self.assertEqual([(end["rank"], end.get("signal")) for end in told["processes"] if "signal" in end], [(3, "SIGKILL")])
+        write = next(phase for phase in told["phases"] if phase["name"] == "write")
+        self.assertEqual(write["unfinished_ranks"], [3])
+
+
+class EndedSupervisor(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:UseCachedPlan,rank=1"]))
+
+    def test_the_message_that_it_handled_is_named(self):
+        self.check_says(self.summary(), "failed +rank 1 lost in write",
+                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0")
+
+    def test_the_reports_of_one_call_are_read_together(self):
+        self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
+        self.check_says(self.summary(self.recording.run), "failed +rank 1 lost in write",
+                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0", "4 of 4 ranks")
+
+
+class KilledBeforeTheCall(TraceTest):
+    launch = staticmethod(lambda: Recording("leave", "0", "2", "killed"))
+
+    def test_the_end_of_its_process_is_named_though_it_recorded_nothing(self):
+        text = self.summary()
+        self.check_says(text, "failed +rank 2 lost in join",
+                        "where +rank 2: its process was killed by SIGKILL at .*; it recorded nothing in this call, and no message of it arrived")
 
 
 class ThrownStoreError(TraceTest):
@@ -336,7 +431,7 @@ class KilledRank(TraceTest):
 
     def test_rank_phase_and_hook_are_named(self):
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: write_data .* began .* and has not ended",
+        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and has not ended",
                         "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
 
     def test_a_hook_without_an_end_is_no_short_one(self):
@@ -360,6 +455,30 @@ class KilledRank(TraceTest):
         hooks = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X" and event["args"].get("ended") is False]
         self.assertEqual([(event["pid"], event["name"]) for event in hooks], [(2, "write_data")])
 
+    def test_on_a_terminal_lines_break_between_words_and_failures_are_coloured(self):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        process = subprocess.Popen([CAIRN, "trace", self.recording.traces], stdout=slave, stderr=subprocess.DEVNULL,
+                                   env={**environment, "TERM": "xterm"})
+        os.close(slave)
+        written = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the terminal is gone with its last user
+                part = b""
+            if not part:
+                break
+            written += part
+        os.close(master)
+        self.assertEqual(process.wait(), FINE)
+        text = written.decode().replace("\r\n", "\n")
+        self.assertIn("\033[31mfailed", text)
+        plain = re.sub(r"\033\[\d+m", "", text)
+        self.assertLessEqual(max(map(len, plain.splitlines())), 60, plain)
+        self.assertEqual(re.sub(r"\n {11}", " ", plain), self.tell(self.recording.traces))
+
     def test_its_last_sign_is_the_hook(self):
         section = self.told("explain", self.recording.traces)[0]
         self.assertIn("rank 2", section["title"])
@@ -371,7 +490,7 @@ class CutLink(TraceTest):
 
     def test_the_rank_and_its_connection_are_named_though_both_live(self):
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 3 lost in write", "4 of 4 ranks")
+        self.check_says(text, "FAILED", "failed +rank 3 lost in write", "where +rank 3: it was cut off: it went on", "4 of 4 ranks")
         self.assertEqual(self.told("explain", self.recording.traces)[0]["rank"], 3)
         down = self.told("messages", self.recording.traces, "--name", "LinkDown", "--rank", "0")
         self.assertIn(3, [event["peer"] for event in down])
@@ -385,7 +504,7 @@ class FrozenCoordinator(TraceTest):
     def test_rank_phase_and_wait_are_named(self):
         self.assertEqual(self.recording.code, 0, self.recording.output)
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 0 silent in ", "waited for rank 0 in .* in vain")
+        self.check_says(text, "FAILED", "failed +rank 0 silent in ", "waited for rank 0 in .* in vain", "where +rank 0: its process stood still from ")
         told = self.told(self.recording.traces)
         self.assertEqual([failure["rank"] for failure in told["failures"]], [0])
         self.assertEqual(told["wait"]["awaited"], [0])

@@ -44,6 +44,10 @@ class Use(Command):
             self.assertEqual(done.returncode, WRONG_USE, arguments)
             self.assertTrue(done.stderr or done.stdout)
 
+    def test_a_mistyped_command_is_named_with_the_closest_one(self):
+        for typed, meant in (("verfy", "verify"), ("insepct", "inspect"), ("tarce", "trace")):
+            self.fails(WRONG_USE, typed, "x", text=f'there is no command "{typed}": the closest is "{meant}"')
+
     def test_help_and_version(self):
         self.assertIn("Examples:", cairn("--help").stdout)
         self.assertEqual(cairn("--help").returncode, FINE)

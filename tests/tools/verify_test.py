@@ -86,6 +86,33 @@ class Verify(Command):
         self.assertIn("cannot be checked", help_text)
         self.assertIn("ends with 3", help_text)
 
+    def test_all_checkpoints_of_a_run_and_several_places_are_verified(self):
+        run = self.root / "run"
+        run.mkdir()
+        for step in ("10", "20", "30"):
+            self.checkpoint("--step", step, name=f"run/step_{step}")
+        done = cairn("verify", run)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertEqual([line.split(":")[-2].rsplit("/")[-1] for line in done.stdout.splitlines()[:3]], ["step_30", "step_20", "step_10"])
+        self.assertIn("3 of 3 checkpoints are fine", done.stdout)
+
+        file = next((run / "step_20").glob("*.distcp"))
+        file.write_bytes(file.read_bytes()[:-10])
+        record = run / "step_10" / ".metadata"
+        record.write_bytes(record.read_bytes()[:-10])
+        done = cairn("verify", run)
+        self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
+        self.assertIn("1 of 3 checkpoints are fine", done.stdout)
+        self.assertIn(file.name, done.stdout)
+        told = json.loads(cairn("verify", run, "--json").stdout)
+        self.assertEqual([entry["fine"] for entry in told], [True, False, False])
+
+        self.assertEqual(cairn("verify", run / "step_30", self.fixture("single")).returncode, FINE)
+        done = cairn("verify", run / "step_30", self.root / "nowhere")
+        self.assertEqual(done.returncode, FOUND_BAD)
+        self.assertIn("there is no checkpoint", done.stdout)
+        self.assertIn("1 of 2 checkpoints are fine", done.stdout)
+
     def test_faults_for_programs(self):
         path = self.checkpoint()
         told = json.loads(cairn("verify", path, "--json").stdout)

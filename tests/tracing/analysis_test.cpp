@@ -40,6 +40,17 @@ bool notes(const Diagnosis& diagnosis, const std::string& text) {
                      [&](const auto& notice) { return notice.text.find(text) != std::string::npos; });
 }
 
+ObservedEvent lost_link(int peer, std::string_view text) {
+  ObservedEvent event;
+  event.kind = EventKind::kHandled;
+  event.name = "LinkDown";
+  event.actor = "supervisor";
+  event.peer = peer;
+  event.text = text;
+  event.ok = false;
+  return event;
+}
+
 TEST_CASE("trace analysis: a good save with a slow rank: who took how long, and who was waited for") {
   ScriptedTraces script(4);
   script_good_save(script, {5, 40, 900, 50});
@@ -62,7 +73,7 @@ TEST_CASE("trace analysis: a good save with a slow rank: who took how long, and 
   CHECK(it.diagnosis.wait->phase == "write");
   CHECK(it.diagnosis.wait->was_answered);
   CHECK(near(milliseconds(it.diagnosis.wait->duration), 850));
-  CHECK(notes(it.diagnosis, "rank 2 took 900.2 ms for write"));
+  CHECK(notes(it.diagnosis, "rank 2 took 900.3 ms for write"));
 }
 
 TEST_CASE("trace analysis: clocks that differ are aligned by the messages, within the bound that is told") {
@@ -169,13 +180,7 @@ TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who w
     script.state(rank, 12.1, "rank: reported");
   }
   script.pass(2, 0, 12.2, 12.5, "Written");
-  ObservedEvent down;
-  down.kind = EventKind::kHandled;
-  down.name = "LinkDown";
-  down.actor = "supervisor";
-  down.peer = 1;
-  down.ok = false;
-  script.add(0, 5002, down);
+  script.add(0, 5002, lost_link(1, "nothing was heard for 5 s"));
   for (const int rank : {0, 2}) {
     script.failure(rank, 5003, 1, "silent", Phase::kWrite, "rank 1 gave no sign of life for 5 s");
     script.outcome(rank, 5004, false);
@@ -277,7 +282,7 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and ranks that we
   CHECK(notes(it.diagnosis, "Standing from rank 1 came to rank 0 2.2"));
   CHECK(notes(it.diagnosis, "rank 2 joined once more"));
   CHECK(notes(it.diagnosis, "rank 0 asked for a plan that was to be known already (NeedLocalPlan)"));
-  CHECK(notes(it.diagnosis, "write_at of the store took rank 2 3.00 s: /run/step_1/data"));
+  CHECK(notes(it.diagnosis, "rank 2: write_at of its store took 3.00 s: data"));
   CHECK(notes(it.diagnosis, "sync of the store of rank 1 failed, and the call went on: cannot sync"));
 }
 
@@ -296,10 +301,12 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   ScriptedTraces lost(2);
   for (int rank = 0; rank < 2; ++rank) lost.call(rank, rank);
   lost.state(1, 3, "rank: joining");
+  lost.add(0, 8, lost_link(1, "the connection was closed"));
   lost.outcome(0, 10, true);
   const Analysed early(lost.write());
   CHECK(early.diagnosis.end == TracedEnd::kSucceeded);
   CHECK(notes(early.diagnosis, "the trace of rank 1 ends before it had the outcome"));
+  CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
 }
 
 TEST_CASE("trace analysis: of a coordinator that is gone both are told, where it stood and where the others missed it") {
@@ -342,10 +349,220 @@ TEST_CASE("trace analysis: of a rank that stood still and went on, the last sign
   REQUIRE(failure.hook);
   CHECK(failure.hook->name == "write_data");
   CHECK_FALSE(failure.hook->duration);
+  CHECK(failure.fate == RankFate::kFrozen);
   CHECK(failure.last_sign == it.clocks.at(*it.trace.find(0, began)));
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
   CHECK(explanations.front().title == "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
   CHECK(explanations.front().chain.back().event->id == began);
+}
+
+// Scripts the planning of a save of three ranks. The plan of rank 2 reaches the coordinator late:
+// by so many milliseconds in the sender, on the way, and in the receiver.
+void script_late_plan(ScriptedTraces& script, double in_sender, double on_the_way, double in_receiver, bool receiver_runs = false) {
+  std::uint64_t joined = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto call = script.call(rank, 0.1 * rank);
+    script.state(rank, 0.5, "rank: joining", call);
+    if (rank == 0) script.state(0, 0.6, "coordinator: joining", call);
+    if (rank != 0) joined = script.pass(rank, 0, 0.7, 1, "Join", call);
+  }
+  script.state(0, 3, "coordinator: local plans", joined);
+  std::uint64_t sent = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto begun = rank == 0 ? joined : script.pass(0, rank, 3.1, 3.4, "Begin", joined);
+    script.state(rank, 3.5, "rank: preparing", begun);
+    script.state(rank, 4.5, "rank: planned", begun);
+    if (rank == 1) script.pass(1, 0, 4.6, 4.9, "LocalSavePlan", begun);
+    if (rank == 2) sent = script.send(2, 0, 4.6 + in_sender, "LocalSavePlan", begun);
+  }
+  if (receiver_runs) script.state(0, 4.9 + in_sender + on_the_way / 2, "timer that was stopped", 0, false);
+  const double arrival = 4.9 + in_sender + on_the_way;
+  const auto handled = script.handle(0, 2, arrival, "LocalSavePlan", sent);
+  const auto passed_on = script.send(0, -1, arrival + in_receiver, "LocalSavePlan", handled);
+  script.state(0, arrival + in_receiver + 0.1, "coordinator: global plan", passed_on);
+  for (int rank = 0; rank < 3; ++rank) {
+    const double end = arrival + in_receiver + 1;
+    const auto told = rank == 0 ? passed_on : script.pass(0, rank, end, end + 0.3, "Outcome", passed_on);
+    script.outcome(rank, end + 1, true, told);
+  }
+}
+
+TEST_CASE("trace analysis: a message that was sent late is charged to its sender") {
+  ScriptedTraces script(3);
+  script_late_plan(script, 800, 0, 0);
+  const Analysed it(script.write());
+  CHECK(notes(it.diagnosis, "rank 2 sent LocalSavePlan to rank 0 800.1 ms late"));
+  CHECK(phase(it.diagnosis, "local_plan").slowest_rank == 2);
+  CHECK(near(milliseconds(phase(it.diagnosis, "local_plan").slowest), 801.2));
+  REQUIRE(it.diagnosis.wait);
+  CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
+  REQUIRE(it.diagnosis.longest_step);
+  CHECK(it.diagnosis.longest_step->rank == 2);
+  CHECK(it.diagnosis.longest_step->what == "held up before it sent LocalSavePlan to rank 0");
+}
+
+TEST_CASE("trace analysis: a message that was long on its way is charged to no rank") {
+  ScriptedTraces script(3);
+  script_late_plan(script, 0, 800, 0);
+  const Analysed quiet(script.write());
+  CHECK(notes(quiet.diagnosis, "LocalSavePlan from rank 2 came to rank 0 "));
+  CHECK(notes(quiet.diagnosis, "the connection was slow, or rank 0 did not run"));
+  CHECK(phase(quiet.diagnosis, "local_plan").slowest < at_ms(10) - at_ms(0));
+  REQUIRE(quiet.diagnosis.longest_step);
+  CHECK(quiet.diagnosis.longest_step->what == "message LocalSavePlan from rank 2");
+
+  ScriptedTraces other(3);
+  script_late_plan(other, 0, 800, 0, /*receiver_runs=*/true);
+  CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, as rank 0 ran in that time"));
+}
+
+TEST_CASE("trace analysis: a message that was acted on late is charged to its receiver") {
+  ScriptedTraces script(3);
+  script_late_plan(script, 0, 0, 800);
+  const Analysed it(script.write());
+  CHECK(notes(it.diagnosis, "rank 0 acted on LocalSavePlan from rank 2 800.0 ms after it received it"));
+  REQUIRE(it.diagnosis.longest_step);
+  CHECK(it.diagnosis.longest_step->rank == 0);
+  CHECK(it.diagnosis.longest_step->what == "held up before it acted on LocalSavePlan from rank 2");
+}
+
+TEST_CASE("trace analysis: a store operation that was slow beside the whole call is named") {
+  const auto with_store = [](double duration) {
+    ScriptedTraces script(4);
+    script_good_save(script, {5, 40, 900, 50});
+    ObservedEvent write;
+    write.kind = EventKind::kStore;
+    write.actor = "store";
+    write.name = "write_at";
+    write.text = "/run/step_1/__2_0.distcp";
+    write.bytes = 5'000'000;
+    write.duration = at_ms(duration) - at_ms(0);
+    script.add(2, 905, write);
+    return Analysed(script.write()).diagnosis;
+  };
+  const Diagnosis slow = with_store(500);
+  REQUIRE(slow.slow_store);
+  CHECK(slow.slow_store->rank == 2);
+  CHECK(slow.slow_store->name == "write_at");
+  CHECK(slow.slow_store->object == "__2_0.distcp");
+  CHECK(slow.slow_store->bytes == 5'000'000);
+  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 5 MB, 10 MB/s"));
+  CHECK_FALSE(with_store(150).slow_store);  // of a call of 900 ms
+}
+
+// Scripts a save in which rank 1 has done its part of the write and is then given up.
+void script_given_up(ScriptedTraces& script, const char* kind, std::string_view connection) {
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto call = script.call(rank, 0);
+    script.state(rank, 0.1, "rank: joining", call);
+    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
+    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
+  }
+  script.state(0, 1, "coordinator: moving");
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto plan = rank == 0 ? 0 : script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
+    script.state(rank, 1.5, "rank: moving", plan);
+    script.state(rank, 10, "rank: reported");
+  }
+  script.add(0, 20, lost_link(1, connection));
+  script.state(0, 20.1, "coordinator: idle");
+  for (const int rank : {0, 2}) {
+    script.failure(rank, 21, 1, kind, Phase::kWrite, "lost touch with rank 1");
+    script.outcome(rank, 22, false);
+  }
+}
+
+// Writes how the process of rank 1 ended, as cairn-launch does.
+void record_end(const ScriptedTraces& script, const std::string& end) {
+  std::ofstream(script.directory() + "/launch-1-1.ends")
+      << "launched 1600000000000 " << header_of(1, 3).host << "\nrank 1 1 2900000000000 " << end << "\n";
+}
+
+TracedFailure given_up(const std::string& path) {
+  const Analysed it(path);
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  CHECK(it.diagnosis.failures.front().rank == 1);
+  return it.diagnosis.failures.front();
+}
+
+constexpr const char* kClosed = "the connection to rank 1 was closed";
+
+TEST_CASE("trace analysis: a rank whose process ended is told from one that was cut off") {
+  ScriptedTraces killed(3);
+  script_given_up(killed, "lost", kClosed);
+  record_end(killed, "signal SIGKILL");
+  TracedFailure failure = given_up(killed.write());
+  CHECK(failure.fate == RankFate::kEnded);
+  CHECK(failure.fate_text.find("its process was killed by SIGKILL at ") == 0);
+  CHECK(failure.last_action == "reached the state reported");
+  CHECK(phase(Analysed(killed.directory()).diagnosis, "write").unfinished == std::vector<int>{1});  // its answer was not sent
+
+  ScriptedTraces exited(3);
+  script_given_up(exited, "lost", kClosed);
+  record_end(exited, "code 7");
+  CHECK(given_up(exited.write()).fate_text.find("its process exited with code 7 at ") == 0);
+
+  ScriptedTraces unknown(3);
+  script_given_up(unknown, "lost", kClosed);
+  unknown.send(1, 0, 11, "Written");
+  failure = given_up(unknown.write());
+  CHECK(failure.fate == RankFate::kUnknown);
+  CHECK(failure.fate_text == "its trace ends there: its process has probably ended");
+  CHECK(failure.last_action == "sent Written to rank 0, which did not arrive");
+
+  ScriptedTraces cut(3);
+  script_given_up(cut, "lost", kClosed);
+  cut.failure(1, 40, 1, "lost", Phase::kWrite, "lost touch with rank 1");
+  cut.outcome(1, 41, false);
+  record_end(cut, "signal SIGTERM told");
+  failure = given_up(cut.write());
+  CHECK(failure.fate == RankFate::kCutOff);
+  CHECK(failure.fate_text.find("it was cut off: it went on") == 0);
+}
+
+TEST_CASE("trace analysis: a rank that stood still is told from one that left and one whose supervisor ended") {
+  ScriptedTraces stopped(3);
+  script_given_up(stopped, "silent", "nothing was heard for 5 s");
+  record_end(stopped, "signal SIGKILL told");
+  TracedFailure failure = given_up(stopped.write());
+  CHECK(failure.fate == RankFate::kFrozen);
+  CHECK(failure.fate_text.find("it ended only when cairn-launch asked it to") != std::string::npos);
+
+  ScriptedTraces left(3);
+  script_given_up(left, "lost", "rank 1 closed the link: it leaves the world");
+  CHECK(given_up(left.write()).fate == RankFate::kLeft);
+
+  ScriptedTraces threw(3);
+  script_given_up(threw, "lost", "rank 1 closed the link: it leaves the world");
+  threw.pass(0, 1, 11, 12, "StopPhase");
+  failure = given_up(threw.write());
+  CHECK(failure.fate == RankFate::kActorEnded);
+  CHECK(failure.fate_text.find("its supervisor ended while it handled StopPhase from rank 0") == 0);
+
+  // Without its trace, the others know what came from it last.
+  std::filesystem::remove(threw.path_of(1));
+  failure = given_up(threw.directory());
+  CHECK(failure.fate == RankFate::kUnknown);
+  CHECK(failure.last_action.find("rank 0 received Join from it at ") == 0);
+}
+
+TEST_CASE("trace directory: lines about processes that make no sense are skipped") {
+  ScriptedTraces script(2);
+  script_good_save(script, {5, 6});
+  const std::string host = header_of(0, 2).host;
+  std::ofstream(script.directory() + "/launch-1-1.ends")
+      << "rank 0 1 2900000000000 code 0\n"  // of no launch
+      << "launched 1600000000000 " << host << "\n\nnoise\nrank x 1 2900000000000 code 0\nrank 0 1 99999999999999999999 code 0\n"
+      << "rank 0 1 2900000000000 code -1\nrank 0 1 2900000000000 fell ill\nrank 0 1 1600000000001 code 9\n"
+      << "rank 1 1 2900000000000 code 5 told\nlaunched 1600000000000 elsewhere\nrank 0 1 2900000000000 code 3\nrank 1";
+  const TraceDirectory directory(script.write());
+  REQUIRE(directory.jobs().size() == 1);
+  const auto& processes = directory.jobs().front().processes;
+  REQUIRE(processes.size() == 1);
+  CHECK(processes.at(1).code == 5);
+  CHECK(processes.at(1).told);
+  CHECK_FALSE(processes.at(1).has_failed());
+  CHECK(processes.at(1).describe() == "exited with code 5");
 }
 
 TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {

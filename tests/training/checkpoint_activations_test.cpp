@@ -22,14 +22,17 @@ Hooked<Model> hundred_wide() {
 }
 
 // Compares five Adam steps with the plain model. All ranks use the same input. Gradients are set to
-// None or to zero before each step.
+// None or to zero before each step. `shards`: the bytes that this rank holds of wrapped parameters.
 template <class Plain, class Wrapped>
-void check_steps(Plain& plain, Wrapped& wrapped, bool to_none) {
+void check_steps(Plain& plain, Wrapped& wrapped, bool to_none, std::int64_t shards) {
+  for (const auto& parameter : wrapped->parameters()) CHECK(is_here(parameter));
   torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);
   for (int step = 0; step < 5; ++step) {
     const torch::Tensor input = seeded(0, [] { return torch::randn({2, 100}); });
     clear_gradients(*plain, to_none);
     clear_gradients(*wrapped, to_none);
+    CHECK(training::memory_use(*wrapped).shards == shards);
+    CHECK(training::memory_use(*wrapped).gathered == 0);
     const torch::Tensor expected = plain(input).sum(), loss = wrapped(input).sum();
     CHECK(loss.template item<float>() == expected.template item<float>());
     expected.backward();
@@ -217,7 +220,9 @@ TEST_CASE("B5.1 activation checkpointing and full sharding on the same submodule
         if (checkpoint_first) checkpoint_activations(model->seq, of_own_generator());
         fully_shard(model->seq, ProcessMesh(group), linear_policy());
         if (!checkpoint_first) checkpoint_activations(model->seq, of_own_generator());
-        check_steps(plain, model, to_none);
+        const std::int64_t whole = parameter_bytes(*plain->seq);
+        check_steps(plain, model, to_none, whole / 2);
+        CHECK(training::memory_use(*model).gathered_peak == whole);
       }
     }
   });
@@ -233,20 +238,24 @@ TEST_CASE("B5.2 sharded units, one with the policy given as none, and activation
       fully_shard(*model->u2, ProcessMesh(group));
       checkpoint_activations(model->u1->seq, of_own_generator());
       checkpoint_activations(model->u2->seq, of_own_generator());
-      check_steps(plain, model, to_none);
+      const std::int64_t unit = parameter_bytes(*plain->u1);
+      check_steps(plain, model, to_none, unit);  // half of each of two
+      for (auto* const wrapped : {&model->u1, &model->u2}) CHECK(training::memory_use(**wrapped).gathered_peak == unit);
     }
   });
 }
 
 TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs are float32, float32, half") {
   struct ChildImpl : torch::nn::Module {
-    ChildImpl() : seq(torch::nn::Linear(100, 100), torch::nn::ReLU()) { register_module("seq", seq); }
+    ChildImpl() : linear(100, 100), seq(linear, torch::nn::ReLU()) { register_module("seq", seq); }
     torch::Tensor forward(const torch::Tensor& x) {
       seen.push_back(x.scalar_type());
-      return seq(x);
+      return seq(casts_itself ? x.to(linear->weight.scalar_type()) : x);
     }
+    torch::nn::Linear linear;
     Hooked<torch::nn::Sequential> seq;
     std::vector<at::ScalarType> seen;
+    bool casts_itself = false;
   };
   struct ModelImpl : torch::nn::Module {
     ModelImpl() {
@@ -260,24 +269,36 @@ TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs a
     Hooked<ChildImpl> c1, c2;
     std::vector<at::ScalarType> seen;
   };
-  on_ranks(2, [](const ProcessGroup& group) {
+  bool cast_inputs = true;
+  SUBCASE("inputs cast to the type of the module") { cast_inputs = true; }
+  SUBCASE("without cast_forward_inputs: float32, float32, float32") { cast_inputs = false; }
+  on_ranks(2, [&](const ProcessGroup& group) {
+    const at::ScalarType half_type = ranks_use_cuda() ? at::kHalf : at::kBFloat16;
     for (const bool inside : {false, true}) {
       auto model = seeded(0, [] { return Hooked<ModelImpl>(); });
-      FullyShardOptions half;
-      half.mixed_precision.parameters = torch::kBFloat16;
-      fully_shard(model->c1, ProcessMesh(group));
+      FullyShardOptions half, whole;
+      half.mixed_precision.parameters = half_type;
+      half.mixed_precision.cast_forward_inputs = cast_inputs;
+      whole.mixed_precision.parameters = at::kFloat;
+      model->c2->casts_itself = !cast_inputs;
       fully_shard(model->c2, ProcessMesh(group), half);
-      fully_shard(model, ProcessMesh(group));
+      fully_shard(model, ProcessMesh(group), whole);  // c1 too
       if (inside) {
         checkpoint_activations(model->c2->seq, of_own_generator());
       } else {
         checkpoint_activations(model->c2, of_own_generator());
       }
-      model(here(torch::zeros({2, 100}))).sum().backward();
+      const torch::Tensor output = model(here(torch::zeros({2, 100})));
+      CHECK((output.scalar_type() == half_type));
+      CHECK(is_here(output));
+      output.sum().backward();
       CHECK((model->seen == std::vector<at::ScalarType>{at::kFloat}));
       CHECK((model->c1->seen == std::vector<at::ScalarType>{at::kFloat}));
-      CHECK((model->c2->seen == std::vector<at::ScalarType>(inside ? 1 : 2, at::kBFloat16)));
-      for (const auto& parameter : model->parameters()) CHECK((parameter.grad().scalar_type() == at::kFloat));
+      CHECK((model->c2->seen == std::vector<at::ScalarType>(inside ? 1 : 2, cast_inputs ? half_type : at::kFloat)));
+      for (const auto& parameter : model->parameters()) {
+        CHECK(is_here(parameter));
+        CHECK((parameter.grad().scalar_type() == at::kFloat));
+      }
     }
   });
 }
@@ -293,7 +314,10 @@ TEST_CASE("B5.5 activation checkpointing on submodules, the root fully sharded o
         options.strategy = strategy;
         options.bucket_bytes = 50'000;
         fully_shard(model, ProcessMesh(group), options);
-        check_steps(plain, model, to_none);
+        const bool cut = strategy == training::ShardingStrategy::kFull;
+        const std::int64_t whole = parameter_bytes(*plain);
+        check_steps(plain, model, to_none, cut ? whole / 2 : whole);
+        CHECK(training::memory_use(*model).gathered_peak == (cut ? whole : 0));
       }
     }
   });

@@ -376,6 +376,31 @@ TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
   });
 }
 
+TEST_CASE("fully_shard: wrap_from_size makes units of modules with that many elements of their own") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};  // layers of 144, 544, 2112 and 520 elements
+    const std::pair<std::int64_t, std::int64_t> units_from[] = {{1, 4}, {500, 4}, {544, 3}, {545, 2}, {2112, 2}, {2113, 1}};
+    for (const auto& [elements, units] : units_from) {
+      CAPTURE(elements);
+      auto plain = model_of<Chain>(sizes), model = model_of<Chain>(sizes);
+      FullyShardOptions options;
+      options.wrap_policy = training::wrap_from_size(elements);
+      fully_shard(model, ProcessMesh(group), options);
+      const torch::NoGradGuard no_grad;
+      CHECK(model(input_of(2, 8)).equal(plain(input_of(2, 8))));
+      CHECK(training::memory_use(*model).gathers == units);  // each unit once
+    }
+    // Elements that inner units have taken do not count for the modules around them.
+    auto model = model_of<Composite>(16);
+    FullyShardOptions options;
+    options.wrap_policy = training::wrap_from_size(16 * 16 + 16);  // every layer; the units have nothing left
+    fully_shard(model, ProcessMesh(group), options);
+    const torch::NoGradGuard no_grad;
+    model(input_of(2, 16));
+    CHECK(training::memory_use(*model).gathers == 8);
+  });
+}
+
 TEST_CASE("fully_shard: replicas begin with what the first of them has") {
   on_ranks(4, [&](const ProcessGroup& group) {
     const auto own = [&] {

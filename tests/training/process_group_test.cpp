@@ -156,6 +156,20 @@ TEST_CASE("process group: ranks that differ in the group's size are told both si
   }
 }
 
+TEST_CASE("process group: a rank that comes twice is named on all ranks") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::vector<int> ranks = {0, 1, 1};
+  std::vector<Thrown> thrown(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    threads.emplace_back([&, i] { thrown[i] = thrown_by([&] { ProcessGroup::from_store(store, ranks[i], 3); }); });
+  for (auto& thread : threads) thread.join();
+  for (const Thrown& one : thrown) {
+    CHECK_MESSAGE(one.code == ErrorCode::kMismatch, one.what);
+    CHECK_MESSAGE(one.says("rank 1 came twice to the group \"training\""), one.what);
+  }
+}
+
 TEST_CASE("process group: the rank that came first says whom it waits for") {
   const CapturedLog log;
   c10d::HashStore store;
@@ -206,18 +220,22 @@ TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type th
 
 TEST_CASE("process group: calls that are under way at the same time end each with its own result") {
   on_ranks(3, [](const ProcessGroup& group) {
-    std::vector<torch::Tensor> gathered, reduced;
+    std::vector<torch::Tensor> gathered, reduced, scattered;
     std::vector<training::Pending> pending;
     for (int i = 0; i < 8; ++i) {
       gathered.push_back(here(torch::empty({3, 2})));
       pending.push_back(group.all_gather_async(gathered.back(), here(torch::full({2}, 10 * i + group.rank(), torch::kFloat))));
       reduced.push_back(here(torch::full({2}, i, torch::kBFloat16)));
       pending.push_back(group.all_reduce_async(reduced.back()));
+      scattered.push_back(here(torch::empty({2})));
+      pending.push_back(group.reduce_scatter_async(scattered.back(), here(torch::arange(6, torch::kFloat)) + i));
     }
     for (auto it = pending.rbegin(); it != pending.rend(); ++it) it->wait();
     for (int i = 0; i < 8; ++i) {
       CHECK(gathered[static_cast<std::size_t>(i)][2][1].item<float>() == static_cast<float>(10 * i + 2));
       CHECK(reduced[static_cast<std::size_t>(i)].equal(here(torch::full({2}, 3 * i, torch::kBFloat16))));
+      const torch::Tensor part = here(torch::arange(2, torch::kFloat)) + 2 * group.rank();
+      CHECK(scattered[static_cast<std::size_t>(i)].equal((part + i) * 3));
     }
   });
 }
@@ -230,6 +248,7 @@ TEST_CASE("process group: a mesh has a group for each row and each column") {
     CHECK((mesh.axis(1).ranks() == std::vector<int>{2 * row, 2 * row + 1}));
     CHECK(mesh.axis(0).rank() == row);
     CHECK(mesh.axis(1).rank() == column);
+    for (const ProcessGroup& of_axis : {mesh.axis(0), mesh.axis(1), mesh.world()}) CHECK(of_axis.world_rank() == group.rank());
     torch::Tensor rows = here(torch::full({1}, 1 << group.rank(), torch::kFloat)), columns = rows.clone();
     mesh.axis(1).all_reduce(rows);
     mesh.axis(0).all_reduce(columns);
@@ -237,5 +256,13 @@ TEST_CASE("process group: a mesh has a group for each row and each column") {
     CHECK(columns.item<float>() == static_cast<float>(5 << column));
     CHECK((mesh.along("tp").mesh() == DeviceMesh({2}, std::vector<int>{2 * row, 2 * row + 1}, {"tp"})));
     CHECK(thrown_by([&] { mesh.along("pp"); }).code == ErrorCode::kInvalidArgument);
+    const ProcessMesh dp = mesh.along("dp"), tp = mesh.along("tp");
+    CHECK(dp.axis_of_root() == 0);
+    CHECK(tp.axis_of_root() == 1);
+    CHECK((tp.root().mesh() == mesh.mesh()));
+    CHECK((mesh.root().mesh() == mesh.mesh()));
+    CHECK((dp.on_root({Shard{1}}) == std::vector<Placement>{Shard{1}, Replicate{}}));
+    CHECK((tp.on_root({Shard{1}}) == std::vector<Placement>{Replicate{}, Shard{1}}));
+    CHECK((mesh.on_root({Shard{1}, Shard{0}}) == std::vector<Placement>{Shard{1}, Shard{0}}));
   });
 }

@@ -26,13 +26,16 @@ Hooked<Model> wide() {
   return seeded(0, [] { return Hooked<Model>(kWidth); });
 }
 
-// Compares five Adam steps with the base model. Each rank has its own input, the same for both
-// models. Results are exactly equal, because a sum of two addends does not depend on their order.
+// Compares five Adam steps with the base model. Each rank has its own input, a new one for each
+// step, the same for both models. Results are exactly equal, because a sum of two addends does not
+// depend on their order.
 template <class Base, class Wrapped>
 void check_parity(const ProcessGroup& group, Base& base, Wrapped& wrapped) {
   torch::optim::Adam base_optimizer(base->parameters(), 0.01), optimizer(wrapped->parameters(), 0.01);
-  const torch::Tensor input = seeded(static_cast<std::uint64_t>(group.rank()) + 1, [] { return torch::randn({2, kWidth}); });
+  for (const auto& parameter : wrapped->parameters()) CHECK(is_here(parameter));
+  const torch::Tensor inputs = seeded(static_cast<std::uint64_t>(group.rank()) + 1, [] { return torch::randn({5, 2, kWidth}); });
   for (int step = 0; step < 5; ++step) {
+    const torch::Tensor input = inputs[step];
     clear_gradients(*base, true);
     clear_gradients(*wrapped, true);
     const torch::Tensor expected = base(input).sum(), loss = wrapped(input).sum();
@@ -71,7 +74,10 @@ TEST_CASE("B5.4 replicate covers exactly the parameters that no sharded child ow
     model(here(torch::ones({2, kWidth}))).sum().backward();
     const auto names = training::replicated_parameters(*model);
     CHECK((std::set<std::string>(names.begin(), names.end()) == std::set<std::string>{"l.weight", "l.bias", "p"}));
-    for (const auto& parameter : model->named_parameters()) CHECK(parameter.value().grad().defined());
+    for (const auto& parameter : model->named_parameters()) {
+      CHECK(is_here(parameter.value()));
+      CHECK(parameter.value().grad().defined());
+    }
   });
 }
 
@@ -93,18 +99,15 @@ TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") 
       replicate(base, group);
       if (kind == 4) {  // grandchildren sharded, children replicated
         for (auto* unit : {&model->u1, &model->u2}) {
-          fully_shard(*(*unit)->l1, mesh);
+          fully_shard((*unit)->seq, mesh);
           replicate(**unit, group);
         }
-      } else {  // one child replicated; for kinds 2 and 3 the other one sharded
+      } else {  // one child replicated; for kinds 2 and 3 the other one sharded, for kind 3 with the policy
         replicate(*model->u1, group);
-        if (kind >= 2) fully_shard(*model->u2, mesh);
+        if (kind >= 2) fully_shard(*model->u2, mesh, kind == 3 ? by_unit : FullyShardOptions{});
       }
-      fully_shard(model, mesh, kind == 1 || kind == 3 ? by_unit : FullyShardOptions{});
-      const auto sharded = training::memory_use(*model).shards;
-      std::int64_t whole = 0;
-      for (const auto& parameter : base->parameters()) whole += static_cast<std::int64_t>(parameter.nbytes());
-      CHECK(sharded < whole);
+      fully_shard(model, mesh, kind == 1 ? by_unit : FullyShardOptions{});
+      CHECK(training::memory_use(*model).shards < parameter_bytes(*base));
       check_parity(group, base, model);
       CHECK(training::memory_use(*model).gathered == 0);
     }

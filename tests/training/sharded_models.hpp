@@ -85,6 +85,13 @@ inline void clear_gradients(const torch::nn::Module& module, bool to_none) {
   }
 }
 
+// Returns the size of the parameters that this rank holds.
+inline std::int64_t parameter_bytes(const torch::nn::Module& module) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : module.parameters()) bytes += static_cast<std::int64_t>(parameter.nbytes());
+  return bytes;
+}
+
 // Returns all parameters in full on every rank.
 inline std::vector<torch::Tensor> whole_parameters(const torch::nn::Module& module) {
   std::vector<torch::Tensor> whole;

@@ -1,5 +1,8 @@
 #include <cairn/tests/support/torch.hpp>
 
+#include <functional>
+#include <tuple>
+
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/state_dicts.hpp>
@@ -233,6 +236,84 @@ TEST_CASE("state dicts: rank 0 sends each rank its part of whole tensors") {
   });
 }
 
+TEST_CASE_TEMPLATE("state dicts: rank 0 sends each rank its part of an optimizer's state, and the options", Optimizer,
+                   torch::optim::Adam, torch::optim::RMSprop, torch::optim::SGD) {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto plain = composite();
+    Optimizer plain_optimizer = stepped<Optimizer>(plain, input);
+    const Dict expected = training::get_optimizer_state_dict(*plain, plain_optimizer);
+    for (const bool flat : {false, true}) {
+      CAPTURE(flat);
+      StateDictOptions whole;
+      whole.full_state_dict = true;
+      StateDictOptions sent = whole;
+      sent.broadcast_from_rank0 = true;
+      sent.flatten_optimizer_state_dict = whole.flatten_optimizer_state_dict = flat;
+      Dict of_model, of_optimizer;
+      if (group.rank() == 0) std::tie(of_model, of_optimizer) = training::get_state_dict(*plain, plain_optimizer, whole);
+      auto model = sharded_composite(group, 5);
+      Optimizer optimizer(model->parameters(), 0.5);
+      training::set_state_dict(*model, optimizer, of_model, of_optimizer, sent);
+      CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) == 0);
+
+      whole.flatten_optimizer_state_dict = false;
+      const Dict found = training::get_optimizer_state_dict(*model, optimizer, whole);
+      CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.01);
+      CHECK(found.at("state").dict().size() == expected.at("state").dict().size());
+      for (const auto& [name, fields] : expected.at("state").dict()) {
+        CAPTURE(name);
+        for (const auto& [field, value] : fields.dict()) {
+          const Value& loaded = found.at("state")[name][field];
+          CHECK((value.is_tensor() ? value.tensor().equal(loaded.tensor()) : value.to_int() == loaded.to_int()));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("state dicts: an optimizer's state of rank 0 that does not fit is refused on all ranks, and nothing is changed") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto model = sharded_composite(group);
+    auto optimizer = stepped<torch::optim::Adam>(model, input);
+    StateDictOptions options;
+    options.full_state_dict = true;
+    const Dict before = training::get_optimizer_state_dict(*model, optimizer, options);
+    options.broadcast_from_rank0 = true;
+    const auto thrown_for = [&](const std::function<void(Dict&)>& spoil) {
+      Dict given;
+      if (group.rank() == 0) {
+        given = before;
+        given["param_groups"].list()[0]["lr"] = 0.75;
+        spoil(given);
+      }
+      return thrown_by([&] { training::set_optimizer_state_dict(*model, optimizer, given, options); });
+    };
+    const Thrown other_size = thrown_for([](Dict& given) {
+      given["state"]["l1.weight"]["exp_avg"] = here(torch::ones({3, 6}));  // as large as one rank's part
+      given["state"]["u1.l1.bias"]["exp_avg_sq"] = 1.5;
+    });
+    CHECK(other_size.code == ErrorCode::kMismatch);
+    CHECK(other_size.says("state[\"l1.weight\"][\"exp_avg\"] is a tensor of size [3, 6] on rank 0"));
+    CHECK(other_size.says("which has to have all of it: [6, 6]"));
+    CHECK(other_size.says("state[\"u1.l1.bias\"][\"exp_avg_sq\"]"));
+    const Thrown missing = thrown_for([](Dict& given) { given["state"].dict().erase("l2.bias"); });
+    CHECK(missing.code == ErrorCode::kMismatch);
+    CHECK(missing.says("the state of \"l2.bias\" is missing"));
+    const Thrown not_a_value = thrown_for([](Dict& given) {
+      given["param_groups"].list()[0]["more"] = cairn::stateful(std::make_shared<DataPosition>());
+    });
+    CHECK(not_a_value.is_error);
+
+    options.broadcast_from_rank0 = false;
+    const Dict after = training::get_optimizer_state_dict(*model, optimizer, options);
+    CHECK(after.at("param_groups").list()[0]["lr"].to_double() == 0.01);
+    for (const auto& [name, fields] : before.at("state").dict())
+      CHECK(after.at("state")[name]["exp_avg"].tensor().equal(fields["exp_avg"].tensor()));
+  });
+}
+
 TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read back") {
   using training::StateDictType;
   on_ranks(2, [](const ProcessGroup& group) {
@@ -254,6 +335,8 @@ TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read b
         CAPTURE(name);
         const Value& moment = of_optimizer.at("state")[name]["exp_avg"];
         const bool is_cut = name.rfind("u1.", 0) == 0;
+        CHECK(is_here(value));
+        CHECK(is_here(moment));
         // The sharded child has sharded tensors, and the rest plain ones.
         CHECK(value.is_sharded() == (is_cut && type == StateDictType::kSharded));
         CHECK(moment.is_sharded() == value.is_sharded());

@@ -1,0 +1,13 @@
+// Reads the record of a checkpoint. Does not include LibTorch.
+#pragma once
+
+#include <cairn/planning/metadata.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound with advice if
+// there is none; kCorrupt, kUnsupported.
+Metadata read_metadata(Store& store);
+
+}  // namespace cairn

@@ -1,0 +1,225 @@
+// The address at which a rank listens: from options, variables, network interfaces and routes.
+#include <cairn/tests/support/torch.hpp>
+//
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/runtime/own_address.hpp>
+#include <cairn/runtime/rendezvous.hpp>
+#include <cairn/runtime/world.hpp>
+#include <cairn/tests/support/environment.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+namespace cairn::testing {
+namespace {
+
+const std::vector<InterfaceAddress> kInterfaces = {{"lo", "127.0.0.1", true},
+                                                   {"eth0", "10.0.0.2", false},
+                                                   {"eth01", "10.0.1.2", false},
+                                                   {"ib0", "10.0.2.2", false},
+                                                   {"docker0", "172.17.0.1", false}};
+
+// Ranks with a secret, on several machines. Nothing is asked of the network.
+AddressRequest far_request() {
+  AddressRequest request;
+  request.peer = "node1";
+  request.beyond_loopback = true;
+  request.look_up = [](const std::string&) -> Endpoint {
+    throw Error(ErrorCode::kInternal, "planned: no route was to be asked for");
+  };
+  return request;
+}
+
+std::string chosen_with(const Variables& variables, const AddressRequest& request = far_request()) {
+  return own_address(request, variables, kInterfaces).host;
+}
+
+TEST_CASE("own address: options come before variables, and these before the route") {
+  const Variables all = {{"CAIRN_BIND_ADDRESS", "10.0.9.9"},
+                         {"CAIRN_SOCKET_IFNAME", "ib0"},
+                         {"GLOO_SOCKET_IFNAME", "eth01"},
+                         {"NCCL_SOCKET_IFNAME", "eth0"}};
+  AddressRequest asking = far_request();
+  asking.asked = "node2-data";
+  CHECK(chosen_with(all, asking) == "node2-data");
+  CHECK(chosen_with(all) == "10.0.9.9");
+  Variables fewer = all;
+  fewer["CAIRN_BIND_ADDRESS"] = "";
+  CHECK(chosen_with(fewer) == "10.0.2.2");
+  fewer.erase("CAIRN_SOCKET_IFNAME");
+  CHECK(chosen_with(fewer) == "10.0.1.2");
+  fewer.erase("GLOO_SOCKET_IFNAME");
+  CHECK(chosen_with(fewer) == "10.0.0.2");
+  CHECK(thrown_by([] { chosen_with({}); }).says("planned"));
+}
+
+TEST_CASE("own address: without a secret, or with rank 0 on this machine, only Cairn's variables lead beyond loopback") {
+  AddressRequest unsecured = far_request();
+  unsecured.beyond_loopback = false;
+  AddressRequest nobody = far_request();
+  nobody.peer = "";
+  std::vector<AddressRequest> near_requests{unsecured, nobody};
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) {
+    near_requests.push_back(far_request());
+    near_requests.back().peer = host;
+  }
+  for (const AddressRequest& request : near_requests) {
+    CAPTURE(request.peer);
+    CHECK(chosen_with({}, request) == "127.0.0.1");
+    CHECK(chosen_with({{"NCCL_SOCKET_IFNAME", "eth0"}, {"GLOO_SOCKET_IFNAME", "eth0"}}, request) == "127.0.0.1");
+    CHECK(chosen_with({{"CAIRN_SOCKET_IFNAME", "eth0"}}, request) == "10.0.0.2");
+    CHECK(chosen_with({{"CAIRN_BIND_ADDRESS", "10.0.0.2"}}, request) == "10.0.0.2");
+  }
+}
+
+TEST_CASE("own address: interfaces are named as for NCCL and Gloo") {
+  const auto by_cairn = [](const std::string& value) { return chosen_with({{"CAIRN_SOCKET_IFNAME", value}}); };
+  CHECK(by_cairn("eth") == "10.0.0.2");
+  CHECK(by_cairn("eth01") == "10.0.1.2");
+  CHECK(by_cairn("=eth0") == "10.0.0.2");
+  CHECK(by_cairn("ens,ib,eth") == "10.0.2.2");
+  CHECK(by_cairn("^eth,docker") == "10.0.2.2");
+  CHECK(by_cairn("^=eth0,docker0") == "10.0.1.2");
+  CHECK(by_cairn("lo") == "127.0.0.1");
+  CHECK(by_cairn("^eth,ib,docker") == "127.0.0.1");
+  CHECK(chosen_with({{"NCCL_SOCKET_IFNAME", "ib"}}) == "10.0.2.2");
+  CHECK(chosen_with({{"GLOO_SOCKET_IFNAME", "ens3,ib0"}}) == "10.0.2.2");
+}
+
+TEST_CASE("own address: a wrong interface is an error that names those of this machine") {
+  const Variables wrong = {{"CAIRN_SOCKET_IFNAME", "ens"}, {"GLOO_SOCKET_IFNAME", "eth"}, {"NCCL_SOCKET_IFNAME", "=ib"}};
+  for (const auto& [variable, value] : wrong) {
+    CAPTURE(variable);
+    const Thrown thrown = thrown_by([&, name = variable, text = value] { chosen_with({{name, text}}); });
+    CHECK(thrown.code == ErrorCode::kInvalidArgument);
+    CHECK(thrown.says(variable));
+    CHECK(thrown.says("\"" + value + "\""));
+    CHECK(thrown.says("eth0 (10.0.0.2)"));
+    CHECK(thrown.says("docker0 (172.17.0.1)"));
+  }
+}
+
+TEST_CASE("own address: a wildcard is refused, wherever it comes from") {
+  AddressRequest asking = far_request();
+  asking.asked = "::";
+  CHECK(thrown_by([&] { chosen_with({}, asking); }).says("bind_address ::"));
+  const Thrown thrown = thrown_by([] { chosen_with({{"CAIRN_BIND_ADDRESS", "0.0.0.0"}}); });
+  CHECK(thrown.code == ErrorCode::kInvalidArgument);
+  CHECK(thrown.says("CAIRN_BIND_ADDRESS 0.0.0.0"));
+}
+
+TEST_CASE("own address: the name of rank 0's host is looked up until it is known, or the deadline") {
+  AddressRequest late = far_request();
+  late.deadline = std::chrono::minutes(5);
+  int lookups = 0;
+  late.look_up = [&](const std::string& address) {
+    CHECK(address.find("node1:") == 0);
+    if (++lookups < 3) throw Error(ErrorCode::kUnavailable, "planned: nobody knows the name yet");
+    return resolve_endpoint("127.0.1.1:9");  // as Debian names its own machine
+  };
+  const std::string host = chosen_with({}, late);
+  CHECK(lookups == 3);
+  // This machine may have a default route, or none.
+  const bool known = std::any_of(kInterfaces.begin(), kInterfaces.end(), [&](const auto& one) { return one.address == host; });
+  const auto real = interface_addresses();
+  const bool routed =
+      std::any_of(real.begin(), real.end(), [&](const auto& one) { return one.address == host && !one.loopback; });
+  CHECK_MESSAGE((known || routed), host);
+  CHECK(host != "127.0.1.1");
+
+  AddressRequest never = far_request();
+  never.look_up = [](const std::string&) -> Endpoint { throw Error(ErrorCode::kUnavailable, "planned: nobody knows the name"); };
+  CHECK(thrown_by([&] { chosen_with({}, never); }).code == ErrorCode::kUnavailable);
+}
+
+// Gives this thread a network namespace whose loopback interface has one more address, as a machine
+// has on its network. Returns false without the permission.
+bool enter_network_with(const char* address) {
+  if (::unshare(CLONE_NEWNET) != 0) return false;
+  const Socket control(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  request.ifr_flags = IFF_UP;
+  if (::ioctl(control.get(), SIOCSIFFLAGS, &request) != 0) return false;
+  const Endpoint endpoint = resolve_endpoint(join_address(address, 1));
+  request = {};
+  std::strcpy(request.ifr_name, "lo:1");
+  std::memcpy(&request.ifr_addr, &endpoint.storage, endpoint.length);
+  return ::ioctl(control.get(), SIOCSIFADDR, &request) == 0;
+}
+
+TEST_CASE("own address: ranks with a secret listen at the address from which they reach rank 0's host") {
+  bool entered = false;
+  std::string routed, listed;
+  std::thread rank([&] {
+    entered = enter_network_with("198.51.100.7");
+    if (!entered) return;
+    AddressRequest request;
+    request.peer = "198.51.100.7";
+    request.beyond_loopback = true;
+    routed = own_address(request, {}, interface_addresses()).host;
+    for (const auto& one : interface_addresses()) listed += one.interface + " " + one.address + "\n";
+  });
+  rank.join();
+  if (!entered) {
+    MESSAGE("skipped: no permission to make a network namespace");
+    return;
+  }
+  CHECK(routed == "198.51.100.7");
+  CHECK(listed.find(" 198.51.100.7\n") != std::string::npos);
+  CHECK(listed.find("lo 127.0.0.1\n") != std::string::npos);
+}
+
+TEST_CASE("own address: a world takes it from the variables, and errors name them") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  WorldOptions options;
+  options.assemble_deadline = std::chrono::milliseconds(100);
+  options.secret = "a secret of these two ranks";
+  const auto error_with = [&](const char* variable, const char* value) {
+    std::map<std::string, std::optional<std::string>> variables{{"CAIRN_BIND_ADDRESS", std::nullopt},
+                                                                {"CAIRN_SOCKET_IFNAME", std::nullopt}};
+    variables[variable] = value;
+    const Environment environment(variables);
+    return thrown_by([&] { World::from_store(store, 1, 2, options); });
+  };
+  const Thrown nobodys = error_with("CAIRN_BIND_ADDRESS", "203.0.113.1");  // no interface has this address
+  CHECK(nobodys.says("203.0.113.1"));
+  CHECK(nobodys.says("chosen by CAIRN_BIND_ADDRESS"));
+  CHECK(error_with("CAIRN_SOCKET_IFNAME", "nosuch").says("CAIRN_SOCKET_IFNAME is \"nosuch\""));
+  // With an address of this machine, only rank 0 is missing.
+  CHECK(error_with("CAIRN_BIND_ADDRESS", "127.0.0.1").code == ErrorCode::kDeadline);
+}
+
+TEST_CASE("own address: a TCPStore tells the host that all ranks reach") {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.port = 0;
+  const auto served = c10::make_intrusive<c10d::TCPStore>("localhost", options);
+  CHECK(host_of_store(*served) == "localhost");
+  c10d::PrefixStore inner("a", served);
+  CHECK(host_of_store(inner) == "localhost");
+  c10d::PrefixStore outer("b", c10::make_intrusive<c10d::PrefixStore>("a", served));
+  CHECK(host_of_store(outer) == "localhost");
+  CHECK(host_of_store(*c10::make_intrusive<c10d::HashStore>()) == "");
+}
+
+}  // namespace
+}  // namespace cairn::testing
