@@ -4,8 +4,8 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/device_copies.hpp>
-#include <cairn/state/global_plan_memo.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_types.hpp>
@@ -164,7 +164,6 @@ struct DefaultSavePlanner::Implementation {
   int rank = 0;
   std::vector<Leaf> leaves;
   std::unordered_map<std::string, std::size_t> positions;  // indices into `leaves`, by name
-  GlobalPlanMemo memo;
 };
 
 DefaultSavePlanner::DefaultSavePlanner(SavePlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
@@ -192,7 +191,10 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
 SavePlan DefaultSavePlanner::create_local_plan() { return implementation_->create_local_plan(); }
 
 GlobalSavePlan DefaultSavePlanner::create_global_plan(std::vector<SavePlan> all_plans) {
-  return implementation_->memo.plan(std::move(all_plans), implementation_->options.global);
+  GlobalSavePlan global = create_global_save_plan(std::move(all_plans), implementation_->options.global);
+  // Check before any rank writes.
+  require_coverage(global.metadata, "cannot plan the save");
+  return global;
 }
 
 SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
