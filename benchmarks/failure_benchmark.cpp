@@ -1,10 +1,10 @@
 // Measures the time from the death or freeze of a rank during a save until the survivors have the
 // failure map, compared with the time until a bare socket of the same process reports its end. Also
-// measures false alarms on busy machines, and the cost of heartbeats and event recording while
-// nothing fails.
+// measures false alarms on busy machines, the cost of heartbeats and event recording while nothing
+// fails, and the first save, which connects the ranks.
 //
-// Runs four rank processes on this machine. Prints one JSON object per line: {name, value, unit,
-// limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory that the victim
+// Runs four rank processes, or eight, on this machine. Prints one JSON object per line: {name,
+// value, unit, limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory that the victim
 // holds, default 256, because the kernel closes the sockets of a large process late. `--calm
 // SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`.
 #include <arpa/inet.h>
@@ -29,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -176,7 +177,8 @@ int be_calm_rank(int rank, const std::string& addresses, const std::string& job)
   std::_Exit(0);
 }
 
-// Saves 1,000 small tensors in all, `saves` times, to `directory`. Prints the median time.
+// Saves 1,000 small tensors in all, `saves` times after a first one, to `directory`. Begins when
+// standard input ends. Prints the median time of the later saves, and the time of the first two.
 int be_paced_rank(int rank, const std::string& addresses, const std::string& job, bool watched, int saves,
                   const std::string& directory) {
   const World world = join(rank, addresses, job, watched ? watchful() : careless());
@@ -184,14 +186,21 @@ int be_paced_rank(int rank, const std::string& addresses, const std::string& job
   StateDict state;
   for (int i = rank; i < 1000; i += world.size()) state[std::to_string(i)] = torch::ones({256});
   SaveOptions options;
+  tell("ready\n");
+  char end = 0;
+  while (::read(STDIN_FILENO, &end, 1) > 0) {
+  }
   std::vector<double> times;
   for (int i = 0; i <= saves; ++i) {
     const std::int64_t start = now_ns();
     checkpointer.save(state, directory, options);
-    if (i > 0) times.push_back(static_cast<double>(now_ns() - start) / 1e6);  // the first save connects the ranks
+    times.push_back(static_cast<double>(now_ns() - start) / 1e6);
   }
+  const double first = times[0], second = times[1];
+  times.erase(times.begin());  // the first save connects the ranks
   std::nth_element(times.begin(), times.begin() + saves / 2, times.end());
-  tell("paced " + std::to_string(times[static_cast<std::size_t>(saves / 2)]) + "\n");
+  tell("paced " + std::to_string(times[static_cast<std::size_t>(saves / 2)]) + " " + std::to_string(first) + " " +
+       std::to_string(second) + "\n");
   return 0;
 }
 
@@ -397,32 +406,48 @@ void look_for_false_alarms(const std::string& program, int seconds) {
       seconds, static_cast<int>(kSilence.count()), alarms, alarms == 0 ? "true" : "false");
 }
 
+struct PacedSaves {
+  double median_ms = 0;  // of all saves but the first; each the slowest rank's
+  double first_ms = 0;
+  double second_ms = 0;
+};
+
+PacedSaves run_paced_ranks(const std::string& program, bool watched, int saves, int world_size) {
+  char directory[] = "/dev/shm/cairn-failure-XXXXXX";
+  if (::mkdtemp(directory) == nullptr) give_up("cannot make a directory in /dev/shm");
+  PacedSaves slowest;
+  {
+    const std::string addresses = free_addresses(world_size);
+    const std::string job = fresh_job();
+    std::vector<RankProcess> ranks;
+    ranks.reserve(static_cast<std::size_t>(world_size));
+    for (int rank = 0; rank < world_size; ++rank)
+      ranks.emplace_back(program, std::vector<std::string>{"--paced-rank", std::to_string(rank), addresses, job, watched ? "1" : "0",
+                                                           std::to_string(saves), directory});
+    for (auto& rank : ranks) rank.wait_for("ready");
+    for (auto& rank : ranks) rank.end_input();
+    for (auto& rank : ranks) {
+      std::istringstream line(rank.wait_for("paced "));
+      PacedSaves own;
+      line >> own.median_ms >> own.first_ms >> own.second_ms;
+      slowest.median_ms = std::max(slowest.median_ms, own.median_ms);
+      slowest.first_ms = std::max(slowest.first_ms, own.first_ms);
+      slowest.second_ms = std::max(slowest.second_ms, own.second_ms);
+    }
+  }
+  std::filesystem::remove_all(directory);
+  return slowest;
+}
+
 // Takes the median over saves with and without watching, in alternating runs, so that both see the
 // same machine load.
 void measure_cost(const std::string& program, int turns, int saves, int world_size) {
-  const auto one_run = [&](bool watched) {
-    char directory[] = "/dev/shm/cairn-failure-XXXXXX";
-    if (::mkdtemp(directory) == nullptr) give_up("cannot make a directory in /dev/shm");
-    double median = 0;
-    {
-      const std::string addresses = free_addresses(world_size);
-      const std::string job = fresh_job();
-      std::vector<RankProcess> ranks;
-      ranks.reserve(static_cast<std::size_t>(world_size));
-      for (int rank = 0; rank < world_size; ++rank)
-        ranks.emplace_back(program, std::vector<std::string>{"--paced-rank", std::to_string(rank), addresses, job,
-                                                             watched ? "1" : "0", std::to_string(saves), directory});
-      for (auto& rank : ranks) median = std::max(median, std::stod(rank.wait_for("paced ")));
-    }
-    std::filesystem::remove_all(directory);
-    return median;
-  };
   std::vector<double> watched;
   std::vector<double> careless;
   std::vector<double> ratios;
   for (int turn = 0; turn < turns; ++turn) {
-    careless.push_back(one_run(false));
-    watched.push_back(one_run(true));
+    careless.push_back(run_paced_ranks(program, false, saves, world_size).median_ms);
+    watched.push_back(run_paced_ranks(program, true, saves, world_size).median_ms);
     ratios.push_back(watched.back() / careless.back());
   }
   std::printf(
@@ -431,6 +456,18 @@ void measure_cost(const std::string& program, int turns, int saves, int world_si
       world_size, quantile(watched, 0.5), quantile(careless, 0.5), quantile(ratios, 0.5),
       quantile(ratios, 0.5) <= 1.01 ? "true" : "false");
   std::fflush(stdout);
+}
+
+void measure_first_save(const std::string& program, int turns, int world_size) {
+  std::vector<double> first;
+  std::vector<double> second;
+  for (int turn = 0; turn < turns; ++turn) {
+    const PacedSaves saves = run_paced_ranks(program, true, 4, world_size);
+    first.push_back(saves.first_ms);
+    second.push_back(saves.second_ms);
+  }
+  print("first_save_to_second_" + std::to_string(world_size) + "_ranks", quantile(first, 0.5), quantile(second, 0.5), "at most 2",
+        quantile(first, 0.5) <= 2 * quantile(second, 0.5));
 }
 
 int run(int argc, char** argv) {
@@ -461,6 +498,7 @@ int run(int argc, char** argv) {
   const int turns = quick ? 3 : 15, saves = quick ? 50 : 200;
   if (cost_ranks) {
     measure_cost(words[0], turns, saves, *cost_ranks);
+    measure_first_save(words[0], turns, *cost_ranks);
     return 0;
   }
   measure_kills(words[0], "rank", 2, quick ? 5 : 30, resident_mib);
@@ -470,6 +508,7 @@ int run(int argc, char** argv) {
   look_for_false_alarms(words[0], calm_seconds.value_or(quick ? 5 : 30));
   measure_cost(words[0], turns, saves, kRanks);
   measure_cost(words[0], turns, saves, 2 * kRanks);
+  measure_first_save(words[0], turns, 2 * kRanks);
   return 0;
 }
 
