@@ -4,19 +4,17 @@
 usage: trace_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
 """
 
-import fcntl
 import glob
 import json
 import os
-import pty
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import unittest
+
+from terminal import on_terminal
 
 CAIRN, RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:4])
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
@@ -75,6 +73,14 @@ class TraceTest(unittest.TestCase):
         shutil.copytree(self.recording.traces, copy)
         self.addCleanup(shutil.rmtree, copy)
         return copy, sorted(glob.glob(os.path.join(copy, "*.trace")))
+
+    def with_traces_of(self, other):
+        """Returns a directory with the traces of both recordings. Removes `other` after the test."""
+        self.addCleanup(other.remove)
+        both = os.path.join(other.root, "both")
+        for traces in (self.recording.traces, other.traces):
+            shutil.copytree(traces, both, dirs_exist_ok=True)
+        return both
 
     def tell(self, *arguments, code=FINE):
         done = cairn(*arguments)
@@ -276,11 +282,7 @@ class SlowRank(TraceTest):
                         "notice +rank 2 took .* for write")
 
     def test_among_others_it_is_mentioned_though_it_was_not_the_last(self):
-        good = Recording("attempt", "save", "0", "-1")
-        self.addCleanup(good.remove)
-        both = os.path.join(good.root, "both")
-        for traces in (self.recording.traces, good.traces):
-            shutil.copytree(traces, both, dirs_exist_ok=True)
+        both = self.with_traces_of(Recording("attempt", "save", "0", "-1"))
         said = re.search(r"^but +save of .* took [0-9.]+ (ms|s): --attempt '(.*)'$", self.summary(both), re.MULTILINE)
         self.assertTrue(said, self.summary(both))
         self.check_says(self.tell(both, "--attempt", said[2]), "notice +rank 2 took .* for write")
@@ -289,11 +291,7 @@ class SlowRank(TraceTest):
         self.assertNotIn("but ", self.summary())  # two saves say nothing of what is usual
 
     def test_a_number_that_two_jobs_share_is_refused_with_the_save_ids(self):
-        other = Recording("attempt", "save", "0", "-1")
-        self.addCleanup(other.remove)
-        both = os.path.join(other.root, "both")
-        for traces in (self.recording.traces, other.traces):
-            shutil.copytree(traces, both, dirs_exist_ok=True)
+        both = self.with_traces_of(Recording("attempt", "save", "0", "-1"))
         ids = [entry["save_id"] for entry in self.told("list", both) if entry["attempt"] == 1]
         self.assertEqual(len(ids), 2)
         said = self.tell(both, "--attempt", "save:1", code=WRONG_USE)
@@ -456,24 +454,7 @@ class KilledRank(TraceTest):
         self.assertEqual([(event["pid"], event["name"]) for event in hooks], [(2, "write_data")])
 
     def test_on_a_terminal_lines_break_between_words_and_failures_are_coloured(self):
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        process = subprocess.Popen([CAIRN, "trace", self.recording.traces], stdout=slave, stderr=subprocess.DEVNULL,
-                                   env={**environment, "TERM": "xterm"})
-        os.close(slave)
-        written = b""
-        while True:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # the terminal is gone with its last user
-                part = b""
-            if not part:
-                break
-            written += part
-        os.close(master)
-        self.assertEqual(process.wait(), FINE)
-        text = written.decode().replace("\r\n", "\n")
+        text = on_terminal(CAIRN, "trace", self.recording.traces, columns=60).replace("\r\n", "\n")
         self.assertIn("\033[31mfailed", text)
         plain = re.sub(r"\033\[\d+m", "", text)
         self.assertLessEqual(max(map(len, plain.splitlines())), 60, plain)

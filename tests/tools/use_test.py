@@ -2,33 +2,13 @@
 """How the command is used, whichever it is, and what is written about it. Started as cairn_command.py says."""
 
 import os
-import pty
 import re
 import shutil
 import signal
 import subprocess
 
 from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
-
-
-def on_terminal(*arguments, **environment):
-    """What the command writes where standard output is a terminal."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen([CAIRN, *map(str, arguments)], stdout=slave, stderr=subprocess.DEVNULL,
-                               env={**os.environ, "TERM": "xterm", **environment})
-    os.close(slave)
-    written = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # the terminal is gone with its last user
-            part = b""
-        if not part:
-            break
-        written += part
-    os.close(master)
-    process.wait()
-    return written.decode()
+from terminal import on_terminal
 
 
 class Use(Command):
@@ -88,9 +68,9 @@ class Use(Command):
 
     def test_colours_are_for_terminals_that_want_them(self):
         path = self.checkpoint()
-        self.assertIn("\033[32m", on_terminal("verify", path))
-        self.assertNotIn("\033", on_terminal("verify", path, NO_COLOR="1"))
-        self.assertNotIn("\033", on_terminal("verify", path, TERM="dumb"))
+        self.assertIn("\033[32m", on_terminal(CAIRN, "verify", path))
+        self.assertNotIn("\033", on_terminal(CAIRN, "verify", path, NO_COLOR="1"))
+        self.assertNotIn("\033", on_terminal(CAIRN, "verify", path, TERM="dumb"))
 
 
 class Documentation(Command):
