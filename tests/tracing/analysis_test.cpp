@@ -40,6 +40,16 @@ bool notes(const Diagnosis& diagnosis, const std::string& text) {
                      [&](const auto& notice) { return notice.text.find(text) != std::string::npos; });
 }
 
+// Scripts how ranks join a save: rank 0 coordinates it.
+void script_joins(ScriptedTraces& script, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto call = script.call(rank, 0);
+    script.state(rank, 0.1, "rank: joining", call);
+    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
+    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
+  }
+}
+
 ObservedEvent lost_link(int peer, std::string_view text) {
   ObservedEvent event;
   event.kind = EventKind::kHandled;
@@ -164,12 +174,7 @@ TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original
 
 TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who waited for it in vain") {
   ScriptedTraces script(3);
-  for (int rank = 0; rank < 3; ++rank) {
-    const auto call = script.call(rank, 0);
-    script.state(rank, 0.1, "rank: joining", call);
-    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
-    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
-  }
+  script_joins(script, 3);
   script.state(0, 1, "coordinator: moving");
   for (int rank = 0; rank < 3; ++rank) {
     if (rank != 0) script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
@@ -452,12 +457,7 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
 
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
 void script_given_up(ScriptedTraces& script, const char* kind, std::string_view connection) {
-  for (int rank = 0; rank < 3; ++rank) {
-    const auto call = script.call(rank, 0);
-    script.state(rank, 0.1, "rank: joining", call);
-    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
-    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
-  }
+  script_joins(script, 3);
   script.state(0, 1, "coordinator: moving");
   for (int rank = 0; rank < 3; ++rank) {
     const auto plan = rank == 0 ? 0 : script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
