@@ -1,12 +1,10 @@
 #!/bin/bash
-# training.sh TRAIN_SAMPLE CAIRN_LAUNCH: real PyTorch goes on with what four ranks of Cairn trained, and two ranks of Cairn resume the
-# run from what PyTorch saved. Skipped (exit code 77) where CAIRN_PYTORCH names no command that runs Python with PyTorch 2.3 or newer.
+# training.sh TRAIN_SAMPLE CAIRN_LAUNCH: real PyTorch continues the training of four ranks of Cairn, and two ranks of Cairn resume the
+# run from what PyTorch saved.
 set -euo pipefail
-if [ -z "${CAIRN_PYTORCH:-}" ]; then
-  echo "skipped: CAIRN_PYTORCH names no command that runs real PyTorch"
-  exit 77
-fi
 here=$(dirname "$(readlink -f "$0")")
+# shellcheck source=tests/pytorch/need_pytorch.sh
+. "$here/need_pytorch.sh"
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 "$2" -n 4 --timeout 120 -- "$1" train "$directory"
