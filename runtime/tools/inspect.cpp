@@ -28,8 +28,8 @@ constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect run/step_100 --json                       all of it, for programs
   cairn inspect model.pt                                  what torch.save wrote
 
-Of a checkpoint, the record is read, and the small values that are shown; with --json, only the record.
-Of a file, only the pickle is read.)";
+Reads the record of a checkpoint and the small values that it shows; with --json, only the record.
+Reads only the pickle of a file.)";
 
 struct InspectOptions {
   std::string checkpoint;
