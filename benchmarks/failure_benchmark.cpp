@@ -4,9 +4,9 @@
 // fails, and the first save, which connects the ranks.
 //
 // Runs four rank processes, or eight, on this machine. Prints one JSON object per line: {name,
-// value, unit, limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory that the victim
-// holds, default 256, because the kernel closes the sockets of a large process late. `--calm
-// SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`.
+// value, unit, limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory
+// that the victim holds, default 256, because the kernel closes a large process's sockets late.
+// `--calm SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
