@@ -3,7 +3,7 @@
 # The lists below are the only ones.
 #
 #   cmake/install_dependencies.sh            what building and most tests need
-#   cmake/install_dependencies.sh --tests    and the browser in which pages are tested
+#   cmake/install_dependencies.sh --tests    and what further tests use: a browser, launchers, network tools
 set -euo pipefail
 
 packages=(
@@ -12,7 +12,9 @@ packages=(
   libisal-dev liburing-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   doctest-dev libbenchmark-dev
 )
-if [ "${1:-}" = --tests ]; then packages+=(chromium-headless-shell); fi
+if [ "${1:-}" = --tests ]; then
+  packages+=(chromium-headless-shell openmpi-bin libopenmpi-dev mpich slurmctld slurmd slurm-client munge python3-torch iproute2)
+fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -7,8 +7,9 @@
 #   tests/run.sh --quick          `release` only, without the largest tests
 #   tests/run.sh --repeat-failed  what fails is run once more, alone, where the machine is shared with others; what passes then is listed
 #
-# Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file;
-# without it the tests that need it are reported as skipped. Ends with a summary of all presets; exits non-zero if any test failed.
+# Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file.
+# Without it, PyTorch is installed in build/pytorch; where that is impossible, and with --quick, the tests that need it are reported as
+# skipped. Ends with a summary of all presets; exits non-zero if any test failed.
 set -euo pipefail
 source_dir=$(dirname "$(dirname "$(readlink -f "$0")")")
 
@@ -46,6 +47,11 @@ cd "$source_dir"
 # shellcheck source=tests/support/sanitizers.sh
 . tests/support/sanitizers.sh
 step "install packages" cmake/install_dependencies.sh --tests
+install_pytorch() { CAIRN_PYTORCH=$(tests/pytorch/install_pytorch.sh build/pytorch); }
+if [ -z "${CAIRN_PYTORCH:-}" ] && ! $quick; then
+  step "install PyTorch" install_pytorch || echo "PyTorch cannot be installed; the tests that need it are skipped" >&2
+  export CAIRN_PYTORCH
+fi
 jobs=$(nproc)
 closing=()
 failed=false
