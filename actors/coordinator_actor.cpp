@@ -9,7 +9,6 @@
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
-#include <cairn/actors/recording/recorded.hpp>
 #include <cairn/base/log.hpp>
 
 namespace cairn {
@@ -48,7 +47,7 @@ class Coordinator : public CoordinatorActor::base {
   }
 
  private:
-  using Machine = Recorded<protocol::CoordinatorMachine>;
+  using Machine = protocol::CoordinatorMachine;
 
   void step_all(const protocol::Event& event) {
     if (const auto* down = std::get_if<protocol::PeerDown>(&event))
@@ -74,7 +73,6 @@ class Coordinator : public CoordinatorActor::base {
   Machine& machine_of(const std::string& checkpointer) {
     if (auto* known = machines_.find(checkpointer)) return *known;
     auto& made = machines_.make(checkpointer);
-    made.record_to(tap_);
     for (const auto& [rank, down] : down_) made.step(down);
     return made;
   }

@@ -99,9 +99,7 @@ std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   std::shared_ptr<Observer> stream;
   try {
     TraceHeader header = trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kStream);
-    header.contents = config.trace_contents;
-    stream = std::make_shared<TraceStream>(config.trace_directory, std::move(header),
-                                           config.trace_contents ? TraceStream::kBytesMaxWithContents : TraceStream::kBytesMax);
+    stream = std::make_shared<TraceStream>(config.trace_directory, std::move(header));
   } catch (const std::exception& error) {
     write_log(LogLevel::kWarning, config.rank, std::string("there will be no trace of this rank: ") + error.what());
     return config.observer;
@@ -123,8 +121,7 @@ struct RankRuntime::Implementation {
   Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
       : system(std::move(actor_system)),
         config(with_bounded_waits(std::move(rank_config))),
-        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), system_clock(),
-                                        config.trace_contents && !config.trace_directory.empty())),
+        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config))),
         tap(tracer, "runtime"),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 

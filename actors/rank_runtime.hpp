@@ -115,8 +115,6 @@ struct RankConfig {
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
   std::string trace_directory;         // directory for files of all events; "": none
-  // Also records the events and decisions of state machines, so that check_traces can replay them.
-  bool trace_contents = false;
   std::shared_ptr<Injector> injector;  // injected faults; null: none
 };
 

@@ -16,7 +16,6 @@
 #include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
-#include <cairn/actors/recording/recorded.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/messages/codec.hpp>
 
@@ -29,7 +28,7 @@ struct Slot {
   bool is_idle() const { return context == nullptr; }
   std::uint64_t counter_seen() const { return machine.counter_seen(); }
 
-  Recorded<protocol::RankMachine> machine;
+  protocol::RankMachine machine;
   std::shared_ptr<CallContext> context;  // of the running call
 };
 
@@ -158,7 +157,6 @@ class Supervisor : public SupervisorActor::base {
   Slot& slot_of(const std::string& checkpointer) {
     if (auto* known = slots_.find(checkpointer)) return *known;
     Slot& made = slots_.make(checkpointer);
-    made.machine.record_to(tap_);
     return made;
   }
 
@@ -223,7 +221,7 @@ class Supervisor : public SupervisorActor::base {
     timers_.stop({checkpointer, protocol::Timer::kProgress});
     if (slot.context) {
       slot.context->set_last_resort(failure);
-      const int coordinator = slot.machine.machine().coordinator_rank();
+      const int coordinator = slot.machine.coordinator_rank();
       protocol::Send cancel{coordinator, slot.machine.counter(), protocol::Cancel{slot.context->ticket(), std::move(failure)}};
       if (coordinator >= 0 && coordinator < config_.world_size) send(checkpointer, cancel);
     }
@@ -472,7 +470,7 @@ class Supervisor : public SupervisorActor::base {
       coordinator_stopped_ = true;
     std::vector<std::string> names;
     for (const auto& [name, slot] : slots_)
-      if (slot.context && (!coordinator_ || slot.machine.machine().coordinator_rank() != config_.rank)) names.push_back(name);
+      if (slot.context && (!coordinator_ || slot.machine.coordinator_rank() != config_.rank)) names.push_back(name);
     for (const auto& name : names)
       step(name, protocol::Cancelled{"the runtime of rank " + std::to_string(config_.rank) + " was shut down"});
     stop_if_idle();

@@ -35,7 +35,6 @@ void append_line(std::string& text, const ObservedEvent& event) {
   if (event.duration.count() != 0) {
     text += ", " + std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(event.duration).count()) + " us";
   }
-  if (!event.before.empty()) text.append(": ").append(event.before).append(" ->");
   if (!event.detail.empty()) text.append(", ").append(event.detail);
   if (!event.text.empty()) text.append(": ").append(event.text);
   if (!event.ok && event.kind != EventKind::kFailure) text += event.kind == EventKind::kState ? ", ignored" : ", failed";
@@ -44,13 +43,12 @@ void append_line(std::string& text, const ObservedEvent& event) {
 
 }  // namespace
 
-Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock, bool keeps_contents)
+Tracer::Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock)
     : rank_(rank),
       capacity_(ring_bytes == 0 ? 0 : std::max<std::size_t>(1, (ring_bytes - ring_bytes / kTextShare) / sizeof(Kept))),
       is_off_(ring_bytes == 0 && observer == nullptr),
       observer_(std::move(observer)),
       clock_(clock),
-      keeps_contents_(keeps_contents),
       ring_(std::allocator<Kept>().allocate(capacity_)),
       text_capacity_(ring_bytes / kTextShare),
       texts_(new char[text_capacity_]) {}
@@ -85,7 +83,6 @@ void Tracer::keep(const ObservedEvent& event) noexcept {
   if (capacity_ == 0) return;
   Kept& kept = *new (&ring_[number % capacity_]) Kept{event};
   kept.event.text = {};
-  kept.event.content = {};
   keep_text(event.text, kept);
 }
 

@@ -29,9 +29,7 @@ class Tracer {
  public:
   // `ring_bytes` is the memory for the last events; at least one is kept, or none if it is 0. If
   // `observer` is also null, events get ids but are not recorded. `observer` may be null.
-  // `keeps_contents`: record the contents of decisions for the observer.
-  Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock(),
-         bool keeps_contents = false);
+  Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock());
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -43,7 +41,6 @@ class Tracer {
   // observer still gets all events.
   void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
-  bool keeps_contents() const { return keeps_contents_; }
 
   TraceSnapshot snapshot() const;
   // Returns the ring as text, one line per event, oldest first.
@@ -63,7 +60,6 @@ class Tracer {
   const bool is_off_;
   const std::shared_ptr<Observer> observer_;
   const Clock& clock_;
-  const bool keeps_contents_;
 
   mutable std::mutex mutex_;
   Kept* const ring_;  // pages are touched only when the first event is written to them

@@ -29,10 +29,6 @@ enum class EventKind : std::uint8_t {
   kFailure,
   // A call ended on this rank: `detail` says whether the checkpoint exists, `text` is the save id.
   kOutcome,
-  // A state machine handled an event: `name` is the event, `before` and `detail` are the states
-  // before and after, `number` is a digest of the event and of the decision. `ok` is false if the
-  // machine could not continue.
-  kDecision,
   // A slow or failed store operation ended, on any thread: `name` is the operation, `text` its
   // object and the exception's text, `detail` the error code.
   kStore,
@@ -41,9 +37,9 @@ enum class EventKind : std::uint8_t {
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names of types, states and actors are never freed; `text` and `content` are borrowed for the
-// call. Events never contain tensor data, secrets or values of the user's metadata. They do contain
-// checkpoint ids and the texts of exceptions.
+// Names of types, states and actors are never freed; `text` is borrowed for the call. Events never
+// contain tensor data, secrets or values of the user's metadata. They do contain checkpoint ids and
+// the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when it was recorded; for handlers and operations, their end
@@ -55,13 +51,9 @@ struct ObservedEvent {
   std::optional<Phase> phase;  // of hooks and failures
   std::string_view actor;      // the actor that sent or handled it
   std::string_view name;       // message type, state change or operation
-  std::string_view detail;     // see kFailure, kOutcome, kDecision and kStore
-  std::string_view before;     // see kDecision
+  std::string_view detail;     // see kFailure, kOutcome and kStore
   std::string_view text;       // at most kEventTextMax bytes
-  // For kDecision if everything is recorded: the event and the decision, for replay
-  // (actors/recording). Unlimited size; written to files only, never kept in a ring buffer.
-  std::string_view content;
-  std::uint64_t number = 0;  // see kCall, kFailure and kDecision
+  std::uint64_t number = 0;  // see kCall and kFailure
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
   std::uint64_t id = 0;      // of this event: counts the events of a rank from 1
   // Id of the event that caused this one, 0 if none. For a handled message, the id of its kSent

@@ -61,7 +61,6 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/process_groups.hpp
     runtime/sharded_optimizer.hpp
     runtime/testing.hpp
-    runtime/trace_check.hpp
     runtime/world.hpp
     tests/storage/store_conformance.hpp
     tests/storage/store_tools.hpp)

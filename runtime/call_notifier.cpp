@@ -74,7 +74,6 @@ Committed committed_of(std::string_view name) {
 struct Pending {
   explicit Pending(const ObservedEvent& of) : event(of), text(of.text) {
     event.text = {};
-    event.content = {};
   }
   ObservedEvent event;
   std::string text;

@@ -121,14 +121,6 @@ class Process {
   std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // with the number of survivors that have not taken it yet
 };
 
-// Parses CAIRN_TRACE: "DIR"; "full:DIR" to record contents as well; "full" for the directory
-// "cairn-trace".
-void trace_as_asked(const std::string& asked, RankConfig& config) {
-  const std::string full = "full";
-  config.trace_contents = asked == full || asked.rfind(full + ":", 0) == 0;
-  config.trace_directory = !config.trace_contents ? asked : asked == full ? "cairn-trace" : asked.substr(full.size() + 1);
-}
-
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection();
   if (!options.backends.empty()) parse_backends(options.backends);  // throws if malformed
@@ -140,9 +132,8 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.options = options.runtime;
   config.observer = options.observer;
   config.trace_directory = options.trace_directory;
-  config.trace_contents = options.trace_contents;
   if (const char* const asked = std::getenv("CAIRN_TRACE"); asked != nullptr && config.trace_directory.empty())
-    trace_as_asked(asked, config);
+    config.trace_directory = asked;
   config.injector = active_injector();
   return config;
 }

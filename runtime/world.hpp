@@ -91,11 +91,6 @@ struct WorldOptions {
   // oldest events are dropped first. Empty: the value of CAIRN_TRACE; if that is empty too, nothing
   // is recorded.
   std::string trace_directory;
-  // Also records the inputs and decisions of the state machines, so that `cairn trace check` can
-  // replay them. They include the contents of all messages between ranks, but no tensor data. At
-  // most 4 GiB per rank. CAIRN_TRACE=full:DIR does the same; CAIRN_TRACE=full uses the directory
-  // "cairn-trace".
-  bool trace_contents = false;
   // A signal, for example SIGUSR2, that makes every rank in the process write a trace of its latest
   // events to `trace_signal_directory` (created if necessary; empty: the working directory). Each
   // file replaces the previous one; `cairn trace` finds it. 0: taken from CAIRN_TRACE_SIGNAL,

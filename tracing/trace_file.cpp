@@ -104,10 +104,9 @@ std::string_view TraceNames::intern(std::string_view text) {
 }
 
 struct TraceFileReader::Implementation {
-  Implementation(const std::string& file_path, std::shared_ptr<TraceNames> shared_names, bool with_contents)
+  Implementation(const std::string& file_path, std::shared_ptr<TraceNames> shared_names)
       : path(file_path),
         names(shared_names ? std::move(shared_names) : std::make_shared<TraceNames>()),
-        takes_contents(with_contents),
         window(file_path) {
     read_header();
   }
@@ -139,7 +138,6 @@ struct TraceFileReader::Implementation {
     header.host = message.host();
     header.monotonic = monotonic_of(message.monotonic_ns());
     header.wall = wall_of(message.wall_ns());
-    header.contents = message.contents();
   }
 
   enum class Found : std::uint8_t { kRecord, kNone, kIncomplete };
@@ -200,19 +198,6 @@ struct TraceFileReader::Implementation {
     texts[message.id() - 1] = names->intern(message.text());
   }
 
-  void take_content(const v1::TraceContent& message) {
-    if (message.offset() == 0) {
-      content.clear();
-      content_of = message.event();
-    }
-    const bool fits = message.event() == content_of && message.offset() == content.size() &&
-                      content.size() + message.data().size() <= kTraceContentBytesMax;
-    if (fits)
-      content += message.data();
-    else
-      content_of = 0;  // a piece is missing
-  }
-
   bool take_event(const v1::TraceEvent& message, ObservedEvent& event) const {
     if (!v1::TraceEventKind_IsValid(message.kind()) || message.kind() == v1::TRACE_EVENT_KIND_UNSPECIFIED)
       return false;  // a kind from a later version
@@ -230,9 +215,6 @@ struct TraceFileReader::Implementation {
     event.actor = name(message.actor());
     event.name = name(message.name());
     event.detail = name(message.detail());
-    event.before = name(message.before());
-    const bool has_content = takes_contents && content_of == message.id() && content.size() == message.content_bytes();
-    event.content = has_content ? std::string_view(content) : std::string_view();
     event.text = message.text();
     event.number = message.number();
     event.bytes = message.bytes();
@@ -244,9 +226,6 @@ struct TraceFileReader::Implementation {
 
   const std::string path;
   const std::shared_ptr<TraceNames> names;
-  const bool takes_contents;
-  Bytes content;                 // of the next event, as far as read
-  std::uint64_t content_of = 0;  // the id of that event
   Window window;
   TraceHeader header;
   v1::TraceRecord record;
@@ -255,8 +234,8 @@ struct TraceFileReader::Implementation {
   std::uint64_t cut = 0;
 };
 
-TraceFileReader::TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names, bool contents)
-    : implementation_(std::make_unique<Implementation>(path, std::move(names), contents)) {}
+TraceFileReader::TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names)
+    : implementation_(std::make_unique<Implementation>(path, std::move(names))) {}
 TraceFileReader::~TraceFileReader() = default;
 
 const TraceHeader& TraceFileReader::header() const { return implementation_->header; }
@@ -265,7 +244,6 @@ bool TraceFileReader::next(ObservedEvent& event) {
   auto& self = *implementation_;
   while (self.next_record()) {
     if (self.record.has_name()) self.take_name(self.record.name());
-    if (self.record.has_content() && self.takes_contents) self.take_content(self.record.content());
     if (self.record.has_event() && self.take_event(self.record.event(), event)) return true;
   }
   return false;

@@ -37,14 +37,10 @@ struct TraceHeader {
   std::uint32_t part = 1;     // for a stream: the number of this file, from 1
   std::uint64_t process = 0;  // process id
   std::string host;
-  bool contents = false;  // decisions include their contents, so `check_traces` can replay them
   // Both clocks, read at the same moment.
   MonotonicTime monotonic;
   WallTime wall;
 };
-
-// Contents of an event above this size are left out.
-inline constexpr std::uint64_t kTraceContentBytesMax = 64u << 20;
 
 // A range of bytes that contains no valid records.
 struct TraceDamage {
@@ -69,21 +65,18 @@ class TraceNames {
 // Reads one file from start to end in bounded memory. Not thread-safe.
 class TraceFileReader {
  public:
-  // Reads the header. `names` stores the names of events; if null, the reader stores them. If
-  // `contents`, event contents are assembled, at most kTraceContentBytesMax in memory; otherwise
-  // they are skipped. Throws kNotFound, kPermission or kUnavailable if the file cannot be read;
-  // kCorrupt if it is not a trace or its header is damaged or truncated; kUnsupported for a version
-  // above kTraceVersion.
-  explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr, bool contents = false);
+  // Reads the header. `names` stores the names of events; if null, the reader stores them. Throws
+  // kNotFound, kPermission or kUnavailable if the file cannot be read; kCorrupt if it is not a
+  // trace, or its header is damaged or truncated; kUnsupported for a version above kTraceVersion.
+  explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
   ~TraceFileReader();
   TraceFileReader(const TraceFileReader&) = delete;
   TraceFileReader& operator=(const TraceFileReader&) = delete;
 
   const TraceHeader& header() const;
   // Reads the next event in file order, which may differ from the order of ids if several threads
-  // recorded events. Its text and content are valid until the next call, its names as long as
-  // `names`. The content is empty if a piece of it is damaged. Returns false at the end. Throws
-  // kUnavailable.
+  // recorded events. Its text is valid until the next call, its names as long as `names`. Returns
+  // false at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
 
   // These cover the file as read so far: all of it once `next` has returned false.

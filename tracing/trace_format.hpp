@@ -21,7 +21,6 @@ inline constexpr std::size_t kFrameBytes = 12;
 inline constexpr std::uint32_t kRecordBytesMax = 64 * 1024;
 inline constexpr std::uint32_t kNamesMax = 16 * 1024;  // per file
 inline constexpr std::size_t kNameBytesMax = 4096;
-inline constexpr std::size_t kContentPieceBytesMax = 60 * 1024;
 
 inline void put_u32(std::uint32_t value, char* to) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<char>(value >> (8 * i));

@@ -20,8 +20,6 @@ const char* verb_of(EventKind kind) noexcept {
       return "was told:";
     case EventKind::kOutcome:
       return "has the";
-    case EventKind::kDecision:
-      return "decided";
     case EventKind::kStore:
       return "did";
   }

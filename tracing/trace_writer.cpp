@@ -117,21 +117,11 @@ void TraceEncoder::header(const TraceHeader& header, Bytes& bytes) {
   message.set_host(header.host);
   message.set_monotonic_ns(nanoseconds(header.monotonic));
   message.set_wall_ns(nanoseconds(header.wall));
-  message.set_contents(header.contents);
   Implementation::append(implementation_->record, bytes);
 }
 
 void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   auto& self = *implementation_;
-  const std::string_view content = event.content.size() <= kTraceContentBytesMax ? event.content : std::string_view();
-  for (std::size_t offset = 0; offset < content.size(); offset += trace_format::kContentPieceBytesMax) {
-    auto& piece = *self.record.mutable_content();
-    piece.set_event(event.id);
-    piece.set_offset(offset);
-    const std::string_view data = content.substr(offset, trace_format::kContentPieceBytesMax);
-    piece.set_data(data.data(), data.size());
-    Implementation::append(self.record, bytes);
-  }
   auto& message = *self.record.mutable_event();
   message.set_kind(static_cast<v1::TraceEventKind>(event.kind));
   message.set_id(event.id);
@@ -145,14 +135,12 @@ void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   message.set_actor(self.id_of(event.actor, bytes));
   message.set_name(self.id_of(event.name, bytes));
   message.set_detail(self.id_of(event.detail, bytes));
-  message.set_before(self.id_of(event.before, bytes));
   message.set_text(event.text.data(), std::min(event.text.size(), kEventTextMax));
   message.set_number(event.number);
   message.set_bytes(event.bytes);
   message.set_duration_ns(static_cast<std::uint64_t>(event.duration.count()));
   message.set_queued_ns(static_cast<std::uint64_t>(event.queued.count()));
   message.set_failed(!event.ok);
-  message.set_content_bytes(event.content.size());
   Implementation::append(self.record, bytes);
 }
 

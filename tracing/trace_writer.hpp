@@ -51,9 +51,6 @@ void write_trace_file(const std::string& path, const TraceHeader& header, const 
 class TraceStream final : public Observer {
  public:
   static constexpr std::uint64_t kBytesMax = 256u << 20;
-  // The limit for streams with contents. It is larger, because a replay needs the stream's
-  // beginning.
-  static constexpr std::uint64_t kBytesMaxWithContents = std::uint64_t{4} << 30;
 
   // Creates the directory and the first file. Throws as write_trace_file does.
   TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax);

@@ -169,11 +169,6 @@ std::string describe_event(const ObservedEvent& event) {
     return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
   }
   if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
-  if (event.kind == EventKind::kDecision && event.before.empty()) return fmt::format("{}: {}", event.actor, name);
-  if (event.kind == EventKind::kDecision)
-    return fmt::format("{} decided {}{}: {} -> {}{}", event.actor, name,
-                       event.peer < 0 ? "" : fmt::format(" from rank {}", event.peer), event.before, event.detail,
-                       event.text.empty() ? "" : ": " + printable(std::string(event.text)));
   std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb_of(event.kind), name);
   if (event.kind == EventKind::kFailure)
     text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
@@ -198,7 +193,6 @@ Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
   if (event.attempt != 0) json["attempt"] = event.attempt;
   if (event.phase) json["phase"] = to_string(*event.phase);
   if (!event.detail.empty()) json["detail"] = event.detail;
-  if (!event.before.empty()) json["before"] = event.before;
   if (event.bytes != 0) json["bytes"] = event.bytes;
   if (event.duration.count() != 0) json["duration_seconds"] = in_seconds(event.duration);
   if (event.queued.count() != 0) json["queued_seconds"] = in_seconds(event.queued);

@@ -56,7 +56,6 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
 int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-int trace_check(const TraceChoice& choice);  // of whole jobs: uses only `directory` and `job` of the choice
 // `format`: "perfetto" or "html". `path`: "" or "-" for standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 

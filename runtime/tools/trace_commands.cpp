@@ -24,7 +24,6 @@ Examples:
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
   cairn trace export run --to html -o save.html          a page that opens at the failure, in any browser
   cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
-  cairn trace check traces                      whether the state machines decide so again; of CAIRN_TRACE=full:DIR
   cairn trace list traces                       all saves and loads; choose one with --attempt save:2, or load:1
 
 Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one.
@@ -61,7 +60,7 @@ void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
       ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "store", "coordinator"}));
   command.add_option("--name,--type", filters.name, "Whose message type, hook or state has this in its name");
   command.add_option("--kind", filters.kind, "Of this kind")
-      ->check(CLI::IsMember({"sent", "handled", "is", "decided", "began", "ended", "did", "called"}));
+      ->check(CLI::IsMember({"sent", "handled", "is", "began", "ended", "did", "called"}));
   command.add_option("--phase", filters.phase, "Hooks and failures of this phase")
       ->check(CLI::IsMember({"join", "local_plan", "global_plan", "write", "read", "finish"}));
   command.add_option("--grep", filters.text, "Whose line has this text");
@@ -132,10 +131,6 @@ void add_trace(CLI::App& app, Run& chosen) {
   compared->add_option("--attempt", options->choice.attempt, "Which one of A, as for other commands");
   compared->add_option("--with", options->other.attempt, "Which one of B");
   compared->add_flag("--json", options->choice.json, "Print JSON");
-  auto* const check = add("check", "Have the state machines decide again on all that was recorded, and compare",
-                          [](const TraceOptions& of) { return trace_check(of.choice); });
-  check->add_option("DIR", options->choice.directory, "Where the traces are")->required();
-  add_job(*check, options->choice);
   auto* const exported = add_of_one("export", "Write it in a format of other tools",
                                     [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
   exported

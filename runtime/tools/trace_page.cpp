@@ -183,7 +183,6 @@ class PageModel {
       columns["actor"].add(names_.number(event.actor));
       columns["name"].add(names_.number(event.name));
       columns["detail"].add(names_.number(event.detail));
-      columns["before"].add(names_.number(event.before));
       columns["phase"].add(event.phase ? names_.number(to_string(*event.phase)) : 0);
       columns["text"].add(texts_.number(event.text));
       columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer) + 1));

@@ -2,7 +2,6 @@
 #include <fstream>
 #include <memory>
 
-#include <cairn/actors/recording/event_codec.hpp>
 #include <cairn/tests/fuzz/targets.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/tracing/scripted_traces.hpp>
@@ -84,61 +83,10 @@ bool run_trace_files(ByteSpan input) {
   return !traces.attempts().empty();
 }
 
-// --- recorded events of state machines -----------------------------------------------------------
-
-Bytes bytes_of(const protocol::Event& event) {
-  v1::MachineEvent message;
-  recording::to_proto(event, message);
-  return message.SerializeAsString();
-}
-
-std::vector<Bytes> machine_events() {
-  protocol::CallStarted call;
-  call.ticket = 7;
-  call.checkpoint_id = "run/step_1";
-  call.stateful_keys = {"model", "optimizer"};
-  call.deadline = std::chrono::seconds(3);
-  protocol::Join join;
-  join.ticket = 7;
-  join.checkpoint_id = "run/step_1";
-  auto plan = std::make_shared<SavePlan>();
-  plan->planner_data = "of the planner";
-  WriteItem item;
-  item.name = plan->names.intern("step");
-  item.content_bytes = 8;
-  plan->items.push_back(item);
-  auto global = std::make_shared<GlobalSavePlan>();
-  global->plans = {*plan, *plan};
-  const Failure failure =
-      protocol::make_failure(1, Phase::kWrite, FailureKind::kRaised, ErrorCode::kNoSpace, "storage", "the disk is full");
-  return {bytes_of(call),
-          bytes_of(protocol::CancelRequested{7, "enough"}),
-          bytes_of(protocol::Received{1, 2, join}),
-          bytes_of(protocol::HookDone{3, protocol::HookValue{plan}}),
-          bytes_of(protocol::HookDone{4, protocol::HookValue{global}}),
-          bytes_of(protocol::HookDone{5, protocol::HookValue{Committed::kYes}}),
-          bytes_of(protocol::HookDone{6, failure}),
-          bytes_of(protocol::TimerFired{protocol::Timer::kPhase}),
-          bytes_of(protocol::ProgressDue{{4, 2, 100, 50}}),
-          bytes_of(protocol::PeerDown{1, true, false, false, FailureKind::kSilent, ErrorCode::kDeadline, "no sign of life"}),
-          bytes_of(protocol::ActorDied{"planner", "a test"})};
-}
-
-bool run_machine_event(ByteSpan input) {
-  const auto event_of = [](ByteSpan bytes) {
-    v1::MachineEvent message;
-    if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) throw Error(ErrorCode::kCorrupt, "no event");
-    recording::PlanDigests digests;
-    return recording::from_proto(message, digests);
-  };
-  // The bytes need not match, because recording omits the data of user-defined planners.
-  return goes_through([&] { bytes_of(event_of(bytes_of(event_of(input)))); });
-}
-
 }  // namespace
 
 std::vector<FuzzTarget> trace_targets() {
-  return {{"trace_files", run_trace_files, trace_files}, {"machine_events", run_machine_event, machine_events}};
+  return {{"trace_files", run_trace_files, trace_files}};
 }
 
 }  // namespace cairn::testing

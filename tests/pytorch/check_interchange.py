@@ -24,7 +24,7 @@ Checked, each against EXPECTED.json, exactly:
 
 With --torch-save, torch.save writes what dcp.load gave to FILE, for Cairn to read.
 
-Prints one line a step and exits with 0; the first difference is an exception, which exits with 1. Needs PyTorch 2.3 or newer and
+Prints one line a step and exits with 0; the first difference is an exception, which exits with 1. Needs PyTorch 2.6 or newer and
 nothing else; leaves CHECKPOINT as it was.
 """
 

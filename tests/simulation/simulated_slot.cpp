@@ -57,17 +57,15 @@ SimulatedSlot::SimulatedSlot(World& world, Job& job, SimulatedRank& rank, std::s
   coordinator();
 }
 
-Recorded<RankMachine>& SimulatedSlot::rank_machine() {
+RankMachine& SimulatedSlot::rank_machine() {
   if (machine_) return *machine_;
   machine_.emplace(identity_of(job_, rank_.rank(), name_), world_.options);
-  if (Tap* const tap = rank_.recording().supervisor()) machine_->record_to(*tap);
   return *machine_;
 }
 
-Recorded<CoordinatorMachine>& SimulatedSlot::coordinator() {
+CoordinatorMachine& SimulatedSlot::coordinator() {
   if (coordinator_) return *coordinator_;
-  coordinator_ = std::make_unique<Recorded<CoordinatorMachine>>(identity_of(job_, rank_.rank(), name_), world_.options);
-  if (Tap* const tap = rank_.recording().coordinator()) coordinator_->record_to(*tap);
+  coordinator_ = std::make_unique<CoordinatorMachine>(identity_of(job_, rank_.rank(), name_), world_.options);
   for (const auto& [peer, down] : rank_.peers_down()) coordinator_->step(down);
   return *coordinator_;
 }

@@ -15,7 +15,7 @@
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
-#include <cairn/actors/recording/recorded.hpp>
+#include <cairn/base/observer.hpp>
 #include <cairn/tests/simulation/fiber.hpp>
 #include <cairn/tests/simulation/rank_hooks.hpp>
 
@@ -37,7 +37,7 @@ class SimulatedSlot {
   // Describes what is left of earlier calls. Empty between two calls.
   std::string leftover() const;
   bool is_idle() const;
-  bool is_coordinated_by(int rank) const { return machine_ && machine_->machine().coordinator_rank() == rank; }
+  bool is_coordinated_by(int rank) const { return machine_ && machine_->coordinator_rank() == rank; }
 
   void step_rank(const protocol::Event& event);
   void step_coordinator(const protocol::Event& event);
@@ -66,8 +66,8 @@ class SimulatedSlot {
     MonotonicTime began_at{};
   };
 
-  Recorded<protocol::RankMachine>& rank_machine();
-  Recorded<protocol::CoordinatorMachine>& coordinator();
+  protocol::RankMachine& rank_machine();
+  protocol::CoordinatorMachine& coordinator();
   void end_call(const protocol::Finished& finished);
   // Returns the rank that sent this outcome, or -1 if no rank did.
   int told_by(const protocol::Finished& finished) const;
@@ -92,8 +92,8 @@ class SimulatedSlot {
   const std::string name_;
 
   // Created on first use. The slot named `kCheckpointer` creates both at once.
-  std::optional<Recorded<protocol::RankMachine>> machine_;
-  std::unique_ptr<Recorded<protocol::CoordinatorMachine>> coordinator_;
+  std::optional<protocol::RankMachine> machine_;
+  std::unique_ptr<protocol::CoordinatorMachine> coordinator_;
   std::uint64_t coordinator_life_ = 1;
   std::map<protocol::Timer, std::uint64_t> timers_;
   std::uint64_t last_timer_ = 0;

@@ -33,7 +33,6 @@ constexpr std::size_t kRingBytes = 4096;  // no test reads it
 
 TraceHeader header_of(const Clock& clock, const std::string& incarnation, int rank, int world_size) {
   TraceHeader header = trace_header(incarnation, rank, world_size, TraceSource::kStream);
-  header.contents = true;
   header.host = "machine-" + std::to_string(rank);
   header.monotonic = clock.now();
   header.wall = clock.wall_now();
@@ -47,7 +46,7 @@ SimulatedTrace::SimulatedTrace(const VirtualTime& time, std::string directory, c
     : clock_(time, rank),
       file_(directory.empty() ? nullptr
                               : std::make_shared<File>(std::move(directory), header_of(clock_, incarnation, rank, world_size))),
-      tracer_(std::make_shared<Tracer>(rank, kRingBytes, file_, clock_, file_ != nullptr)),
+      tracer_(std::make_shared<Tracer>(rank, kRingBytes, file_, clock_)),
       supervisor_(tracer_, "supervisor"),
       coordinator_(tracer_, "coordinator") {}
 

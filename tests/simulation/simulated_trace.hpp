@@ -1,4 +1,4 @@
-// The trace of one simulated rank, recorded with contents by the shipping tracer on the rank's own
+// The trace of one simulated rank, recorded by the shipping tracer on the rank's own
 // clocks. The trace ends when the process ends.
 #pragma once
 

@@ -1,12 +1,10 @@
-// Traces recorded in simulated worlds must replay in the state machines and explain what went
-// wrong.
+// Traces recorded in simulated worlds must explain what went wrong.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 
-#include <cairn/runtime/trace_check.hpp>
 #include <cairn/tests/simulation/one_fault.hpp>
 #include <cairn/tests/simulation/options.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -17,50 +15,8 @@ namespace {
 
 constexpr std::size_t kShown = 20;
 
-std::string in_text(const TraceCheck& check) {
-  std::string text;
-  for (const auto& rank : check.ranks) {
-    for (const auto& difference : rank.differences)
-      text += "\n  rank " + std::to_string(difference.rank) + ", " + difference.actor + ", step " +
-              std::to_string(difference.step) + ", given " + difference.given + " as " + difference.state + "\n    expected " +
-              difference.expected + "\n    got      " + difference.got;
-    for (const auto& gap : rank.gaps) text += "\n  rank " + std::to_string(rank.rank) + ": " + gap;
-  }
-  return text;
-}
-
 std::string replay_command(const char* test, std::uint64_t seed) {
   return "seed " + std::to_string(seed) + ": " + options().program + " -tc=\"" + test + "*\" --trace-seeds=" + std::to_string(seed);
-}
-
-// Replays the trace of every rank. The state machines must make the same decisions again.
-std::uint64_t check_agrees(const TraceDirectory& directory, const std::string& which) {
-  const TraceCheck check = check_traces(directory);
-  std::uint64_t decisions = 0;
-  for (const auto& rank : check.ranks) {
-    CHECK_MESSAGE(rank.gaps.empty(), which, in_text(check));
-    decisions += rank.decisions;
-  }
-  CHECK_MESSAGE(check.agrees(), which, in_text(check));
-  CHECK_MESSAGE(check.left_out.empty(), which, check.left_out.front());
-  return decisions;
-}
-
-TEST_CASE("traces: state machines decide again as they did, whatever befell them") {
-  Coverage coverage;
-  std::uint64_t decisions = 0;
-  for (std::uint64_t seed = options().first_trace_seed; seed <= options().last_trace_seed; ++seed) {
-    const testing::TemporaryDirectory directory;
-    {
-      World world(seed, coverage);
-      world.tracing = options().trace;
-      world.recordings = directory.path();
-      world.run_seed();
-    }
-    decisions += check_agrees(TraceDirectory(directory.path()), replay_command("traces: state machines", seed));
-  }
-  std::cout << decisions << " decisions\n";
-  CHECK(decisions > 0);
 }
 
 // Returns what the diagnosis lacks, or "" if nothing.
@@ -118,7 +74,6 @@ TEST_CASE("traces: the rank and phase of a planted fault are named") {
     world.run(fault.job);
     const std::string which = replay_command("traces: the rank", seed) + "\n  " + fault.what;
     const TraceDirectory traces(directory.path());
-    check_agrees(traces, which);
     const TracedAttempt* const attempt = traces.most_interesting();
     REQUIRE_MESSAGE(attempt != nullptr, which);
     if (!witness.has_failed()) ++harmless;

@@ -179,17 +179,17 @@ class Failure(PageTest):
         told = self.tell("""Array.from({length: page.model.count}, (_, at) => {
             const {model} = page, name = value => model.names[value];
             return [model.ranks[model.rank[at]].number, model.id[at], model.time[at], name(model.actor[at]), model.kinds[model.kind[at]],
-                    name(model.name[at]), model.peer[at], name(model.phase[at]), name(model.before[at]), name(model.detail[at]), model.texts[model.text[at]],
+                    name(model.name[at]), model.peer[at], name(model.phase[at]), name(model.detail[at]), model.texts[model.text[at]],
                     model.bytes[at], model.time[at] - model.begin[at], model.hasFailed(at)];
         })""")
         self.assertEqual(len(told), len(events))
-        for rank, number, time, actor, kind, name, peer, phase, before, detail, text, size, took, failed in told:
+        for rank, number, time, actor, kind, name, peer, phase, detail, text, size, took, failed in told:
             event = events[(rank, number)]
             self.assertAlmostEqual(time, event["seconds"], places=8)
             self.assertAlmostEqual(took, event.get("duration_seconds", 0), places=8)
-            self.assertEqual([actor, kind, name, peer, phase, before, detail, text, size, failed],
+            self.assertEqual([actor, kind, name, peer, phase, detail, text, size, failed],
                              [event["actor"], event["kind"], event["name"], event.get("peer", -1), event.get("phase", ""),
-                              event.get("before", ""), event.get("detail", ""), event.get("text", ""), event.get("bytes", 0), not event.get("ok", True)])
+                              event.get("detail", ""), event.get("text", ""), event.get("bytes", 0), not event.get("ok", True)])
 
     def test_keys_lead_everywhere(self):
         self.open("failed")

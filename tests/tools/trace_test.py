@@ -39,12 +39,12 @@ def memory_of(*arguments):
 class Recording:
     """What a launch has left: `traces` of every rank from beginning to end, and `run` with the report of a failure."""
 
-    def __init__(self, *arguments, options=(), ranks=WORLD, contents=False):
+    def __init__(self, *arguments, options=(), ranks=WORLD):
         self.root = tempfile.mkdtemp(prefix="cairn-trace-")
         self.run, self.traces = os.path.join(self.root, "run"), os.path.join(self.root, "traces")
         os.mkdir(self.run)
         command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going",
-                   "--trace", ("full:" if contents else "") + self.traces, *options, "--", RANKS,
+                   "--trace", self.traces, *options, "--", RANKS,
                    arguments[0], self.run, *arguments[1:]]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.output, self.code = done.stdout, done.returncode
@@ -267,7 +267,7 @@ class GoodSave(TraceTest):
         said = f"holds no traces (rank-*.trace) and no reports of failed saves (failure-*); there are traces in {self.recording.traces}"
         self.assertIn(said, self.tell(self.recording.run, code=WRONG_USE))
         self.assertIn(said, self.tell(self.recording.root, code=WRONG_USE))
-        for command in ([], ["list"], ["check"], ["explain"]):
+        for command in ([], ["list"], ["explain"]):
             self.assertIn("there is no", self.tell(*command, self.recording.run + "/none", code=WRONG_USE))
         self.assertIn("is no trace", self.tell(os.path.join(self.recording.run, "report.0"), code=FOUND_BAD))
         self.assertIn("--help", self.tell(code=WRONG_USE))
@@ -494,45 +494,22 @@ class FrozenCoordinator(TraceTest):
         self.assertEqual((section["rank"], section["steps"][0]["kind"], section["steps"][-1]["rank"]), (0, "called", 0))
 
 
-class RecordedWithContents(TraceTest):
-    """A recording is a test: of a run in which a rank was killed as of one that went well."""
-    launch = staticmethod(lambda: Recording("attempt", "save", "0", "2", contents=True,
-                                            options=["--inject", "kill@hook:write_data,rank=2,nth=2"]))
-
-    def test_the_state_machines_decide_so_again(self):
-        self.check_says(self.tell("check", self.recording.traces), r"^the state machines decide as was recorded: \d{3} decisions of 5 machines of 4 ranks\n")
-        told = self.told("check", self.recording.traces)
-        self.assertEqual((told["agrees"], told["left_out"], [rank["gaps"] for rank in told["ranks"]]), (True, [], [[]] * WORLD))
-        self.tell("check", self.recording.traces, "--attempt", "1", code=WRONG_USE)  # it is of whole jobs
-
-    def test_other_commands_read_it_too(self):
-        self.check_says(self.summary(), "FAILED", "failed +rank 2 lost in write")
-        decided = [event for event in self.told("messages", self.recording.traces, "--kind", "decided", "--actor", "coordinator",
-                                                "--rank", "0") if "before" in event]
-        self.assertEqual((decided[0]["before"], decided[-1]["detail"]), ("coordinator: idle", "coordinator: idle"))
-
-    def test_what_is_missing_or_cut_is_said_and_the_rest_compared(self):
-        copy, files = self.copied()
-        os.unlink(files[3])
-        with open(files[1], "r+b") as file:
-            file.truncate(os.path.getsize(files[1]) // 2)
-        self.check_says(self.tell("check", copy), "decide as was recorded", "rank 1: .* was cut off", "not compared: of rank 3 of job")
+class KilledRankAmongOthers(TraceTest):
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "2", options=["--inject", "kill@hook:write_data,rank=2,nth=2"]))
 
     @unittest.skipIf(SLOW, "sanitizers need memory of their own")
     def test_how_large_a_recording_is_costs_no_memory(self):
         copy, files = self.copied()
-        for command in ("list", "check"):
-            self.assertEqual(memory_of(command, copy)[0], FINE)
-        small = {command: memory_of(command, copy)[1] for command in ("list", "check")}
+        code, small = memory_of("list", copy)
+        self.assertEqual(code, FINE)
         with open(files[1], "rb") as file:
             content = file.read()
         with open(files[1], "ab") as file:
             while file.tell() < 192 << 20:
                 file.write(content)
-        for command in ("list", "check"):
-            code, large = memory_of(command, copy)
-            self.assertEqual(code, FINE)
-            self.assertLess(large, small[command] + (64 << 20), command)
+        code, large = memory_of("list", copy)
+        self.assertEqual(code, FINE)
+        self.assertLess(large, small + (64 << 20))
 
     def test_a_reader_that_leaves_early_is_no_trouble(self):
         child = subprocess.Popen([CAIRN, "trace", "messages", self.recording.traces], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -548,12 +525,8 @@ class RecordedWithContents(TraceTest):
     def test_an_empty_directory_says_what_would_be_there(self):
         empty = os.path.join(self.recording.root, "empty")
         os.mkdir(empty)
-        for command in ((), ("explain",), ("check",), ("timeline",)):
+        for command in ((), ("explain",), ("timeline",)):
             self.assertIn("holds no traces", self.tell(*command, empty, code=WRONG_USE))
-
-    def test_what_failed_saves_leave_cannot_be_gone_through_again(self):
-        text = self.tell("check", self.recording.run, code=FOUND_BAD)
-        self.check_says(text, "record with CAIRN_TRACE=full:DIR", "is what a ring held")
 
 
 class CancelledSave(TraceTest):

@@ -95,38 +95,6 @@ TEST_CASE("trace file: everything that was written comes back") {
   CHECK(reader.bytes_cut() == 0);
 }
 
-TEST_CASE("trace file: contents come back in one piece, or not at all") {
-  Files files;
-  Bytes bytes;
-  TraceEncoder encoder;
-  encoder.header(header_of(2, 4), bytes);
-  const std::string small = "small", large(200'000, 'x');
-  std::vector<std::size_t> ends;
-  for (std::uint64_t id = 1; id <= 3; ++id) {
-    ObservedEvent event = full_event(id);
-    event.before = "before";
-    event.content = id == 1 ? small : id == 2 ? large : std::string_view();
-    encoder.event(event, bytes);
-    ends.push_back(bytes.size());
-  }
-  const auto contents = [&](const Bytes& of, bool wanted) {
-    TraceFileReader reader(files.put(of), nullptr, wanted);
-    std::vector<std::size_t> sizes;
-    ObservedEvent event;
-    while (reader.next(event)) {
-      CHECK(event.before == "before");
-      sizes.push_back(event.content.size());
-    }
-    return sizes;
-  };
-  CHECK(contents(bytes, true) == std::vector<std::size_t>{5, 200'000, 0});
-  CHECK(contents(bytes, false) == std::vector<std::size_t>{0, 0, 0});
-  Bytes flipped = bytes;
-  flipped[ends[0] + 100'000] ^= 1;
-  CHECK(contents(flipped, true) == std::vector<std::size_t>{5, 0, 0});
-  CHECK(contents(bytes.substr(0, ends[1] - 1), true) == std::vector<std::size_t>{5});
-}
-
 TEST_CASE("trace file: one that was cut anywhere is read up to the cut") {
   Files files;
   const Sample sample(5);

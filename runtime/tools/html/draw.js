@@ -287,7 +287,7 @@ class Painter {
   weight(at) {
     const {model} = this;
     if (model.flags[at] & (FAILED | LOST)) return 3;
-    return {called: 2, 'has the': 2, decided: 0}[model.kinds[model.kind[at]]] ?? 1;
+    return {called: 2, 'has the': 2}[model.kinds[model.kind[at]]] ?? 1;
   }
   point(at, x, y) {
     const {context: c, theme, model} = this;
@@ -306,7 +306,7 @@ class Painter {
       c.lineTo(x - 6, y);
     } else {
       c.fillStyle = kind === 'has the' ? theme.good : kind === 'called' ? theme.accent : theme.muted;
-      c.arc(x, y, {'has the': 4, called: 4, decided: 1.75}[kind] ?? 3, 0, 7);
+      c.arc(x, y, {'has the': 4, called: 4}[kind] ?? 3, 0, 7);
     }
     c.fill();
     c.strokeStyle = theme.surface;

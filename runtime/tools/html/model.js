@@ -44,7 +44,6 @@ class Model {
     this.flags = new Uint8Array(n);
     this.actor = new Uint32Array(n);
     this.name = new Uint32Array(n);
-    this.before = new Uint32Array(n);
     this.detail = new Uint32Array(n);  // into `names`, 0: none; so are phase and, into `texts`, text
     this.phase = new Uint32Array(n);
     this.text = new Uint32Array(n);
@@ -62,7 +61,7 @@ class Model {
       let id = 0, time = 0;
       column('id', (at, value) => this.id[at] = id += value);
       column('time', (at, value) => this.time[at] = 1e-9 * (time += unzigzag(value)));
-      for (const name of ['kind', 'flags', 'actor', 'name', 'before', 'detail', 'phase', 'text', 'bytes', 'number'])
+      for (const name of ['kind', 'flags', 'actor', 'name', 'detail', 'phase', 'text', 'bytes', 'number'])
         column(name, (at, value) => this[name][at] = value);
       column('peer', (at, value) => this.peer[at] = value - 1);
       column('cause', (at, value) => this.cause[at] = value === 0 ? -1 : at - unzigzag(value));
@@ -164,10 +163,6 @@ class Model {
       if (name.startsWith('timer: ')) return `${actor} met the deadline for ${name.slice(7)}`;
     }
     const kind = this.kinds[this.kind[at]];
-    if (kind === 'decided') {
-      const from = this.peer[at] < 0 ? '' : ` from rank ${this.peer[at]}`;
-      return `${actor} decided ${name}${from}: ${this.names[this.before[at]]} → ${this.names[this.detail[at]]}`;
-    }
     let text = `${kind === 'called' ? 'trainer' : actor} ${kind} ${name}`;
     if (kind === 'was told:') text += this.peer[at] < 0 ? ' (this rank)' : ` (rank ${this.peer[at]})`;
     else if (this.peer[at] >= 0) text += ` ${kind === 'sent' ? 'to' : 'from'} rank ${this.peer[at]}`;
@@ -204,7 +199,7 @@ class Model {
     if (lower === 'failed') return at => this.hasFailed(at);
     if (lower === 'lost') return at => (this.flags[at] & LOST) !== 0;
     const names = has(this.names, lower), texts = has(this.texts, lower), kinds = has(this.kinds, lower);
-    return at => names[this.name[at]] + names[this.actor[at]] + names[this.before[at]] + names[this.detail[at]] + names[this.phase[at]] + texts[this.text[at]] +
+    return at => names[this.name[at]] + names[this.actor[at]] + names[this.detail[at]] + names[this.phase[at]] + texts[this.text[at]] +
       kinds[this.kind[at]] > 0;
   }
 }

@@ -103,9 +103,7 @@ class Panel {
     add('Kind', model.kinds[model.kind[at]].replace(/:$/, ''));
     if (model.peer[at] >= 0) add('Other rank', model.peer[at]);
     if (model.phase[at] !== 0) add('Phase', name(model.phase[at]));
-    if (model.before[at] !== 0) add('State before', name(model.before[at]));
-    if (model.detail[at] !== 0 && model.before[at] !== 0) add('State after', name(model.detail[at]));
-    else if (model.detail[at] !== 0) add(model.kinds[model.kind[at]] === 'has the' ? 'Committed' : 'Detail', name(model.detail[at]));
+    if (model.detail[at] !== 0) add(model.kinds[model.kind[at]] === 'has the' ? 'Committed' : 'Detail', name(model.detail[at]));
     if (model.begin[at] < model.time[at]) add('Took', durationText(model.time[at] - model.begin[at]));
     if (model.queued[at] > 0) add('Waited in the mailbox', durationText(model.queued[at]));
     if (model.bytes[at] > 0) add('Bytes', bytesText(model.bytes[at]));
