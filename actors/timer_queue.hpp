@@ -64,7 +64,7 @@ class TimerQueue {
 
   // Other ranks must not fail because this process stood still. The time of its standstill does not
   // count, and messages that arrived meanwhile get time to be handled before a deadline passes.
-  // Callers set their own deadlines by the clock, so those stay.
+  // Deadlines that callers set count real time, so they stay.
   void put_off(Time now, Duration late) {
     for (auto& [key, deadline] : deadlines_) {
       if (key.second == protocol::Timer::kCall) continue;

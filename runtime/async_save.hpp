@@ -111,8 +111,8 @@ struct SaveOptions;
 // for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
-// child process, functions that wait throw kPrecondition if the save had not got that far before
-// the fork; `staged` and `done` do so instead of returning false.
+// child process, waiting for something that had not happened before the fork throws kPrecondition.
+// `staged` and `done` throw it instead of returning false.
 class AsyncSaveResponse {
  public:
   // Returns whether the trainer may change the state: it is copied, or the save has ended.

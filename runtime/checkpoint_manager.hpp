@@ -21,9 +21,11 @@
 //
 // A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
 // commit sequence. It counts as the latest if its step is larger than every step that Cairn saved
-// in the run; of several, the one with the largest step. Otherwise it is used only if none of
-// Cairn's is sound. One with a record for each rank (use_collectives=False) cannot be used, and is
-// reported. To resume from an earlier step, move later checkpoints of PyTorch's away.
+// in the run, and Cairn's latest checkpoint has a step. If several qualify, the one with the
+// largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if none
+// of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot be
+// used; if it may be the latest, it is in `passed_over`. To resume from an earlier step, move later
+// checkpoints of PyTorch's away.
 //
 // The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
 // reads the commit records each time it is called, so there is no index that could be out of date.
@@ -107,8 +109,9 @@ struct CheckpointManagerOptions {
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
   // The time from a signal's arrival until the save must be done, including the time until all
-  // ranks have called `should_save` and `save`. A call that waits for ranks then fails on all ranks
-  // with kDeadline. So does the save, and asynchronous saves that it has to wait for are cancelled.
+  // ranks have called `should_save` and `save`. When it has passed, a `should_save` that waits for
+  // other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves that the save
+  // has to wait for are cancelled.
   // Nothing waits for removal longer than this (see above). The sender of the signal should wait a
   // little longer before it ends the job. cairn-launch says how long it waits in
   // CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
@@ -215,9 +218,10 @@ class CheckpointManager {
 
   // --- reading the run: on any rank, not collective; may throw the store's errors ---
 
-  // Return all of Cairn's checkpoints in the run, whatever their names, the latest first, and the
-  // latest. Checkpoints of PyTorch's are not among them.
+  // Returns all of Cairn's checkpoints in the run, whatever their names, the latest first.
+  // Checkpoints of PyTorch's are not listed.
   std::vector<CheckpointInfo> checkpoints() const;
+  // Returns the first of `checkpoints`, or nothing if there is none.
   std::optional<CheckpointInfo> latest() const;
   // Returns the latest checkpoint whose every byte is as written, of those from which
   // `restore_latest` resumes. Reads all bytes of each candidate. Returns nothing if the run has no

@@ -30,7 +30,8 @@
 //       seconds since 1970; absent until a save succeeds; alert on its age
 //   cairn_build_info{version="…"}
 //       1
-// If the variable RANK is set, the totals of that rank exist from the start, with value 0.
+// If the variable RANK is set, cairn_saves_total and cairn_save_bytes_total of that rank exist from
+// the start, with value 0.
 // The names, labels and meanings are stable. Later versions may add metrics.
 #pragma once
 

@@ -18,7 +18,7 @@ namespace cairn {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-// An address of nobody (RFC 5737). Asking for the route to it sends nothing.
+// An address that no host has (RFC 5737). Asking for the route to it sends nothing.
 constexpr const char* kElsewhere = "192.0.2.1";
 // Connecting a UDP socket needs a port, but sends nothing there.
 constexpr int kAnyPort = 9;
@@ -41,7 +41,7 @@ bool is_loopback_host(const std::string& host) {
   return endpoint && is_loopback(*endpoint);
 }
 
-// A list of interfaces as NCCL_SOCKET_IFNAME has it.
+// A list of interfaces in the syntax of NCCL_SOCKET_IFNAME.
 class InterfaceNames {
  public:
   InterfaceNames(std::string text, bool whole_names) : whole_names_(whole_names) {
@@ -92,7 +92,7 @@ std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const
   std::string known;
   for (const auto& one : interfaces) known += (known.empty() ? "" : ", ") + one.interface + " (" + one.address + ")";
   throw Error(ErrorCode::kInvalidArgument, std::string(variable) + " is \"" + text +
-                                               "\", but no interface of this machine that is up and has an address fits; it has " +
+                                               "\", but no active interface of this machine matches; it has " +
                                                (known.empty() ? "none" : known));
 }
 

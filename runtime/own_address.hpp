@@ -42,9 +42,9 @@ struct OwnAddress {
 // 3. an address of the interface that CAIRN_SOCKET_IFNAME names;
 // 4. 127.0.0.1 if the ranks may not go beyond loopback, or if `peer` is unknown or loopback;
 // 5. an address of the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names;
-// 6. the source address of the route to `peer`. Many machines give their own name a loopback
-//    address; then the source address of the default route, else that of the first interface other
-//    than loopback, else 127.0.0.1.
+// 6. the source address of the route to `peer`. If that is a loopback address, as on a machine that
+//    resolves its own name to one: the source address of the default route, else the address of the
+//    first interface other than loopback, else 127.0.0.1.
 //
 // CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of prefixes of names, "=" before
 // whole names, "^" before names to avoid. `interfaces`: see `interface_addresses`. Throws

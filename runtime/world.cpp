@@ -328,7 +328,7 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   request.peer = host_of_store(*store);
   request.beyond_loopback = shares_secret || !secret.empty();
   request.deadline = bounded_wait(options.assemble_deadline);
-  // A world of one listens for nobody.
+  // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
   const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables(), interface_addresses());
   TcpLinksConfig links;
   std::shared_ptr<Door> door;

@@ -48,14 +48,15 @@ enum class ShowProgress : std::uint8_t {
 struct WorldOptions {
   RuntimeOptions runtime;
   // The address at which this rank listens, and at which the other ranks reach it. If empty,
-  // CAIRN_BIND_ADDRESS gives the address, or CAIRN_SOCKET_IFNAME the network interface
-  // (docs/launching.md). If these are not set either, the rank listens at loopback; but with a
-  // secret, and a TCPStore on a host other than loopback, at the address from which it reaches that
-  // host.
+  // CAIRN_BIND_ADDRESS gives the address, or CAIRN_SOCKET_IFNAME the network interface. If neither
+  // is set, the rank listens at loopback if it has no secret, or if the ranks do not meet at a
+  // TCPStore, or if that store is at a loopback address. Otherwise GLOO_SOCKET_IFNAME or
+  // NCCL_SOCKET_IFNAME gives the interface; without them, the rank listens at the address from
+  // which it reaches the store's host. See docs/launching.md.
   //
-  // `from_addresses` ignores the variables. There, empty means the host of this rank's own address,
-  // and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret; without
-  // one, the factory functions throw kPrecondition.
+  // `from_addresses` ignores these variables. There, empty means the host of this rank's own
+  // address, and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret;
+  // without one, the factory functions throw kPrecondition.
   std::string bind_address;
   // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
   // only with each other. Give either the secret itself, at least 16 bytes that cannot be guessed,

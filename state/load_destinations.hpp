@@ -28,7 +28,7 @@ class LoadDestinations {
   // Returns the reads that fill all leaves, or throws one error that lists every obstacle. Does not
   // change the state dict.
   LoadPlan create_plan();
-  // Returns what the plan of the last `create_plan` leaves alone.
+  // Returns the names that the last plan skips.
   LoadReport report() const;
 
   // Implement the hooks of LoadPlanner. May be called on any threads.

@@ -43,9 +43,10 @@ class SavePlanner {
   virtual ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) = 0;
 };
 
-// Tells what a load left alone on this rank. All names are flattened.
+// The names that a load skipped on this rank. All names are flattened.
 struct LoadReport {
   // In the state dict, but not in the checkpoint: `allow_partial_load` kept the caller's values.
+  // Does not list values marked by `per_rank` or `if_stored`, nor empty dicts.
   std::vector<std::string> missing;
   // In the checkpoint, but not in this rank's state dict. Values marked by `per_rank` do not count
   // if this rank has such a value of its own.
@@ -76,8 +77,8 @@ class LoadPlanner {
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
   // Called by the reader when it has filled that tensor.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
-  // Called on every rank that has loaded, after all other hooks: what `load` returns. DCP has no
-  // such hook.
+  // Returns the report that `load` returns. Called after all other hooks, on every rank that has
+  // loaded. DCP has no such hook.
   virtual LoadReport report() const { return {}; }
 };
 
@@ -103,7 +104,8 @@ class DefaultSavePlanner : public SavePlanner {
   ~DefaultSavePlanner() override;
   void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) override;
   SavePlan create_local_plan() override;
-  // Caches the last result and returns it if the local plans are the same.
+  // Throws the errors of create_global_save_plan, and kMismatch unless the chunks of each tensor
+  // tile it exactly. Plans anew in each save.
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override;
   SavePlan finish_plan(SavePlan new_plan) override;
   // Calls `lookup_object`, then `transform_object`.
@@ -144,8 +146,9 @@ class DefaultLoadPlanner : public LoadPlanner {
   // another tensor, from which `commit_tensor` then copies.
   virtual torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
   // Returns the tensor that the reader fills for that part: the part itself, or a temporary one if
-  // the stored dtype differs. To change what was read, return another tensor of that size and dtype
-  // here, and pass the changed one to `commit_tensor` in an override of that.
+  // the stored dtype differs. To change the data that was read, return a separate tensor of the
+  // part's size and the stored dtype here. Then override `commit_tensor`, and pass the changed
+  // tensor to `DefaultLoadPlanner::commit_tensor`.
   virtual torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override;
   LoadReport report() const override;

@@ -3,9 +3,10 @@
 //
 //  1  the coordinator opens the attempt, exclusively, before it
 //     answers any plan                                               Store::begin_attempt
-//  2  each rank looks for the attempt, as other machines might not
-//     see the same directory; then it writes and syncs its files;
-//     their names contain the save id                                ObjectWriter::sync
+//  2  each rank outside the coordinator's process checks that it
+//     sees the attempt, as machines may not share the directory      Store::has_attempt
+//     then each rank writes and syncs its files; their names
+//     contain the save id                                            ObjectWriter::sync
 //  3  all results have arrived, and the chunks of each tensor tile
 //     it exactly                                                     check_coverage
 //  4  the commit record is written aside and synced                  Store::publish, 4 to 6

@@ -122,7 +122,7 @@ class Store {
   virtual std::vector<std::string> fenced_attempts() = 0;
   // Returns whether the attempt is open, or fenced and not cleared. The default searches
   // `open_attempts` and `fenced_attempts`; stores that can look up one name should override it,
-  // because every rank of a save calls it.
+  // because every rank that writes, except the coordinator, calls it once per save.
   virtual bool has_attempt(const std::string& save_id);
   // Forgets a fenced attempt and removes everything the store keeps of it. Must not be called for
   // an attempt that is not fenced.

@@ -38,7 +38,7 @@ const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent&
 
 std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }
 
-// A shorter pause within an actor is not worth a name.
+// Shorter pauses within an actor are not reported.
 constexpr Duration kPauseMin = std::chrono::milliseconds(10);
 
 // Two successive events of an actor.
@@ -48,7 +48,8 @@ struct Pause {
 };
 
 // Returns the longest pause of the supervisor or coordinator of `to`'s rank between two events, if
-// it was most of the time. These actors run no hooks: they, or the whole process, were held up.
+// it took at least half of the time. These actors run no hooks: they, or the whole process, were
+// held up.
 std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from, const ObservedEvent& to) {
   if (from.rank != to.rank || to.time - from.time < kPauseMin) return std::nullopt;
   Pause longest;

@@ -77,7 +77,7 @@ std::string heard_last(const Trace& trace, const TraceClocks& clocks, int rank) 
       if (other != rank && event.kind == EventKind::kHandled && event.peer == rank && !is_about_a_connection(event) &&
           (last == nullptr || clocks.at(event) > clocks.at(*last)))
         last = &event;
-  if (last == nullptr) return "no message of it arrived";
+  if (last == nullptr) return "no message from it arrived";
   return "rank " + std::to_string(last->rank) + " received " + std::string(last->name) + " from it at " + time_text(clocks.at(*last));
 }
 
@@ -144,7 +144,7 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
   if (said_goodbye)
     return decide(RankFate::kLeft, "it left the world in order, before the end of this call" + (has_ended ? "; " + end : ""));
   if (has_ended && process->second.told && failure.kind == to_string(FailureKind::kSilent))
-    return decide(RankFate::kFrozen, "its process existed, and did nothing; it ended only when cairn-launch asked it to");
+    return decide(RankFate::kFrozen, "its process was alive but did nothing; it ended only when cairn-launch asked it to");
   if (has_ended) return decide(RankFate::kEnded, end);
   if (sign == nullptr) return;
   decide(RankFate::kUnknown, failure.kind == to_string(FailureKind::kSilent)

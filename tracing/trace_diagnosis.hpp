@@ -81,7 +81,7 @@ struct TracedWait {
   bool was_answered = true;
 };
 
-// The slowest store operation, if it was slow beside the whole call.
+// The slowest store operation, if it took at least 100 ms and a fifth of the call.
 struct TracedStoreOperation {
   int rank = 0;
   std::string name;    // "write_at"

@@ -104,11 +104,11 @@ struct Trace {
 class TraceDirectory {
  public:
   // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If there are
-  // none but there are failure reports (failure-*), reads the latest report, with the traces of
-  // other ranks in another report of the same call. Also reads `*.ends`,
-  // where cairn-launch records how processes ended. An event that several
-  // rings of a rank contain counts once. Keeps a record per call and no events. Throws kNotFound,
-  // listing what is there, if there is nothing to read.
+  // none but there are failure reports (failure-*), reads the latest report, and the traces of
+  // other ranks from other reports of the same call. Also reads `*.ends`, in which cairn-launch
+  // records how processes ended. An event that several rings of a rank contain counts once. Keeps a
+  // record per call and no events. Throws kNotFound, listing what is there, if there is nothing to
+  // read.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -71,11 +71,11 @@ class TraceClocks {
 // same actor.
 bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event);
 
-// The time that a message lost between the sender's decision and the receiver's reaction, by
-// place. A duration is 0 if the traces do not tell.
+// The delays of a message between the sender's decision and the receiver's reaction, by place. A
+// duration is 0 if the traces do not show it.
 struct MessageDelay {
   Duration in_sender{0};    // from the sender's event before, in the same handler, until it was sent
-  Duration on_the_way{0};   // less the error of the clocks
+  Duration on_the_way{0};   // minus the clock error
   Duration in_receiver{0};  // until the receiver acted on it
   // The receiver recorded nothing while the message was on its way: the connection was slow, or the
   // receiver's process did not run.

@@ -207,13 +207,13 @@ struct Noticing {
     const std::string name((latest->sent != nullptr ? latest->sent : latest->handled)->name);
     const std::string from = "rank " + std::to_string(latest->from), to = "rank " + std::to_string(latest->to);
     if (longest == delay.in_sender)
-      add(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up before it sent it");
+      add(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up");
     else if (longest == delay.in_receiver)
       add(latest->to, to + " acted on " + name + " from " + from + " " + in_text(longest) + " after it received it: it was held up");
     else
       add(latest->to, name + " from " + from + " came to " + to + " " + in_text(longest) + " after it was sent: " +
                           (delay.receiver_was_quiet ? "the connection was slow, or " + to + " did not run"
-                                                    : "the connection was slow, as " + to + " ran in that time"));
+                                                    : "the connection was slow, because " + to + " was running"));
   }
 
   // Requests and messages that had to be repeated.

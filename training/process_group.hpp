@@ -63,8 +63,8 @@ struct ProcessGroupOptions {
 struct C10dGroups {
   c10::intrusive_ptr<C10dGroup> on_host;    // for tensors in host memory, such as Gloo's or MPI's; may be null
   c10::intrusive_ptr<C10dGroup> on_device;  // for tensors on CUDA devices, such as NCCL's; may be null
-  // With a store, Cairn makes the group that is null, and subgroups, as `from_store` does. May be
-  // null.
+  // May be null. Otherwise Cairn uses it to make a missing group, and subgroups, as `from_store`
+  // does.
   c10::intrusive_ptr<c10d::Store> store;
   std::vector<int> world_ranks;  // indexed by rank in the groups; empty: 0, 1, …
 };
@@ -104,10 +104,10 @@ class ProcessGroup {
   // Makes a group that communicates through groups that the trainer already has, without
   // connections or communicators of its own. The trainer may go on using its groups, but not at the
   // same time as this one: every rank makes all calls, the trainer's and Cairn's, in the same
-  // order. `options.address` and `name` have a meaning only with a store. Throws kInvalidArgument
+  // order. `options.address` and `name` are used only with a store. Throws kInvalidArgument
   // if both groups are null, or their ranks or sizes differ.
   //
-  // Without a store, tensors on the side whose group is null are refused with kUnsupported, and
+  // Without a store, a collective on tensors whose group is null throws kUnsupported, and
   // `subgroup` throws kPrecondition. `fully_shard`, `replicate` and `parallelize` also send small
   // tensors in host memory: they need `on_host` or `store`. For meshes of several axes, see
   // `ProcessMesh::from_axes`.

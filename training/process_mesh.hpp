@@ -23,9 +23,9 @@ class ProcessMesh {
   ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {},
               const std::string& name = "mesh");
 
-  // Uses groups that the trainer has, one per axis, such as those of `ProcessGroup::from_c10d` with
-  // `world_ranks`, and makes none. Each has the ranks that differ from this one only along its
-  // axis, in the order of that axis. Throws kInvalidArgument for other groups.
+  // Makes a mesh of existing groups, one per axis, such as those of `ProcessGroup::from_c10d` with
+  // `world_ranks`. Each must have the ranks that differ from this rank only along its axis, in the
+  // order of that axis; otherwise throws kInvalidArgument.
   static ProcessMesh from_axes(const ProcessGroup& group, std::vector<ProcessGroup> axes, std::vector<std::string> axis_names = {});
 
   const DeviceMesh& mesh() const { return mesh_; }  // world ranks

@@ -124,7 +124,8 @@ void CoordinatorMachine::skip_call(int rank, Failure failure) {
   if (!skipped_.empty() && std::any_of(joins_.begin(), joins_.end(), waits)) fail_skipped_call();
 }
 
-// Fails the call of the ranks that have joined. Ranks that skipped it have joined a later one.
+// Fails the call of the ranks that have joined. A rank that skipped this call may have joined a
+// later one; keeps its Join for that call.
 void CoordinatorMachine::fail_skipped_call() {
   FailureMap failures;
   for (const auto& [rank, skipped] : skipped_) {

@@ -93,7 +93,7 @@ class CoordinatorMachine {
     std::shared_ptr<const Ending> ending;
   };
 
-  // A rank that is so many calls ahead of the ranks that have not joined.
+  // The calls that one rank has ended before they began, and that other ranks have yet to join.
   struct Skipped {
     std::uint64_t calls = 0;
     Failure failure;  // of its latest such call
@@ -229,7 +229,7 @@ class CoordinatorMachine {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // joins that arrived during an attempt
-  std::map<int, Skipped> skipped_;  // while not empty, no other rank has joined
+  std::map<int, Skipped> skipped_;  // by rank; while not empty, no other rank has joined
   std::map<int, PeerDown> down_;    // ranks without a connection
   std::set<int> suspects_;          // ranks in `down_` that may have come back
   bool all_probed_ = false;         // each suspect is in `probed_`

@@ -51,8 +51,8 @@ torch::Device device_of(const std::string& type, int local_rank) {
   const auto devices = static_cast<int>(torch::cuda::device_count());
   if (devices == 0) throw std::runtime_error("--device cuda: LibTorch finds no CUDA device");
   if (local_rank >= devices) {
-    throw std::runtime_error("--device cuda: each rank needs a device of its own, and there are " + std::to_string(devices) +
-                             " for rank " + std::to_string(local_rank) + " of this machine: start fewer ranks");
+    throw std::runtime_error("--device cuda: each rank needs its own device, but this machine has " + std::to_string(devices) +
+                             " for local rank " + std::to_string(local_rank) + ": start fewer ranks");
   }
   return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(local_rank));
 }

@@ -29,7 +29,7 @@ constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect model.pt                                  what torch.save wrote
 
 Reads the record of a checkpoint and the small values that it shows; with --json, only the record.
-Reads only the pickle of a file.)";
+From a file of torch.save, reads only the pickle.)";
 
 struct InspectOptions {
   std::string checkpoint;

@@ -1,4 +1,4 @@
-// The parts of `cairn` that stand for those of cairn-tensors.
+// The program `cairn` without LibTorch: starts cairn-tensors for the commands that it lacks.
 #include <unistd.h>
 
 #include <algorithm>

@@ -63,7 +63,7 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
       found = &attempt;
     }
     if (is_number && !others.empty())
-      throw WrongUse(fmt::format("several calls are number \"{}\": name one by its save id:{}\n  {}", choice.attempt, others,
+      throw WrongUse(fmt::format("several calls match \"{}\": name one by its save id:{}\n  {}", choice.attempt, others,
                                  found->save_id));
   }
   if (found == nullptr && !choice.after.empty() && choice.attempt.empty())

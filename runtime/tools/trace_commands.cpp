@@ -111,7 +111,7 @@ void add_trace(CLI::App& app, Run& chosen) {
   };
   add_of_one("list", "List the saves and loads", [](const TraceOptions& of) {
     return trace_list(of.choice, of.all);
-  })->add_flag("--all", options->all, "Also the agreements that Cairn makes itself");
+  })->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
   add_of_one("explain", "Follow the causes of the failure, and of the end", [](const TraceOptions& of) {
     return trace_explain(of.choice, of.rank);
   })->add_option("--rank", options->rank, "Of this rank");
@@ -120,7 +120,7 @@ void add_trace(CLI::App& app, Run& chosen) {
               options->filters);
   add_of_one("timeline", "Draw what each rank did when",
              [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
-      ->add_option("--columns", options->columns, "Characters for the time; as many as fit if it is left out")
+      ->add_option("--columns", options->columns, "Width of the time axis in characters; by default, as many as fit")
       ->check(CLI::Range(10u, 1000u));
   add_of_one("critical-path", "Say which chain of messages and hooks took the time", [](const TraceOptions& of) {
     return trace_critical_path(of.choice, of.rank);

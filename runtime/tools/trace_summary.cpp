@@ -125,7 +125,7 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
     parts.push_back(failure.last_action.empty() ? recorded : recorded + ", and " + failure.last_action);
   } else if (!failure.last_action.empty() && !failure.hook)
     parts.push_back("it last " + failure.last_action);
-  if (failure.last_sign) parts.push_back(fmt::format("its last event is of {} UTC", time_of_day(*failure.last_sign)));
+  if (failure.last_sign) parts.push_back(fmt::format("its last event was at {} UTC", time_of_day(*failure.last_sign)));
   return printable(fmt::format("rank {}: {}", failure.rank, fmt::join(parts, "; ")));
 }
 
@@ -315,7 +315,7 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   const std::size_t failures = diagnosis.failures.size();
   for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
     lines.push_back(line("failed", failure_line(diagnosis.failures[i])));
-  if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} ranks more: --json", failures - kFailuresShown);
+  if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
   if (failures > 0)
     if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(line("where", *where));
   // Beside a failure, an ordinary wait is noise.

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kVerifyExamples = R"(Examples:
   cairn verify run/step_100              reads every byte, lists every fault
-  cairn verify run                       all checkpoints of the run, the latest first; several may be named as well
+  cairn verify run                       all checkpoints of the run, the latest first; several places may be given
   cairn verify run/step_100 --json       the same for programs; of several checkpoints, a list
   cairn verify run/step_100 --threads 16 faster, where the disk is
 
@@ -154,7 +154,7 @@ int verify(const VerifyOptions& options) {
     if (options.json) print_json(list.front());
     return code;
   }
-  // A place that cannot be read hides no other.
+  // If a place cannot be read, report it and go on with the others.
   int worst = kFine;
   std::size_t fine = 0;
   for (const auto& place : places) {
@@ -183,7 +183,7 @@ void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
   auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
   command->footer(kVerifyExamples);
-  command->add_option("DIR", options->places, "Checkpoints, or runs: then all of their checkpoints")->required();
+  command->add_option("DIR", options->places, "Checkpoints to verify; a run stands for all of its checkpoints")->required();
   command->add_option("--threads", options->threads, "Threads that read and check; those of the machine if it is left out")
       ->check(CLI::Range(1u, 256u));
   command->add_flag("--json", options->json, "Print JSON");

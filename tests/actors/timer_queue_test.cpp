@@ -58,7 +58,7 @@ TEST_CASE("the time in which a process stood still does not count for its deadli
   CHECK(sleeper.slept() == seconds(60 + 3600));
 }
 
-TEST_CASE("a deadline that passed while its process stood still waits once for messages that arrived") {
+TEST_CASE("a deadline that passed during a standstill waits once for arrived messages") {
   Sleeper sleeper;
   sleeper.start(protocol::Timer::kPhase, seconds(60));
   CHECK(sleeper.sleep(seconds(3600)).empty());

@@ -202,7 +202,7 @@ TEST_CASE("agreement: messages that overtake each other, late ranks and cancella
 
 // Whether a rank calls again before the others have made the same call for the first time is the
 // scheduler's choice.
-TEST_CASE("agreement: a call that some ranks cannot join fails on all, and the calls after it meet") {
+TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls succeed") {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kCalls = 4;
   int ahead = 0;

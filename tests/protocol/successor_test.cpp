@@ -271,7 +271,7 @@ TEST_CASE("a coordinator that is there and has not called yet is joined again") 
   CHECK(told[0].second.leader == 0);
 }
 
-TEST_CASE("a rank that cannot join a coordinator which has not called yet waits with the successor") {
+TEST_CASE("a rank that cannot join waits with the successor until the coordinator calls") {
   Successor successor;
   Standing shut_out = standing_of(2, 0);
   shut_out.delivered = false;

@@ -182,7 +182,7 @@ TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever c
   }
 }
 
-TEST_CASE("a rank that cannot reach the coordinator asks others before itself, and says that it cannot join") {
+TEST_CASE("a rank that cannot reach the coordinator asks other ranks before itself") {
   RankSteps first(1, 4);
   first.step(call_of(1));
   auto appeals = sent<Standing>(first.step(refused_by(0)));

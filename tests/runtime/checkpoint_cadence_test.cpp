@@ -494,7 +494,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: nothing is removed in the grace perio
   check_kept(manager, Names{"step_8"});
 }
 
-TEST_CASE("manager: ranks that do not ask whether to save within the grace period are not waited for") {
+TEST_CASE("manager: should_save waits for other ranks only for the grace period") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   options.grace_period = std::chrono::seconds(1);

@@ -615,7 +615,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint is of unknown ord
   });
 }
 
-TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is passed over, not forgotten") {
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is reported") {
   const std::vector<std::string> files{place("step_6/__0.metadata"), place("step_6/__0_0.distcp")};
   fs::create_directories(place("step_6"));
   for (const std::string& file : files) std::ofstream(file) << "PyTorch's";

@@ -70,7 +70,7 @@ TEST_CASE("own address: options come before variables, and these before the rout
   CHECK(thrown_by([] { chosen_with({}); }).says("planned"));
 }
 
-TEST_CASE("own address: without a secret, or with rank 0 on this machine, only Cairn's variables lead beyond loopback") {
+TEST_CASE("own address: loopback is the default without a secret or with a local rank 0") {
   AddressRequest unsecured = far_request();
   unsecured.beyond_loopback = false;
   AddressRequest nobody = far_request();
@@ -165,7 +165,7 @@ bool enter_network_with(const char* address) {
   return ::ioctl(control.get(), SIOCSIFADDR, &request) == 0;
 }
 
-TEST_CASE("own address: ranks with a secret listen at the address from which they reach rank 0's host") {
+TEST_CASE("own address: ranks with a secret listen on the route to rank 0's host") {
   bool entered = false;
   std::string routed, listed;
   std::thread rank([&] {

@@ -121,7 +121,7 @@ TEST_CASE("an object marked by per_rank is each rank's own; a rank that the chec
   });
 }
 
-TEST_CASE("what the checkpoint lacks keeps the caller's values, if allow_partial_load is set or if_stored marks it") {
+TEST_CASE("loading keeps values that the checkpoint lacks where the caller allows it") {
   const TemporaryDirectory directory;
   const std::string id = directory.path() + "/step";
   on_all_ranks(2, [&](World& world) {

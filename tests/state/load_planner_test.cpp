@@ -327,7 +327,7 @@ TEST_CASE("partial load keeps the caller's values of names that the checkpoint l
   CHECK(state["c"].to_int() == 9);
 }
 
-TEST_CASE("values marked by if_stored are loaded where the checkpoint has them, and kept where it lacks them") {
+TEST_CASE("a value marked by if_stored is loaded if it is stored, and kept otherwise") {
   const auto state_with = [](double number, int of_rank) {
     return StateDict{{"old", torch::full({2}, number)},
                      {"new", if_stored(Dict{{"weight", torch::full({3}, number)}, {"list", List{Dict{{"x", number}}}}})},

@@ -248,7 +248,7 @@ TEST_CASE("a state dict as PyTorch keeps it is taken over") {
   CHECK(code_of([&] { load_optimizer_state_dict(*trainer.optimizer, dict, trainer.net.ptr().get()); }) == ErrorCode::kMismatch);
 }
 
-TEST_CASE("parameter groups have every option of PyTorch's, with its defaults where LibTorch has none") {
+TEST_CASE("parameter groups have all of PyTorch's options, even those that LibTorch lacks") {
   const std::vector<std::pair<std::string, std::set<std::string>>> kinds{
       {"Adam",
        {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
@@ -283,7 +283,7 @@ TEST_CASE("parameter groups have every option of PyTorch's, with its defaults wh
   }
 }
 
-TEST_CASE("a checkpoint without the options that LibTorch lacks loads, and one that turns them on does not") {
+TEST_CASE("options that LibTorch lacks may be absent from a checkpoint, but not turned on") {
   for (const auto& [name, make] : makers()) {
     CAPTURE(name);
     Trainer straight(make);

@@ -205,7 +205,7 @@ TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
   writer.abandon();
 }
 
-TEST_CASE("checkpoint writer: a rank that sees another directory than the coordinator writes nothing") {
+TEST_CASE("checkpoint writer: a rank that does not see the attempt writes nothing") {
   // Rank 1 of two processes. Its machine has a directory of its own at the checkpoint's path.
   class WriterElsewhere : public CheckpointWriter {
    public:
@@ -388,7 +388,7 @@ TEST_CASE("checkpoint writer: planners transform what is written, and transform 
   CHECK(target["step"].to_int() == 1);
 }
 
-TEST_CASE("checkpoint writer: planners take what is written from elsewhere, and read it into other tensors") {
+TEST_CASE("checkpoint writer: planners may replace the tensors that are written and read") {
   const Memory memory("writer");
   const std::string url = "mem://writer/x";
   class Elsewhere : public DefaultSavePlanner {

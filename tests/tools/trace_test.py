@@ -385,7 +385,7 @@ class KilledBeforeTheCall(TraceTest):
     def test_the_end_of_its_process_is_named_though_it_recorded_nothing(self):
         text = self.summary()
         self.check_says(text, "failed +rank 2 lost in join",
-                        "where +rank 2: its process was killed by SIGKILL at .*; it recorded nothing in this call, and no message of it arrived")
+                        "where +rank 2: its process was killed by SIGKILL at .*; it recorded nothing in this call, and no message from it arrived")
 
 
 class ThrownStoreError(TraceTest):

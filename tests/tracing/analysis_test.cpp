@@ -418,7 +418,7 @@ TEST_CASE("trace analysis: a message that was long on its way is charged to no r
 
   ScriptedTraces other(3);
   script_late_plan(other, 0, 800, 0, /*receiver_runs=*/true);
-  CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, as rank 0 ran in that time"));
+  CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, because rank 0 was running"));
 }
 
 TEST_CASE("trace analysis: a message that was acted on late is charged to its receiver") {
@@ -520,7 +520,7 @@ TEST_CASE("trace analysis: a rank whose process ended is told from one that was 
   CHECK(failure.fate_text.find("it was cut off: it went on") == 0);
 }
 
-TEST_CASE("trace analysis: a rank that stood still is told from one that left and one whose supervisor ended") {
+TEST_CASE("trace analysis: a freeze, a departure and a dead supervisor are told apart") {
   ScriptedTraces stopped(3);
   script_given_up(stopped, "silent", "nothing was heard for 5 s");
   record_end(stopped, "signal SIGKILL told");

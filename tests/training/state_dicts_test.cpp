@@ -272,7 +272,7 @@ TEST_CASE_TEMPLATE("state dicts: rank 0 sends each rank its part of an optimizer
   });
 }
 
-TEST_CASE("state dicts: an optimizer's state of rank 0 that does not fit is refused on all ranks, and nothing is changed") {
+TEST_CASE("state dicts: all ranks refuse optimizer state of rank 0 that does not fit") {
   on_ranks(2, [](const ProcessGroup& group) {
     const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
     auto model = sharded_composite(group);
