@@ -9,8 +9,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build python3 pkg-config
   libtorch-dev libgloo-dev libcaf-dev libprotobuf-dev protobuf-compiler libssl-dev zlib1g-dev
-  libisal-dev liburing-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  doctest-dev libbenchmark-dev
+  libisal-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev doctest-dev
 )
 if [ "${1:-}" = --tests ]; then
   packages+=(chromium-headless-shell openmpi-bin libopenmpi-dev mpich slurmctld slurmd slurm-client munge python3-torch iproute2)

@@ -38,7 +38,6 @@ int doctor(const DoctorOptions& options) {
   add(check_versions());
   add(check_limits());
   add(check_network());
-  add(check_kernel());
   add(check_clock());
   if (!options.directory.empty()) {
     const auto path = local_path(options.directory);

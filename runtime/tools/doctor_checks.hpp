@@ -23,7 +23,6 @@ struct Finding {
 std::vector<Finding> check_versions();
 std::vector<Finding> check_limits();
 std::vector<Finding> check_network();
-std::vector<Finding> check_kernel();
 std::vector<Finding> check_clock();
 // Checks a directory for checkpoints. Writes a file of at most `test_bytes` there, and removes it.
 // If the directory is not writable, reports that as a finding.

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
@@ -144,15 +143,6 @@ std::vector<Finding> check_network() {
        fault.empty() ? "" : "ranks of one machine talk over 127.0.0.1: bring the interface lo up, and allow TCP there"}};
   findings.push_back(master_port());
   return findings;
-}
-
-std::vector<Finding> check_kernel() {
-  // Invalid arguments: a kernel that supports io_uring rejects them, one that forbids it returns
-  // another error first.
-  const long asked = ::syscall(SYS_io_uring_setup, 0, nullptr);
-  const bool has = asked < 0 && (errno == EFAULT || errno == EINVAL);
-  return {{"io_uring", Health::kOk,
-           fmt::format("{}; not needed: Cairn writes by threads, liburing is not used", has ? "available" : "not available"), ""}};
 }
 
 std::vector<Finding> check_clock() {
