@@ -84,7 +84,7 @@ class Coordinator : public CoordinatorActor::base {
       } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
         supervisor_->post(tap_.wrap(CoordinatorHook{checkpointer, life_, std::move(*hook)}));
       } else if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
-        timers_.start({checkpointer, start->timer}, clock().now() + start->after);
+        timers_.start({checkpointer, start->timer}, clock().now(), start->after);
       } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stop->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {

@@ -178,7 +178,7 @@ class Supervisor : public SupervisorActor::base {
       } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
         run(checkpointer, slot, std::move(*hook), 0);
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
-        timers_.start({checkpointer, timer->timer}, clock().now() + timer->after);
+        timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stopped->timer});
       } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {

@@ -24,8 +24,8 @@ class TimerQueue {
   // A process that wakes up later than `stall` after a deadline has stood still.
   explicit TimerQueue(Duration stall) : stall_(stall) {}
 
-  // Replaces a timer with the same key.
-  void start(Key key, Time when) { deadlines_.insert_or_assign(std::move(key), Deadline{when}); }
+  // Starts a timer at `now`. Replaces a timer with the same key.
+  void start(Key key, Time now, Duration after) { deadlines_.insert_or_assign(std::move(key), Deadline{now, now + after}); }
   void stop(const Key& key) { deadlines_.erase(key); }
 
   // Removes and returns the timers that are due. Call it when handling a WakeUp.
@@ -58,18 +58,19 @@ class TimerQueue {
 
  private:
   struct Deadline {
+    Time started;
     Time when;
     bool was_put_off = false;
   };
 
   // Other ranks must not fail because this process stood still. The time of its standstill does not
   // count, and messages that arrived meanwhile get time to be handled before a deadline passes.
-  // Deadlines that callers set count real time, so they stay.
+  // Timers that were started since then, and deadlines that callers set, count real time: they stay.
   void put_off(Time now, Duration late) {
     for (auto& [key, deadline] : deadlines_) {
-      if (key.second == protocol::Timer::kCall) continue;
+      if (key.second == protocol::Timer::kCall || deadline.started > *armed_) continue;
       deadline.when += late;
-      if (deadline.when <= now && !std::exchange(deadline.was_put_off, true)) deadline.when = now + stall_;
+      if (deadline.when < now + stall_ && !std::exchange(deadline.was_put_off, true)) deadline.when = now + stall_;
     }
   }
 

@@ -20,12 +20,17 @@ class Sleeper {
   void delayed_send(Sleeper*, Duration after, WakeUp) { wake_up_ = now_ + after; }
 
   void start(protocol::Timer timer, Duration after) {
-    timers_.start({"main", timer}, now_ + after);
+    timers_.start({"main", timer}, now_, after);
     timers_.arm(this);
   }
   // Sleeps until the wake-up, and `longer`. Returns the timers that are due.
   std::vector<protocol::Timer> sleep(Duration longer = Duration(0)) {
-    now_ = wake_up_ + longer;
+    stand_still(longer);
+    return wake_up();
+  }
+  // Sleeps as above, but handles no wake-up: other messages came before it.
+  void stand_still(Duration longer) { now_ = wake_up_ + longer; }
+  std::vector<protocol::Timer> wake_up() {
     std::vector<protocol::Timer> due;
     for (const auto& [checkpointer, timer] : timers_.take_due(now_)) due.push_back(timer);
     timers_.arm(this, true);
@@ -64,6 +69,26 @@ TEST_CASE("a deadline that passed during a standstill waits once for arrived mes
   CHECK(sleeper.sleep(seconds(3600)).empty());
   // A process that is always late does not wait forever.
   CHECK((sleeper.sleep(seconds(3600)) == Due{protocol::Timer::kPhase}));
+}
+
+TEST_CASE("a standstill does not lengthen a timer that is started after it") {
+  Sleeper sleeper;
+  sleeper.start(protocol::Timer::kPhase, seconds(60));
+  sleeper.stand_still(seconds(3600));
+  sleeper.start(protocol::Timer::kWaiting, seconds(10));
+  CHECK(sleeper.wake_up().empty());
+  CHECK((sleeper.sleep() == Due{protocol::Timer::kPhase}));
+  CHECK((sleeper.sleep() == Due{protocol::Timer::kWaiting}));
+  CHECK(sleeper.slept() == seconds(60 + 3600 + 10));
+}
+
+TEST_CASE("every deadline that passed during a standstill waits for arrived messages") {
+  Sleeper sleeper;
+  sleeper.start(protocol::Timer::kWaiting, seconds(60));
+  sleeper.start(protocol::Timer::kPhase, seconds(61));
+  CHECK(sleeper.sleep(seconds(3600)).empty());
+  CHECK(sleeper.sleep().size() == 2);
+  CHECK(sleeper.slept() == seconds(60 + 3600) + kStall);
 }
 
 TEST_CASE("the deadline that a caller has set passes while its process stands still") {
