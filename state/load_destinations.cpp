@@ -114,7 +114,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   made.type_name = value.type_name();
   made.is_blob = value.is_blob();
   made.is_per_rank = value.is_per_rank();
-  made.may_be_absent = made.is_per_rank || value.is_if_stored() || (value.is_dict() && value.dict().empty());
+  made.is_if_stored = value.is_if_stored();
+  made.is_empty_dict = value.is_dict() && value.dict().empty();
   if (value.is_tensor()) {
     made.is_tensor = true;
     if (value.tensor().defined()) made.size = extents_of(value.tensor().sizes());
@@ -173,9 +174,12 @@ LoadPlan LoadDestinations::create_plan() {
 }
 
 void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems) {
-  if (destination.is_per_rank) left_alone_.kept.push_back(destination.name);
-  if (destination.may_be_absent) return;
-  if (const Destination* above = stored_whole_above(destination)) {
+  if (destination.is_empty_dict) return;
+  if (destination.is_per_rank) return left_alone_.kept.push_back(destination.name);
+  const Destination* const above = stored_whole_above(destination);
+  if (destination.is_if_stored && (above == nullptr || destination.is_tensor))
+    return left_alone_.kept.push_back(destination.name);
+  if (above != nullptr) {
     if (destination.is_tensor) {
       problems.mismatched.push_back('"' + destination.name + "\": the state dict holds " + destination.type_name +
                                     ", the checkpoint only \"" + above->name + "\" as bytes");

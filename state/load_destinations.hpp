@@ -53,7 +53,8 @@ class LoadDestinations {
     bool is_number = false;
     bool is_blob = false;
     bool is_per_rank = false;
-    bool may_be_absent = false;  // if the checkpoint has no value, the caller's is kept
+    bool is_if_stored = false;
+    bool is_empty_dict = false;
     std::string type_name;
     c10::IValue number;
   };

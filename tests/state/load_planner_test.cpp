@@ -390,7 +390,8 @@ TEST_CASE("a report lists the names that a load leaves alone") {
   const MemoryCheckpoint checkpoint = save(saved);
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
-    StateDict state{{"a", torch::zeros(2)}, {"empty on one", Dict{{"x", 0}}}, {"nothing", Dict{}}, {"rng", per_rank(-1)}};
+    StateDict state{{"a", torch::zeros(2)}, {"empty on one", Dict{{"x", 0}}}, {"nothing", Dict{}}, {"rng", per_rank(-1)},
+                    {"later", if_stored(3)}};
     state["new"]["tensor"] = torch::zeros(1);
     state["new"]["rank_1"] = 7;
     DefaultLoadPlanner planner(partial());
@@ -399,7 +400,7 @@ TEST_CASE("a report lists the names that a load leaves alone") {
     std::sort(report.unexpected.begin(), report.unexpected.end());
     CHECK(report.missing == Names{"new.tensor", "new.rank_1"});
     CHECK(report.unexpected == Names{"old.b", "old.c"});
-    CHECK(report.kept == (rank == 2 ? Names{"rng"} : Names{}));
+    CHECK(report.kept == (rank == 2 ? Names{"rng", "later"} : Names{"later"}));
   }
   // Only values marked by `per_rank` account for names of ranks.
   StateDict unmarked{{"a", torch::zeros(2)}, {"rng", 0}};
@@ -417,6 +418,11 @@ TEST_CASE("a report lists the names that a load leaves alone") {
   CHECK(groups["groups"].list()[0]["lr"].to_double() == 0.5);
   CHECK(planner.report().missing.empty());
   CHECK(planner.report().unexpected == Names{"other"});
+  // Its values are loaded if they are all marked by `if_stored`.
+  StateDict marked{{"groups", if_stored(List{Dict{{"lr", 0.0}}})}};
+  load(older, marked, 0, planner);
+  CHECK(marked["groups"].list()[0]["lr"].to_double() == 0.5);
+  CHECK(planner.report().kept.empty());
 }
 
 TEST_CASE("a damaged bytes object names the value") {
