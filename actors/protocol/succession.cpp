@@ -165,6 +165,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   call_ = standing;
   members_.clear();
   tally_ = {};
+  returnable_.clear();
   told_of_orphans_ = false;
   failures_.clear();
   proven_unpublished_ = false;
@@ -188,6 +189,10 @@ void Succession::change(int rank, Change apply) {
   if (!is_new) count(member->second, -1);
   apply(member->second);
   count(member->second, 1);
+  if (follows(member->second) && !member->second.standing.cannot_join)
+    returnable_.insert(rank);
+  else
+    returnable_.erase(rank);
 }
 
 void Succession::count(const Member& member, int by) {
@@ -207,6 +212,7 @@ void Succession::count(const Member& member, int by) {
       return;
     case StandingKind::kOrphaned:
       tally_.followers += by;
+      if (standing.cannot_join) tally_.stranded += by;
       if (standing.busy) tally_.busy += by;
       if (standing.lost->kind != FailureKind::kSilent) tally_.saw_it_go += by;
       return;
@@ -245,17 +251,11 @@ bool Succession::has_not_called(const Member& coordinator) const {
 // stay. Returns whether any rank needs this succession: such a follower, or one that appealed and
 // has yet to answer.
 bool Succession::send_back() {
-  bool anyone_stays = call_.cannot_join && tally_.asked != 0;
-  for (const auto& [rank, member] : members_) {
-    if (!follows(member)) continue;
-    if (member.standing.cannot_join) {
-      anyone_stays = true;
-      continue;
-    }
+  for (const int rank : std::exchange(returnable_, {})) {
     send(rank, FollowOther{coordinator_});
     change(rank, [](Member& returned) { returned.standing.kind = StandingKind::kAttached; });
   }
-  return anyone_stays;
+  return tally_.stranded != 0 || (call_.cannot_join && tally_.asked != 0);
 }
 
 // Two successors that wait for each other's followers would never finish, so the later one yields.
@@ -378,6 +378,7 @@ void Succession::go_idle() {
   outstanding_ = 0;
   counter_ = 0;
   members_.clear();
+  returnable_.clear();
   failures_.clear();
   effects_.emplace_back(StopTimer{Timer::kSuccession});
   note("succession: idle");

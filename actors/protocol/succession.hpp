@@ -96,6 +96,7 @@ class Succession {
     int ended = 0;      // have the outcome
     int waiting = 0;    // follow the coordinator or another successor
     int followers = 0;
+    int stranded = 0;   // followers that cannot connect to the coordinator
     int busy = 0;       // followers with a running hook
     int saw_it_go = 0;  // followers that did not find the coordinator silent
     std::map<int, int> promised;  // number of members by the successor that they follow
@@ -145,6 +146,7 @@ class Succession {
   Standing call_;              // supplies ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
+  std::set<int> returnable_;  // followers that can connect to the coordinator
   bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
   std::uint64_t outstanding_ = 0;  // of the hook that asks the store
   int rounds_ = 0;                 // rounds of repeated questions
