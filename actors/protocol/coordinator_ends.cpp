@@ -216,7 +216,7 @@ void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::ex
   const auto own = joins_.find(identity_.rank);
   if (own != joins_.end()) tell(own->first, own->second);
   remember(ending);
-  count_skipped_call();
+  if (was_skipped()) count_skipped_call();
   forget_call();
 }
 
@@ -259,7 +259,7 @@ void CoordinatorMachine::remember(const std::shared_ptr<const Ending>& ending) {
   Missed missed{joins_.begin()->second, {}, {}, ending};
   for (const auto& [rank, join] : joins_) missed.ordinals.insert(join.ordinal);
   for (int rank = 0; rank < identity_.world_size; ++rank)
-    if (joins_.count(rank) == 0 && skipped_.count(rank) == 0) missed.absent.insert(rank);
+    if (joins_.count(rank) == 0 && !(was_skipped() && skipped_.count(rank) != 0)) missed.absent.insert(rank);
   if (missed.absent.empty()) return;
   missed_.push_back(std::move(missed));
   if (missed_.size() > options_.outcomes_kept) missed_.pop_front();

@@ -135,6 +135,12 @@ void CoordinatorMachine::fail_skipped_call() {
   end(failures, Committed::kNo);
 }
 
+// Returns whether ranks have skipped the call that is being joined. If not, the ranks that have
+// joined have skipped an earlier call, which the others have yet to make.
+bool CoordinatorMachine::was_skipped() const {
+  return !skipped_.empty() && !joins_.empty() && skipped_.count(joins_.begin()->first) == 0;
+}
+
 void CoordinatorMachine::count_skipped_call() {
   for (auto it = skipped_.begin(); it != skipped_.end();) it = --it->second.calls == 0 ? skipped_.erase(it) : std::next(it);
 }

@@ -141,6 +141,7 @@ class CoordinatorMachine {
   void take_probe_answer(int from, std::uint64_t counter, const Standing& standing);
   void skip_call(int rank, Failure failure);
   void fail_skipped_call();
+  bool was_skipped() const;
   void count_skipped_call();
   void forget_join(int rank);
   void stop_joining();

@@ -51,6 +51,26 @@ TEST_CASE("calls that differ in more than the coordinator are not compared") {
   CHECK(registrar.machine().state() == State::kJoining);
 }
 
+TEST_CASE("the end of a later call does not make a skipped one wait") {
+  CoordinatorSteps coordinator(3);
+  const auto join = [&](int rank, std::uint64_t ticket) {
+    return sent<Outcome>(coordinator.receive(rank, join_of(ticket, Operation::kSave, 0, 3), 0));
+  };
+  coordinator.receive(1, Cancel{1, failure_on(1, "too long"), false}, 0);
+  CHECK(join(1, 2).empty());
+  CHECK(sent<Outcome>(coordinator.receive(1, Cancel{2, failure_on(1, "too late", ErrorCode::kDeadline), true}, 0)).size() == 1);
+  for (const int rank : {0, 2}) {
+    const auto told = join(rank, 1);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].second.failures.at(1).what == "too long");
+  }
+  for (const int rank : {2, 0}) {
+    const auto told = join(rank, 2);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].second.failures.at(1).what.find("too late") == 0);
+  }
+}
+
 TEST_CASE("a Join that was withdrawn does not count") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(1, join_of(1), 0);
