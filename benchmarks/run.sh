@@ -40,9 +40,8 @@ if [ -n "${CAIRN_PYTORCH:-}" ]; then
   echo "=== PyTorch's distributed checkpoint" >&2
   extent=(5 64)  # repetitions, tensors
   [ ${#quick[@]} -eq 0 ] || extent=(1 16)
-  # A command with arguments, as documented: split into words.
-  # shellcheck disable=SC2086
-  $CAIRN_PYTORCH - /dev/shm "${extent[@]}" <benchmarks/dcp_save.py >"$results/0_dcp.jsonl"
+  eval "pytorch=($CAIRN_PYTORCH)"
+  "${pytorch[@]}" - /dev/shm "${extent[@]}" <benchmarks/dcp_save.py >"$results/0_dcp.jsonl"
 fi
 for target in "${targets[@]}"; do
   echo "=== $target" >&2

@@ -30,11 +30,12 @@ if [ ! -x "$root/python" ]; then
   # Starts Python through the loader of its own C library, which is newer than this system's.
   cat > "$root/python.new" << END
 #!/bin/bash
-exec env PYTHONHOME='$root/usr' USE_LIBUV=0 '$root/usr/lib64/ld-linux-x86-64.so.2' --library-path '$libraries:$root/usr/lib' \\
-  '$root/usr/bin/$python' "\$@"
+root=\$(dirname "\$(readlink -f "\$0")")
+exec env PYTHONHOME="\$root/usr" USE_LIBUV=0 "\$root/usr/lib64/ld-linux-x86-64.so.2" \\
+  --library-path "\$root/usr/lib/x86_64-linux-gnu:\$root/usr/lib" "\$root/usr/bin/$python" "\$@"
 END
   chmod +x "$root/python.new"
   "$root/python.new" -c 'import torch.distributed.checkpoint; print("PyTorch", torch.__version__)' >&2
   mv "$root/python.new" "$root/python"
 fi
-echo "$root/python"
+printf '%q\n' "$root/python"

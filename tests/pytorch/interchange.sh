@@ -8,13 +8,11 @@ here=$(dirname "$(readlink -f "$0")")
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 "$1" write "$directory/checkpoint" "$directory/expected.json"
-# shellcheck disable=SC2086  # a command may have arguments
-$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/checkpoint" "$directory/expected.json" --overwritten "$directory/overwritten" \
+"${pytorch[@]}" "$here/check_interchange.py" "$directory/checkpoint" "$directory/expected.json" --overwritten "$directory/overwritten" \
   --torch-save "$directory/saved.pt"
 "$1" read "$directory/overwritten"
 
 "$2" diff "$directory/checkpoint" "$directory/saved.pt"
 "$2" convert "$directory/checkpoint" "$directory/converted.pt" --to torch --memory 1KiB
 "$2" convert "$directory/saved.pt" "$directory/converted" --to dcp --world 3
-# shellcheck disable=SC2086
-$CAIRN_PYTORCH "$here/check_interchange.py" "$directory/converted" "$directory/expected.json" --torch-file "$directory/converted.pt"
+"${pytorch[@]}" "$here/check_interchange.py" "$directory/converted" "$directory/expected.json" --torch-file "$directory/converted.pt"

@@ -8,6 +8,5 @@ here=$(dirname "$(readlink -f "$0")")
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 "$2" -n 4 --timeout 120 -- "$1" train "$directory"
-# shellcheck disable=SC2086  # a command may have arguments
-$CAIRN_PYTORCH "$here/check_training.py" "$directory"
+"${pytorch[@]}" "$here/check_training.py" "$directory"
 "$2" -n 2 --timeout 120 -- "$1" resume "$directory"
