@@ -343,6 +343,7 @@ Dict take_whole_tensors(Dict& given, const Dict& live) {
   if (state == nullptr || !state->is_dict()) return taken;
   for (auto& [name, fields] : state->dict()) {
     const Value* const own = live.at("state").dict().find(name);
+    if (own == nullptr) fields = Dict{};  // the name is enough to refuse or to ignore it
     if (own == nullptr || !fields.is_dict()) continue;
     Dict rest;
     for (const auto& [field, value] : fields.dict()) {
