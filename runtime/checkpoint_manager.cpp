@@ -494,7 +494,6 @@ bool CheckpointManager::should_save(std::int64_t step) {
     if (texts.at(0) != "0") {
       wanted = true;
       self.signal = std::stoi(texts[0]);
-      if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
       const std::lock_guard signals_lock(self.signals_mutex);
       self.pending.reset();
