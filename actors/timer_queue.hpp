@@ -65,7 +65,7 @@ class TimerQueue {
 
   // Other ranks must not fail because this process stood still. The time of its standstill does not
   // count, and messages that arrived meanwhile get time to be handled before a deadline passes.
-  // Timers that were started since then, and deadlines that callers set, count real time: they stay.
+  // Timers that were started since then, and deadlines that callers set, count real time.
   void put_off(Time now, Duration late) {
     for (auto& [key, deadline] : deadlines_) {
       if (key.second == protocol::Timer::kCall || deadline.started > *armed_) continue;

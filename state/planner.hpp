@@ -51,8 +51,9 @@ struct LoadReport {
   // In the checkpoint, but not in this rank's state dict. Values marked by `per_rank` do not count
   // if this rank has such a value of its own.
   std::vector<std::string> unexpected;
-  // Marked by `per_rank` or `if_stored`, and the checkpoint has no value for this rank: the caller's
-  // values were kept. Values marked by `per_rank` are here if more ranks load than have saved.
+  // Marked by `per_rank` or `if_stored`, and the checkpoint has no value for this rank: the
+  // caller's values were kept. Those marked by `per_rank` are here if more ranks load than have
+  // saved.
   std::vector<std::string> kept;
 };
 
