@@ -9,7 +9,7 @@
 #
 # Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file.
 # Without it, PyTorch is installed in build/pytorch; where that is impossible, and with --quick, the tests that need it are reported as
-# skipped. Ends with a summary of all presets; exits non-zero if any test failed.
+# skipped. Ends with a summary of all presets, with the tests that failed or did not run; exits non-zero if any test failed.
 set -euo pipefail
 source_dir=$(dirname "$(dirname "$(readlink -f "$0")")")
 
@@ -68,7 +68,7 @@ for preset in "${presets[@]}"; do
     if ! $repeat_failed || ! step "repeat what failed of $preset" repeat; then failed=true; fi
   fi
   closing+=("=== $preset" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)"
-            "$(sed -n '/The following tests FAILED/,/^Errors/{/^\s*[0-9]/p}' "$log")")
+            "$(sed -n '/The following tests did not run/,$p;/The following tests FAILED/,$p' "$log" | sed '/^\s*[0-9]/!d' | sort -u)")
   if [ -f "$log.repeated" ]; then
     closing+=("    run once more, alone: $(grep 'tests passed\|tests failed' "$log.repeated" | tail -1)")
   fi
