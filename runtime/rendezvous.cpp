@@ -22,6 +22,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
@@ -381,6 +382,8 @@ class Meeting {
   int came_ = 0;
 };
 
+bool can_host(const Place& place) { return place.rank == 0 && !place.agent_hosts; }
+
 c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
                                                Duration first_notice) {
   c10d::TCPStoreOptions options;
@@ -388,7 +391,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   options.waitWorkers = false;
   options.multiTenant = true;
   const auto timeout = std::max(deadline, kProbe);  // TCPStore counts connecting in seconds
-  const bool may_host = place.rank == 0 && !place.agent_hosts;
+  const bool may_host = can_host(place);
   const auto begin = steady_clock::now();
   const auto end = begin + deadline;
   std::string trouble;
@@ -455,6 +458,8 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline, Duration first_notice) {
   const std::string address = join_address(place.master_host, place.master_port);
   deadline = bounded_wait(deadline);
+  // LibTorch's store ends the process if it cannot accept a connection.
+  provide_descriptors(place.rank, place.world_size, 1, can_host(place) ? place.world_size : 0);
   auto store = bounded_talk<c10::intrusive_ptr<c10d::Store>>(
       [=] { return try_open_store(place, address, deadline, first_notice); }, deadline,
       "rank " + std::to_string(place.rank) + ": who listens at " + address +

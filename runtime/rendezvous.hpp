@@ -22,7 +22,7 @@ namespace cairn {
 // was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
 // offers the store in time, or if the process that listens there does not answer; kUnavailable.
 // During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if the agent
-// does.
+// does. First raises the soft limit of descriptors, as `provide_descriptors` does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 

@@ -395,7 +395,7 @@ void check_loopback(const Endpoint& endpoint) {
                   "WorldOptions::secret_file or CAIRN_SECRET_FILE");
 }
 
-void provide_descriptors(int rank, int world_size, int ranks_here) {
+void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients) {
   constexpr std::size_t kOfCallsMin = 16;  // the minimum that a save or load opens
   constexpr std::size_t kOfRankMin = 6;    // the minimum of a rank that does not coordinate
   constexpr std::size_t kOfRank = 32;      // actors, connections and files of a rank that does not coordinate
@@ -409,17 +409,20 @@ void provide_descriptors(int rank, int world_size, int ranks_here) {
   const std::size_t open = tcp::descriptors_open();
   // A link is a data connection and a heartbeat connection.
   const auto neighbours = static_cast<std::size_t>(ranks_here) - 1;
-  const std::size_t needed = open + 2 * others + kOfRankMin * neighbours + kOfCallsMin;
+  const auto clients = static_cast<std::size_t>(store_clients);
+  const std::size_t needed = open + 2 * others + clients + kOfRankMin * neighbours + kOfCallsMin;
   if (limit.rlim_max < needed)
     throw Error(ErrorCode::kPrecondition,
                 "the hard limit of file descriptors is too low (ulimit -Hn is " + std::to_string(limit.rlim_max) + ", of which " +
                     std::to_string(open) + " are open): rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
                     " needs " + std::to_string(needed) + ", two for each other rank" +
+                    (clients == 0 ? "" : " and one for each client of the store at MASTER_PORT") +
                     (neighbours == 0 ? "" : " and " + std::to_string(kOfRankMin) + " more for each one in this process") +
                     "; raise it to " + std::to_string(2 * needed) + " or more");
   // Three per rank, as a connection may be about to replace another. Twice that, for the trainer
-  // and for other ranks of this process.
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
+  // and for other ranks of this process. A store client of LibTorch 1 has two connections.
+  const rlim_t wanted = std::min<rlim_t>(
+      limit.rlim_max, 2 * (open + 3 * others + clients) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)

@@ -64,11 +64,12 @@ struct TcpLinksConfig {
 void check_loopback(const Endpoint& endpoint);
 
 // Raises the process's soft limit of descriptors (RLIMIT_NOFILE) so that it covers the descriptors
-// now open, the links of a rank to all others in a world of this size, and the needs of the
-// `ranks_here` ranks of this process, at least 1. Never lowers the limit. Throws kPrecondition that
-// names the limit and the number needed if the hard limit is too low for the links and for the
-// actors of these ranks. Thread-safe.
-void provide_descriptors(int rank, int world_size, int ranks_here);
+// now open, the links of a rank to all others in a world of this size, the needs of the
+// `ranks_here` ranks of this process, at least 1, and `store_clients` connections to a store that
+// this process is about to host. Never lowers the limit. Throws kPrecondition that names the limit
+// and the number needed if the hard limit is too low for the links, the actors of these ranks and
+// the store. Thread-safe.
+void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
 // Makes the links of one rank; the factory spawns once. Throws kInvalidArgument for malformed
 // addresses, and, for numeric addresses, as check_loopback does.

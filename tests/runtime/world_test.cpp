@@ -578,6 +578,26 @@ TEST_CASE("a world whose descriptors the hard limit forbids is not made, and the
     }));
 }
 
+TEST_CASE("the limit of descriptors is raised before rank 0 hosts the store") {
+  Place place;
+  place.world_size = 40;
+  place.master_host = "127.0.0.1";
+  place.master_port = free_port();
+  for (const bool can_raise : {true, false})
+    CHECK(in_child([&] {
+      rlimit limit{};
+      if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+      limit.rlim_cur = 64;
+      if (!can_raise) limit.rlim_max = 64;
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+      const std::string error = thrown([&] { open_store(place, std::chrono::seconds(30)); });
+      if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+      if (can_raise) return error.empty() && limit.rlim_cur > 4 * 40;
+      return contains(error, code(ErrorCode::kPrecondition)) && contains(error, "ulimit -Hn is 64, of which") &&
+             contains(error, "one for each client of the store");
+    }));
+}
+
 TEST_CASE("the hard limit of descriptors must suffice for all ranks of a process together") {
   for (const int ranks_here : {1, 60})
     CHECK(in_child([&] {
