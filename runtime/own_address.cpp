@@ -29,8 +29,24 @@ std::string value_or_empty(const Variables& variables, const char* name) {
   return found == variables.end() ? "" : found->second;
 }
 
+// A wildcard has several spellings, such as "0", "::0" and "::ffff:0.0.0.0".
+bool is_wildcard(const std::string& host) {
+  const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
+  if (!endpoint) return false;
+  if (endpoint->storage.ss_family == AF_INET) {
+    sockaddr_in address{};
+    __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
+    return address.sin_addr.s_addr == INADDR_ANY;
+  }
+  sockaddr_in6 address{};
+  __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
+  const auto* const bytes = address.sin6_addr.s6_addr;
+  return IN6_IS_ADDR_UNSPECIFIED(&address.sin6_addr) ||
+         (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) && std::all_of(bytes + 12, bytes + 16, [](auto byte) { return byte == 0; }));
+}
+
 void refuse_wildcard(const std::string& host, const std::string& origin) {
-  if (host != "0.0.0.0" && host != "::") return;
+  if (!is_wildcard(host)) return;
   throw Error(ErrorCode::kInvalidArgument, (origin.empty() ? "bind_address " : origin + " ") + host +
                                                " names no address that other ranks could connect to: give one of this machine's");
 }

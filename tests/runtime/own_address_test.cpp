@@ -118,11 +118,18 @@ TEST_CASE("own address: a wrong interface is an error that names those of this m
 
 TEST_CASE("own address: a wildcard is refused, wherever it comes from") {
   AddressRequest asking = far_request();
-  asking.asked = "::";
-  CHECK(thrown_by([&] { chosen_with({}, asking); }).says("bind_address ::"));
-  const Thrown thrown = thrown_by([] { chosen_with({{"CAIRN_BIND_ADDRESS", "0.0.0.0"}}); });
-  CHECK(thrown.code == ErrorCode::kInvalidArgument);
-  CHECK(thrown.says("CAIRN_BIND_ADDRESS 0.0.0.0"));
+  for (const std::string wildcard : {"0.0.0.0", "0", "0x0", "::", "::0", "0:0::0", "::ffff:0.0.0.0", "::ffff:0:0"}) {
+    CAPTURE(wildcard);
+    asking.asked = wildcard;
+    CHECK(thrown_by([&] { chosen_with({}, asking); }).says("bind_address " + wildcard + " names no address"));
+    const Thrown thrown = thrown_by([&] { chosen_with({{"CAIRN_BIND_ADDRESS", wildcard}}); });
+    CHECK(thrown.code == ErrorCode::kInvalidArgument);
+    CHECK(thrown.says("CAIRN_BIND_ADDRESS " + wildcard + " names no address"));
+  }
+  for (const char* address : {"10.0.0.0", "::ffff:10.0.0.2", "fe80::", "zero", "0.example"}) {
+    CAPTURE(address);
+    CHECK(chosen_with({{"CAIRN_BIND_ADDRESS", address}}) == address);
+  }
 }
 
 TEST_CASE("own address: the name of rank 0's host is looked up until it is known, or the deadline") {
