@@ -101,9 +101,10 @@ class InterfaceNames {
 };
 
 std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const Variables& variables,
-                                   const std::vector<InterfaceAddress>& interfaces) {
+                                   const AddressRequest& request) {
   const std::string text = value_or_empty(variables, variable);
   if (text.empty()) return std::nullopt;
+  const std::vector<InterfaceAddress> interfaces = request.interfaces();
   if (const auto address = InterfaceNames(text, whole_names).choose(interfaces)) return OwnAddress{*address, variable};
   std::string known;
   for (const auto& one : interfaces) known += (known.empty() ? "" : ", ") + one.interface + " (" + one.address + ")";
@@ -135,6 +136,17 @@ std::optional<Endpoint> source_towards(const Endpoint& to) {
 
 std::string host_of(const Endpoint& endpoint) { return split_address(to_string(endpoint)).host; }
 
+// Returns the address of the first interface other than loopback, or loopback if there is none or
+// the interfaces cannot be listed: if all ranks run on this machine, loopback will do.
+std::string first_address(const AddressRequest& request) {
+  try {
+    for (const auto& candidate : request.interfaces())
+      if (!candidate.loopback) return candidate.address;
+  } catch (const Error&) {
+  }
+  return kLoopback;
+}
+
 }  // namespace
 
 std::vector<InterfaceAddress> interface_addresses() {
@@ -159,27 +171,23 @@ std::vector<InterfaceAddress> interface_addresses() {
   return addresses;
 }
 
-OwnAddress own_address(const AddressRequest& request, const Variables& variables,
-                       const std::vector<InterfaceAddress>& interfaces) {
+OwnAddress own_address(const AddressRequest& request, const Variables& variables) {
   OwnAddress chosen{request.asked, ""};
   if (chosen.host.empty()) chosen = {value_or_empty(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
   if (!chosen.host.empty()) {
     refuse_wildcard(chosen.host, chosen.origin);
     return chosen;
   }
-  if (const auto named = named_by("CAIRN_SOCKET_IFNAME", false, variables, interfaces)) return *named;
+  if (const auto named = named_by("CAIRN_SOCKET_IFNAME", false, variables, request)) return *named;
   if (!request.beyond_loopback || request.peer.empty() || is_loopback_host(request.peer)) return {kLoopback, ""};
-  if (const auto named = named_by("GLOO_SOCKET_IFNAME", true, variables, interfaces)) return *named;
-  if (const auto named = named_by("NCCL_SOCKET_IFNAME", false, variables, interfaces)) return *named;
+  if (const auto named = named_by("GLOO_SOCKET_IFNAME", true, variables, request)) return *named;
+  if (const auto named = named_by("NCCL_SOCKET_IFNAME", false, variables, request)) return *named;
 
   const std::string origin = "the route to " + request.peer;
   const Endpoint peer = look_up_until(request);
   auto source = source_towards(peer);
   if (!source || is_loopback(*source)) source = source_towards(*numeric_endpoint(join_address(kElsewhere, kAnyPort)));
-  if (source && !is_loopback(*source)) return {host_of(*source), origin};
-  const auto first =
-      std::find_if(interfaces.begin(), interfaces.end(), [](const InterfaceAddress& candidate) { return !candidate.loopback; });
-  return {first != interfaces.end() ? first->address : kLoopback, origin};
+  return {source && !is_loopback(*source) ? host_of(*source) : first_address(request), origin};
 }
 
 }  // namespace cairn

@@ -20,7 +20,8 @@ struct InterfaceAddress {
 };
 
 // Returns the addresses of this machine, IPv4 before IPv6, in the order of the interfaces. Omits
-// link-local IPv6 addresses, which mean nothing on other machines.
+// link-local IPv6 addresses, which mean nothing on other machines. Throws if the system does not
+// list them, as in a sandbox without netlink sockets.
 std::vector<InterfaceAddress> interface_addresses();
 
 struct AddressRequest {
@@ -29,6 +30,7 @@ struct AddressRequest {
   bool beyond_loopback = false;  // whether the ranks may use other addresses than loopback by default
   std::chrono::milliseconds deadline{0};  // for the name of `peer`
   std::function<Endpoint(const std::string&)> look_up = resolve_endpoint;
+  std::function<std::vector<InterfaceAddress>()> interfaces = interface_addresses;  // called only if needed
 };
 
 struct OwnAddress {
@@ -44,13 +46,12 @@ struct OwnAddress {
 // 5. an address of the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names;
 // 6. the source address of the route to `peer`. If that is a loopback address, as on a machine that
 //    resolves its own name to one: the source address of the default route, else the address of the
-//    first interface other than loopback, else 127.0.0.1.
+//    first interface other than loopback, else 127.0.0.1, also if the interfaces cannot be listed.
 //
 // CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of prefixes of names, "=" before
-// whole names, "^" before names to avoid. `interfaces`: see `interface_addresses`. Throws
-// kInvalidArgument if no interface has such a name, naming those that exist, and for a wildcard
-// address; kUnavailable if the name of `peer` is still unknown at the deadline.
-OwnAddress own_address(const AddressRequest& request, const Variables& variables,
-                       const std::vector<InterfaceAddress>& interfaces);
+// whole names, "^" before names to avoid. Throws kInvalidArgument if no interface has such a name,
+// naming those that exist, and for a wildcard address; kUnavailable if the name of `peer` is still
+// unknown at the deadline; in 3 and 5, what `interface_addresses` throws.
+OwnAddress own_address(const AddressRequest& request, const Variables& variables);
 
 }  // namespace cairn

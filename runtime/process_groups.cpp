@@ -24,7 +24,7 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
   request.peer = place.master_host;
   request.beyond_loopback = true;
   request.deadline = bounded_wait(options.timeout);
-  options.address = own_address(request, variables, interface_addresses()).host;
+  options.address = own_address(request, variables).host;
   return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));
 }
 

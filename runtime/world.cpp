@@ -329,7 +329,7 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   request.beyond_loopback = shares_secret || !secret.empty();
   request.deadline = bounded_wait(options.assemble_deadline);
   // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
-  const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables(), interface_addresses());
+  const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
   TcpLinksConfig links;
   std::shared_ptr<Door> door;
   Assembly assembly;

@@ -44,11 +44,12 @@ AddressRequest far_request() {
   request.look_up = [](const std::string&) -> Endpoint {
     throw Error(ErrorCode::kInternal, "planned: no route was to be asked for");
   };
+  request.interfaces = [] { return kInterfaces; };
   return request;
 }
 
 std::string chosen_with(const Variables& variables, const AddressRequest& request = far_request()) {
-  return own_address(request, variables, kInterfaces).host;
+  return own_address(request, variables).host;
 }
 
 TEST_CASE("own address: options come before variables, and these before the route") {
@@ -116,6 +117,18 @@ TEST_CASE("own address: a wrong interface is an error that names those of this m
   }
 }
 
+std::vector<InterfaceAddress> no_list() { throw Error(ErrorCode::kUnavailable, "planned: the interfaces are not listed"); }
+
+TEST_CASE("own address: interfaces are listed only if a variable names one") {
+  AddressRequest request = far_request();
+  request.interfaces = no_list;
+  CHECK(chosen_with({{"CAIRN_BIND_ADDRESS", "10.0.9.9"}, {"CAIRN_SOCKET_IFNAME", "eth0"}}, request) == "10.0.9.9");
+  for (const char* variable : {"CAIRN_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
+    CHECK(thrown_by([&] { chosen_with({{variable, "eth0"}}, request); }).says("the interfaces are not listed"));
+  request.peer = "";
+  CHECK(chosen_with({}, request) == "127.0.0.1");
+}
+
 TEST_CASE("own address: a wildcard is refused, wherever it comes from") {
   AddressRequest asking = far_request();
   for (const std::string wildcard : {"0.0.0.0", "0", "0x0", "::", "::0", "0:0::0", "::ffff:0.0.0.0", "::ffff:0:0"}) {
@@ -174,14 +187,17 @@ bool enter_network_with(const char* address) {
 
 TEST_CASE("own address: ranks with a secret listen on the route to rank 0's host") {
   bool entered = false;
-  std::string routed, listed;
+  std::string routed, unlisted, listed;
   std::thread rank([&] {
     entered = enter_network_with("198.51.100.7");
     if (!entered) return;
     AddressRequest request;
     request.peer = "198.51.100.7";
     request.beyond_loopback = true;
-    routed = own_address(request, {}, interface_addresses()).host;
+    routed = own_address(request, {}).host;
+    request.interfaces = no_list;
+    request.look_up = [](const std::string&) { return resolve_endpoint("127.0.1.1:9"); };
+    unlisted = own_address(request, {}).host;  // this network has no default route
     for (const auto& one : interface_addresses()) listed += one.interface + " " + one.address + "\n";
   });
   rank.join();
@@ -190,6 +206,7 @@ TEST_CASE("own address: ranks with a secret listen on the route to rank 0's host
     return;
   }
   CHECK(routed == "198.51.100.7");
+  CHECK(unlisted == "127.0.0.1");
   CHECK(listed.find(" 198.51.100.7\n") != std::string::npos);
   CHECK(listed.find("lo 127.0.0.1\n") != std::string::npos);
 }
