@@ -53,6 +53,16 @@ constexpr std::chrono::milliseconds kProbe{1000};
 
 constexpr const char* kNoStore = "who listens there does not answer as a store does; see which program it is";
 
+// Counts the secrets that a rank has asked the store for.
+std::string secrets_key(int rank) { return "cairn/secrets/" + std::to_string(rank); }
+
+// The store cannot tell a second process of a rank from the same process that comes again.
+std::string came_more_than_once(const std::vector<int>& ranks) {
+  return "; " + name_ranks(ranks) +
+         " came more than once: see whether two processes have the same RANK (a rank also comes again for its next world, or to "
+         "try again)";
+}
+
 // Identifies this machine and network namespace: each has a loopback of its own, as containers do.
 // Used to check that other ranks can reach a loopback address.
 std::string machine_name() {
@@ -340,12 +350,16 @@ class Meeting {
     return incomplete(store_.has("leader") ? std::vector<int>() : std::vector<int>{0});
   }
 
-  // Returns the ranks that are here and have begun a later rendezvous, as a second process of the
-  // same rank would.
+  // Returns the ranks that are here and have begun a later rendezvous, or wait for a later secret,
+  // as a second process of the same rank would.
   std::vector<int> come_again() {
     std::vector<int> ranks;
-    for (int rank = 0; rank < world_size_; ++rank)
-      if (cards_[static_cast<std::size_t>(rank)] && whole_store_.add(joins_key(rank), 0) > generation_) ranks.push_back(rank);
+    const auto secrets = whole_store_.add(secrets_key(rank_), 0);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (!cards_[static_cast<std::size_t>(rank)]) continue;
+      if (whole_store_.add(joins_key(rank), 0) > generation_ || whole_store_.add(secrets_key(rank), 0) > secrets)
+        ranks.push_back(rank);
+    }
     return ranks;
   }
 
@@ -361,7 +375,7 @@ class Meeting {
     std::vector<int> twice = come_again();
     const bool is_alone = missing.size() + 1 == cards_.size();
     if (is_alone && generation_ > 1) twice = {rank_};
-    if (!twice.empty()) text << "; " << name_ranks(twice) << " came more than once: see whether two processes have the same RANK";
+    if (!twice.empty()) text << came_more_than_once(twice);
     return Error(ErrorCode::kDeadline, text.str());
   }
 
@@ -471,19 +485,23 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
   return store;
 }
 
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline) {
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
+                    Duration first_notice) {
   deadline = bounded_wait(deadline);
   const std::string nothing_came = "rank " + std::to_string(rank) + " got no secret from rank 0 through the store within " +
                                    seconds(deadline) +
                                    ": see whether rank 0 runs, and set CAIRN_SECRET=store, or secret_from_store, on all ranks";
   return bounded_talk<Secret>(
       [=] {
-        const auto turn = store->add("cairn/secrets/" + std::to_string(rank), 1);
-        MeetingStore meeting(*store, "cairn/secret/" + std::to_string(turn) + "/", "the job's secret", rank, world_size, deadline,
-                             WaitNotices::kFirst);
+        const auto turn = store->add(secrets_key(rank), 1);
+        MeetingStore meeting(*store, "cairn/secret/" + std::to_string(turn) + "/", "the exchange of the job's secret", rank,
+                             world_size, deadline, first_notice);
         const std::string key = "drawn";
         if (rank == 0) meeting.set(key, random_hex(*system_random(), 256));
-        if (!meeting.poll([&] { return meeting.has(key); })) throw Error(ErrorCode::kDeadline, nothing_came);
+        std::function<std::vector<int>()> missing;
+        if (rank == 1 || turn > 1) missing = [] { return std::vector<int>{0}; };
+        if (!meeting.poll([&] { return meeting.has(key); }, missing))
+          throw Error(ErrorCode::kDeadline, nothing_came + (turn > 1 ? came_more_than_once({rank}) : ""));
         return Secret(ByteSpan(meeting.get(key)));
       },
       deadline, nothing_came);

@@ -17,6 +17,8 @@
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/job_secret.hpp>
+#include <cairn/runtime/rendezvous.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/leak_check.hpp>
@@ -147,6 +149,48 @@ TEST_CASE("a rank that finds no secret in the store says so, and addresses have 
   CHECK(nobody.says("CAIRN_SECRET=store"));
   CHECK(World::from_store(store, 0, 1, options).size() == 1);
   CHECK(thrown_by([&] { World::from_addresses(0, free_addresses(2), "job", options); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("two processes of one rank are named when the secret comes from the store") {
+  LeakCheck leaks;
+  const Environment nothing = no_secret_variables();
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  WorldOptions options;
+  options.secret_from_store = true;
+  options.assemble_deadline = std::chrono::milliseconds(100);
+  // Rank 1 is here, and a second process of that rank waits for a secret of its own.
+  const std::string card = "1 3 a-machine 127.0.0.1:4000 none";
+  const auto number = store->add("cairn/1/arrivals", 1);
+  store->set("cairn/1/arrival/" + std::to_string(number), std::vector<std::uint8_t>(card.begin(), card.end()));
+  store->add("cairn/1/readers", 1);  // as that rank would after it has read the verdict
+  store->add("cairn/joins/1", 1);
+  store->add("cairn/secrets/1", 2);
+  const Thrown of_rank_0 = thrown_by([&] { World::from_store(store, 0, 3, options); });
+  CHECK(of_rank_0.code == ErrorCode::kDeadline);
+  CHECK(of_rank_0.says("rank 2 did not come"));
+  CHECK(of_rank_0.says("rank 1 came more than once: see whether two processes have the same RANK"));
+  const Thrown of_another_process = thrown_by([&] { World::from_store(store, 1, 3, options); });
+  CHECK(of_another_process.code == ErrorCode::kDeadline);
+  CHECK(of_another_process.says("rank 1 got no secret from rank 0"));
+  CHECK(of_another_process.says("rank 1 came more than once: see whether two processes have the same RANK"));
+  const Thrown of_rank_2 = thrown_by([&] { World::from_store(c10::make_intrusive<c10d::HashStore>(), 2, 3, options); });
+  CHECK(of_rank_2.says("rank 2 got no secret from rank 0"));
+  CHECK_FALSE(of_rank_2.says("more than once"));
+}
+
+TEST_CASE("ranks that wait long for the secret from the store log it") {
+  LeakCheck leaks;
+  const CapturedLog log;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto wait_as = [&](int rank) {
+    CHECK(thrown_by([&] { share_secret(store, rank, 4, std::chrono::milliseconds(20), Duration(0)); }).is_error);
+  };
+  wait_as(2);
+  CHECK(log.text() == "");
+  wait_as(1);
+  CHECK(log.text().find("warning rank 1: waiting for rank 0 to join the exchange of the job's secret: 0 s of 0 s") == 0);
+  wait_as(2);  // as a second process of that rank
+  CHECK(log.text().find("warning rank 2: waiting for rank 0") != std::string::npos);
 }
 
 TEST_CASE("a world does not begin with a secret that is none") {

@@ -247,6 +247,7 @@ TEST_CASE("a world that does not assemble names a rank that came twice") {
   const auto error_of_second = thrown([&] { World::from_store(store, 1, 3, options); });
   CHECK(contains(error_of_second, "ranks 0, 2 did not come"));
   CHECK(contains(error_of_second, "rank 1 came more than once"));
+  CHECK(contains(error_of_second, "a rank also comes again for its next world, or to try again"));
 }
 
 TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
