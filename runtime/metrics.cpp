@@ -16,6 +16,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/version.hpp>
+#include <cairn/runtime/launchers.hpp>
 #include <cairn/runtime/metrics_server.hpp>
 
 namespace cairn {
@@ -42,6 +43,35 @@ std::string in_braces(const Labels& labels) {
   std::string text;
   for (const auto& [name, value] : labels) text += (text.empty() ? "{" : ",") + name + "=\"" + escaped(value) + "\"";
   return text.empty() ? text : text + "}";
+}
+
+std::optional<int> natural_number(const std::string& text) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+std::string value_in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The rank of this process, as its launcher tells it. Nothing without a launcher.
+struct LauncherRank {
+  std::optional<int> rank;
+  std::optional<int> local_rank;
+};
+
+// World::from_environment reports variables that leave a doubt. Metrics then use RANK and
+// LOCAL_RANK.
+LauncherRank rank_in_environment() {
+  try {
+    const auto task = find_task(variables_of_process());
+    return task ? LauncherRank{task->rank, task->local_rank} : LauncherRank{};
+  } catch (const Error&) {
+    return {natural_number(value_in_environment("RANK")), natural_number(value_in_environment("LOCAL_RANK"))};
+  }
 }
 
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -129,7 +159,7 @@ struct PrometheusMetrics::Implementation {
     Exposition exposition;
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
     Labels build{{"version", kVersion}};
-    if (const char* const rank = std::getenv("RANK")) build.emplace_back("rank", rank);  // tells ranks' files apart
+    if (own_rank) build.emplace_back("rank", std::to_string(*own_rank));  // tells ranks' files apart
     exposition.sample("cairn_build_info", build, "1");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
     return exposition.take();
@@ -200,6 +230,7 @@ struct PrometheusMetrics::Implementation {
   }
 
   PrometheusOptions options;
+  const std::optional<int> own_rank = rank_in_environment().rank;
   mutable std::mutex mutex;
   std::map<CallOperation, std::map<int, RankMetrics>> ranks;
   std::mutex file_mutex;
@@ -213,11 +244,8 @@ PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation
     throw Error(ErrorCode::kInvalidArgument, "the bounds of PrometheusOptions::seconds must ascend");
   implementation_->options = std::move(options);
   // A counter that appears with its first failure hides that failure from increase().
-  const std::string variable = std::getenv("RANK") == nullptr ? "" : std::getenv("RANK");
-  int rank = -1;
-  const auto [end, error] = std::from_chars(variable.data(), variable.data() + variable.size(), rank);
-  if (error == std::errc() && end == variable.data() + variable.size() && rank >= 0)
-    for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][rank];
+  if (const auto rank = implementation_->own_rank)
+    for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][*rank];
   if (!implementation_->options.address.empty())
     implementation_->server =
         std::make_unique<MetricsServer>(implementation_->options.address, [self = implementation_.get()] { return self->text(); });
@@ -270,25 +298,16 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
 std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
   // Never destroyed: neither the exit of the process nor a forked child may wait for its thread.
   static const auto* const metrics = new std::shared_ptr<PrometheusMetrics>([]() -> std::shared_ptr<PrometheusMetrics> {
-    const auto variable = [](const char* name) -> std::string {
-      const char* const value = std::getenv(name);
-      return value == nullptr ? "" : value;
-    };
     PrometheusOptions options;
     try {
-      if (const std::string directory = variable("CAIRN_METRICS_DIR"); !directory.empty())
-        options.file = directory + "/cairn-rank-" + (variable("RANK").empty() ? "0" : variable("RANK")) + ".prom";
-      if (const std::string port = variable("CAIRN_METRICS_PORT"); !port.empty()) {
-        const auto as_number = [](const std::string& text) {
-          int value = -1;
-          const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-          if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > 65535)
-            throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT and LOCAL_RANK must be numbers; \"" + text + "\" is none");
-          return value;
-        };
-        const int first = as_number(port);
-        const int place = variable("LOCAL_RANK").empty() ? 0 : as_number(variable("LOCAL_RANK"));
-        options.address = "127.0.0.1:" + std::to_string(first == 0 ? 0 : first + place);
+      const LauncherRank own = rank_in_environment();
+      if (const std::string directory = value_in_environment("CAIRN_METRICS_DIR"); !directory.empty())
+        options.file = directory + "/cairn-rank-" + std::to_string(own.rank.value_or(0)) + ".prom";
+      if (const std::string port = value_in_environment("CAIRN_METRICS_PORT"); !port.empty()) {
+        const auto first = natural_number(port);
+        if (!first || *first > 65535)
+          throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT must be a port number; \"" + port + "\" is none");
+        options.address = "127.0.0.1:" + std::to_string(*first == 0 ? 0 : *first + own.local_rank.value_or(0));
       }
       if (options.file.empty() && options.address.empty()) return nullptr;
       return std::make_shared<PrometheusMetrics>(options);

@@ -2,9 +2,13 @@
 // exporter's textfile collector, and over HTTP.
 //
 // Without code, for a whole process and all its worlds:
-//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<RANK>.prom atomically whenever a save or
+//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<rank>.prom atomically whenever a save or
 //                             load begins or ends
-//   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + LOCAL_RANK>/metrics
+//   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
+// Rank and local rank are those of World::from_environment: what the launcher tells, also for
+// worlds made otherwise; both are 0 without a launcher. If the launcher tells no local rank, it is
+// the rank. If the launcher's variables are incomplete or contradict each other, RANK and
+// LOCAL_RANK count, else 0.
 // With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
@@ -30,8 +34,8 @@
 //       seconds since 1970; absent until a save succeeds; alert on its age
 //   cairn_build_info{version="…"}
 //       1
-// If the variable RANK is set, cairn_saves_total and cairn_save_bytes_total of that rank exist from
-// the start, with value 0.
+// If a launcher tells the rank, cairn_saves_total and cairn_save_bytes_total of that rank exist
+// from the start, with value 0.
 // The names, labels and meanings are stable. Later versions may add metrics.
 #pragma once
 

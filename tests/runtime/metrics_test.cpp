@@ -102,6 +102,8 @@ class Exposed {
   std::map<std::string, double> ends;
 };
 
+int free_port() { return split_address(to_string(local_endpoint(listen_on("127.0.0.1", 0)))).port; }
+
 Socket connect_to(int port) {
   Socket client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -255,6 +257,28 @@ TEST_CASE("metrics: the environment asks for files, one a rank; a port that is n
   const std::string said = stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_PORT", "http"}, {"CAIRN_TEST_PLACE", place}});
   CHECK(said.find("there are no metrics: ") != std::string::npos);
   CHECK(said.find("\"http\" is none") != std::string::npos);
+}
+
+TEST_CASE("metrics: the rank and the local rank are the launcher's") {
+  TemporaryDirectory directory;
+  std::map<std::string, std::string> variables{{"CAIRN_METRICS_DIR", directory.path()},
+                                               {"CAIRN_METRICS_PORT", std::to_string(free_port() - 1)},
+                                               {"OMPI_COMM_WORLD_RANK", "3"},
+                                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+  CHECK(stderr_of_case("metrics child: the port of local rank 1", variables).empty());
+  const Exposed exposed(metrics_in(directory.path() + "/cairn-rank-3.prom"));
+  CHECK(exposed.at("cairn_saves_total{rank=\"3\",outcome=\"success\"}") == 0);
+  // In contradictory variables, RANK and LOCAL_RANK count.
+  variables.insert({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}});
+  CHECK(stderr_of_case("metrics child: the port of local rank 1", variables).empty());
+  CHECK(fs::exists(directory.path() + "/cairn-rank-2.prom"));
+}
+
+TEST_CASE("metrics child: the port of local rank 1" * doctest::skip()) {
+  const auto metrics = metrics_of_environment();
+  REQUIRE(metrics);
+  CHECK(metrics->port() == std::atoi(std::getenv("CAIRN_METRICS_PORT")) + 1);
 }
 
 TEST_CASE("metrics child: a save" * doctest::skip()) {
