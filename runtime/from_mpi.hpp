@@ -44,21 +44,39 @@ inline std::string random_digits(int count) {
   return digits;
 }
 
-// Returns, on rank 0, the name at which the other ranks reach it. All ranks call it.
-inline std::string own_host(MPI_Comm communicator, int size) {
+// The ranks of one node.
+struct Node {
+  int local_rank = 0;  // of this process among them
+  int size = 0;
+};
+
+// All ranks call it.
+inline Node own_node(MPI_Comm communicator) {
   MPI_Comm on_node = MPI_COMM_NULL;
   MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &on_node);
-  int size_on_node = 0;
-  MPI_Comm_size(on_node, &size_on_node);
+  Node node;
+  MPI_Comm_rank(on_node, &node.local_rank);
+  MPI_Comm_size(on_node, &node.size);
   MPI_Comm_free(&on_node);
-  if (size_on_node == size) return "127.0.0.1";
-  const char* const given = std::getenv("MASTER_ADDR");
-  if (given != nullptr && *given != '\0') return given;
+  return node;
+}
+
+inline bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+// Returns, on rank 0, the name at which the other ranks reach it.
+inline std::string own_host(bool on_one_node) {
+  if (on_one_node) return "127.0.0.1";
+  if (is_set("MASTER_ADDR")) return std::getenv("MASTER_ADDR");
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
   MPI_Get_processor_name(name, &length);
   return std::string(name, static_cast<std::size_t>(length));
 }
+
+constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a secret
 
 }  // namespace mpi_bridge
 
@@ -68,8 +86,10 @@ inline std::string own_host(MPI_Comm communicator, int size) {
 //
 // The ranks meet at a store that rank 0 hosts on a free port. On several machines, rank 0's
 // MASTER_ADDR, or else its MPI processor name, must lead to it; WorldOptions::bind_address says at
-// which address each rank listens. If the options have no secret, rank 0 draws one, and MPI carries
-// it to the others.
+// which address each rank listens. If the options have no secret, and rank 0 has neither
+// CAIRN_SECRET_FILE nor CAIRN_SECRET set, rank 0 draws one, and MPI carries it to the others. If
+// rank 0 has one of these variables set, all ranks find their secret as with World::from_store.
+// World::local_rank() counts the ranks of `communicator` on the node, unless the options have one.
 //
 // Throws kPrecondition if MPI is not running, or if MPI has one process only although a launcher
 // started several (the program was built with another MPI than the launcher's); kUnavailable if
@@ -93,13 +113,17 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   store_options.timeout = options.assemble_deadline;
   c10::intrusive_ptr<c10d::Store> store;
   std::string told;
-  const std::string own_host = mpi_bridge::own_host(communicator, size);
+  const mpi_bridge::Node node = mpi_bridge::own_node(communicator);
+  if (!options.local_rank) options.local_rank = node.local_rank;
   if (rank == 0) {
+    const std::string own_host = mpi_bridge::own_host(node.size == size);
+    const bool in_environment = mpi_bridge::is_set("CAIRN_SECRET_FILE") || mpi_bridge::is_set("CAIRN_SECRET");
     store_options.isServer = true;
     store_options.port = 0;
     try {
       const auto hosted = c10::make_intrusive<c10d::TCPStore>(own_host, store_options);
-      told = std::to_string(hosted->getPort()) + ' ' + mpi_bridge::random_digits(64) + ' ' + own_host;
+      const std::string drawn = in_environment ? mpi_bridge::kInEnvironment : mpi_bridge::random_digits(64);
+      told = std::to_string(hosted->getPort()) + ' ' + drawn + ' ' + own_host;
       store = hosted;
     } catch (const std::exception& error) {
       told = std::string("! ") + error.what();
@@ -115,7 +139,7 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   std::exception_ptr failure;
   try {
     if (rank != 0) store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
-    if (options.secret.empty() && options.secret_file.empty()) options.secret = secret;
+    if (secret != mpi_bridge::kInEnvironment && options.secret.empty() && options.secret_file.empty()) options.secret = secret;
     world = World::from_store(store, rank, size, options);
   } catch (const Error&) {
     failure = std::current_exception();

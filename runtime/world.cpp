@@ -308,7 +308,7 @@ World World::from_environment(const WorldOptions& options) {
   const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
                            " (MASTER_ADDR, MASTER_PORT; another program may listen there)";
   World world = Implementation::meet(store, name, place.rank, place.world_size, options);
-  world.implementation_->local_rank = place.local_rank;
+  if (!options.local_rank) world.implementation_->local_rank = place.local_rank;
   if (place.rank == 0) world.implementation_->store = std::move(store);
   return world;
 }
@@ -365,6 +365,7 @@ World World::Implementation::connect(TcpLinksConfig links, int rank, std::shared
   World world(own(std::make_unique<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
                                                    alone ? nullptr : make_tcp_links(std::move(links)), alone,
                                                    alone || !secret.empty(), options)));
+  if (options.local_rank) world.implementation_->local_rank = *options.local_rank;
   world.implementation_->addresses = std::move(addresses);
   world.implementation_->key_context = key_context;
   world.implementation_->secret = secret;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,9 @@ struct WorldOptions {
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
+  // The number of this rank among those of its machine, for World::local_rank(). Empty: as the
+  // launcher tells `from_environment`, else the rank. `in_process` and `single` ignore it.
+  std::optional<int> local_rank;
   // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
   // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
   // It only checks them: an asynchronous save needs one for "cpu". Empty: unknown, and nothing is
@@ -139,7 +143,7 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;                  // as the launcher tells it; `rank()` if that is unknown
+  int local_rank() const;                  // as the options or the launcher tell it, else `rank()`
   const std::string& incarnation() const;  // 32 hexadecimal digits that identify this instance of the world
   bool one_process() const;                // whether all ranks live in this process
   bool secured() const;                    // whether ranks use TLS with the job's secret, or all live in this process

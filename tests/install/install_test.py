@@ -131,6 +131,12 @@ class InstalledTree(unittest.TestCase):
         told = run(launcher, "-n", 3, build / "with_mpi", self.root / "from_mpi", env=environment)
         self.assertIn("step 7 of 3 ranks, sum 276\n", told)
         self.assertIn("fine", run(self.prefix / "bin" / "cairn", "verify", self.root / "from_mpi"))
+        # A secret of the environment is not replaced by a drawn one.
+        run(launcher, "-n", 3, build / "with_mpi", self.root / "secured", env={**environment, "CAIRN_SECRET": "the secret of this test"})
+        short = subprocess.run([launcher, "-n", "3", build / "with_mpi", self.root / "short"], capture_output=True, text=True,
+                               env={**environment, "CAIRN_SECRET": "short"})
+        self.assertNotEqual(short.returncode, 0)
+        self.assertRegex(short.stderr, r"secret.* bytes")
         # One process that should be one of two, as under the launcher of another MPI.
         alone = subprocess.run([build / "with_mpi", self.root / "alone"], capture_output=True, text=True,
                                env={**environment, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})

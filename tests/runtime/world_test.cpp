@@ -422,6 +422,27 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
   CHECK(incarnations[0].size() == 32);
 }
 
+TEST_CASE("the local rank is that of the options, else the launcher's, else the rank") {
+  StoreLeakCheck leaks;
+  const Environment environment({{"RANK", "0"},
+                                 {"WORLD_SIZE", "1"},
+                                 {"LOCAL_RANK", "2"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", std::to_string(free_port())},
+                                 {"TORCHELASTIC_USE_AGENT_STORE", std::nullopt}});
+  WorldOptions options;
+  const World launched = World::from_environment(options);
+  CHECK(launched.local_rank() == 2);
+  options.local_rank = 3;
+  CHECK(World::from_environment(options).local_rank() == 3);
+  const auto store = shared_store();
+  CHECK(on_threads({0, 1}, [&](int rank) {
+          WorldOptions of_rank;
+          if (rank == 0) of_rank.local_rank = 3;
+          CHECK(World::from_store(store, rank, 2, of_rank).local_rank() == (rank == 0 ? 3 : 1));
+        }) == kNoErrors2);
+}
+
 TEST_CASE("a world of one needs its store for nobody else") {
   StoreLeakCheck leaks;
   const Environment environment({{"RANK", "0"},
