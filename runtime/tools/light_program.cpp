@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
@@ -33,6 +34,10 @@ void become_program_for(int argc, char** argv) {
   if (!needs_tensors(argc, argv)) return;
   std::error_code error;
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  // A relative path would lead to a program in the current directory.
+  if (!own.is_absolute())
+    throw Error(ErrorCode::kNotFound, "cannot read the path of this program from /proc/self/exe, and so cannot find " +
+                                          std::string(kTensorProgram) + " beside it: mount /proc");
   const std::string program = (own.parent_path() / kTensorProgram).lexically_normal().string();
   ::execv(program.c_str(), argv);
   throw system_error("start", program, errno);

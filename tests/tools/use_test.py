@@ -66,6 +66,19 @@ class Use(Command):
         (path / ".metadata").chmod(0)
         self.assertEqual(len(self.fails(FOUND_BAD, "inspect", path, text="ermission").stderr.splitlines()), 1)
 
+    def test_without_proc_no_program_of_the_current_directory_is_started(self):
+        if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
+            self.skipTest("needs the right to mount")
+        here, planted = self.root / "here", self.root / "libexec/cairn/cairn-tensors"
+        for directory in (here, planted.parent):
+            directory.mkdir(parents=True)
+        planted.write_text("#!/bin/sh\necho planted\n")
+        planted.chmod(0o755)
+        hide = 'mount --bind "$0" /proc; exec "$@"'
+        done = subprocess.run(["unshare", "-m", "sh", "-ec", hide, here, CAIRN, "manual"], cwd=here, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (FOUND_BAD, ""), done.stderr)
+        self.assertIn("/proc/self/exe", done.stderr)
+
     def test_colours_are_for_terminals_that_want_them(self):
         path = self.checkpoint()
         self.assertIn("\033[32m", on_terminal(CAIRN, "verify", path))
