@@ -231,7 +231,8 @@ std::vector<ProcessEnd> read_ends(const fs::path& directory) {
   std::error_code failed;
   if (!fs::is_directory(directory, failed)) return ends;
   for (fs::directory_iterator entry(directory, failed), last; !failed && entry != last; entry.increment(failed)) {
-    if (entry->path().extension() != ".ends") continue;
+    std::error_code gone;
+    if (entry->path().extension() != ".ends" || !entry->is_regular_file(gone)) continue;  // opening a pipe would wait for a writer
     std::ifstream file(entry->path(), std::ios::binary);
     std::string text(kEndsBytesMax, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -28,12 +28,14 @@ constexpr std::int64_t kWallMax = std::int64_t{1} << 61;
 // A window into a file, which starts at `offset()`.
 class Window {
  public:
-  explicit Window(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  // O_NONBLOCK: opening a pipe would wait for a writer.
+  explicit Window(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (file_ < 0) throw system_error("open the trace", path, errno);
     struct stat status {};
-    if (::fstat(file_, &status) == 0 && S_ISDIR(status.st_mode)) {
+    if (::fstat(file_, &status) == 0 && !S_ISREG(status.st_mode)) {
       ::close(file_);
-      throw Error(ErrorCode::kCorrupt, path + " is a directory, no trace");
+      const char* const kind = S_ISDIR(status.st_mode) ? "a directory" : "a pipe or a device";
+      throw Error(ErrorCode::kCorrupt, path + " is no trace: it is " + kind);
     }
   }
   ~Window() { ::close(file_); }

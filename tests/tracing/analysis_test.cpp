@@ -1,5 +1,7 @@
 #include <cairn/tests/support/plain.hpp>
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -563,6 +565,19 @@ TEST_CASE("trace directory: lines about processes that make no sense are skipped
   CHECK(processes.at(1).told);
   CHECK_FALSE(processes.at(1).has_failed());
   CHECK(processes.at(1).describe() == "exited with code 5");
+}
+
+TEST_CASE("trace directory: a pipe named like a trace is a fault, one named like a list of ends is skipped") {
+  ScriptedTraces script(1);
+  script_good_save(script, {5});
+  const std::string path = script.write();
+  for (const char* name : {"/pipe.trace", "/pipe.ends"}) REQUIRE(::mkfifo((path + name).c_str(), 0600) == 0);
+  const TraceDirectory directory(path);
+  CHECK(directory.attempts().size() == 1);
+  REQUIRE(directory.files().size() == 2);
+  std::string faults;
+  for (const auto& file : directory.files()) faults += file.fault;
+  CHECK(faults == path + "/pipe.trace is no trace: it is a pipe or a device");
 }
 
 TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {

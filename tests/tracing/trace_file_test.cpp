@@ -1,5 +1,7 @@
 #include <cairn/tests/support/plain.hpp>
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -168,6 +170,14 @@ TEST_CASE("trace file: anything else is refused, and says why") {
   } catch (const Error& error) {
     CHECK(std::string(error.what()).find("9.9.9") != std::string::npos);
   }
+}
+
+TEST_CASE("trace file: a pipe and a directory are refused, and nothing waits for a writer") {
+  TemporaryDirectory directory;
+  const std::string pipe = directory.path() + "/pipe.trace";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(TraceFileReader{pipe}, (pipe + " is no trace: it is a pipe or a device").c_str(), Error);
+  CHECK_THROWS_WITH_AS(TraceFileReader{directory.path()}, (directory.path() + " is no trace: it is a directory").c_str(), Error);
 }
 
 TEST_CASE("trace file: random bytes are refused or read without harm") {
