@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -98,9 +99,43 @@ void print_unchecked(const std::vector<VerifyFault>& unchecked) {
               << (count > 1 ? fmt::format(" and {} more", count - 1) : "") << ": " << printable(first->what) << '\n';
 }
 
-// Verifies a checkpoint and prints its verdict, or adds it to `list`.
-ExitCode verify_one(const std::string& place, const VerifyOptions& options, VerifyJson& list) {
-  const auto store = open_existing(place);
+struct Place {
+  std::string url;
+  // The save id in the listing of the run, "" if the record is not Cairn's. Nothing if the user
+  // named the checkpoint.
+  std::optional<std::string> listed_id;
+};
+
+// Returns "removed" or "replaced" if this happened to the checkpoint after its run was listed, ""
+// otherwise.
+std::string change_since_listing(const Place& place) {
+  if (!place.listed_id) return "";
+  try {
+    const auto store = open_store(place.url);
+    const auto head = read_commit_head(*store);
+    if (!head && !store->is_taken(kCommitRecordName)) return "removed";
+    return (head ? head->save_id : "") == *place.listed_id ? "" : "replaced";
+  } catch (const Error&) {  // a damaged record, or trouble of the store
+    return "";
+  }
+}
+
+// Reports a checkpoint that was removed or replaced while its run was verified, as retention does.
+// Returns false if that is not so.
+bool report_change(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+  const std::string change = change_since_listing(place);
+  if (change.empty()) return false;
+  if (options.json)
+    list.push_back({{"checkpoint", place.url}, {"fine", nullptr}, {"verdict", change}});
+  else
+    std::cout << fmt::format("{}: {} meanwhile\n", printable(place.url), change) << std::flush;
+  return true;
+}
+
+// Verifies a checkpoint and prints its verdict, or adds it to `list`. Returns nothing if it is
+// faulty only because it was removed or replaced meanwhile.
+std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+  const auto store = open_existing(place.url);
   std::uint64_t bytes = 0;
   const Verdict verdict([&] {
     ProgressBar progress("verifying");
@@ -109,6 +144,7 @@ ExitCode verify_one(const std::string& place, const VerifyOptions& options, Veri
     bytes = progress.done();
     return found;
   }());
+  if (!verdict.faults.empty() && report_change(place, options, list)) return std::nullopt;
   if (options.json) {
     list.push_back(to_json(store->url(), verdict, bytes));
     return verdict.exit_code();
@@ -127,53 +163,59 @@ ExitCode verify_one(const std::string& place, const VerifyOptions& options, Veri
 }
 
 // Returns the checkpoints of a run, the latest first. Any other place is returned as it is.
-std::vector<std::string> checkpoints_at(const std::string& place) {
+std::vector<Place> checkpoints_at(const std::string& place) {
+  const std::vector<Place> alone{{place, std::nullopt}};
   std::error_code error;
-  if (const auto path = local_path(place); path && !std::filesystem::is_directory(*path, error)) return {place};
+  if (const auto path = local_path(place); path && !std::filesystem::is_directory(*path, error)) return alone;
   const auto store = open_store(place);
-  if (store->exists(kCommitRecordName)) return {place};
+  if (store->exists(kCommitRecordName)) return alone;
   const RunDirectory run(place);
   const auto listing = run.list();
-  std::vector<std::string> checkpoints;
-  for (const auto& checkpoint : listing.checkpoints) checkpoints.push_back(child_url(run.url(), checkpoint.name));
-  for (const auto& name : listing.others) checkpoints.push_back(child_url(run.url(), name));
-  return checkpoints.empty() ? std::vector<std::string>{place} : checkpoints;
+  std::vector<Place> checkpoints;
+  for (const auto& checkpoint : listing.checkpoints)
+    checkpoints.push_back({child_url(run.url(), checkpoint.name), checkpoint.head.save_id});
+  for (const auto& name : listing.others) checkpoints.push_back({child_url(run.url(), name), ""});
+  return checkpoints.empty() ? alone : checkpoints;
 }
 
 int verify(const VerifyOptions& options) {
-  std::vector<std::string> places;
-  bool is_one = options.places.size() == 1;
+  std::vector<Place> places;
   for (const auto& named : options.places) {
     const auto found = checkpoints_at(named);
-    is_one = is_one && found == std::vector<std::string>{named};
     places.insert(places.end(), found.begin(), found.end());
   }
   VerifyJson list = VerifyJson::array();
-  if (is_one) {
-    const ExitCode code = verify_one(places.front(), options, list);
+  if (places.size() == 1 && !places.front().listed_id) {
+    const ExitCode code = *verify_one(places.front(), options, list);
     if (options.json) print_json(list.front());
     return code;
   }
   // If a place cannot be read, report it and go on with the others.
   int worst = kFine;
   std::size_t fine = 0;
+  std::size_t changed = 0;
   for (const auto& place : places) {
-    ExitCode code = kFoundBad;
+    std::optional<ExitCode> code;
     try {
       code = verify_one(place, options, list);
     } catch (const Error& error) {
-      if (options.json)
-        list.push_back({{"checkpoint", place}, {"fine", false}, {"verdict", "unreadable"}, {"error", error.what()}});
-      else
-        std::cout << coloured(Colour::kBad, "bad: ") << printable(place) << ": " << printable(error.what()) << '\n';
+      if (!report_change(place, options, list)) {
+        code = kFoundBad;
+        if (options.json)
+          list.push_back({{"checkpoint", place.url}, {"fine", false}, {"verdict", "unreadable"}, {"error", error.what()}});
+        else
+          std::cout << coloured(Colour::kBad, "bad: ") << printable(place.url) << ": " << printable(error.what()) << '\n';
+      }
     }
+    changed += !code;
     fine += code == kFine;
-    if (code == kFoundBad || worst == kFine) worst = code;
+    if (code == kFoundBad || (code && worst == kFine)) worst = *code;
   }
   if (options.json)
     print_json(list);
   else
-    std::cout << fmt::format("{} of {} checkpoints are fine\n", fine, places.size());
+    std::cout << fmt::format("{} of {} checkpoints are fine", fine, places.size() - changed)
+              << (changed > 0 ? fmt::format("; {} removed or replaced meanwhile", changed) : "") << '\n';
   return worst;
 }
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """`cairn verify` from outside. Started as cairn_command.py says."""
 
+import fcntl
 import json
+import select
 import shutil
 import struct
+import subprocess
 import zlib
 
-from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, NOT_CHECKED, run_tests
+from cairn_command import cairn, CAIRN, Command, FINE, FIXTURES, FOUND_BAD, NOT_CHECKED, run_tests
 
 
 class Verify(Command):
@@ -112,6 +115,29 @@ class Verify(Command):
         self.assertEqual(done.returncode, FOUND_BAD)
         self.assertIn("there is no checkpoint", done.stdout)
         self.assertIn("1 of 2 checkpoints are fine", done.stdout)
+
+    def test_removed_and_replaced_checkpoints_of_a_run_are_neither_fine_nor_bad(self):
+        # The first verdict names the run and shows each \a as \x07, so that it exceeds the pipe. The command then waits, after it has
+        # listed the run and before it reads the next checkpoint.
+        name = "/".join(["\a" * 250] * 5)
+        run = self.root / name
+        run.mkdir(parents=True)
+        for step in ("10", "20", "30", "40"):
+            self.checkpoint("--step", step, name=f"{name}/step_{step}")
+        with subprocess.Popen([CAIRN, "verify", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=4096) as verify:
+            self.addCleanup(verify.kill)
+            if fcntl.fcntl(verify.stdout, fcntl.F_GETPIPE_SZ) > 4096:
+                self.skipTest("needs a pipe of 4096 bytes")
+            select.select([verify.stdout], [], [])
+            shutil.rmtree(run / "step_30")
+            shutil.rmtree(run / "step_20")
+            file = next(self.checkpoint(name=f"{name}/step_20").glob("*.distcp"))
+            file.write_bytes(file.read_bytes()[:-10])
+            stdout, stderr = verify.communicate()
+        self.assertEqual((verify.returncode, stderr), (FINE, ""), stdout)
+        told = [line.rsplit("/")[-1].split(",")[0] for line in stdout.splitlines()]
+        self.assertEqual(told, ["step_40: fine", "step_30: removed meanwhile", "step_20: replaced meanwhile", "step_10: fine",
+                                "2 of 2 checkpoints are fine; 2 removed or replaced meanwhile"])
 
     def test_faults_for_programs(self):
         path = self.checkpoint()
