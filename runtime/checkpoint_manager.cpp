@@ -117,14 +117,23 @@ std::optional<Sound> first_sound(const ResumeOrder& order, const std::string& ru
   throw Error(ErrorCode::kCorrupt, text);
 }
 
+constexpr std::size_t kOtherNamesMax = 10;  // that the warning below names
+
 // Warns of checkpoints that the manager does not consider, if it has found no other.
-void log_other_names(const ResumeOrder& order, const std::string& run) {
+void log_other_names(const ResumeOrder& order, const RunDirectory& run) {
   if (order.other_names.empty()) return;
-  std::string names;
-  for (const ObjectName& name : order.other_names) names += (names.empty() ? "" : ", ") + name;
-  write_log(LogLevel::kWarning, 0,
-            "nothing was restored: " + run + " has no checkpoint of Cairn's, and of others only those called step_<n> are used. " +
-                "Rename one of these to resume from it: " + names);
+  const std::size_t count = std::min(order.other_names.size(), kOtherNamesMax);
+  std::string readable, unreadable;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string& names = run.why_unreadable(order.other_names[i]).empty() ? readable : unreadable;
+    names += (names.empty() ? "" : ", ") + printable_utf8(order.other_names[i]);
+  }
+  std::string text = "nothing was restored: " + printable_utf8(run.url()) +
+                     " has no checkpoint of Cairn's, and of others only those called step_<n> are used";
+  if (!readable.empty()) text += ". Rename one of these to resume from it: " + readable;
+  if (!unreadable.empty()) text += ". These cannot be read (cairn verify tells why): " + unreadable;
+  if (count < order.other_names.size()) text += ". There are " + std::to_string(order.other_names.size() - count) + " more";
+  write_log(LogLevel::kWarning, 0, text);
 }
 
 // Warns about lost steps: a caller may not look at the result of `restore_latest`.
@@ -566,7 +575,7 @@ std::string CheckpointManager::Implementation::choose(const std::vector<PassedOv
     return known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
   });
   if (!found) {
-    log_other_names(order, run.url());
+    log_other_names(order, run);
     return "";
   }
   std::vector<std::string> texts;

@@ -675,6 +675,20 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a warning names PyTorch's checkpoints 
   CHECK_MESSAGE(log.text().find("Rename one of these to resume from it: pretrained") != std::string::npos, log.text());
 }
 
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: the warning of other names is one line and names at most ten") {
+  for (const char* name : {"a\nforged", "broken", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9"}) put(name);
+  std::ofstream(place("broken/.metadata")) << "noise";
+  const CapturedLog log;
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    CHECK_FALSE(manager.restore_latest(state).has_value());
+  });
+  const std::string expected =
+      "are used. Rename one of these to resume from it: a\\x0aforged, c0, c1, c2, c3, c4, c5, c6, c7. "
+      "These cannot be read (cairn verify tells why): broken. There are 2 more\n";
+  CHECK_MESSAGE(log.text().find(expected) != std::string::npos, log.text());
+}
+
 TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint that does not fit the state is an error on all ranks") {
   put("step_6");
   const std::string text = failure_on_all(run, {}, ErrorCode::kNotFound, [](CheckpointManager& manager) {
