@@ -1,7 +1,6 @@
 #include <cairn/tracing/trace_diagnosis.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -47,38 +47,48 @@ bool is_gone(const TracedFailure& failure) {
   return failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent);
 }
 
-std::string time_text(WallTime time) {
-  const auto seconds = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const auto of_day = seconds % (24 * 60 * 60 * 1000);
-  char text[40];
-  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d UTC", static_cast<int>(of_day / 3'600'000),
-                static_cast<int>(of_day / 60'000 % 60), static_cast<int>(of_day / 1000 % 60), static_cast<int>(of_day % 1000));
-  return text;
-}
-
-// Returns the first event in which another rank noticed that the connection to `rank` was gone.
-const ObservedEvent* first_miss(const Trace& trace, const TraceClocks& clocks, int rank) {
-  const ObservedEvent* first = nullptr;
-  for (const auto& [other, events] : trace.events)
-    for (const auto& event : events)
-      if (other != rank && event.kind == EventKind::kHandled && event.name == kLinkDown && event.peer == rank &&
-          (first == nullptr || clocks.at(event) < clocks.at(*first)))
-        first = &event;
-  return first;
-}
-
 bool is_about_a_connection(const ObservedEvent& event) { return event.name == kLinkDown || event.name == kLinkUp; }
 
-// Returns the last message that another rank received from `rank`.
-std::string heard_last(const Trace& trace, const TraceClocks& clocks, int rank) {
-  const ObservedEvent* last = nullptr;
-  for (const auto& [other, events] : trace.events)
-    for (const auto& event : events)
-      if (other != rank && event.kind == EventKind::kHandled && event.peer == rank && !is_about_a_connection(event) &&
-          (last == nullptr || clocks.at(event) > clocks.at(*last)))
-        last = &event;
+// The events in which other ranks missed a rank first, and received from it last. Null: none.
+struct Contact {
+  const ObservedEvent* first_miss = nullptr;  // the connection to it was gone
+  const ObservedEvent* last_message = nullptr;
+};
+using Contacts = std::map<int, Contact>;
+
+Contacts contacts_of(const Trace& trace, const TraceClocks& clocks) {
+  Contacts contacts;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (event.kind != EventKind::kHandled || event.peer == rank) continue;
+      Contact& contact = contacts[event.peer];
+      const ObservedEvent*& first = contact.first_miss;
+      const ObservedEvent*& last = contact.last_message;
+      if (event.name == kLinkDown && (first == nullptr || clocks.at(event) < clocks.at(*first))) first = &event;
+      if (!is_about_a_connection(event) && (last == nullptr || clocks.at(event) > clocks.at(*last))) last = &event;
+    }
+  return contacts;
+}
+
+// Returns the last message that another rank received from the rank.
+std::string heard_last(const TraceClocks& clocks, const Contact& contact) {
+  const ObservedEvent* const last = contact.last_message;
   if (last == nullptr) return "no message from it arrived";
-  return "rank " + std::to_string(last->rank) + " received " + std::string(last->name) + " from it at " + time_text(clocks.at(*last));
+  return "rank " + std::to_string(last->rank) + " received " + std::string(last->name) + " from it at " +
+         time_of_day(clocks.at(*last)) + " UTC";
+}
+
+// Returns `TracedFailure::last_event`.
+const ObservedEvent* last_event_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure,
+                                   const Contact& contact) {
+  const auto own = trace.events.find(failure.rank);
+  if (own == trace.events.end() || own->second.empty()) return nullptr;
+  const ObservedEvent* const last = &own->second.back();
+  if (!is_gone(failure) || contact.first_miss == nullptr) return last;
+  const WallTime time = clocks.at(*contact.first_miss);
+  const auto after =
+      std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
+  return after == own->second.begin() ? last : &*std::prev(after);
 }
 
 // Returns what the rank itself recorded last, up to `sign`: a message to another rank, or a message
@@ -115,9 +125,9 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
 
 // Decides what became of a lost or silent rank, from what it did after the others missed it, from
 // the end of its process, and from the text of the connection that was lost.
-void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEvent* sign, TracedFailure& failure) {
+void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEvent* missed, TracedFailure& failure) {
   const int rank = failure.rank;
-  const ObservedEvent* const missed = first_miss(trace, clocks, rank);
+  const ObservedEvent* const sign = failure.last_event;
   const auto decide = [&](RankFate fate, std::string text) {
     failure.fate = fate;
     failure.fate_text = std::move(text);
@@ -129,13 +139,15 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
                        (has_outcome || clocks.at(*last) > clocks.at(*missed) + 2 * clocks.error_max());
   const auto process = trace.job.processes.find(rank);
   const bool has_ended = process != trace.job.processes.end();
-  const std::string end = has_ended ? "its process " + process->second.describe() + " at " + time_text(process->second.ended) : "";
+  const std::string end =
+      has_ended ? "its process " + process->second.describe() + " at " + time_of_day(process->second.ended) + " UTC" : "";
   const bool said_goodbye = missed != nullptr && missed->text.find("it leaves the world") != std::string_view::npos;
 
   if (went_on && failure.kind == to_string(FailureKind::kSilent))
-    return decide(RankFate::kFrozen, "its process stood still from " + time_text(clocks.at(*sign)) + " on, and later went on");
+    return decide(RankFate::kFrozen,
+                  "its process stood still from " + time_of_day(clocks.at(*sign)) + " UTC on, and later went on");
   if (went_on && !said_goodbye)
-    return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_text(clocks.at(*last)));
+    return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_of_day(clocks.at(*last)) + " UTC");
   if (said_goodbye && sign != nullptr && sign->kind == EventKind::kHandled && sign->actor == kSupervisor && sign->peer >= 0)
     return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + std::string(sign->name) + " from rank " +
                                              std::to_string(sign->peer) + ": the output of rank " + std::to_string(rank) + " says why");
@@ -152,8 +164,11 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
                                  : "its trace ends there: its process has probably ended");
 }
 
-void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std::uint64_t position, TracedFailure& failure) {
-  const ObservedEvent* const sign = last_sign_of(trace, clocks, failure);
+void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, const Contacts& contacts, std::uint64_t position,
+                             TracedFailure& failure) {
+  const auto found = contacts.find(failure.rank);
+  const Contact contact = found == contacts.end() ? Contact{} : found->second;
+  const ObservedEvent* const sign = failure.last_event = last_event_of(trace, clocks, failure, contact);
   if (sign != nullptr) failure.last_sign = clocks.at(*sign);
   const ObservedEvent* const origin = position == 0 ? nullptr : trace.find(failure.rank, position);
   if (origin != nullptr && origin->kind == EventKind::kOperation) {
@@ -164,11 +179,11 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, std:
   }
   if (!is_gone(failure)) return;
   failure.own_phase = own_phase_of(trace, clocks, failure.rank);
-  failure.last_action = sign == nullptr ? heard_last(trace, clocks, failure.rank) : last_action_before(trace, *sign);
-  decide_fate(trace, clocks, sign, failure);
+  failure.last_action = sign == nullptr ? heard_last(clocks, contact) : last_action_before(trace, *sign);
+  decide_fate(trace, clocks, contact.first_miss, failure);
 }
 
-std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks) {
+std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& clocks, const Contacts& contacts) {
   std::vector<TracedFailure> failures;
   std::vector<int> others;
   const auto map = common_map(trace, others);
@@ -180,7 +195,7 @@ std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& 
     failure.code = event->detail;
     failure.phase = event->phase ? to_string(*event->phase) : "";
     failure.text = event->text;
-    add_what_the_trace_says(trace, clocks, event->number, failure);
+    add_what_the_trace_says(trace, clocks, contacts, event->number, failure);
     failures.push_back(std::move(failure));
   }
   return failures;
@@ -188,7 +203,7 @@ std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& 
 
 // If no rank received a failure map, infers failures from hooks that threw and from traces that end
 // first.
-std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClocks& clocks) {
+std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClocks& clocks, const Contacts& contacts) {
   std::vector<TracedFailure> failures;
   for (const auto& [rank, events] : trace.events) {
     const auto thrown = std::find_if(events.begin(), events.end(),
@@ -200,11 +215,12 @@ std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClo
       failure.kind = to_string(FailureKind::kRaised);
       failure.phase = thrown->phase ? to_string(*thrown->phase) : "";
       failure.text = thrown->text;
-      add_what_the_trace_says(trace, clocks, thrown->id, failure);
+      add_what_the_trace_says(trace, clocks, contacts, thrown->id, failure);
     } else if (const auto hook = events.empty() ? std::nullopt : running_hook(trace, clocks, events.back())) {
       failure.kind = "unfinished";
       failure.hook = hook;
       failure.text = "its trace ends within " + hook->name;
+      failure.last_event = &events.back();
       failure.last_sign = clocks.at(events.back());
     } else {
       continue;
@@ -324,18 +340,6 @@ const char* to_string(TracedEnd end) noexcept {
   return "unknown";
 }
 
-const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
-  const auto own = trace.events.find(failure.rank);
-  if (own == trace.events.end() || own->second.empty()) return nullptr;
-  const ObservedEvent* sign = &own->second.back();
-  if (!is_gone(failure)) return sign;
-  const ObservedEvent* const missed = first_miss(trace, clocks, failure.rank);
-  if (missed == nullptr) return sign;
-  const WallTime time = clocks.at(*missed);
-  const auto after = std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
-  return after == own->second.begin() ? sign : &*std::prev(after);
-}
-
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks) {
   Diagnosis diagnosis;
   std::optional<WallTime> begin;
@@ -352,9 +356,10 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.begin = begin.value_or(trace.attempt.begin());
   diagnosis.duration = end.value_or(diagnosis.begin) - diagnosis.begin;
   diagnosis.coordinator = coordinator_of(trace);
-  diagnosis.failures = told_failures(trace, clocks);
+  const Contacts contacts = contacts_of(trace, clocks);
+  diagnosis.failures = told_failures(trace, clocks, contacts);
   diagnosis.end = end_of(trace, diagnosis);
-  if (diagnosis.end == TracedEnd::kUnfinished) diagnosis.failures = concluded_failures(trace, clocks);
+  if (diagnosis.end == TracedEnd::kUnfinished) diagnosis.failures = concluded_failures(trace, clocks, contacts);
 
   diagnosis.phases = phases_of(trace, clocks, diagnosis.coordinator);
   for (const auto& phase : diagnosis.phases)

@@ -51,7 +51,11 @@ struct TracedFailure {
   std::string own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
-  std::optional<WallTime> last_sign;  // of `last_sign_of`; nothing: it has no trace
+  // Its last event in this attempt; if other ranks lost touch with it, the last one before they
+  // did: a process that stood still can go on later. Points into the trace; null if the rank has
+  // none.
+  const ObservedEvent* last_event = nullptr;
+  std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;
   std::string fate_text;    // "its process was killed by SIGKILL"; "" if nothing is known
   std::string last_action;  // the last thing it did: "sent Written to rank 0, which arrived"; "" if unknown
@@ -112,11 +116,7 @@ struct Diagnosis {
   std::vector<TracedNotice> notices;    // most important first
 };
 
-// Returns the last event of the failed rank in this attempt; if other ranks lost touch with it, the
-// last one before they did: a process that stood still can go on later. Returns null if the rank
-// has no trace.
-const ObservedEvent* last_sign_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure);
-
+// The result points into `trace`.
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
 }  // namespace cairn

@@ -6,7 +6,7 @@ namespace cairn {
 namespace {
 
 // Returns the event behind a failure in the map.
-const ObservedEvent* origin_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
+const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure) {
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (event.kind != EventKind::kFailure || event.number == 0) continue;
@@ -15,7 +15,7 @@ const ObservedEvent* origin_of(const Trace& trace, const TraceClocks& clocks, co
       const auto* const origin = trace.find(whose, event.number);
       if (origin != nullptr) return origin;
     }
-  const ObservedEvent* const sign = last_sign_of(trace, clocks, failure);
+  const ObservedEvent* const sign = failure.last_event;
   if (sign == nullptr || !failure.hook || failure.hook->duration) return sign;
   const ObservedEvent* origin = sign;
   for (const auto& event : trace.events.at(failure.rank))
@@ -23,7 +23,7 @@ const ObservedEvent* origin_of(const Trace& trace, const TraceClocks& clocks, co
   return origin;
 }
 
-Explanation explain_failure(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure) {
+Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   Explanation explanation;
   explanation.rank = failure.rank;
   explanation.phase = failure.phase;
@@ -32,7 +32,7 @@ Explanation explain_failure(const Trace& trace, const TraceClocks& clocks, const
   const std::string who = "rank " + std::to_string(failure.rank);
   std::string where = failure.phase.empty() ? "" : " in " + failure.phase;
   if (!failure.own_phase.empty() && failure.own_phase != failure.phase) where += " (while it was in " + failure.own_phase + ")";
-  const auto* const origin = origin_of(trace, clocks, failure);
+  const auto* const origin = origin_of(trace, failure);
   if (origin == nullptr) {
     explanation.title = who + ", " + failure.kind + where + ": no trace of it is here";
     explanation.title[0] = 'R';
@@ -54,7 +54,7 @@ std::vector<Explanation> explain(const Trace& trace, const TraceClocks& clocks, 
                                  std::optional<int> rank) {
   std::vector<Explanation> explanations;
   for (const auto& failure : diagnosis.failures)
-    if (!rank || failure.rank == *rank) explanations.push_back(explain_failure(trace, clocks, failure));
+    if (!rank || failure.rank == *rank) explanations.push_back(explain_failure(trace, failure));
   if (const auto* const outcome = last_outcome(trace, clocks, rank)) {
     Explanation end;
     end.title = "What led to the end of the call on rank " + std::to_string(outcome->rank);

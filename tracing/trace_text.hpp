@@ -1,11 +1,15 @@
 // Texts that describe events to people.
 #pragma once
 
+#include <string>
+
 #include <cairn/base/observer.hpp>
 
 namespace cairn {
 
 // Returns the verb for an event's actor that `cairn trace` and ring dumps use: "sent", "handled".
 const char* verb_of(EventKind kind) noexcept;
+
+std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
 
 }  // namespace cairn

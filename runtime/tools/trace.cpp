@@ -144,14 +144,6 @@ OpenedTrace::OpenedTrace(const TraceChoice& choice)
 
 double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - begin); }
 
-std::string time_of_day(WallTime time) {
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const std::time_t seconds = static_cast<std::time_t>(milliseconds / 1000);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  return fmt::format("{:02}:{:02}:{:02}.{:03}", parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
-}
-
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string human_duration(Duration duration) {

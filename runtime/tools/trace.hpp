@@ -82,7 +82,6 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
 std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
 std::string trace_page(const OpenedTrace& opened);                                              // HTML
 
-std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"

@@ -13,6 +13,7 @@
 #include <cairn/tracing/trace_diagnosis.hpp>
 #include <cairn/tracing/trace_explanation.hpp>
 #include <cairn/tracing/trace_messages.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -357,7 +358,8 @@ TEST_CASE("trace analysis: of a rank that stood still and went on, the last sign
   CHECK(failure.hook->name == "write_data");
   CHECK_FALSE(failure.hook->duration);
   CHECK(failure.fate == RankFate::kFrozen);
-  CHECK(failure.last_sign == it.clocks.at(*it.trace.find(0, began)));
+  CHECK(failure.last_event == it.trace.find(0, began));
+  CHECK(failure.last_sign == it.clocks.at(*failure.last_event));
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
   CHECK(explanations.front().title == "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
   CHECK(explanations.front().chain.back().event->id == began);
@@ -546,6 +548,38 @@ TEST_CASE("trace analysis: a freeze, a departure and a dead supervisor are told 
   failure = given_up(threw.directory());
   CHECK(failure.fate == RankFate::kUnknown);
   CHECK(failure.last_action.find("rank 0 received Join from it at ") == 0);
+}
+
+TEST_CASE("trace analysis: each of several lost ranks is told by the events about it alone") {
+  ScriptedTraces script(4);
+  script_joins(script, 4);
+  script.state(0, 1, "coordinator: moving");
+  script.pass(1, 3, 9, 10, "Written");
+  script.pass(2, 3, 10, 11, "Stuck");
+  script.pass(2, 0, 11, 12, "Written");
+  script.add(3, 20, lost_link(2, "rank 2 closed the link: it leaves the world"));
+  script.add(3, 21, lost_link(1, "the connection was closed"));
+  script.add(0, 22, lost_link(2, "the connection was closed"));
+  script.add(0, 23, lost_link(1, "rank 1 closed the link: it leaves the world"));
+  for (const int rank : {0, 3}) {
+    for (const int lost : {1, 2}) script.failure(rank, 30 + lost, lost, "lost", Phase::kWrite, "lost touch with it");
+    script.outcome(rank, 33, false);
+  }
+  const Analysed it(script.write({1, 2}));
+  const auto& failures = it.diagnosis.failures;
+  REQUIRE(failures.size() == 2);
+  CHECK(failures[0].last_action.find("rank 3 received Written from it at ") == 0);
+  CHECK(failures[1].last_action.find("rank 0 received Written from it at ") == 0);
+  CHECK(failures[0].fate_text == "");
+  CHECK(failures[1].fate_text.find("it closed its connections") == 0);
+  for (const auto& failure : failures) CHECK(failure.last_event == nullptr);
+}
+
+TEST_CASE("trace text: a time of day is in UTC, with milliseconds") {
+  const WallTime day(std::chrono::hours(24 * 20'000));
+  CHECK(time_of_day(day) == "00:00:00.000");
+  CHECK(time_of_day(day - std::chrono::nanoseconds(1)) == "23:59:59.999");
+  CHECK(time_of_day(day + std::chrono::milliseconds(3'723'004)) == "01:02:03.004");
 }
 
 TEST_CASE("trace directory: lines about processes that make no sense are skipped") {
