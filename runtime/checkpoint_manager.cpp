@@ -123,9 +123,16 @@ constexpr std::size_t kOtherNamesMax = 10;  // that the warning below names
 void log_other_names(const ResumeOrder& order, const RunDirectory& run) {
   if (order.other_names.empty()) return;
   const std::size_t count = std::min(order.other_names.size(), kOtherNamesMax);
+  const auto can_be_read = [&](const ObjectName& name) {
+    try {
+      return run.why_unreadable(name).empty();
+    } catch (const Error&) {  // trouble of the store
+      return false;
+    }
+  };
   std::string readable, unreadable;
   for (std::size_t i = 0; i < count; ++i) {
-    std::string& names = run.why_unreadable(order.other_names[i]).empty() ? readable : unreadable;
+    std::string& names = can_be_read(order.other_names[i]) ? readable : unreadable;
     names += (names.empty() ? "" : ", ") + printable_utf8(order.other_names[i]);
   }
   std::string text = "nothing was restored: " + printable_utf8(run.url()) +
@@ -641,7 +648,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
     }
   });
   if (!found) return std::nullopt;
-  return ValidCheckpoint{info_of(run, found->checkpoint), found->passed_over};
+  return ValidCheckpoint{info_of(run, found->checkpoint), found->passed_over, {}};
 }
 
 // --- construction ---
