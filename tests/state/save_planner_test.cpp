@@ -22,11 +22,6 @@ const WriteItem& item_of(const SavePlan& plan, const std::string& name) {
   throw 0;
 }
 
-bool has_item(const SavePlan& plan, const std::string& name) {
-  const auto id = plan.names.find(name);
-  return id && std::any_of(plan.items.begin(), plan.items.end(), [&](const WriteItem& item) { return item.name == *id; });
-}
-
 }  // namespace
 
 TEST_CASE("tensors that cannot be stored are refused, all of them named at once") {
