@@ -512,8 +512,10 @@ bool CheckpointManager::should_save(std::int64_t step) {
       self.signal = std::stoi(texts[0]);
       self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
       const std::lock_guard signals_lock(self.signals_mutex);
-      self.pending.reset();
       self.grace_end = self.due;
+      // A signal that only this rank knows of remains a reason to save.
+      if (self.pending && self.pending->signal == self.signal) self.pending.reset();
+      if (self.signals) self.signals->skip(self.signal);
     }
   }
   if (self.safe_step == step) {
@@ -528,8 +530,9 @@ int CheckpointManager::signal() const { return implementation_->signal; }
 // --- retention ---
 
 void CheckpointManager::Implementation::note_signal() {
-  const auto caught = signals ? signals->take() : std::nullopt;
-  if (!caught || pending) return;
+  if (pending || !signals) return;  // a second signal waits until the ranks know of the first
+  const auto caught = signals->take();
+  if (!caught) return;
   pending = {caught->signal, options.clock->now() - caught->ago};
   grace_end = pending->since + options.grace_period;
 }

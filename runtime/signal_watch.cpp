@@ -1,5 +1,6 @@
 #include <cairn/runtime/signal_watch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
@@ -113,6 +114,13 @@ std::optional<SignalWatch::Caught> SignalWatch::take() {
   signal_notes[static_cast<std::size_t>(earliest)].first_ns = 0;
   const std::chrono::nanoseconds ago(since == 0 ? 0 : monotonic_ns() - since);
   return Caught{earliest, std::chrono::duration_cast<std::chrono::milliseconds>(ago)};
+}
+
+void SignalWatch::skip(int number) {
+  const auto index = static_cast<std::size_t>(number);
+  if (std::find(signals_.begin(), signals_.end(), number) == signals_.end()) return;
+  seen_[index] = signal_notes[index].count;
+  signal_notes[index].first_ns = 0;
 }
 
 }  // namespace cairn

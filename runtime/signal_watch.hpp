@@ -33,6 +33,8 @@ class SignalWatch {
   // Returns a signal that arrived since this watch was created and that it has not returned yet. Of
   // several, returns the one that arrived first; later calls return the others.
   std::optional<Caught> take();
+  // Counts what has arrived of this signal as returned. Does nothing if the signal is not watched.
+  void skip(int number);
 
  private:
   void release() noexcept;

@@ -361,6 +361,31 @@ TEST_CASE("manager: of several signals, on one rank or on several, each is a rea
   forget_memory("manager");
 }
 
+TEST_CASE("manager: a signal that one rank alone knows of outlasts the save for another rank's signal") {
+  forget_memory("manager");
+  CheckpointManagerOptions options;
+  options.ask_every_steps = 1;
+  std::promise<void> raised[2];
+  const std::shared_future<void> has_been_raised[2] = {raised[0].get_future().share(), raised[1].get_future().share()};
+  on_all_ranks(kManagedRanks, [&](World& world) {
+    CheckpointManagerOptions own = options;
+    own.save_on_signal = {world.rank() == 0 ? SIGUSR1 : SIGUSR2};
+    CheckpointManager manager(world, "mem://manager/signals", own);
+    std::raise(own.save_on_signal[0]);
+    raised[world.rank()].set_value();
+    for (const auto& other : has_been_raised) other.wait();
+    std::set<int> signals;
+    for (const std::int64_t step : {1, 2}) {
+      CHECK(manager.should_save(step));
+      signals.insert(manager.signal());
+      save_steps(manager, {step});
+    }
+    CHECK(signals == std::set<int>{SIGUSR1, SIGUSR2});
+    CHECK_FALSE(manager.should_save(3));
+  });
+  forget_memory("manager");
+}
+
 TEST_CASE_FIXTURE(ControlledRun,
                   "manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
   WorldOptions world_options;
