@@ -5,7 +5,6 @@
 #   tests/run.sh                  both
 #   tests/run.sh --preset dev     that preset only; may be given more than once
 #   tests/run.sh --quick          `release` only, without the largest tests
-#   tests/run.sh --repeat-failed  what fails is run once more, alone, where the machine is shared with others; what passes then is listed
 #
 # Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file.
 # Without it, PyTorch is installed in build/pytorch; where that is impossible, and with --quick, the tests that need it are reported as
@@ -15,12 +14,10 @@ source_dir=$(dirname "$(dirname "$(readlink -f "$0")")")
 
 presets=()
 quick=false
-repeat_failed=false
 while [ $# -gt 0 ]; do
   case $1 in
     --preset) [ $# -ge 2 ] || { echo "--preset needs a name" >&2; exit 2; }; presets+=("$2"); shift ;;
     --quick) quick=true ;;
-    --repeat-failed) repeat_failed=true ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     *) echo "unknown option $1; see --help" >&2; exit 2 ;;
   esac
@@ -61,17 +58,10 @@ for preset in "${presets[@]}"; do
   step "configure $preset" cmake --preset "$preset"
   step "build $preset" cmake --build --preset "$preset" --parallel "$jobs"
   log=build/$preset/tests.log
-  rm -f "$log.repeated"
-  run_tests() { ctest --preset "$preset" --parallel "$jobs" "${excluded[@]}" 2>&1 | tee "$log"; }
-  repeat() { ctest --preset "$preset" --rerun-failed 2>&1 | tee "$log.repeated"; }
-  if ! step "test $preset" run_tests; then
-    if ! $repeat_failed || ! step "repeat what failed of $preset" repeat; then failed=true; fi
-  fi
+  run_tests() { ctest --preset "$preset" --no-tests=error --parallel "$jobs" "${excluded[@]}" 2>&1 | tee "$log"; }
+  step "test $preset" run_tests || failed=true
   closing+=("=== $preset" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)"
             "$(sed -n '/The following tests did not run/,$p;/The following tests FAILED/,$p' "$log" | sed '/^\s*[0-9]/!d' | sort -u)")
-  if [ -f "$log.repeated" ]; then
-    closing+=("    run once more, alone: $(grep 'tests passed\|tests failed' "$log.repeated" | tail -1)")
-  fi
 done
 
 echo
