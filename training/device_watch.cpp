@@ -15,8 +15,17 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 namespace {
+
 constexpr milliseconds kPollMax{50};
+
+// Returns an event that is over when the work queued so far on the current stream is.
+c10::Event end_of_work_on(c10::Device device) {
+  c10::Event over(device.type());
+  over.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return over;
 }
+
+}  // namespace
 
 struct DeviceWatch::State {
   struct Expected {
@@ -86,13 +95,23 @@ DeviceWatch::~DeviceWatch() {
 }
 
 void DeviceWatch::expect(std::string action, c10::Device device) {
-  c10::Event over(device.type());
-  over.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  c10::Event over = end_of_work_on(device);
   {
     const std::lock_guard lock(state_->mutex);
     state_->expected.push_back({std::move(action), std::move(over), steady_clock::now() + state_->timeout});
   }
   state_->changed.notify_all();
+}
+
+bool finishes_within(milliseconds timeout, c10::Device device) {
+  const c10::Event over = end_of_work_on(device);
+  const auto until = steady_clock::now() + timeout;
+  // Most waits are short; the pause doubles, so that a long one costs little.
+  for (std::chrono::microseconds pause{20}; !over.query(); pause = std::min<std::chrono::microseconds>(2 * pause, milliseconds(1))) {
+    if (steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
 }
 
 }  // namespace cairn::training

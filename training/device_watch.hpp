@@ -28,4 +28,8 @@ class DeviceWatch {
   const std::shared_ptr<State> state_;
 };
 
+// Waits on the host for the work queued so far on the current stream of `device`. Returns false if
+// the device has not finished it within `timeout`.
+bool finishes_within(std::chrono::milliseconds timeout, c10::Device device);
+
 }  // namespace cairn::training

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include <torch/torch.h>
@@ -185,7 +186,8 @@ class ProcessGroup::Implementation {
         [&] {
           torch::Tensor token = torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(where));
           wait_for(*backend->all_reduce(token), where != at::kCPU);
-          token.item<std::int32_t>();  // devices may not have finished before this
+          if (where != at::kCPU && !finishes_within(options_.timeout, token.device()))
+            throw std::runtime_error("the device has not finished it");
         },
         [&] { backend.reset(); });
   }

@@ -20,10 +20,10 @@
 // LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
 //
-// No call on the host hangs, but see `barrier`: calls throw kDeadline after the timeout, and
-// kUnavailable if a peer is gone. The error names the collective, this rank, and the ranks that
-// have not been heard of since. A failure breaks the group, the group that it was made from, and
-// all groups made from either: later calls throw kUnavailable with the first failure.
+// No call on the host hangs: calls throw kDeadline after the timeout, and kUnavailable if a peer is
+// gone. The error names the collective, this rank, and the ranks that have not been heard of since.
+// A failure breaks the group, the group that it was made from, and all groups made from either:
+// later calls throw kUnavailable with the first failure.
 #pragma once
 
 #include <chrono>
@@ -149,7 +149,7 @@ class ProcessGroup {
   // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
   // Returns when all ranks have called it; devices may still have work queued. In a group made from
-  // a group for devices alone, waits for the device without a timeout.
+  // a group for devices alone, waits for the work of the device's current stream as well.
   void barrier() const;
 
  private:

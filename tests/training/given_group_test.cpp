@@ -11,7 +11,11 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 
+#include <cairn/runtime/rendezvous.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/process_mesh.hpp>
@@ -153,6 +157,31 @@ TEST_CASE("given group: a call that is late fails, and the trainer's group stays
     CHECK(sum_by(*gloo, torch::ones({1})).item<float>() == 2);
   });
 }
+
+#ifdef USE_C10D_NCCL
+TEST_CASE("given group: a barrier on devices alone is late on the host, too" * doctest::skip(!ranks_use_cuda())) {
+  on_ranks(2, [](const ProcessGroup& ranks) {
+    const StorePointer store = open_store(place_in_environment(), std::chrono::minutes(1));
+    training::C10dGroups groups;
+    groups.on_device = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        c10::make_intrusive<c10d::PrefixStore>("late_barrier", store), ranks.rank(), 2);
+    training::ProcessGroupOptions options;
+    options.timeout = std::chrono::seconds(4);
+    const ProcessGroup group = ProcessGroup::from_c10d(groups, options);
+    group.barrier();
+    if (ranks.rank() == 0) {
+      const Thrown late = thrown_by([&] { group.barrier(); });
+      CHECK(late.code == ErrorCode::kDeadline);
+      CHECK(late.says("barrier: rank 0 of 2"));
+      CHECK(late.says("the device has not finished it"));
+      ranks.barrier();
+    } else {
+      ranks.barrier();  // rank 0 has waited in vain
+      group.barrier();  // the kernel of rank 0 still runs, and ends now
+    }
+  });
+}
+#endif
 
 TEST_CASE("given group: from_c10d refuses groups that do not fit, and calls that lack a group") {
   on_threads(2, [](int rank, const StorePointer& store) {
