@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
 if(NOT CAIRN_WITH_TRAINING)
-  list(FILTER CAIRN_PUBLIC_HEADERS EXCLUDE REGEX "^training/|^runtime/process_groups.hpp$")
+  list(FILTER CAIRN_PUBLIC_HEADERS EXCLUDE REGEX "^training/")
 endif()
 
 install(TARGETS cairn_shared EXPORT cairnTargets

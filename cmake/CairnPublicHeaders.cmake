@@ -40,15 +40,6 @@ set(CAIRN_PUBLIC_HEADERS
     storage/store.hpp
     storage/store_observer.hpp
     actors/options.hpp
-    training/checkpoint_activations.hpp
-    training/distributed_tensor.hpp
-    training/fully_shard.hpp
-    training/hooked.hpp
-    training/parallelize.hpp
-    training/process_group.hpp
-    training/process_mesh.hpp
-    training/replicate.hpp
-    training/state_dicts.hpp
     runtime/async_save.hpp
     runtime/cairn.hpp
     runtime/call_listener.hpp
@@ -58,9 +49,18 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/from_mpi.hpp
     runtime/injection.hpp
     runtime/metrics.hpp
-    runtime/process_groups.hpp
     runtime/sharded_optimizer.hpp
     runtime/testing.hpp
     runtime/world.hpp
+    training/checkpoint_activations.hpp
+    training/distributed_tensor.hpp
+    training/fully_shard.hpp
+    training/group_from_environment.hpp
+    training/hooked.hpp
+    training/parallelize.hpp
+    training/process_group.hpp
+    training/process_mesh.hpp
+    training/replicate.hpp
+    training/state_dicts.hpp
     tests/storage/store_conformance.hpp
     tests/storage/store_tools.hpp)

@@ -28,13 +28,12 @@
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/wait.hpp>
-#include <cairn/training/meeting_store.hpp>
+#include <cairn/runtime/meeting_store.hpp>
 
 namespace cairn {
 namespace {
 
 using std::chrono::steady_clock;
-using training::MeetingStore;
 
 // The longest pause between two attempts to connect to the store.
 constexpr std::chrono::milliseconds kPauseMax{50};

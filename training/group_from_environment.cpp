@@ -1,4 +1,4 @@
-#include <cairn/runtime/process_groups.hpp>
+#include <cairn/training/group_from_environment.hpp>
 
 #include <atomic>
 

@@ -17,7 +17,7 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/base/wait_notices.hpp>
 
-namespace cairn::training {
+namespace cairn {
 
 // One rank's side of one meeting. Polls the store instead of waiting in it: a wait that times out
 // leaves TCPStore's connection out of step, and the store may be the trainer's.
@@ -110,4 +110,4 @@ class MeetingStore {
   std::vector<std::int64_t> unread_;  // numbers of cards that were not there yet
 };
 
-}  // namespace cairn::training
+}  // namespace cairn
