@@ -52,6 +52,10 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/sharded_optimizer.hpp
     runtime/testing.hpp
     runtime/world.hpp
+    tests/storage/store_conformance.hpp
+    tests/storage/store_tools.hpp)
+# Those of libcairn_training.
+set(CAIRN_TRAINING_HEADERS
     training/checkpoint_activations.hpp
     training/distributed_tensor.hpp
     training/fully_shard.hpp
@@ -61,6 +65,4 @@ set(CAIRN_PUBLIC_HEADERS
     training/process_group.hpp
     training/process_mesh.hpp
     training/replicate.hpp
-    training/state_dicts.hpp
-    tests/storage/store_conformance.hpp
-    tests/storage/store_tools.hpp)
+    training/state_dicts.hpp)

@@ -171,6 +171,8 @@ std::vector<InterfaceAddress> interface_addresses() {
   return addresses;
 }
 
+AddressRequest::AddressRequest() : look_up(resolve_endpoint), interfaces(interface_addresses) {}
+
 OwnAddress own_address(const AddressRequest& request, const Variables& variables) {
   OwnAddress chosen{request.asked, ""};
   if (chosen.host.empty()) chosen = {value_or_empty(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
