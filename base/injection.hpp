@@ -1,6 +1,6 @@
 // Fault injection: rules that say which fault happens where, and the injector that the runtime
-// consults at each injection point. <cairn/runtime/injection.hpp> has the grammar and decides
-// whether injection is on. If it is off, all pointers to an injector are null.
+// consults at each injection point. <cairn/runtime/testing/injection.hpp> has the grammar and
+// decides whether injection is on. If it is off, all pointers to an injector are null.
 #pragma once
 
 #include <chrono>

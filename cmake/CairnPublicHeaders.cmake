@@ -40,18 +40,18 @@ set(CAIRN_PUBLIC_HEADERS
     storage/store.hpp
     storage/store_observer.hpp
     actors/options.hpp
-    runtime/async_save.hpp
     runtime/cairn.hpp
-    runtime/call_listener.hpp
-    runtime/cancellation.hpp
-    runtime/checkpoint_manager.hpp
-    runtime/checkpointer.hpp
-    runtime/from_mpi.hpp
-    runtime/injection.hpp
-    runtime/metrics.hpp
-    runtime/sharded_optimizer.hpp
-    runtime/testing.hpp
-    runtime/world.hpp
+    runtime/checkpoints/async_handle.hpp
+    runtime/checkpoints/cancellation.hpp
+    runtime/checkpoints/checkpointer.hpp
+    runtime/checkpoints/sharded_optimizer.hpp
+    runtime/observation/call_listener.hpp
+    runtime/observation/metrics.hpp
+    runtime/runs/checkpoint_manager.hpp
+    runtime/testing/injection.hpp
+    runtime/testing/testing.hpp
+    runtime/worlds/from_mpi.hpp
+    runtime/worlds/world.hpp
     tests/storage/store_conformance.hpp
     tests/storage/store_tools.hpp)
 # Those of libcairn_training.

@@ -5,9 +5,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/wait.hpp>
-#include <cairn/runtime/launchers.hpp>
-#include <cairn/runtime/own_address.hpp>
-#include <cairn/runtime/rendezvous.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
+#include <cairn/runtime/launch/own_address.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
 
 namespace cairn::training {
 

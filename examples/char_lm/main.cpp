@@ -16,7 +16,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/injection.hpp>
+#include <cairn/runtime/testing/injection.hpp>
 #include <cairn/training/group_from_environment.hpp>
 
 #include "checkpoints.hpp"

@@ -39,7 +39,7 @@ FORBIDDEN_LIBRARIES = {
 # Users never meet these.
 FORBIDDEN_IN_PUBLIC = [CAF, PROTOBUF, OPENSSL, r"(spdlog|fmt|nlohmann|CLI|isa-l)/", r"(zlib|zconf)\.h$"]
 # For users' own tests, which bring doctest along.
-NEEDS_DOCTEST = {"runtime/testing.hpp"}
+NEEDS_DOCTEST = {"runtime/testing/testing.hpp"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

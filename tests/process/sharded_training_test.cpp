@@ -2,8 +2,8 @@
 #include <map>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/sharded_optimizer.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/checkpoints/sharded_optimizer.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/script_module.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/safetensors.hpp>

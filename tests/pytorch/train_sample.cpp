@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/training/fully_shard.hpp>
 #include <cairn/training/group_from_environment.hpp>
