@@ -103,28 +103,28 @@ class SavesAtExit {
 
 }  // namespace
 
-void AsyncSaves::add(std::shared_ptr<AsyncSave> save) {
+void AsyncQueue::add(std::shared_ptr<AsyncSave> save) {
   SavesAtExit::add(save);
   saves_.push_back(std::move(save));
 }
 
-bool AsyncSaves::any_in_flight() const {
+bool AsyncQueue::any_in_flight() const {
   std::lock_guard lock(order_->mutex);
   return order_->turns.any();
 }
 
-bool AsyncSaves::wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot) const {
+bool AsyncQueue::wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot) const {
   return wait_for_all(saves_, deadline, slot);
 }
 
-void AsyncSaves::replace(const std::string& why) const {
+void AsyncQueue::replace(const std::string& why) const {
   std::vector<std::shared_ptr<AsyncSave>> replaced;
   for (const auto& save : saves_)
     if (save->cancel_before_turn(why)) replaced.push_back(save);
   for (const auto& save : replaced) save->wait(std::nullopt);
 }
 
-std::exception_ptr AsyncSaves::take_unread(const std::string& by) {
+std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
   std::exception_ptr found;
   std::vector<std::shared_ptr<AsyncSave>> kept;
   for (auto& save : saves_) {
@@ -152,7 +152,7 @@ std::exception_ptr AsyncSaves::take_unread(const std::string& by) {
   return found;
 }
 
-void AsyncSaves::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
+void AsyncQueue::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
   end_all(saves_, deadline, "the checkpointer");
   for (const auto& save : saves_) {
     if (save->abandon(needed)) {

@@ -142,7 +142,7 @@ struct Checkpointer::Implementation {
   std::shared_ptr<AsyncStager> stager;
   StagingOptions stager_options;
   std::uint64_t async_saves = 0;
-  AsyncSaves saves;
+  AsyncQueue saves;
 };
 
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/runtime/checkpoints/async_queue.hpp>
+#include <cairn/runtime/checkpoints/async_save.hpp>
 #include <cairn/runtime/worlds/call_failure.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/trailer.hpp>
