@@ -47,6 +47,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/checkpoints/sharded_optimizer.hpp
     runtime/observation/call_listener.hpp
     runtime/observation/metrics.hpp
+    runtime/observation/progress.hpp
     runtime/runs/checkpoint_manager.hpp
     runtime/testing/injection.hpp
     runtime/testing/testing.hpp

@@ -20,7 +20,7 @@
 #include <string>
 #include <utility>
 
-#include <cairn/base/failure.hpp>
+#include <cairn/runtime/observation/progress.hpp>
 #include <cairn/state/staging.hpp>
 
 namespace cairn {
@@ -54,50 +54,6 @@ struct AsyncSaveOptions {
   // counts as read. Must not throw or call the checkpointer.
   std::function<void(std::exception_ptr)> on_done;
 };
-
-struct SaveProgress {
-  enum class Step : std::uint8_t {
-    kStaging = 1,  // the state is being copied
-    kQueued,       // waiting for an earlier save
-    kPlanning,
-    kWriting,
-    kPublishing,  // this rank has written everything, and waits for publication
-    kDone,
-  };
-  Step step = Step::kStaging;
-  // The next four count this rank's part, and are known once it writes. The `_done` fields count
-  // what the writer has taken, which may still be in flight to the store.
-  std::uint64_t items = 0;
-  std::uint64_t items_done = 0;
-  std::uint64_t bytes = 0;  // of tensors
-  std::uint64_t bytes_done = 0;
-  double bytes_per_second = 0;                    // since writing began; only while this rank writes
-  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that pace
-  // Host memory held by this checkpointer's stager or, if the state is streamed, by the writer.
-  std::uint64_t staging_bytes = 0;
-
-  // The progress of all ranks together, as last received: at most RuntimeOptions::progress_interval
-  // old. Absent before the first such message, so always in a short save. Ranks that have not
-  // reported yet are not counted.
-  struct Job {
-    Phase phase = Phase::kLocalPlan;  // the coordinator's phase: local plan, global plan, write or finish
-    int ranks_done = 0;               // the ranks that have ended the phase
-    std::uint64_t items = 0;
-    std::uint64_t items_done = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t bytes_done = 0;
-    double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
-    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's pace
-    // The rank that has done the smallest fraction of its part, among those that have not ended the
-    // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
-    int slowest_rank = -1;
-    std::uint64_t slowest_bytes = 0;
-    std::uint64_t slowest_bytes_done = 0;
-  };
-  std::optional<Job> job;
-};
-
-const char* to_string(SaveProgress::Step step) noexcept;
 
 class AsyncSave;
 class AsyncSaveResponse;

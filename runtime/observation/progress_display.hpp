@@ -10,8 +10,8 @@
 
 #include <cairn/actors/call_progress.hpp>
 #include <cairn/base/clock.hpp>
+#include <cairn/runtime/observation/progress.hpp>
 #include <cairn/runtime/observation/progress_text.hpp>
-#include <cairn/runtime/worlds/world.hpp>
 
 namespace cairn {
 

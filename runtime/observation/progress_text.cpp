@@ -128,24 +128,6 @@ Step step_of(Phase phase) {
 
 }  // namespace
 
-const char* to_string(SaveProgress::Step step) noexcept {
-  switch (step) {
-    case SaveProgress::Step::kStaging:
-      return "staging";
-    case SaveProgress::Step::kQueued:
-      return "queued";
-    case SaveProgress::Step::kPlanning:
-      return "planning";
-    case SaveProgress::Step::kWriting:
-      return "writing";
-    case SaveProgress::Step::kPublishing:
-      return "publishing";
-    case SaveProgress::Step::kDone:
-      return "done";
-  }
-  return "unknown";
-}
-
 int percent_of(const protocol::Moved& moved) {
   const bool by_bytes = moved.bytes != 0;
   const auto all = static_cast<double>(by_bytes ? moved.bytes : moved.items);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include <cairn/actors/call_progress.hpp>
-#include <cairn/runtime/checkpoints/async_handle.hpp>
+#include <cairn/runtime/observation/progress.hpp>
 
 namespace cairn {
 

@@ -23,6 +23,7 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/observer.hpp>
 #include <cairn/runtime/observation/call_listener.hpp>
+#include <cairn/runtime/observation/progress.hpp>
 
 namespace c10d {
 class Store;
@@ -31,19 +32,6 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
-
-// How rank 0 shows the progress of saves and loads.
-enum class ShowProgress : std::uint8_t {
-  kOff = 1,
-  // Logs one line of level info per phase (base/log.hpp). CAIRN_LOG=info or `set_log_level` makes
-  // these lines visible.
-  kLog,
-  // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left,
-  // if standard error is a terminal and the log goes there. Otherwise like kLog. Programs that
-  // write to the terminal should write whole lines: Cairn's own log lines appear above the progress
-  // line, but other output lands beside it.
-  kTerminal,
-};
 
 // All waits, including those in `runtime`, are limited to one year.
 struct WorldOptions {
