@@ -102,5 +102,7 @@ class Injector {
 // means no injection, which is the default.
 std::shared_ptr<Injector> active_injector();
 void set_active_injector(std::shared_ptr<Injector> injector);
+// Returns whether `set_active_injector` has been called: whether this program allows injection.
+bool injection_is_allowed();
 
 }  // namespace cairn

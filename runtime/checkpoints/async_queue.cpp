@@ -9,7 +9,7 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/wait.hpp>
-#include <cairn/runtime/worlds/call_failure.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {
 namespace {

@@ -13,7 +13,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
-#include <cairn/runtime/worlds/call_failure.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {

@@ -12,13 +12,12 @@
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
-#include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/observation/progress_hooks.hpp>
-#include <cairn/runtime/worlds/call_failure.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/state/staged_values.hpp>
 
@@ -147,6 +146,9 @@ struct Checkpointer::Implementation {
 
 namespace {
 
+// For calls with `no_dist`.
+Checkpointer alone() { return Checkpointer(World::single(), "default"); }
+
 std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& name) {
   std::unique_lock lock(running, std::try_to_lock);
   if (!lock.owns_lock())
@@ -234,7 +236,7 @@ Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept {
 const World& Checkpointer::world() const { return implementation_->world; }
 
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
-  if (options.no_dist && implementation_->world.size() > 1) return cairn::save(state_dict, checkpoint_id, options);
+  if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
   auto& self = *implementation_;
   self.check_process();
   const auto lock = only_one(self.running, self.name);
@@ -429,7 +431,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
 }
 
 LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
-  if (options.no_dist && implementation_->world.size() > 1) return cairn::load(state_dict, checkpoint_id, options);
+  if (options.no_dist && implementation_->world.size() > 1) return alone().load(state_dict, checkpoint_id, options);
   const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
   return planner->report();
@@ -437,7 +439,7 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
 
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
                                      const LoadOptions& options) {
-  if (options.no_dist && implementation_->world.size() > 1) return cairn::load_by_keys(checkpoint_id, prefixes, options);
+  if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;

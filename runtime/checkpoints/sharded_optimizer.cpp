@@ -5,8 +5,9 @@
 #include <torch/types.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/cairn.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/read_metadata.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
 namespace {
@@ -33,7 +34,7 @@ Value destination(const TensorStorageMetadata& stored, const Value* parameter, c
 
 Dict load_sharded_optimizer_state_dict(Checkpointer& checkpointer, const std::string& checkpoint_id, const std::string& key,
                                        const Dict& model_state_dict, const LoadOptions& options) {
-  const Metadata metadata = read_metadata(checkpoint_id);
+  const Metadata metadata = read_metadata(*open_store(checkpoint_id));
   StateDict state;
   for (const auto& [name, path] : metadata.planner_data) {
     if (path.empty() || path.front() != PathElement(key)) continue;

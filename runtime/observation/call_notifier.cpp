@@ -14,7 +14,7 @@
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/messages/control.hpp>
-#include <cairn/runtime/worlds/call_failure.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {
 namespace {

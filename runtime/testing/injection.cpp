@@ -1,15 +1,12 @@
 #include <cairn/runtime/testing/injection.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <utility>
 #include <variant>
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/failure.hpp>
-#include <cairn/base/log.hpp>
 #include <cairn/messages/control.hpp>
 #include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/storage/stores/injected_store.hpp>
@@ -18,7 +15,6 @@ namespace cairn {
 namespace {
 
 constexpr const char* kVariable = "CAIRN_INJECT";
-std::atomic<bool> allowed{false};
 
 std::string setting() {
   const char* const value = std::getenv(kVariable);
@@ -61,7 +57,7 @@ InjectionNames injection_names() {
 }
 
 void allow_injection() {
-  allowed = true;
+  set_active_injector(active_injector());  // allows injection, even if the value turns out malformed
   const std::string spec = setting();
   if (spec.empty()) return set_active_injector(nullptr);
   try {
@@ -69,15 +65,6 @@ void allow_injection() {
   } catch (const Error& error) {
     throw Error(error.code(), std::string("environment variable ") + kVariable + ": " + error.what());
   }
-}
-
-void warn_of_ignored_injection() {
-  if (allowed || setting().empty()) return;
-  static std::once_flag said;
-  std::call_once(said, [] {
-    write_log(LogLevel::kWarning, rank_of_process().value_or(-1),
-              std::string(kVariable) + " is set, but this program does not call cairn::allow_injection(): nothing is injected");
-  });
 }
 
 }  // namespace cairn

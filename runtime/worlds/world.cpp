@@ -35,7 +35,6 @@
 #include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/trace_on_signal.hpp>
-#include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/runtime/worlds/backends.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
@@ -121,8 +120,18 @@ class Process {
   std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // with the number of survivors that have not taken it yet
 };
 
+void warn_of_ignored_injection(int rank) {
+  const char* const spec = std::getenv("CAIRN_INJECT");
+  if (spec == nullptr || *spec == '\0' || injection_is_allowed()) return;
+  static std::once_flag said;
+  std::call_once(said, [rank] {
+    write_log(LogLevel::kWarning, rank,
+              "CAIRN_INJECT is set, but this program does not call cairn::allow_injection(): nothing is injected");
+  });
+}
+
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
-  warn_of_ignored_injection();
+  warn_of_ignored_injection(rank);
   if (!options.backends.empty()) parse_backends(options.backends);  // throws if malformed
   RankConfig config;
   config.rank = rank;

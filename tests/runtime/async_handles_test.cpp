@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <cairn/runtime/checkpoints/async_save.hpp>
-#include <cairn/runtime/worlds/call_failure.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
