@@ -253,6 +253,7 @@ class Parser {
 };
 
 std::mutex active_mutex;
+bool allowed = false;
 std::shared_ptr<Injector>& active_slot() {
   static auto* const slot = new std::shared_ptr<Injector>;  // never destroyed: stores may be opened while the process exits
   return *slot;
@@ -352,6 +353,12 @@ std::shared_ptr<Injector> active_injector() {
 void set_active_injector(std::shared_ptr<Injector> injector) {
   std::lock_guard lock(active_mutex);
   active_slot() = std::move(injector);
+  allowed = true;
+}
+
+bool injection_is_allowed() {
+  std::lock_guard lock(active_mutex);
+  return allowed;
 }
 
 }  // namespace cairn

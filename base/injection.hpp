@@ -1,6 +1,6 @@
 // Fault injection: rules that say which fault happens where, and the injector that the runtime
-// consults at each injection point. <cairn/runtime/injection.hpp> has the grammar and decides
-// whether injection is on. If it is off, all pointers to an injector are null.
+// consults at each injection point. <cairn/runtime/testing/injection.hpp> has the grammar and
+// decides whether injection is on. If it is off, all pointers to an injector are null.
 #pragma once
 
 #include <chrono>
@@ -102,5 +102,7 @@ class Injector {
 // means no injection, which is the default.
 std::shared_ptr<Injector> active_injector();
 void set_active_injector(std::shared_ptr<Injector> injector);
+// Returns whether `set_active_injector` has been called: whether this program allows injection.
+bool injection_is_allowed();
 
 }  // namespace cairn

@@ -38,8 +38,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/failure.hpp>
-#include <cairn/runtime/checkpointer.hpp>
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 
 namespace cairn {
 namespace {

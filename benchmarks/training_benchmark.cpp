@@ -29,8 +29,8 @@
 #endif
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/process_groups.hpp>
 #include <cairn/training/fully_shard.hpp>
+#include <cairn/training/group_from_environment.hpp>
 #include <cairn/training/replicate.hpp>
 #include <cairn/training/state_dicts.hpp>
 

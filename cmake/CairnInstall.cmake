@@ -1,19 +1,25 @@
-# The install rules of the library, its documents and the examples. Those of the commands are in runtime/tools.
+# The install rules of the libraries, their documents and the examples. Those of the commands are in runtime/tools.
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
-if(NOT CAIRN_WITH_TRAINING)
-  list(FILTER CAIRN_PUBLIC_HEADERS EXCLUDE REGEX "^training/|^runtime/process_groups.hpp$")
-endif()
 
 install(TARGETS cairn_shared EXPORT cairnTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(header IN LISTS CAIRN_PUBLIC_HEADERS)
+set(headers ${CAIRN_PUBLIC_HEADERS})
+if(CAIRN_WITH_TRAINING)
+  install(TARGETS cairn_training_shared EXPORT cairnTrainingTargets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  list(APPEND headers ${CAIRN_TRAINING_HEADERS})
+endif()
+foreach(header IN LISTS headers)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cairn/${folder})
 endforeach()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cairn)
 install(EXPORT cairnTargets NAMESPACE cairn:: DESTINATION ${package_dir})
+if(CAIRN_WITH_TRAINING)
+  install(EXPORT cairnTrainingTargets NAMESPACE cairn:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/cairnConfig.cmake.in ${PROJECT_BINARY_DIR}/cairnConfig.cmake
                               INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
@@ -37,8 +43,14 @@ if(CMAKE_CXX_STANDARD_DEFAULT LESS cairn_cxx_standard)
 endif()
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
-configure_file(${CMAKE_CURRENT_LIST_DIR}/cairn.pc.in ${PROJECT_BINARY_DIR}/cairn.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/cairn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(packages cairn)
+if(CAIRN_WITH_TRAINING)
+  list(APPEND packages cairn-training)
+endif()
+foreach(package IN LISTS packages)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${package}.pc.in ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 # Documents and examples keep the names by which headers and documents refer to them.
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc/cairn)

@@ -40,27 +40,30 @@ set(CAIRN_PUBLIC_HEADERS
     storage/store.hpp
     storage/store_observer.hpp
     actors/options.hpp
+    runtime/cairn.hpp
+    runtime/checkpoints/async_handle.hpp
+    runtime/checkpoints/cancellation.hpp
+    runtime/checkpoints/checkpointer.hpp
+    runtime/checkpoints/sharded_optimizer.hpp
+    runtime/observation/call_listener.hpp
+    runtime/observation/metrics.hpp
+    runtime/observation/progress.hpp
+    runtime/runs/checkpoint_manager.hpp
+    runtime/testing/injection.hpp
+    runtime/testing/testing.hpp
+    runtime/worlds/from_mpi.hpp
+    runtime/worlds/world.hpp
+    tests/storage/store_conformance.hpp
+    tests/storage/store_tools.hpp)
+# Those of libcairn_training.
+set(CAIRN_TRAINING_HEADERS
     training/checkpoint_activations.hpp
     training/distributed_tensor.hpp
     training/fully_shard.hpp
+    training/group_from_environment.hpp
     training/hooked.hpp
     training/parallelize.hpp
     training/process_group.hpp
     training/process_mesh.hpp
     training/replicate.hpp
-    training/state_dicts.hpp
-    runtime/async_save.hpp
-    runtime/cairn.hpp
-    runtime/call_listener.hpp
-    runtime/cancellation.hpp
-    runtime/checkpoint_manager.hpp
-    runtime/checkpointer.hpp
-    runtime/from_mpi.hpp
-    runtime/injection.hpp
-    runtime/metrics.hpp
-    runtime/process_groups.hpp
-    runtime/sharded_optimizer.hpp
-    runtime/testing.hpp
-    runtime/world.hpp
-    tests/storage/store_conformance.hpp
-    tests/storage/store_tools.hpp)
+    training/state_dicts.hpp)

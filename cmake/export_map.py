@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the version script of libcairn.so: which symbols users may link against.
+"""Writes the version script of a shared library: which symbols users may link against.
 
 usage: export_map.py NM OUTPUT ARCHIVE...
 

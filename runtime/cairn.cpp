@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include <cairn/runtime/launchers.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
 
 namespace cairn {
 namespace {

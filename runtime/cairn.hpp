@@ -22,11 +22,11 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/planning/metadata.hpp>
-#include <cairn/runtime/async_save.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
-#include <cairn/runtime/checkpointer.hpp>
-#include <cairn/runtime/metrics.hpp>
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/checkpoints/async_handle.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/observation/metrics.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/state_dict.hpp>

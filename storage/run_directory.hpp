@@ -1,5 +1,5 @@
 // Finds and removes the checkpoints of a run. Each checkpoint has a place of its own one level
-// below the run. Internal: training code uses runtime/checkpoint_manager.hpp.
+// below the run. Internal: training code uses runtime/runs/checkpoint_manager.hpp.
 //
 //   run/step_100/          a checkpoint named by Cairn: "step_<step>", or "step_<step>.<n>" if that
 //                          name was taken

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include <cairn/base/error.hpp>
-#include <cairn/training/meeting_store.hpp>
+#include <cairn/runtime/launch/meeting_store.hpp>
 
 namespace cairn::training {
 namespace {

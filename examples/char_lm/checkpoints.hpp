@@ -9,7 +9,7 @@
 #include <torch/optim/adam.h>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
 
 namespace char_lm {
 

@@ -16,8 +16,8 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/injection.hpp>
-#include <cairn/runtime/process_groups.hpp>
+#include <cairn/runtime/testing/injection.hpp>
+#include <cairn/training/group_from_environment.hpp>
 
 #include "checkpoints.hpp"
 #include "data_parallel.hpp"

@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/from_mpi.hpp>
+#include <cairn/runtime/worlds/from_mpi.hpp>
 
 int save_and_load(const std::string& checkpoint) {
   const cairn::World world = cairn::world_from_mpi(MPI_COMM_WORLD);

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <cairn/runtime/retention.hpp>
+#include <cairn/runtime/runs/retention.hpp>
 #include <cairn/runtime/tools/commands.hpp>
 #include <cairn/runtime/tools/run_contents.hpp>
 #include <cairn/runtime/tools/terminal.hpp>

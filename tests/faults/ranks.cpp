@@ -35,8 +35,8 @@
 
 #include <cairn/base/injection.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/injection.hpp>
-#include <cairn/runtime/injection_names.hpp>
+#include <cairn/runtime/testing/injection.hpp>
+#include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/tests/faults/board.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Each folder includes only folders below it, and only the libraries that it may know; none changes the environment."""
+"""Each folder, and each part of one, includes only those below it, and only the libraries that it may know; none changes the environment.
+A file implements the header of its name. No folder holds more than a fifth of the product.
+"""
 
+import collections
 import re
 
-from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, NEEDS_DOCTEST, ROOT
+from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, NEEDS_DOCTEST, PARTS, ROOT
 from layers import finish, includes, public_headers, relative, sources
 
 # The one header of `actors` that the state machines share with users: plain numbers.
@@ -20,6 +23,39 @@ def own_part(name):
     return name.split("/", 1)[0]
 
 
+def part_of(name):
+    """The part of its folder that holds this file."""
+    words = name.split("/")
+    return words[1] if len(words) > 2 else ""
+
+
+def lies_above(other, name):
+    """Whether a file lies in a folder, or in a part of the same folder, above that of another."""
+    theirs, own = own_part(other), own_part(name)
+    if theirs != own:
+        return FOLDERS.index(theirs) > FOLDERS.index(own)
+    order = PARTS.get(own, [])
+    parts = part_of(other), part_of(name)
+    return all(part in order for part in parts) and order.index(parts[0]) > order.index(parts[1])
+
+
+def place_faults(paths):
+    """Each part has its place in the order, each source the header of its name. No folder, without those in it, outgrows the others."""
+    lines = collections.Counter()
+    for path in paths:
+        name = relative(path)
+        if part_of(name) not in PARTS.get(own_part(name), [part_of(name)]):
+            yield f"{name}: PARTS in layers.py does not list its folder"
+        header = name.removesuffix(".cpp") + ".hpp"
+        if (path.suffix == ".cpp" and path.with_suffix(".hpp").is_file() and header not in NEEDS_DOCTEST
+                and f"cairn/{header}" not in [included for _, included, _ in includes(path)]):
+            yield f"{name}: does not include the header of its name"
+        lines[relative(path.parent)] += len(path.read_text(encoding="utf-8").splitlines())
+    for folder, count in lines.items():
+        if count * 5 > lines.total():
+            yield f"{folder}/ has {count} of {lines.total()} lines, more than a fifth: split it"
+
+
 def faults_of(path):
     name = relative(path)
     folder = own_part(name)
@@ -34,10 +70,10 @@ def faults_of(path):
                 yield f"{where}, which is not there"
             elif other not in FOLDERS:
                 yield f"{where}, which is no part of the library"
-            elif FOLDERS.index(other) > FOLDERS.index(folder):
-                yield f"{where}: {other}/ lies above {folder}/"
-            elif other in rules_for(name, FORBIDDEN_FOLDERS):
-                yield f"{where}: this part must not know {other}/"
+            elif lies_above(target, name):
+                yield f"{where}: {target.rpartition('/')[0]}/ lies above {name.rpartition('/')[0]}/"
+            elif any(target.startswith(f"{forbidden}/") for forbidden in rules_for(name, FORBIDDEN_FOLDERS)):
+                yield f"{where}: this part must not know {target.rpartition('/')[0]}/"
             elif (name.startswith("actors/protocol/") and other == "actors" and not target.startswith("actors/protocol/")
                   and target not in SHARED_WITH_PROTOCOL):
                 yield f"{where}: the state machines know nothing of the actors around them"
@@ -72,7 +108,8 @@ def environment_faults(path):
 
 def main():
     paths = [path for folder in FOLDERS if (ROOT / folder).is_dir() for path in sources(folder, ".hpp", ".cpp")]
-    faults = [fault for path in paths for fault in faults_of(path)]
+    faults = list(place_faults(paths))
+    faults += [fault for path in paths for fault in faults_of(path)]
     faults += [fault for path in paths for fault in environment_faults(path)]
     faults += public_faults(public_headers())
     finish("layers", faults, len(paths))

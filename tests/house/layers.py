@@ -7,7 +7,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # From the bottom up: a folder includes itself and those before it.
-FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "training", "runtime"]
+FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training"]
+
+# The parts of a folder, from the bottom up: a part includes itself and those before it. "" is the folder itself, without its parts.
+PARTS = {
+    "runtime": ["launch", "observation", "worlds", "checkpoints", "runs", "testing", "", "tools"],
+}
 
 # Narrower than the order: nothing of these may appear, although they lie below.
 FORBIDDEN_FOLDERS = {
@@ -16,7 +21,8 @@ FORBIDDEN_FOLDERS = {
     "state": {"messages", "tracing"},
     "storage": {"tracing"},
     "actors/protocol": {"state", "storage"},
-    "training": {"messages", "tracing", "storage", "actors"},
+    "training": {"messages", "tracing", "storage", "actors", "runtime/observation", "runtime/worlds", "runtime/checkpoints", "runtime/runs",
+                 "runtime/testing"},
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"
@@ -39,7 +45,7 @@ FORBIDDEN_LIBRARIES = {
 # Users never meet these.
 FORBIDDEN_IN_PUBLIC = [CAF, PROTOBUF, OPENSSL, r"(spdlog|fmt|nlohmann|CLI|isa-l)/", r"(zlib|zconf)\.h$"]
 # For users' own tests, which bring doctest along.
-NEEDS_DOCTEST = {"runtime/testing.hpp"}
+NEEDS_DOCTEST = {"runtime/testing/testing.hpp"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

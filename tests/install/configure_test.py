@@ -162,16 +162,16 @@ class WithoutTraining(Configured):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         commands = json.loads((self.build / "compile_commands.json").read_text())
         files = {pathlib.Path(one["file"]).relative_to(SOURCE).as_posix() for one in commands if one["file"].startswith(f"{SOURCE}/")}
-        self.assertIn("runtime/checkpointer.cpp", files)
+        self.assertIn("runtime/checkpoints/checkpointer.cpp", files)
         self.assertIn("tests/process/end_to_end_test.cpp", files)
         for file in files:
             self.assertFalse(file.startswith("training/"), file)
-            for header in re.findall(r"#include <cairn/((?:training/|runtime/process_groups)\w*)\.hpp>", (SOURCE / file).read_text()):
+            for header in re.findall(r"#include <cairn/(training/\w*)\.hpp>", (SOURCE / file).read_text()):
                 self.assertFalse((SOURCE / f"{header}.cpp").exists(), f"{file} needs {header}.cpp")
         self.assertEqual([one["file"] for one in commands if "CAIRN_HAS_NCCL" in one["command"]], [])
         installed = (self.build / "cmake_install.cmake").read_text()
-        self.assertIn("/runtime/checkpointer.hpp", installed)
-        self.assertNotRegex(installed, "/training/|process_groups")
+        self.assertIn("/runtime/checkpoints/checkpointer.hpp", installed)
+        self.assertNotRegex(installed, "/training/|cairn[-_]?[tT]raining")
         self.assertIn("set(cairn_training_FOUND OFF)", (self.build / "cairnConfig.cmake").read_text())
 
 
@@ -184,7 +184,7 @@ class Parent(Configured):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rules = (self.build / "build.ninja").read_text()
         self.assertEqual(re.findall(r": CXX_EXECUTABLE_LINKER__(\w+?)_\w* ", rules), ["cairn"])
-        self.assertEqual(re.findall(r": CXX_SHARED_LIBRARY_LINKER__(\w+)_\w* ", rules), ["cairn_shared"])
+        self.assertEqual(re.findall(r": CXX_SHARED_LIBRARY_LINKER__(\w+)_\w* ", rules), ["cairn_shared", "cairn_training_shared"])
         self.assertNotIn("/share/doc", "".join(file.read_text() for file in self.build.rglob("cmake_install.cmake")))
         self.check_variables()
         self.check_flags(standard)
@@ -229,7 +229,7 @@ class Places(Configured):
                 (tree / path.name).symlink_to(path)
         self.configure(source=tree)
         files = {one["file"].removeprefix(f"{tree}/") for one in json.loads((self.build / "compile_commands.json").read_text())}
-        for file in ("base/log.cpp", "actors/protocol/coordinator_machine.cpp", "actors/links/frames.cpp", "runtime/world.cpp", "runtime/tools/ls.cpp"):
+        for file in ("base/log.cpp", "actors/protocol/coordinator_machine.cpp", "actors/links/frames.cpp", "runtime/worlds/world.cpp", "runtime/tools/ls.cpp"):
             self.assertIn(file, files)
 
 

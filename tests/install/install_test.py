@@ -4,6 +4,7 @@
 usage: install_test.py SOURCE_DIRECTORY BUILD_DIRECTORY
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -25,6 +26,11 @@ def run(*command, **options):
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def needed(binary):
+    """The libraries that this program or library itself asks for, as "torch_cpu"."""
+    return re.findall(r"\(NEEDED\).*\[lib([\w+-]+)\.so", run("readelf", "--dynamic", binary))
 
 
 def cached(name):
@@ -58,6 +64,42 @@ class InstalledTree(unittest.TestCase):
         if os.environ.get("CAIRN_PYTORCH"):
             opened = run(*shlex.split(os.environ["CAIRN_PYTORCH"]), SOURCE / "examples" / "embed" / "open.py", directory / "step_7")
             self.assertIn("step 7\n", opened)
+
+    @contextlib.contextmanager
+    def without_training(self):
+        """An installation without libcairn_training, its headers and its packages, as distributions split it."""
+        moved = [(path, self.root / "hidden" / path.relative_to(self.prefix)) for path in self.training_files()]
+        for path, hidden in moved:
+            hidden.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(hidden)
+        try:
+            yield
+        finally:
+            for path, hidden in moved:
+                hidden.rename(path)
+
+    def training_files(self):
+        return [path for path in self.prefix.rglob("*") if path.is_relative_to(self.prefix / "include" / "cairn" / "training") and path.is_file()
+                or re.match(r"(lib)?cairn[-_]?[tT]raining", path.name)]
+
+    def test_a_program_that_only_checkpoints_needs_nothing_of_training(self):
+        if cached("CAIRN_WITH_TRAINING") == "ON":
+            names = {path.name for path in self.training_files()}
+            self.assertLess({"libcairn_training.so", "cairn-training.pc", "cairnTrainingTargets.cmake", "fully_shard.hpp"}, names)
+        build = self.root / "checkpointing"
+        with self.without_training():
+            self.assertEqual(self.training_files(), [])
+            run("cmake", "-S", self.documents / "examples" / "embed", "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+            run("cmake", "--build", build, "--target", "embed")
+            self.check_program(build / "embed", self.root / "from_checkpointing")
+            refused = subprocess.run(["cmake", "-S", self.documents / "examples" / "communicators", "-B", self.root / "refused", "-G", "Ninja",
+                                      f"-DCMAKE_PREFIX_PATH={self.prefix}"], capture_output=True, text=True)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn("training", refused.stderr)
+        library = next(self.prefix.rglob("libcairn.so"))
+        for binary in (build / "embed", library):
+            self.assertIn("c10", needed(binary))
+            self.assertEqual([name for name in needed(binary) if re.search("training|gloo|nccl|mpi", name)], [], binary)
 
     def test_a_cmake_project_finds_builds_and_runs(self):
         build = self.root / "embed"
@@ -102,6 +144,23 @@ class InstalledTree(unittest.TestCase):
             f"-DCMAKE_PREFIX_PATH={self.prefix}", *flags, *options)
         run("cmake", "--build", build, "--target", target)
         return build
+
+    def test_a_program_that_trains_links_both_libraries(self):
+        build = self.build_communicators("own_group")
+        libraries = next(self.prefix.rglob("libcairn_training.so")).parent
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries / "pkgconfig")}
+        by_hand = build / "by_hand"
+        run("c++", *(build / "CMakeFiles/own_group.dir").rglob("*.o"), "-o", by_hand,
+            *run("pkg-config", "--libs", "cairn-training", env=environment).split())
+        for binary in (build / "own_group", by_hand):
+            self.assertLessEqual({"cairn", "cairn_training"}, set(needed(binary)), binary)
+        self.assertIn("cairn", needed(libraries / "libcairn_training.so"))
+        self.assertEqual({name for name in needed(libraries / "libcairn_training.so") if name.startswith(("caf", "proto", "ssl"))}, set())
+        # The two libraries find each other where they were moved to.
+        loaded = run("ldd", build / "own_group")
+        self.assertNotIn("not found", loaded)
+        self.assertEqual(len(re.findall(rf"libcairn\w*\.so\S* => {re.escape(str(libraries))}/", loaded)), 2, loaded)
+        self.assertNotIn("not found", run("ldd", libraries / "libcairn_training.so"))
 
     def test_a_trainer_may_pass_its_own_store_and_group(self):
         program = self.build_communicators("own_group") / "own_group"
@@ -178,9 +237,9 @@ class InstalledTree(unittest.TestCase):
 
     def test_the_library_asks_for_no_library_that_a_program_may_have_in_another_version(self):
         """Protobuf's full runtime keeps one table of file names a process; the sonames of spdlog and fmt change with every release."""
-        needed = re.findall(r"\(NEEDED\).*\[lib([\w+-]+)\.so", run("readelf", "--dynamic", next(self.prefix.rglob("libcairn.so"))))
-        self.assertIn("torch_cpu", needed)
-        self.assertEqual({"protobuf", "spdlog", "fmt"} & set(needed), set())
+        libraries = needed(next(self.prefix.rglob("libcairn.so")))
+        self.assertIn("torch_cpu", libraries)
+        self.assertEqual({"protobuf", "spdlog", "fmt"} & set(libraries), set())
 
     def test_exactly_the_public_headers_are_installed(self):
         sys.path.insert(0, str(SOURCE / "tests" / "house"))
@@ -188,8 +247,7 @@ class InstalledTree(unittest.TestCase):
         from layers import public_headers
         installed = {path.relative_to(self.prefix / "include" / "cairn").as_posix()
                      for path in (self.prefix / "include").rglob("*") if path.is_file()}
-        training = re.compile(r"training/|runtime/process_groups\.hpp")
-        wanted = {name for name in public_headers() if cached("CAIRN_WITH_TRAINING") == "ON" or not training.match(name)}
+        wanted = {name for name in public_headers() if cached("CAIRN_WITH_TRAINING") == "ON" or not name.startswith("training/")}
         self.assertEqual(installed, wanted)
 
     def test_documents_that_headers_and_documents_name_are_installed(self):

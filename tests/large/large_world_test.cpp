@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/checkpointer.hpp>
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>

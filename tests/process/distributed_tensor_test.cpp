@@ -1,10 +1,10 @@
 // Tensors on meshes that rank processes save, and load with other placements.
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/process_groups.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/training/distributed_tensor.hpp>
+#include <cairn/training/group_from_environment.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;

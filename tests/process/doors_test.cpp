@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;

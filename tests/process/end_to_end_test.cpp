@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/torch.hpp>

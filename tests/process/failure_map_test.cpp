@@ -1,5 +1,5 @@
 // The failure maps that every rank gets when user-defined storage fails on some ranks.
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/failure_cases.hpp>
 
 using namespace cairn;

@@ -1,6 +1,6 @@
 // The default metadata of a state, and modules that own sharded tensors.
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/torch.hpp>
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/torch.hpp>
 

@@ -2,9 +2,8 @@
 #include <map>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/process_groups.hpp>
-#include <cairn/runtime/sharded_optimizer.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/checkpoints/sharded_optimizer.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/script_module.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/safetensors.hpp>
@@ -12,6 +11,7 @@
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
+#include <cairn/training/group_from_environment.hpp>
 #include <cairn/training/parallelize.hpp>
 #include <cairn/training/replicate.hpp>
 #include <cairn/training/state_dicts.hpp>

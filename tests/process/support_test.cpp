@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 
 using namespace cairn::testing;
 

@@ -16,10 +16,10 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
-#include <cairn/runtime/process_groups.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/training/fully_shard.hpp>
+#include <cairn/training/group_from_environment.hpp>
 #include <cairn/training/state_dicts.hpp>
 
 using namespace cairn;

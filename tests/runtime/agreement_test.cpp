@@ -7,7 +7,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/messages/codec.hpp>
-#include <cairn/runtime/agreement.hpp>
+#include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 

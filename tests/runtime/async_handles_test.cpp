@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/runtime/async_saves.hpp>
-#include <cairn/runtime/call_failure.hpp>
+#include <cairn/runtime/checkpoints/async_save.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>

@@ -12,8 +12,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/runtime/checkpoint_manager.hpp>
-#include <cairn/runtime/checkpointer.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/in_process_world.hpp>

@@ -15,7 +15,7 @@
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <cairn/base/save_id.hpp>
-#include <cairn/runtime/run_cleanup.hpp>
+#include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>

@@ -1,6 +1,6 @@
 // Injected faults in whole saves and loads: the failures that every rank gets, and the need for
 // `allow_injection`.
-#include <cairn/runtime/injection.hpp>
+#include <cairn/runtime/testing/injection.hpp>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 #include <cairn/base/injection.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/injection_names.hpp>
+#include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>

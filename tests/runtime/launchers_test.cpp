@@ -7,7 +7,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/launchers.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <cairn/runtime/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>

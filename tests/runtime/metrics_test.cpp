@@ -17,9 +17,9 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/checkpointer.hpp>
-#include <cairn/runtime/metrics.hpp>
-#include <cairn/runtime/metrics_server.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/observation/metrics.hpp>
+#include <cairn/runtime/observation/metrics_server.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/own_child.hpp>

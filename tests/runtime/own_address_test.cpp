@@ -21,9 +21,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/own_address.hpp>
-#include <cairn/runtime/rendezvous.hpp>
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/launch/own_address.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

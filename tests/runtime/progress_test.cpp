@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/progress_hooks.hpp>
+#include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/held_writer.hpp>

@@ -3,7 +3,7 @@
 //
 #include <string>
 
-#include <cairn/runtime/progress_text.hpp>
+#include <cairn/runtime/observation/progress_text.hpp>
 
 namespace cairn::testing {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include <cairn/runtime/agreement.hpp>
-#include <cairn/runtime/checkpoint_info.hpp>
-#include <cairn/runtime/retention.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/retention.hpp>
+#include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

@@ -16,8 +16,8 @@
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/job_secret.hpp>
-#include <cairn/runtime/rendezvous.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/worlds/job_secret.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>

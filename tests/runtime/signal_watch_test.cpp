@@ -4,7 +4,7 @@
 #include <csignal>
 #include <optional>
 
-#include <cairn/runtime/signal_watch.hpp>
+#include <cairn/runtime/observation/signal_watch.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

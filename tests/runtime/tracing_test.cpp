@@ -18,7 +18,7 @@
 #include <cairn/actors/failure_report.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/runtime/checkpointer.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/failure_maps.hpp>

@@ -31,9 +31,9 @@
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/checkpointer.hpp>
-#include <cairn/runtime/rendezvous.hpp>
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 #include <cairn/tests/runtime/store_leak_check.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>

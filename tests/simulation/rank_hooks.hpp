@@ -10,7 +10,7 @@
 
 #include <cairn/actors/call_progress.hpp>
 #include <cairn/actors/protocol/events.hpp>
-#include <cairn/runtime/async_hooks.hpp>
+#include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/storage.hpp>
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include <cairn/runtime/world.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 
 namespace cairn::testing {
 

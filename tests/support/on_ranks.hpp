@@ -16,8 +16,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/rendezvous.hpp>
-#include <cairn/runtime/testing.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/rank_device.hpp>
 #include <cairn/training/hooked.hpp>
 #include <cairn/training/process_group.hpp>

@@ -4,11 +4,11 @@
 #include <numeric>
 #include <thread>
 
-#include <cairn/runtime/process_groups.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
+#include <cairn/training/group_from_environment.hpp>
 #include <cairn/training/process_mesh.hpp>
 #include <cairn/training/store_meeting.hpp>
 

@@ -1,0 +1,78 @@
+// Wraps the planner and writer of an asynchronous save. Gives the planner the staged state, and
+// calls no hooks of the writer before the save's turn. Internal.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/runtime/checkpoints/tensor_leases.hpp>
+#include <cairn/runtime/observation/progress_hooks.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/storage/storage.hpp>
+
+namespace cairn {
+
+// The actors reset a writer before they ask Stateful objects for their state, when an earlier save
+// may still be using the writer. So `reset` only keeps the id, and `begin_turn` resets the writer,
+// before the planner's first hook.
+class AsyncWriter final : public StorageWriter {
+ public:
+  // `leases`: for a streamed state; otherwise null.
+  AsyncWriter(StorageWriter& writer, TensorLeases* leases) : writer_(writer), leases_(leases) {}
+
+  void begin_turn() {
+    had_turn_ = true;
+    writer_.reset(checkpoint_id_);
+  }
+  void reset(const std::string& checkpoint_id) override { checkpoint_id_ = checkpoint_id; }
+  void set_up_storage_writer(const StorageContext& context) override { writer_.set_up_storage_writer(context); }
+  SavePlan prepare_local_plan(SavePlan plan) override { return writer_.prepare_local_plan(std::move(plan)); }
+  std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
+    return writer_.prepare_global_plan(std::move(plans));
+  }
+  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override;
+  void finish(Metadata metadata, std::vector<WriteResults> results) override {
+    writer_.finish(std::move(metadata), std::move(results));
+  }
+  // Without its turn, this rank has written nothing, so nothing is published.
+  Committed committed(const std::string& save_id) override { return had_turn_ ? writer_.committed(save_id) : Committed::kNo; }
+  void abandon() noexcept override {
+    if (had_turn_) writer_.abandon();
+  }
+  void discard(bool ends_attempt) noexcept override {
+    if (had_turn_) writer_.discard(ends_attempt);
+  }
+  bool validate_checkpoint_id(const std::string& checkpoint_id) const override {
+    return writer_.validate_checkpoint_id(checkpoint_id);
+  }
+
+ private:
+  StorageWriter& writer_;
+  TensorLeases* const leases_;
+  std::string checkpoint_id_;
+  bool had_turn_ = false;
+};
+
+class AsyncPlanner final : public CountingSavePlanner {
+ public:
+  // `staged` waits for the save's turn and returns the staged state. Throws what staging threw.
+  AsyncPlanner(SavePlanner& planner, CallProgress& progress, AsyncWriter& writer, std::function<const StateDict&()> staged,
+               TensorLeases* leases)
+      : CountingSavePlanner(planner, progress), writer_(writer), staged_(std::move(staged)), leases_(leases) {}
+
+  void set_up_planner(const StateDict&, int rank, bool is_coordinator) override {
+    const StateDict& state = staged_();
+    writer_.begin_turn();
+    CountingSavePlanner::set_up_planner(state, rank, is_coordinator);
+  }
+  ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override;
+
+ private:
+  AsyncWriter& writer_;
+  const std::function<const StateDict&()> staged_;
+  TensorLeases* const leases_;
+};
+
+}  // namespace cairn

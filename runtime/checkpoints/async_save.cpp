@@ -1,0 +1,303 @@
+#include <cairn/runtime/checkpoints/async_save.hpp>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <c10/core/StreamGuard.h>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
+#include <cairn/state/staged_values.hpp>
+
+namespace cairn {
+namespace {
+
+// A failure that callers requested need not be reported to them.
+bool was_cancelled_by_callers(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CheckpointException& exception) {
+    const auto& failures = exception.failures();
+    return std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+      return entry.second.kind == FailureKind::kCancelled && entry.second.code == ErrorCode::kCancelled &&
+             entry.second.actor == "trainer";
+    });
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+AsyncSave::AsyncSave(Parts parts)
+    : parts_(std::move(parts)),
+      leases_([this] { set_staged(); }),
+      writer_(*parts_.writer, streams() ? &leases_ : nullptr),
+      planner_(
+          *parts_.planner, *progress_, writer_, [this]() -> const StateDict& { return staged_state(); },
+          streams() ? &leases_ : nullptr) {}
+
+AsyncSave::~AsyncSave() { join(); }
+
+// --- on the caller's thread ---
+
+void AsyncSave::begin(SaveCall call, const Describe& describe) {
+  call.begin = [this, &describe](const std::vector<std::string>& key_order) {
+    described_ = true;  // even if it throws: the rest is for the save's own thread
+    stage(describe(key_order));
+  };
+  call.executor = &executor_;
+  call.state_dict = &state_;
+  call.planner = &planner_;
+  call.writer = &writer_;
+  call.progress = progress_;
+  const auto self = shared_from_this();
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    parts_.order->turns.begin(parts_.number);
+  }
+  std::uint64_t ticket = 0;
+  try {
+    // The save's own thread keeps this object alive until it has seen the outcome. The callback
+    // holds no handle: as the last one, it could destroy this object on one of the writer's
+    // threads, which cannot join itself.
+    ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
+  } catch (...) {
+    std::lock_guard lock(parts_.order->mutex);
+    parts_.order->turns.end(parts_.number);
+    throw;
+  }
+  try {
+    for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
+      if (cancellation)
+        heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+    executor_.run_until([this] { return described_; });
+    if (!staging_) end_staging();
+    try {
+      const SignalsBlocked blocked;
+      thread_ = std::thread([self] { self->serve(); });
+      pthread_setname_np(thread_.native_handle(), "cairn-save");
+    } catch (const std::system_error&) {
+      serve();  // no thread could be started: the caller's thread does all the work
+    }
+  } catch (...) {
+    // Out of memory. The call is running, and its hooks refer to this object: wait for them.
+    parts_.options.on_done = nullptr;  // the exception tells the caller
+    try {
+      request_end(ticket, "the asynchronous save could not be started");
+    } catch (...) {  // it cannot be cancelled: wait until it ends by itself
+    }
+    serve();
+    throw;
+  }
+  if (parts_.options.staging.block_on_staging) wait_staged(std::nullopt);
+}
+
+void AsyncSave::stage(const StateDict& state) {
+  if (streams()) {
+    Value tensors{StateDict(state)};
+    replace_tensors(tensors, "", [this](const std::string&, const torch::Tensor& tensor) {
+      if (tensor.defined() && !tensor.is_cpu()) streams_.of(tensor.device());
+      return tensor;
+    });
+  }
+  staging_ = parts_.stager->begin(state);
+  if (streams() || parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
+}
+
+// --- on the save's own thread ---
+
+void AsyncSave::serve() noexcept {
+  if (staging_) end_staging();  // the trainer may be waiting for that
+  {
+    const c10::MultiStreamGuard of_devices(streams_.all());
+    end(executor_.run());
+  }
+  std::shared_ptr<void> needed;  // destroyed after everything else
+  std::lock_guard lock(parts_.order->mutex);
+  std::swap(needed, needed_);
+}
+
+// Finishes staging, if it is not finished yet, and reports that.
+void AsyncSave::end_staging() {
+  try {
+    if (staging_) state_ = staging_->finish();
+  } catch (...) {
+    staging_error_ = std::current_exception();
+  }
+  staging_.reset();
+  if (!streams()) set_staged();
+}
+
+void AsyncSave::set_staged() {
+  std::lock_guard lock(parts_.order->mutex);
+  staged_ = true;
+  parts_.order->changed.notify_all();
+}
+
+bool AsyncSave::had_turn() const {
+  std::lock_guard lock(parts_.order->mutex);
+  return parts_.order->turns.was_taken(parts_.number);
+}
+
+// The planner's first hook waits here for the save's turn. If the call has been cancelled,
+// kCancelled from this hook does not count as a failure of its own.
+const StateDict& AsyncSave::staged_state() {
+  SaveOrder& order = *parts_.order;
+  {
+    std::unique_lock lock(order.mutex);
+    auto turn = protocol::SaveTurn::kWaits;
+    order.changed.wait(lock, [&] {
+      turn = order.turns.take(parts_.number);
+      return turn != protocol::SaveTurn::kWaits;
+    });
+    if (turn == protocol::SaveTurn::kDropped)
+      throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
+  }
+  if (staging_error_) std::rethrow_exception(staging_error_);
+  display_ = std::make_unique<ProgressDisplay>(
+      ProgressDisplay::What{parts_.show_progress, parts_.rank, parts_.ranks, true, checkpoint_id()}, progress_);
+  return state_;
+}
+
+void AsyncSave::end(Outcome outcome) {
+  heeding_.clear();
+  leases_.disarm();
+  if (display_) display_->end(outcome.ok());
+  display_.reset();
+  // Cairn's own planner is kept for the next save: let it release the state that it was set up
+  // with.
+  try {
+    if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
+  } catch (...) {  // out of memory: the next save sets it up anyway
+  }
+  state_ = {};
+  staging_error_ = nullptr;
+  std::string save_id;
+  std::exception_ptr error;
+  try {
+    if (!outcome.ok()) throw exception_of(saving(checkpoint_id()), std::move(outcome));
+    save_id = std::move(outcome.save_id);
+  } catch (...) {  // also if memory runs out
+    error = std::current_exception();
+  }
+  const auto on_done = std::exchange(parts_.options.on_done, nullptr);  // it may hold a handle of this save
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    error_ = error;
+    save_id_ = std::move(save_id);
+    staged_ = true;
+    done_ = true;
+    read_ = on_done != nullptr;
+    parts_.order->turns.end(parts_.number);
+    parts_.order->changed.notify_all();
+  }
+  if (!on_done) return;
+  try {
+    on_done(error);
+  } catch (...) {
+    write_log(LogLevel::kWarning, parts_.rank,
+              "on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
+  }
+}
+
+// --- on any thread ---
+
+void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
+  // Cancels the call before the turn: a hook that throws kCancelled counts as a failure unless its
+  // call has been cancelled already.
+  parts_.end(parts_.slot, ticket, why);
+  std::lock_guard lock(parts_.order->mutex);
+  parts_.order->turns.drop(parts_.number);
+  parts_.order->changed.notify_all();
+}
+
+bool AsyncSave::cancel_before_turn(const std::string& why) {
+  {
+    std::lock_guard lock(parts_.order->mutex);
+    if (!parts_.order->turns.hold(parts_.number)) return false;
+  }
+  cancel(why);
+  return true;
+}
+
+bool AsyncSave::wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const {
+  std::unique_lock lock(parts_.order->mutex, std::defer_lock);
+  if (::getpid() != process_) {
+    // No thread of this process will set the flag, or release a lock that was held during the fork.
+    if (lock.try_lock() && flag) return true;
+    throw Error(ErrorCode::kPrecondition,
+                saving(checkpoint_id()) + " cannot be waited for in a forked child process: it runs in the parent");
+  }
+  lock.lock();
+  const auto reached = [&] { return flag; };
+  if (deadline) return parts_.order->changed.wait_for(lock, bounded_wait(*deadline), reached);
+  parts_.order->changed.wait(lock, reached);
+  return true;
+}
+
+bool AsyncSave::staged() const { return wait_for(staged_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(staged_, deadline); }
+bool AsyncSave::done() const { return wait_for(done_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(done_, deadline); }
+
+std::string AsyncSave::result() {
+  wait(std::nullopt);
+  std::lock_guard lock(parts_.order->mutex);
+  read_ = true;
+  if (error_) std::rethrow_exception(error_);
+  return save_id_;
+}
+
+bool AsyncSave::is_news() const { return done_ && error_ && !read_ && !was_cancelled_by_callers(error_); }
+
+bool AsyncSave::is_unread() const {
+  std::lock_guard lock(parts_.order->mutex);
+  return is_news();
+}
+
+std::exception_ptr AsyncSave::take_unread() {
+  std::lock_guard lock(parts_.order->mutex);
+  if (!is_news()) return nullptr;
+  read_ = true;
+  return error_;
+}
+
+SaveProgress AsyncSave::progress() const {
+  SaveProgress progress = progress_of(progress_->seen(), system_clock().now());
+  progress.staging_bytes = parts_.stager->bytes_held() + (streams() ? parts_.writer->staging_bytes() : 0);
+  std::lock_guard lock(parts_.order->mutex);
+  if (done_)
+    progress.step = SaveProgress::Step::kDone;
+  else if (!staged_)
+    progress.step = SaveProgress::Step::kStaging;
+  else if (!parts_.order->turns.has_come(parts_.number))
+    progress.step = SaveProgress::Step::kQueued;
+  return progress;
+}
+
+void AsyncSave::join() {
+  if (!thread_.joinable()) return;
+  // `on_done` may have held the last handle of this save.
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();
+  else
+    thread_.join();
+}
+
+bool AsyncSave::abandon(std::shared_ptr<void> needed) {
+  std::lock_guard lock(parts_.order->mutex);
+  if (done_) return false;
+  needed_ = std::move(needed);
+  if (thread_.joinable()) thread_.detach();
+  return true;
+}
+
+}  // namespace cairn

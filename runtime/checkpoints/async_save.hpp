@@ -1,0 +1,149 @@
+// One asynchronous save, from the call to its end. Internal: users have its handle.
+//
+//   async_save ── AsyncSave::begin, on the caller's thread: hooks up to the Stateful ones; staging
+//       └── its own thread: staged ── its turn: earlier saves have ended ── other hooks ── ended
+//
+// A streamed state is staged only when the writer has released its tensors. The caller's thread
+// then waits for that.
+//
+// A save whose turn has not come blocks the planner's first hook, so its rank sends no plan. On
+// every rank it is therefore published after the earlier saves. If it is cancelled before its turn,
+// it runs no hook of the planner and writer.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/actors/protocol/save_turns.hpp>
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/runtime/checkpoints/async_handle.hpp>
+#include <cairn/runtime/checkpoints/async_hooks.hpp>
+#include <cairn/runtime/checkpoints/cancellation.hpp>
+#include <cairn/runtime/checkpoints/tensor_leases.hpp>
+#include <cairn/runtime/observation/progress_display.hpp>
+#include <cairn/runtime/worlds/caller_executor.hpp>
+#include <cairn/state/device_copies.hpp>
+
+namespace cairn {
+
+// The saves of a checkpointer that are in flight, and whose turn it is. Its lock guards the states
+// of all of them.
+struct SaveOrder {
+  std::mutex mutex;
+  std::condition_variable changed;
+  protocol::SaveTurns turns;  // by AsyncSave::Parts::number
+};
+
+class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
+ public:
+  // Constructor arguments.
+  struct Parts {
+    // RankRuntime::save and cancel. The runtime must live until the save has ended.
+    std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
+    std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
+    int rank = 0;
+    int ranks = 1;
+    ShowProgress show_progress = ShowProgress::kOff;
+    std::chrono::milliseconds shutdown_deadline{0};  // how long a process that exits waits for the save
+    std::shared_ptr<SaveOrder> order;
+    std::uint64_t number = 0;
+    std::string slot;  // the checkpointer name that the actors see
+    std::string checkpoint_id;
+    std::shared_ptr<SavePlanner> planner;
+    bool planner_is_users = false;
+    std::shared_ptr<StorageWriter> writer;
+    std::shared_ptr<AsyncStager> stager;
+    std::optional<Cancellation> cancellation;  // of the caller
+    AsyncSaveOptions options;
+  };
+  explicit AsyncSave(Parts parts);
+  ~AsyncSave();
+  AsyncSave(const AsyncSave&) = delete;
+  AsyncSave& operator=(const AsyncSave&) = delete;
+
+  // On the caller's thread: starts the call, and runs its hooks until `describe` has run and its
+  // result is staged. Then the save continues on a thread of its own. Throws what starting the call
+  // throws; then there is no save.
+  using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
+  void begin(SaveCall call, const Describe& describe);
+
+  int rank() const { return parts_.rank; }
+  std::chrono::milliseconds shutdown_deadline() const { return parts_.shutdown_deadline; }
+  const std::string& slot() const { return parts_.slot; }
+  const std::string& checkpoint_id() const { return parts_.checkpoint_id; }
+
+  bool staged() const;
+  bool wait_staged(std::optional<std::chrono::milliseconds> deadline) const;
+  bool done() const;
+  bool wait(std::optional<std::chrono::milliseconds> deadline) const;
+  std::string result();
+  SaveProgress progress() const;
+  void cancel(const std::string& why) const { own_cancellation_.cancel(why); }
+  // Cancels the save, unless its turn has come; then returns false.
+  bool cancel_before_turn(const std::string& why);
+
+  // Returns whether the save has failed, nobody has read the failure, and callers did not cancel
+  // the save.
+  bool is_unread() const;
+  // Returns the failure, and marks it as read. Returns null if `is_unread` is false.
+  std::exception_ptr take_unread();
+  // Waits until the thread has ended.
+  void join();
+  // Detaches the thread, and keeps `needed` alive until the save has ended. Returns false if the
+  // save has already ended.
+  bool abandon(std::shared_ptr<void> needed);
+
+ private:
+  void stage(const StateDict& state);
+  void end_staging();
+  bool streams() const { return parts_.stager->streams(); }
+  void set_staged();
+  void request_end(std::uint64_t ticket, const std::string& why);
+  void serve() noexcept;
+  void end(Outcome outcome);
+  const StateDict& staged_state();
+  bool had_turn() const;
+  // The caller holds the lock of the order.
+  bool is_news() const;
+  bool wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const;
+
+  Parts parts_;
+  const pid_t process_ = ::getpid();
+  CallerExecutor executor_;
+  const std::shared_ptr<CallProgress> progress_ = std::make_shared<CallProgress>();
+  std::unique_ptr<ProgressDisplay> display_;  // created when the save's turn comes
+  TensorLeases leases_;  // of a streamed state
+  SideStreams streams_;  // for a streamed state: the streams of its devices
+  AsyncWriter writer_;
+  AsyncPlanner planner_;
+  const Cancellation own_cancellation_;
+  std::vector<std::shared_ptr<void>> heeding_;
+
+  // Used on the caller's thread until the save's own thread starts.
+  bool described_ = false;
+  std::unique_ptr<Staging> staging_;
+  StateDict state_;
+  std::exception_ptr staging_error_;
+  std::thread thread_;
+
+  // Guarded by the lock of the order.
+  bool staged_ = false;
+  bool done_ = false;
+  bool read_ = false;
+  std::exception_ptr error_;
+  std::string save_id_;
+  std::shared_ptr<void> needed_;  // set when the checkpointer is gone
+};
+
+}  // namespace cairn

@@ -1,0 +1,41 @@
+// Interprets the options of a call: which of them all ranks must share, and Cairn's own planners,
+// writers and readers for them. Internal.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+
+namespace cairn {
+
+// Return a digest of the options that all ranks must share. Ranks compare digests before they plan.
+Digest digest_of(const SaveOptions& options);
+Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes);
+
+// Cairn's own planner and writer. They are kept between calls while the options stay the same,
+// because they hold the last plan, threads and staging blocks.
+class OwnSaveParts {
+ public:
+  std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options);
+  // If the writer cannot be made from the options, returns one whose first hook throws the error.
+  // So all ranks learn of it, and none waits for a rank that never joins. A writer whose threads
+  // have another priority is not reused.
+  std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
+  void release() noexcept {
+    if (writer_) writer_->release_staging();
+  }
+
+ private:
+  std::shared_ptr<SavePlanner> planner_;
+  Digest planner_options_{};
+  std::shared_ptr<StorageWriter> writer_;
+  Digest writer_options_{};
+};
+
+// Makes a reader. Reports invalid options as `writer_for` does.
+std::shared_ptr<StorageReader> make_reader(const CheckpointReaderOptions& options);
+
+}  // namespace cairn

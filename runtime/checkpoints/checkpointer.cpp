@@ -1,0 +1,451 @@
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+
+#include <unistd.h>
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/base/clock.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/runtime/checkpoints/async_queue.hpp>
+#include <cairn/runtime/checkpoints/call_options.hpp>
+#include <cairn/runtime/checkpoints/stateful_objects.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
+#include <cairn/runtime/observation/progress_display.hpp>
+#include <cairn/runtime/observation/progress_hooks.hpp>
+#include <cairn/runtime/worlds/caller_executor.hpp>
+#include <cairn/state/staged_values.hpp>
+
+namespace cairn {
+namespace {
+
+bool changed_while_loading(const FailureMap& failures) {
+  for (const auto& [rank, failure] : failures)
+    if (failure.code == ErrorCode::kChanged) return true;
+  return false;
+}
+
+}  // namespace
+
+struct Checkpointer::Implementation {
+  Implementation(World of, std::string with_name) : world(std::move(of)), name(std::move(with_name)) {}
+
+  // `slot`: the checkpointer name that the actors see.
+  void fill(Call& call, const std::string& slot, const std::string& checkpoint_id, int coordinator_rank) {
+    call.id.checkpointer = slot;
+    call.id.ordinal = ++calls[slot];
+    call.checkpoint_id = checkpoint_id;
+    call.coordinator_rank = coordinator_rank;
+  }
+
+  void fill(SaveCall& call, const SaveOptions& options) const {
+    // Only Cairn's own writer is known to use the id as a location.
+    call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
+    call.options_digest = digest_of(options);
+    call.step = options.step;
+    call.user_metadata = options.user_metadata;
+    call.deadline = options.deadline;
+  }
+
+  // Returns the name under which the actors run the save. They make one call at a time per name, so
+  // saves that may overtake each other on some rank need several names. The choice depends only on
+  // the earlier calls, so it is the same on all ranks.
+  std::string slot_for(WhileInFlight policy) {
+    if (policy == WhileInFlight::kWait) return name;
+    const std::string slot = name + "~" + std::to_string(slots_taken++ % kSlots);
+    if (slots.count(slot) == 0) world.claim_checkpointer(slot);
+    slots.insert(slot);
+    return slot;
+  }
+
+  void check_process() const {
+    if (::getpid() != process)
+      throw Error(ErrorCode::kPrecondition,
+                  "checkpointer '" + name + "' belongs to the parent of this forked process, which has none of the world's " +
+                      "threads and connections; make a world and a checkpointer in this process");
+  }
+
+  std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
+    if (options.stager) return options.stager;
+    const StagingOptions& wanted = options.staging;
+    const bool fits = stager && stager_options.stream == wanted.stream &&
+                      stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
+                      stager_options.use_pinned_memory == wanted.use_pinned_memory && stager_options.bytes_max == wanted.bytes_max;
+    if (!fits && wanted.stream)
+      stager = std::make_shared<StreamingStager>();
+    else if (!fits)
+      stager = std::make_shared<DefaultStager>(
+          wanted, [&actors = world.runtime(), rank = world.rank(), checkpointer = name](std::string_view what) {
+            actors.note(what);
+            write_log(LogLevel::kDebug, rank, std::string(what) + " by checkpointer '" + checkpointer + "'");
+          });
+    stager_options = wanted;
+    return stager;
+  }
+
+  // Lets the caller cancel the call while the result lives.
+  std::shared_ptr<void> heed(const std::optional<Cancellation>& cancellation, std::uint64_t ticket) {
+    if (!cancellation) return nullptr;
+    return cancellation->watch([this, ticket](const std::string& why) { world.runtime().cancel(name, ticket, why); });
+  }
+
+  std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
+    return options.planner ? options.planner : own.planner_for(options.planning);
+  }
+  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
+    return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, false);
+  }
+  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
+    if (options.storage_writer) return options.storage_writer;
+    CheckpointWriterOptions wanted = options.writer;
+    if (async_options.staging.stream && !async_options.stager) {
+      wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
+      wanted.copy_first = true;
+    }
+    return own.writer_for(wanted, async_options.low_priority);
+  }
+
+  ProgressDisplay::What what_to_show(bool is_save, const std::string& checkpoint_id) const {
+    return {world.show_progress(), world.rank(), world.size(), is_save, checkpoint_id};
+  }
+
+  void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
+            const std::vector<std::string>& prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
+
+  // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
+  void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
+               const std::string& checkpoint_id) const {
+    try {
+      objects.restore(key_order, working);
+    } catch (...) {
+      FailureMap failures;
+      failures.emplace(world.rank(), capture_failure(world.rank(), Phase::kRead, "trainer", std::current_exception()));
+      throw CheckpointException("restoring Stateful objects from '" + checkpoint_id + "'", std::move(failures), Committed::kNo, "");
+    }
+  }
+
+  World world;
+  std::string name;
+  const pid_t process = ::getpid();
+  std::mutex running;
+  std::map<std::string, std::uint64_t> calls;  // by slot
+  std::set<std::string> slots;                 // other than `name`
+  std::uint64_t slots_taken = 0;
+  static constexpr std::uint64_t kSlots = 16;
+  OwnSaveParts own;
+  std::shared_ptr<AsyncStager> stager;
+  StagingOptions stager_options;
+  std::uint64_t async_saves = 0;
+  AsyncQueue saves;
+};
+
+namespace {
+
+// For calls with `no_dist`.
+Checkpointer alone() { return Checkpointer(World::single(), "default"); }
+
+std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& name) {
+  std::unique_lock lock(running, std::try_to_lock);
+  if (!lock.owns_lock())
+    throw Error(ErrorCode::kPrecondition, "checkpointer '" + name +
+                                              "' is busy with another save or load: a checkpointer makes one " +
+                                              "call at a time; use a second one to run them side by side");
+  return lock;
+}
+
+// Larger worlds check this in the call itself, so that no rank waits for one that never joins.
+void check_coordinator(int coordinator_rank, const World& world) {
+  if (world.size() == 1 && coordinator_rank != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "coordinator_rank " + std::to_string(coordinator_rank) + " is not a rank of a world of 1");
+}
+
+// Keeps an error in this rank's arguments until the ranks have joined, so that all ranks fail
+// together and none waits for one that never joins.
+struct FoundObjects {
+  explicit FoundObjects(const StateDict& state_dict) {
+    try {
+      objects.emplace(state_dict);
+    } catch (...) {
+      refusal = std::current_exception();
+    }
+  }
+  std::vector<std::string> keys() const { return objects ? objects->keys() : std::vector<std::string>{}; }
+  const StatefulObjects& get() const {
+    if (refusal) std::rethrow_exception(refusal);
+    return *objects;
+  }
+  std::optional<StatefulObjects> objects;
+  std::exception_ptr refusal;
+};
+
+// A user's own planner and storage may depend on each other's types, so no counting planner is put
+// between them.
+template <class Planner, class Storage>
+bool are_both_users(const Planner& planner, const Storage& storage) {
+  return planner != nullptr && storage != nullptr;
+}
+
+void check_step(const SaveOptions& options) {
+  if (options.step && *options.step < 0)
+    throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
+}
+
+template <class Storage>
+void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
+  if (!storage.validate_checkpoint_id(checkpoint_id))
+    throw Error(ErrorCode::kInvalidArgument, "'" + checkpoint_id +
+                                                 "' is not a checkpoint id that the storage can handle: give a path " +
+                                                 "or a URL of a registered scheme");
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(World world, std::string name) {
+  world.claim_checkpointer(name);
+  implementation_ = std::make_unique<Implementation>(std::move(world), std::move(name));
+}
+
+Checkpointer::~Checkpointer() {
+  if (!implementation_) return;
+  if (::getpid() != implementation_->process) {
+    implementation_.release();  // NOLINT: a forked child does not have the threads to wait for
+    return;
+  }
+  const std::shared_ptr<Implementation> self = std::move(implementation_);
+  try {
+    self->saves.close(self->world.shutdown_deadline(), self);
+  } catch (...) {  // out of memory: nothing can be logged
+  }
+  for (const auto& slot : self->slots) self->world.release_checkpointer(slot);
+  self->world.release_checkpointer(self->name);
+}
+
+Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
+
+Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept {
+  std::swap(implementation_, other.implementation_);
+  return *this;
+}
+
+const World& Checkpointer::world() const { return implementation_->world; }
+
+void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
+  if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  check_coordinator(options.coordinator_rank, self.world);
+  self.saves.wait(std::nullopt);
+
+  const auto planner = self.planner_for(options);
+  const auto writer = self.writer_for(options);
+  const FoundObjects objects(state_dict);
+  StateDict working = state_dict;
+  CallerExecutor executor;
+
+  SaveCall call;
+  self.fill(call, self.name, checkpoint_id, options.coordinator_rank);
+  self.fill(call, options);
+  call.executor = &executor;
+  call.stateful_keys = objects.keys();
+  call.begin = [&](const std::vector<std::string>& key_order) {
+    check_step(options);
+    check_checkpoint_id(*writer, checkpoint_id);
+    objects.get().describe(key_order, working);
+  };
+  call.state_dict = &working;
+  const auto progress = std::make_shared<CallProgress>();
+  CountingSavePlanner counting(*planner, *progress);
+  call.planner = are_both_users(options.planner, options.storage_writer) ? planner.get() : &counting;
+  call.writer = writer.get();
+  call.progress = progress;
+  auto what_to_show = self.what_to_show(true, checkpoint_id);
+  const auto ticket =
+      self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  const auto heeding = self.heed(options.cancellation, ticket);
+  ProgressDisplay display(std::move(what_to_show), progress);
+  Outcome outcome = executor.run();
+  display.end(outcome.ok());
+  if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
+  if (const auto unread = self.saves.take_unread(saving(checkpoint_id) + " has succeeded, but")) std::rethrow_exception(unread);
+}
+
+AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const std::string& checkpoint_id,
+                                           const SaveOptions& options, const AsyncSaveOptions& async_options) {
+  if (options.no_dist && implementation_->world.size() > 1)
+    return cairn::async_save(state_dict, checkpoint_id, options, async_options);
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  check_coordinator(options.coordinator_rank, self.world);
+  if (!self.world.has_backend_for("cpu"))
+    throw Error(ErrorCode::kPrecondition,
+                "A CPU backend must be enabled for async save; the staged state is on the CPU: initialize the process group with "
+                "'cpu:gloo,cuda:nccl', and say so in WorldOptions::backends");
+
+  const WhileInFlight policy = async_options.while_in_flight;
+  AsyncSave::Parts parts;
+  parts.start = [&actors = self.world.runtime()](SaveCall call, std::function<void(Outcome)> done) {
+    return actors.save(std::move(call), std::move(done));
+  };
+  parts.end = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, const std::string& why) {
+    actors.cancel(slot, ticket, why);
+  };
+  parts.rank = self.world.rank();
+  parts.ranks = self.world.size();
+  parts.show_progress = self.world.show_progress();
+  parts.shutdown_deadline = self.world.shutdown_deadline();
+  parts.order = self.saves.order();
+  parts.slot = self.slot_for(policy);
+  const bool refused = policy == WhileInFlight::kRefuse && self.saves.any_in_flight();
+  if (policy == WhileInFlight::kReplace) self.saves.replace("'" + checkpoint_id + "' is saved in its place");
+  self.saves.wait(std::nullopt, policy == WhileInFlight::kWait ? nullptr : &parts.slot);
+
+  parts.number = ++self.async_saves;
+  parts.checkpoint_id = checkpoint_id;
+  parts.planner = self.planner_for(options);
+  parts.planner_is_users = options.planner != nullptr;
+  parts.writer = self.writer_for(options, async_options);
+  parts.stager = self.stager_for(async_options);
+  parts.cancellation = options.cancellation;
+  parts.options = async_options;
+
+  const FoundObjects objects(state_dict);
+  SaveCall call;
+  self.fill(call, parts.slot, checkpoint_id, options.coordinator_rank);
+  self.fill(call, options);
+  call.stateful_keys = objects.keys();
+  const auto writer = parts.writer;
+  const auto save = std::make_shared<AsyncSave>(std::move(parts));
+  save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
+    check_step(options);
+    check_checkpoint_id(*writer, checkpoint_id);
+    StateDict working = state_dict;
+    objects.get().describe(key_order, working);
+    // Thrown only after `describe`: Stateful hooks may use collectives, so they must run on every
+    // rank or on none.
+    if (refused)
+      throw Error(ErrorCode::kPrecondition,
+                  "rank " + std::to_string(self.world.rank()) +
+                      " has an asynchronous save in flight: wait for it, or choose another WhileInFlight");
+    return working;
+  });
+  const auto unread = self.saves.take_unread(saving(checkpoint_id) + " goes on in the background, but");
+  self.saves.add(save);
+  if (unread) std::rethrow_exception(unread);
+  return AsyncSaveResponse(save);
+}
+
+void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  const StatefulObjects objects(state_dict);
+  StateDict working = state_dict;
+  objects.describe(objects.keys(), working);
+  const auto stager = self.stager_for(async_options);
+  stager->prepare(working);
+  if (!stager->streams()) return;
+  std::uint64_t bytes = 0;
+  Value tensors(std::move(working));
+  replace_tensors(tensors, "", [&bytes](const std::string&, const torch::Tensor& tensor) {
+    if (tensor.defined()) bytes += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
+    return tensor;
+  });
+  self.writer_for(options, async_options)->prepare_staging(bytes);
+}
+
+void Checkpointer::release() {
+  auto& self = *implementation_;
+  const auto lock = only_one(self.running, self.name);
+  if (self.stager) self.stager->release();
+  self.own.release();
+}
+
+bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
+  auto& self = *implementation_;
+  self.check_process();
+  const auto lock = only_one(self.running, self.name);
+  if (!self.saves.wait(deadline)) return false;
+  if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
+  return true;
+}
+
+void Checkpointer::Implementation::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
+                                        const std::vector<std::string>& prefixes,
+                                        const std::shared_ptr<LoadPlanner>& planner_of_call) {
+  check_process();
+  const auto lock = only_one(running, name);
+  check_coordinator(options.coordinator_rank, world);
+  saves.wait(std::nullopt);
+  const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
+  const FoundObjects objects(state_dict);
+
+  // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
+  // outcome, so all ranks make the same decision.
+  const MonotonicTime start = system_clock().now();
+  const auto progress = std::make_shared<CallProgress>();
+  CountingLoadPlanner counting(*planner_of_call, *progress);
+  auto to_show = what_to_show(false, checkpoint_id);
+  std::optional<ProgressDisplay> display;
+  for (bool again : {true, false}) {
+    StateDict working = state_dict;
+    std::vector<std::string> agreed_order;
+    CallerExecutor executor;
+    LoadCall call;
+    fill(call, name, checkpoint_id, options.coordinator_rank);
+    call.executor = &executor;
+    call.report_directory = world.report_directory(options.failure_directory, "");
+    call.options_digest = digest_of(options, prefixes);
+    call.stateful_keys = objects.keys();
+    call.begin = [&](const std::vector<std::string>& key_order) {
+      check_checkpoint_id(*reader, checkpoint_id);
+      agreed_order = key_order;
+      objects.get().describe(key_order, working);
+    };
+    if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
+    call.state_dict = &working;
+    call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
+    call.reader = reader.get();
+    call.progress = progress;
+    progress->restart();
+    const auto ticket =
+        world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+    const auto heeding = heed(options.cancellation, ticket);
+    if (!display) display.emplace(std::move(to_show), progress);
+    Outcome outcome = executor.run();
+    if (outcome.ok()) {
+      display->end(true);
+      adopt_leaves(state_dict, working);
+      restore(objects.get(), agreed_order, working, checkpoint_id);
+      return;
+    }
+    if (!again || !changed_while_loading(outcome.failures)) throw exception_of(loading(checkpoint_id), std::move(outcome));
+  }
+}
+
+LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
+  if (options.no_dist && implementation_->world.size() > 1) return alone().load(state_dict, checkpoint_id, options);
+  const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
+  implementation_->load(state_dict, checkpoint_id, options, {}, planner);
+  return planner->report();
+}
+
+StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
+                                     const LoadOptions& options) {
+  if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
+  if (options.planner)
+    throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
+  StateDict state_dict;
+  implementation_->load(state_dict, checkpoint_id, options, prefixes,
+                        std::shared_ptr<LoadPlanner>(make_key_load_planner(prefixes)));
+  return state_dict;
+}
+
+}  // namespace cairn

@@ -1,0 +1,135 @@
+// Saves and loads checkpoints in one world. A trainer keeps a Checkpointer for as long as it
+// trains.
+//
+// Every rank of the world makes the same calls in the same order, each on its own thread. A call
+// blocks until its outcome is known on this rank. Meanwhile the hooks of planners, writers, readers
+// and Stateful objects run on the calling thread. A call that fails throws CheckpointException,
+// with the same failure map, on every rank that is alive.
+//
+// A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
+// that moment, a rank without the outcome asks the other ranks for it. Ranks that have already
+// exited or called `World::shutdown` cannot answer, and count as lost. `committed` is correct even
+// then. If the failure map must be the same on every rank, synchronize the ranks before they exit.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/planning/metadata.hpp>
+#include <cairn/runtime/checkpoints/async_handle.hpp>
+#include <cairn/runtime/checkpoints/cancellation.hpp>
+#include <cairn/runtime/worlds/world.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/state_dict.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/storage.hpp>
+
+namespace cairn {
+
+// Must be the same on all ranks, except for the objects. The error for a mismatch names the ranks.
+struct SaveOptions {
+  std::optional<World> world;  // free functions only; absent: a world of one rank
+  bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
+  int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
+  // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
+  // had cancelled it (see cancellation.hpp), with code kDeadline, and names the ranks that it
+  // waited for. Zero or less: the call ends at once. Ranks may have different deadlines, or none.
+  // The time starts after this checkpointer's asynchronous saves in flight have ended: to limit the
+  // wait for those, use `wait_for_saves`.
+  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
+  std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
+  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
+  SavePlannerOptions planning;                       // for Cairn's own planner
+  CheckpointWriterOptions writer;                    // for Cairn's own writer
+  std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
+  std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
+  // An existing directory for the report if this save fails; overrides
+  // WorldOptions::failure_directory. Ranks may differ.
+  std::string failure_directory;
+};
+
+struct LoadOptions {
+  std::optional<World> world;  // free functions only; absent: a world of one rank
+  bool no_dist = false;
+  int coordinator_rank = 0;
+  // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
+  // deadline covers both readings.
+  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<Cancellation> cancellation;  // as in SaveOptions
+  LoadPlannerOptions planning;
+  CheckpointReaderOptions reader;
+  std::shared_ptr<LoadPlanner> planner;
+  std::shared_ptr<StorageReader> storage_reader;
+  std::string failure_directory;  // as in SaveOptions
+};
+
+// A world may have several checkpointers. Each has a name, the same on all ranks, and makes one
+// call at a time. Reusing one checkpointer makes later saves cheaper, because it keeps plans,
+// threads and staging memory. Thread-safe, but a second call while one is running throws
+// kPrecondition.
+class Checkpointer {
+ public:
+  // Throws kAlreadyExists if the world already has a checkpointer of this name.
+  explicit Checkpointer(World world, std::string name = "main");
+  // Waits for asynchronous saves in flight, for at most WorldOptions::shutdown_deadline. Then
+  // cancels them. Logs failures that nobody has read.
+  ~Checkpointer();
+  Checkpointer(Checkpointer&&) noexcept;
+  Checkpointer& operator=(Checkpointer&&) noexcept;
+
+  // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When it returns,
+  // the checkpoint is complete, durable (unless sync is off), and readable by PyTorch. After an
+  // exception the previous checkpoint is intact.
+  void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
+
+  // Saves in the background, on a thread of its own: see async_handle.hpp. Returns when the trainer
+  // may change the state; earlier, if staging overlaps. Waits for all ranks, because their Stateful
+  // hooks run within the call. Saves are published in the order of the calls. `save` and `load`
+  // wait for those in flight. Throws only errors that this rank finds before the save begins:
+  // kPrecondition after the world was shut down, in a process that was forked after the
+  // checkpointer was made, or if the world's backends lack "cpu". The handle reports all other
+  // failures.
+  //
+  // If an earlier failure is still unread, throws it after the new save is staged, as `save` does.
+  // The new save continues.
+  AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
+                               const AsyncSaveOptions& async_options = {});
+  // Allocates, and pins, the staging memory for such a state before the first save. Calls
+  // `state_dict()` of Stateful objects in the order of their keys: if those communicate with other
+  // ranks, call `prepare` on all ranks. Does nothing without `cache_staged_state_dict`. If the
+  // state is streamed, allocates the ring instead, for saves with these options.
+  void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
+  // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
+  void release();
+  // Waits until no save is in flight. Returns false if one still is at the deadline. Throws a
+  // failure that nobody has read.
+  bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+
+  // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other
+  // leaves are replaced. Reports everything that is missing or does not fit at once, before it
+  // changes a byte. If reading fails halfway, the contents of the destinations are unspecified,
+  // unless `reader.verify_first` is set. Calls `load_state_dict` of Stateful objects after every
+  // rank has loaded. If that throws, the call fails on that rank only. Returns the report of the
+  // planner.
+  LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
+
+  // Loads what is stored under these key prefixes ("model", "optimizer.state"), nested as saved, as
+  // whole CPU tensors, on every rank. No prefixes: everything. Throws kNotFound, through the
+  // failure map, for a prefix that matches nothing.
+  StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
+                         const LoadOptions& options = {});
+
+  const World& world() const;
+
+ private:
+  struct Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace cairn

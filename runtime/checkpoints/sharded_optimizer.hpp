@@ -1,0 +1,20 @@
+// Loads optimizer state, sharded like a model's parameters, without an optimizer.
+#pragma once
+
+#include <string>
+
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+
+namespace cairn {
+
+// Loads the optimizer state saved under `key` ("optimizer"), without needing an optimizer that
+// already has such state; like DCP's load_sharded_optimizer_state_dict. `model_state_dict` gives
+// the layout of each parameter by name. State tensors of a parameter's size, of any dtype, are
+// allocated with that parameter's layout. Other tensors are loaded whole, on the CPU. Returns the
+// dict as it was saved, for `load_optimizer_state_dict` or `training::set_optimizer_state_dict`.
+// Every rank must call it. Throws kNotFound if nothing is saved under `key`, and whatever
+// Checkpointer::load throws.
+Dict load_sharded_optimizer_state_dict(Checkpointer& checkpointer, const std::string& checkpoint_id, const std::string& key,
+                                       const Dict& model_state_dict, const LoadOptions& options = {});
+
+}  // namespace cairn

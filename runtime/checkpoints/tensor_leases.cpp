@@ -1,0 +1,96 @@
+#include <cairn/runtime/checkpoints/tensor_leases.hpp>
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+// Shared with lent tensors, which may outlive the save.
+struct TensorLeases::Account {
+  explicit Account(std::function<void()> told) : on_returned(std::move(told)) {}
+
+  // The caller holds the lock.
+  void tell_if_returned() {
+    if (!expected || awaited > 0 || lent > 0) return;
+    returned = true;
+    if (const auto tell = std::exchange(on_returned, nullptr)) tell();
+  }
+
+  std::mutex mutex;
+  std::function<void()> on_returned;  // empty after the call, or if disarmed
+  bool expected = false;
+  bool returned = false;
+  std::vector<bool> awaits;  // by item: whether it is a tensor that the writer has not received yet
+  std::size_t awaited = 0;
+  std::size_t lent = 0;
+};
+
+TensorLeases::TensorLeases(std::function<void()> on_returned) : account_(std::make_shared<Account>(std::move(on_returned))) {}
+
+void TensorLeases::expect(const SavePlan& plan) {
+  std::lock_guard lock(account_->mutex);
+  account_->awaits.resize(plan.items.size());
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    if (plan.items[i].type == WriteItemType::kByteIO) continue;
+    account_->awaits[i] = true;
+    ++account_->awaited;
+  }
+  account_->expected = true;
+  account_->tell_if_returned();
+}
+
+torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor) {
+  {
+    std::lock_guard lock(account_->mutex);
+    if (account_->returned)
+      throw Error(ErrorCode::kPrecondition, "the writer asked for \"" + plan.names[item.name] +
+                                                "\" once more, after it had let go of all tensors of a state that is streamed: the "
+                                                "trainer may have changed it; ask for each item once, or hold the tensor");
+    ++account_->lent;
+    // An item that is not in the plan is not counted: the writer's end then reports the return.
+    const std::less<const WriteItem*> before;
+    const WriteItem* const first = plan.items.data();
+    if (!before(&item, first) && before(&item, first + plan.items.size())) {
+      const auto index = static_cast<std::size_t>(&item - first);
+      if (index < account_->awaits.size() && account_->awaits[index]) {
+        account_->awaits[index] = false;
+        --account_->awaited;
+      }
+    }
+  }
+  const std::shared_ptr<void> lease(nullptr, [account = account_](std::nullptr_t) {
+    std::lock_guard lock(account->mutex);
+    --account->lent;
+    account->tell_if_returned();
+  });
+  if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != torch::kStrided || tensor.is_quantized()) {
+    // This kind of tensor cannot be lent; the writer will refuse it.
+    return tensor;
+  }
+  const torch::NoGradGuard no_grad;
+  torch::Tensor result = torch::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [lease, tensor](void*) {},
+      torch::TensorOptions(tensor.scalar_type()).device(tensor.device()));
+  if (tensor.is_conj()) result = result.conj();
+  if (tensor.is_neg()) result = result._neg_view();
+  return result;
+}
+
+void TensorLeases::end() {
+  std::lock_guard lock(account_->mutex);
+  account_->returned = true;
+  if (const auto tell = std::exchange(account_->on_returned, nullptr)) tell();
+}
+
+void TensorLeases::disarm() {
+  std::lock_guard lock(account_->mutex);
+  account_->on_returned = nullptr;
+}
+
+}  // namespace cairn

@@ -1,0 +1,113 @@
+// A c10d store in which ranks meet: they publish cards and poll for each other. Internal.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cairn/base/log.hpp>
+#include <cairn/base/rank_text.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/base/wait_notices.hpp>
+
+namespace cairn {
+
+// One rank's side of one meeting. Polls the store instead of waiting in it: a wait that times out
+// leaves TCPStore's connection out of step, and the store may be the trainer's.
+class MeetingStore {
+ public:
+  // How long a rank stays for ranks that have not yet read the result.
+  static constexpr std::chrono::milliseconds kFarewell{2000};
+
+  // `prefix` comes before all keys. `name`, such as "the world of 4 ranks", and `rank`, of the
+  // world, are for warnings. Pauses between requests grow with `size`, the number of ranks, so that
+  // the store can answer all of them. The deadline counts from now.
+  MeetingStore(c10d::Store& store, std::string prefix, std::string name, int rank, int size, std::chrono::milliseconds deadline,
+               Duration first_notice)
+      : store_(store),
+        prefix_(std::move(prefix)),
+        name_(std::move(name)),
+        rank_(rank),
+        pause_max_(std::max(50, size / 20)),
+        limit_(bounded_wait(deadline)),
+        notices_(first_notice) {}
+
+  const std::string& prefix() const { return prefix_; }
+  std::chrono::milliseconds limit() const { return limit_; }
+
+  void set(const std::string& key, const std::string& value) {
+    store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
+  }
+  bool has(const std::string& key) { return store_.check({prefix_ + key}); }
+  std::string get(const std::string& key) {
+    const auto bytes = store_.get(prefix_ + key);
+    return std::string(bytes.begin(), bytes.end());
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) { return store_.add(prefix_ + key, amount); }
+
+  // Publishes this rank's card. Returns its number in the order of arrival, from 1.
+  std::int64_t arrive(const std::string& card) {
+    const std::int64_t number = add("arrivals", 1);
+    set(card_key(number), card);
+    return number;
+  }
+  static std::string card_key(std::int64_t number) { return "arrival/" + std::to_string(number); }
+  std::int64_t arrivals() { return add("arrivals", 0); }
+
+  // Calls `visit` with each card published since the last call. Reads each card once, and does not
+  // ask for cards of absent ranks.
+  template <class Visit>
+  void read_cards(const Visit& visit) {
+    for (const std::int64_t last = arrivals(); arrivals_ < last;) unread_.push_back(++arrivals_);
+    std::vector<std::int64_t> not_there;  // a rank that has drawn a number may not have written its card yet
+    for (const std::int64_t number : unread_) {
+      if (has(card_key(number)))
+        visit(get(card_key(number)));
+      else
+        not_there.push_back(number);
+    }
+    unread_ = std::move(not_there);
+  }
+
+  // Waits for `done`. Returns false if it is not true by the deadline. If `missing` is given, logs
+  // warnings that name the ranks it returns.
+  bool poll(const std::function<bool()>& done, const std::function<std::vector<int>()>& missing = nullptr) {
+    return poll_until(began_ + limit_, done, missing);
+  }
+  // Waits for `done`, at most kFarewell: this rank may host the store, and may exit soon.
+  void stay_until(const std::function<bool()>& done) { poll_until(std::chrono::steady_clock::now() + kFarewell, done, nullptr); }
+
+ private:
+  bool poll_until(std::chrono::steady_clock::time_point end, const std::function<bool()>& done,
+                  const std::function<std::vector<int>()>& missing) {
+    for (auto pause = std::chrono::milliseconds(1); !done(); pause = std::min(pause * 2, pause_max_)) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= end) return false;
+      if (missing && notices_.is_due(now - began_))
+        write_log(LogLevel::kWarning, rank_,
+                  "waiting for " + name_ranks(missing()) + " to join " + name_ + ": " + in_whole_seconds(now - began_, limit_));
+      std::this_thread::sleep_for(pause);
+    }
+    return true;
+  }
+
+  c10d::Store& store_;
+  const std::string prefix_;
+  const std::string name_;
+  const int rank_;
+  const std::chrono::milliseconds pause_max_;
+  const std::chrono::milliseconds limit_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  WaitNotices notices_;
+  std::int64_t arrivals_ = 0;         // known to this rank
+  std::vector<std::int64_t> unread_;  // numbers of cards that were not there yet
+};
+
+}  // namespace cairn

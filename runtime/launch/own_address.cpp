@@ -1,0 +1,195 @@
+#include <cairn/runtime/launch/own_address.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+// An address that no host has (RFC 5737). Asking for the route to it sends nothing.
+constexpr const char* kElsewhere = "192.0.2.1";
+// Connecting a UDP socket needs a port, but sends nothing there.
+constexpr int kAnyPort = 9;
+constexpr std::chrono::milliseconds kPauseBetweenLookups{50};
+
+std::string value_or_empty(const Variables& variables, const char* name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
+
+// A wildcard has several spellings, such as "0", "::0" and "::ffff:0.0.0.0".
+bool is_wildcard(const std::string& host) {
+  const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
+  if (!endpoint) return false;
+  if (endpoint->storage.ss_family == AF_INET) {
+    sockaddr_in address{};
+    __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
+    return address.sin_addr.s_addr == INADDR_ANY;
+  }
+  sockaddr_in6 address{};
+  __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
+  const auto* const bytes = address.sin6_addr.s6_addr;
+  return IN6_IS_ADDR_UNSPECIFIED(&address.sin6_addr) ||
+         (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) && std::all_of(bytes + 12, bytes + 16, [](auto byte) { return byte == 0; }));
+}
+
+void refuse_wildcard(const std::string& host, const std::string& origin) {
+  if (!is_wildcard(host)) return;
+  throw Error(ErrorCode::kInvalidArgument, (origin.empty() ? "bind_address " : origin + " ") + host +
+                                               " names no address that other ranks could connect to: give one of this machine's");
+}
+
+bool is_loopback_host(const std::string& host) {
+  if (host == "localhost") return true;
+  const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
+  return endpoint && is_loopback(*endpoint);
+}
+
+// A list of interfaces in the syntax of NCCL_SOCKET_IFNAME.
+class InterfaceNames {
+ public:
+  InterfaceNames(std::string text, bool whole_names) : whole_names_(whole_names) {
+    if (!text.empty() && text.front() == '^') {
+      avoids_ = true;
+      text.erase(0, 1);
+    }
+    if (!text.empty() && text.front() == '=') {
+      whole_names_ = true;
+      text.erase(0, 1);
+    }
+    std::istringstream names(text);
+    for (std::string name; std::getline(names, name, ',');)
+      if (!name.empty()) names_.push_back(name);
+  }
+
+  std::optional<std::string> choose(const std::vector<InterfaceAddress>& interfaces) const {
+    if (avoids_) {
+      const InterfaceAddress* loopback = nullptr;
+      for (const auto& candidate : interfaces) {
+        if (std::any_of(names_.begin(), names_.end(), [&](const auto& name) { return matches(candidate, name); })) continue;
+        if (!candidate.loopback) return candidate.address;
+        if (loopback == nullptr) loopback = &candidate;
+      }
+      return loopback != nullptr ? std::optional(loopback->address) : std::nullopt;
+    }
+    for (const auto& name : names_)
+      for (const auto& candidate : interfaces)
+        if (matches(candidate, name)) return candidate.address;
+    return std::nullopt;
+  }
+
+ private:
+  bool matches(const InterfaceAddress& candidate, const std::string& name) const {
+    return whole_names_ ? candidate.interface == name : candidate.interface.rfind(name, 0) == 0;
+  }
+
+  bool avoids_ = false;
+  bool whole_names_;
+  std::vector<std::string> names_;
+};
+
+std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const Variables& variables,
+                                   const AddressRequest& request) {
+  const std::string text = value_or_empty(variables, variable);
+  if (text.empty()) return std::nullopt;
+  const std::vector<InterfaceAddress> interfaces = request.interfaces();
+  if (const auto address = InterfaceNames(text, whole_names).choose(interfaces)) return OwnAddress{*address, variable};
+  std::string known;
+  for (const auto& one : interfaces) known += (known.empty() ? "" : ", ") + one.interface + " (" + one.address + ")";
+  throw Error(ErrorCode::kInvalidArgument, std::string(variable) + " is \"" + text +
+                                               "\", but no active interface of this machine matches; it has " +
+                                               (known.empty() ? "none" : known));
+}
+
+Endpoint look_up_until(const AddressRequest& request) {
+  const auto end = std::chrono::steady_clock::now() + request.deadline;
+  const std::string address = join_address(request.peer, kAnyPort);
+  while (true) {
+    try {
+      return request.look_up(address);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
+    }
+    std::this_thread::sleep_for(kPauseBetweenLookups);
+  }
+}
+
+// Returns the source address of packets to `to`. Sends nothing.
+std::optional<Endpoint> source_towards(const Endpoint& to) {
+  const Socket socket(::socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0)
+    return std::nullopt;
+  return local_endpoint(socket);
+}
+
+std::string host_of(const Endpoint& endpoint) { return split_address(to_string(endpoint)).host; }
+
+// Returns the address of the first interface other than loopback, or loopback if there is none or
+// the interfaces cannot be listed: if all ranks run on this machine, loopback will do.
+std::string first_address(const AddressRequest& request) {
+  try {
+    for (const auto& candidate : request.interfaces())
+      if (!candidate.loopback) return candidate.address;
+  } catch (const Error&) {
+  }
+  return kLoopback;
+}
+
+}  // namespace
+
+std::vector<InterfaceAddress> interface_addresses() {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) throw system_error("ask for the interfaces of", "this machine", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(found, &::freeifaddrs);
+  std::vector<InterfaceAddress> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = found; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family || (one->ifa_flags & IFF_UP) == 0) continue;
+      Endpoint endpoint;
+      endpoint.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      __builtin_memcpy(&endpoint.storage, one->ifa_addr, endpoint.length);
+      if (family == AF_INET6) {
+        sockaddr_in6 address{};
+        __builtin_memcpy(&address, one->ifa_addr, sizeof(address));
+        if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) continue;
+      }
+      addresses.push_back({one->ifa_name, host_of(endpoint), (one->ifa_flags & IFF_LOOPBACK) != 0});
+    }
+  }
+  return addresses;
+}
+
+AddressRequest::AddressRequest() : look_up(resolve_endpoint), interfaces(interface_addresses) {}
+
+OwnAddress own_address(const AddressRequest& request, const Variables& variables) {
+  OwnAddress chosen{request.asked, ""};
+  if (chosen.host.empty()) chosen = {value_or_empty(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
+  if (!chosen.host.empty()) {
+    refuse_wildcard(chosen.host, chosen.origin);
+    return chosen;
+  }
+  if (const auto named = named_by("CAIRN_SOCKET_IFNAME", false, variables, request)) return *named;
+  if (!request.beyond_loopback || request.peer.empty() || is_loopback_host(request.peer)) return {kLoopback, ""};
+  if (const auto named = named_by("GLOO_SOCKET_IFNAME", true, variables, request)) return *named;
+  if (const auto named = named_by("NCCL_SOCKET_IFNAME", false, variables, request)) return *named;
+
+  const std::string origin = "the route to " + request.peer;
+  const Endpoint peer = look_up_until(request);
+  auto source = source_towards(peer);
+  if (!source || is_loopback(*source)) source = source_towards(*numeric_endpoint(join_address(kElsewhere, kAnyPort)));
+  return {source && !is_loopback(*source) ? host_of(*source) : first_address(request), origin};
+}
+
+}  // namespace cairn

@@ -1,0 +1,59 @@
+// Chooses the address at which a rank listens, and at which the other ranks reach it: one rule for
+// worlds and process groups. Internal: users see docs/launching.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
+
+namespace cairn {
+
+// An address of a network interface that is up.
+struct InterfaceAddress {
+  std::string interface;
+  std::string address;  // numeric
+  bool loopback = false;
+};
+
+// Returns the addresses of this machine, IPv4 before IPv6, in the order of the interfaces. Omits
+// link-local IPv6 addresses, which mean nothing on other machines. Throws if the system does not
+// list them, as in a sandbox without netlink sockets.
+std::vector<InterfaceAddress> interface_addresses();
+
+struct AddressRequest {
+  AddressRequest();  // asks the system
+
+  std::string asked;             // by the caller's options; empty: nothing
+  std::string peer;              // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
+  bool beyond_loopback = false;  // whether the ranks may use other addresses than loopback by default
+  std::chrono::milliseconds deadline{0};  // for the name of `peer`
+  std::function<Endpoint(const std::string&)> look_up;
+  std::function<std::vector<InterfaceAddress>()> interfaces;  // called only if needed
+};
+
+struct OwnAddress {
+  std::string host;
+  std::string origin;  // the setting that chose it, for errors; empty: the caller's options, or none
+};
+
+// Returns the first of these:
+// 1. what the options ask for;
+// 2. CAIRN_BIND_ADDRESS;
+// 3. an address of the interface that CAIRN_SOCKET_IFNAME names;
+// 4. 127.0.0.1 if the ranks may not go beyond loopback, or if `peer` is unknown or loopback;
+// 5. an address of the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names;
+// 6. the source address of the route to `peer`. If that is a loopback address, as on a machine that
+//    resolves its own name to one: the source address of the default route, else the address of the
+//    first interface other than loopback, else 127.0.0.1, also if the interfaces cannot be listed.
+//
+// CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of prefixes of names, "=" before
+// whole names, "^" before names to avoid. Throws kInvalidArgument if no interface has such a name,
+// naming those that exist, and for a wildcard address; kUnavailable if the name of `peer` is still
+// unknown at the deadline; in 3 and 5, what `interface_addresses` throws.
+OwnAddress own_address(const AddressRequest& request, const Variables& variables);
+
+}  // namespace cairn

@@ -1,0 +1,63 @@
+// Lets ranks find each other through a store that all of them can reach.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cairn/actors/links/secret.hpp>
+#include <cairn/base/wait_notices.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
+
+namespace c10d {
+class Store;
+}
+
+namespace cairn {
+
+// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
+// already does. In an agent's store, each restart of the job sees only its own keys. At a port that
+// was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
+// offers the store in time, or if the process that listens there does not answer; kUnavailable.
+// During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if the agent
+// does. First raises the soft limit of descriptors, as `provide_descriptors` does.
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
+                                           Duration first_notice = WaitNotices::kFirst);
+
+// Returns the host that serves a TCPStore, as this process connects to it; "" for other stores.
+std::string host_of_store(c10d::Store& store);
+
+// Blocks until this rank has the secret that rank 0 has drawn and put into the store. Rank 0
+// returns at once. Each call uses a new secret; all ranks must call it the same number of times.
+// Throws kDeadline. During the wait rank 1 logs warnings, and every rank does in its second call or
+// a later one: it may be the second process of its rank.
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
+                    Duration first_notice = WaitNotices::kFirst);
+
+struct Assembly {
+  std::string incarnation;
+  std::vector<std::string> addresses;  // by rank
+};
+
+// Blocks until every rank of the world has published its address. Rank 0 draws the incarnation,
+// collects the addresses, and tells all ranks the same result. If rank 0 fails, the others throw
+// the same error; rank 0 stays a little longer for that, as it may host the store. While it waits,
+// rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
+// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not
+// answer; kMismatch; kUnavailable; kPermission, naming the ranks whose secret is not that of rank
+// 0.
+//
+// If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
+// write to the store can then keep a world from assembling, but cannot join it or send ranks
+// elsewhere. The secret itself is never stored there.
+//
+// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has used this
+// store, counted in the store itself. So several worlds, one after another or at the same time, do
+// not collide if all ranks create them in the same order.
+Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
+                  std::chrono::milliseconds deadline, const Secret& secret = Secret(),
+                  Duration first_notice = WaitNotices::kFirst);
+
+}  // namespace cairn

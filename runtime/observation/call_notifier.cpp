@@ -1,0 +1,324 @@
+#include <cairn/runtime/observation/call_notifier.hpp>
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <cairn/base/log.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/messages/control.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kPendingMax = 4096;
+constexpr std::string_view kRankState = "rank: ";
+// Only the coordinator's rank sees these. The other ranks do not know when these phases begin.
+constexpr std::string_view kGlobalPlanBegins = "coordinator: global plan";
+constexpr std::string_view kFinishBegins = "coordinator: finishing";
+
+bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
+
+// Listeners need few of the events, and none that occur once per message. Agreements are not
+// reported: without their kCall, the Teller drops their other events.
+bool is_told(const ObservedEvent& event) {
+  switch (event.kind) {
+    case EventKind::kCall:
+      return event.name != protocol::to_string(protocol::Operation::kAgree);
+    case EventKind::kFailure:
+    case EventKind::kOutcome:
+      return true;
+    case EventKind::kState:
+      return event.ok && (begins_with(event.name, kRankState) || event.name == kGlobalPlanBegins || event.name == kFinishBegins);
+    case EventKind::kBegan:
+      return event.bytes != 0;
+    default:
+      return false;
+  }
+}
+
+std::optional<Phase> phase_of(std::string_view state, CallOperation operation) {
+  if (state == "rank: joining") return Phase::kJoin;
+  if (state == "rank: preparing") return Phase::kLocalPlan;
+  if (state == kGlobalPlanBegins) return Phase::kGlobalPlan;
+  if (state == "rank: moving") return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
+  if (state == kFinishBegins) return Phase::kFinish;
+  return std::nullopt;
+}
+
+// Returns whether a rank has done its part of a phase and waits in it for the others.
+bool is_waiting(std::string_view state) { return state == "rank: planned" || state == "rank: reported"; }
+
+FailureKind kind_of(std::string_view name) {
+  for (const auto kind :
+       {FailureKind::kRaised, FailureKind::kLost, FailureKind::kSilent, FailureKind::kCancelled, FailureKind::kBusy})
+    if (name == to_string(kind)) return kind;
+  return FailureKind::kInternal;
+}
+
+Committed committed_of(std::string_view name) {
+  for (const auto committed : {Committed::kNo, Committed::kYes})
+    if (name == to_string(committed)) return committed;
+  return Committed::kUnknown;
+}
+
+// An event that owns its text.
+struct Pending {
+  explicit Pending(const ObservedEvent& of) : event(of), text(of.text) {
+    event.text = {};
+  }
+  ObservedEvent event;
+  std::string text;
+};
+
+// Translates the events of one rank's calls, and tells the listeners. Used on the listeners' thread
+// only.
+class Teller {
+ public:
+  Teller(int rank, std::vector<std::shared_ptr<CallListener>> listeners) : rank_(rank), listeners_(std::move(listeners)) {}
+
+  void take(const Pending& pending) {
+    const ObservedEvent& event = pending.event;
+    if (event.kind == EventKind::kCall) return start(pending);
+    const auto found = calls_.find(event.checkpointer);
+    if (found == calls_.end()) return;
+    Running& call = found->second;
+    pass(call, event);
+    switch (event.kind) {
+      case EventKind::kBegan:
+        call.event.bytes = event.bytes;
+        break;
+      case EventKind::kState:
+        enter(call, event);
+        break;
+      case EventKind::kFailure:
+        fail(call, pending);
+        break;
+      default:
+        end(call, pending);
+        calls_.erase(found);
+    }
+  }
+
+  // Ends all calls that are still running. No more events will come.
+  void end_all() {
+    for (auto& [checkpointer, call] : calls_) end_unheard(call);
+    calls_.clear();
+  }
+
+ private:
+  struct Running {
+    CallEvent event;
+    MonotonicTime start;
+    MonotonicTime now;
+    std::optional<Phase> phase;
+    MonotonicTime phase_start;
+    std::map<Phase, Duration> phases;
+    bool is_only_cancelled = true;
+    bool has_failed = false;
+  };
+
+  template <class Event>
+  void tell(void (CallListener::*of)(const Event&), const Event& event) {
+    for (const auto& listener : listeners_) {
+      try {
+        (listener.get()->*of)(event);
+      } catch (...) {
+        write_log(
+            LogLevel::kWarning, rank_,
+            "a listener threw, and " + std::string(to_string(event.operation)) + "s go on: " + text_of(std::current_exception()));
+      }
+    }
+  }
+
+  template <class Event>
+  static Event event_of(const Running& call) {
+    Event event;
+    static_cast<CallEvent&>(event) = call.event;
+    return event;
+  }
+
+  void start(const Pending& pending) {
+    const ObservedEvent& event = pending.event;
+    if (const auto earlier = calls_.find(event.checkpointer); earlier != calls_.end()) end_unheard(earlier->second);
+    Running call;
+    call.event.operation = event.name == to_string(CallOperation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
+    call.event.checkpoint_id = pending.text;
+    call.event.rank = rank_;
+    call.event.call = ++count_;
+    call.start = event.time;
+    pass(call, event);
+    tell(&CallListener::on_start, call.event);
+    calls_[event.checkpointer] = std::move(call);
+  }
+
+  void pass(Running& call, const ObservedEvent& event) {
+    call.now = std::max(call.now, event.time);
+    call.event.time = event.wall_time;
+    call.event.elapsed = call.now - call.start;
+    if (event.attempt != 0) call.event.attempt = event.attempt;
+  }
+
+  void leave_phase(Running& call) {
+    if (call.phase) call.phases[*call.phase] += call.now - call.phase_start;
+    call.phase.reset();
+  }
+
+  void enter(Running& call, const ObservedEvent& event) {
+    if (is_waiting(event.name)) return;
+    leave_phase(call);
+    const auto phase = phase_of(event.name, call.event.operation);
+    if (!phase) return;
+    call.phase = phase;
+    call.phase_start = call.now;
+    auto entered = event_of<CallPhase>(call);
+    entered.phase = *phase;
+    tell(&CallListener::on_phase, entered);
+  }
+
+  void fail(Running& call, const Pending& pending) {
+    const ObservedEvent& event = pending.event;
+    auto failed = event_of<CallFailed>(call);
+    failed.failed_rank = event.peer < 0 ? rank_ : event.peer;
+    failed.kind = kind_of(event.name);
+    failed.phase = event.phase;
+    failed.code = event.detail;
+    failed.text = pending.text;
+    call.has_failed = true;
+    call.is_only_cancelled = call.is_only_cancelled && failed.kind == FailureKind::kCancelled;
+    tell(&CallListener::on_failure, failed);
+  }
+
+  void end(Running& call, const Pending& pending) {
+    leave_phase(call);
+    auto end = event_of<CallEnd>(call);
+    end.ok = pending.event.ok;
+    end.was_cancelled = !end.ok && call.has_failed && call.is_only_cancelled;
+    end.committed = committed_of(pending.event.detail);
+    end.save_id = pending.text;
+    end.phases = std::move(call.phases);
+    tell(&CallListener::on_end, end);
+  }
+
+  void end_unheard(Running& call) {
+    leave_phase(call);
+    auto end = event_of<CallEnd>(call);
+    end.phases = std::move(call.phases);
+    tell(&CallListener::on_end, end);
+  }
+
+  const int rank_;
+  const std::vector<std::shared_ptr<CallListener>> listeners_;
+  std::map<std::uint32_t, Running> calls_;  // by checkpointer, which makes one call at a time
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace
+
+const char* to_string(CallOperation operation) noexcept { return operation == CallOperation::kSave ? "save" : "load"; }
+
+// Shared with the thread, so that a listener that never returns does not keep the world from
+// ending.
+struct CallNotifier::Shared {
+  Shared(int of_rank, std::vector<std::shared_ptr<CallListener>> listeners)
+      : rank(of_rank), teller(of_rank, std::move(listeners)) {}
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return !pending.empty() || closing; });
+      if (pending.empty()) break;
+      const Pending next = std::move(pending.front());
+      pending.pop_front();
+      lock.unlock();
+      teller.take(next);
+      lock.lock();
+      ++told;
+      changed.notify_all();
+    }
+    lock.unlock();
+    teller.end_all();
+    lock.lock();
+    ended = true;
+    changed.notify_all();
+  }
+
+  const int rank;
+  Teller teller;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Pending> pending;
+  std::uint64_t taken = 0;
+  std::uint64_t told = 0;
+  std::uint64_t dropped = 0;
+  bool closing = false;
+  bool ended = false;
+  std::thread thread;
+};
+
+CallNotifier::CallNotifier(int rank, std::vector<std::shared_ptr<CallListener>> listeners, std::shared_ptr<Observer> next)
+    : next_(std::move(next)), shared_(std::make_shared<Shared>(rank, std::move(listeners))) {
+  try {
+    const SignalsBlocked blocked;
+    shared_->thread = std::thread([shared = shared_] { shared->serve(); });
+    pthread_setname_np(shared_->thread.native_handle(), "cairn-events");
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kUnavailable, std::string("cannot start the thread of listeners: ") + error.what());
+  }
+}
+
+CallNotifier::~CallNotifier() { close(std::chrono::milliseconds(0)); }
+
+void CallNotifier::on_event(const ObservedEvent& event) noexcept {
+  if (next_) next_->on_event(event);
+  if (!is_told(event)) return;
+  bool is_first_drop = false;
+  try {
+    Pending copy(event);
+    std::lock_guard lock(shared_->mutex);
+    if (shared_->closing) return;
+    if (shared_->pending.size() >= kPendingMax) {
+      is_first_drop = ++shared_->dropped == 1;
+    } else {
+      shared_->pending.push_back(std::move(copy));
+      ++shared_->taken;
+      shared_->changed.notify_all();
+    }
+  } catch (...) {  // out of memory: the event is lost
+  }
+  if (is_first_drop)
+    write_log(LogLevel::kWarning, shared_->rank, "listeners are slower than saves and loads: from now on some events are not told");
+}
+
+bool CallNotifier::flush(std::chrono::milliseconds deadline) {
+  if (shared_->thread.get_id() == std::this_thread::get_id()) return true;
+  std::unique_lock lock(shared_->mutex);
+  const std::uint64_t all = shared_->taken;
+  return shared_->changed.wait_for(lock, bounded_wait(deadline), [&] { return shared_->told >= all || shared_->ended; });
+}
+
+void CallNotifier::close(std::chrono::milliseconds deadline) noexcept {
+  if (!shared_->thread.joinable()) return;
+  const bool is_own = shared_->thread.get_id() == std::this_thread::get_id();
+  bool ended = false;
+  {
+    std::unique_lock lock(shared_->mutex);
+    shared_->closing = true;
+    shared_->changed.notify_all();
+    ended = !is_own && shared_->changed.wait_for(lock, bounded_wait(deadline), [&] { return shared_->ended; });
+  }
+  if (ended)
+    shared_->thread.join();
+  else
+    shared_->thread.detach();
+}
+
+}  // namespace cairn

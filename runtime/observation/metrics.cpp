@@ -1,0 +1,322 @@
+#include <cairn/runtime/observation/metrics.hpp>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/version.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
+#include <cairn/runtime/observation/metrics_server.hpp>
+
+namespace cairn {
+namespace {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+std::string number(double value) {
+  std::array<char, 40> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+std::string escaped(const std::string& value) {
+  std::string text;
+  for (const char letter : value) {
+    if (letter == '\\' || letter == '"') text += '\\';
+    text += letter == '\n' ? "\\n" : std::string(1, letter);
+  }
+  return text;
+}
+
+std::string in_braces(const Labels& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels) text += (text.empty() ? "{" : ",") + name + "=\"" + escaped(value) + "\"";
+  return text.empty() ? text : text + "}";
+}
+
+std::optional<int> natural_number(const std::string& text) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+std::string value_in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The rank of this process, as its launcher tells it. Nothing without a launcher.
+struct LauncherRank {
+  std::optional<int> rank;
+  std::optional<int> local_rank;
+};
+
+// World::from_environment reports variables that leave a doubt. Metrics then use RANK and
+// LOCAL_RANK.
+LauncherRank rank_in_environment() {
+  try {
+    const auto task = find_task(variables_of_process());
+    return task ? LauncherRank{task->rank, task->local_rank} : LauncherRank{};
+  } catch (const Error&) {
+    return {natural_number(value_in_environment("RANK")), natural_number(value_in_environment("LOCAL_RANK"))};
+  }
+}
+
+double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double since_1970(WallTime time) { return in_seconds(time.time_since_epoch()); }
+
+struct Histogram {
+  std::vector<std::uint64_t> counts;  // by bucket, not cumulative; the last one is +Inf
+  double sum = 0;
+  std::uint64_t count = 0;
+
+  void observe(double value, const std::vector<double>& bounds) {
+    counts.resize(bounds.size() + 1);
+    ++counts[static_cast<std::size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin())];
+    sum += value;
+    ++count;
+  }
+};
+
+constexpr const char* kSuccess = "success";
+constexpr const char* kFailed = "failed";
+constexpr const char* kCancelled = "cancelled";
+
+// The metrics of the saves, or of the loads, of one rank.
+struct RankMetrics {
+  std::map<std::string, std::uint64_t> ended{{kSuccess, 0}, {kFailed, 0}, {kCancelled, 0}};  // by outcome
+  std::multimap<std::uint64_t, double> starts;  // of running calls, since 1970, by CallEvent::call
+  std::map<std::string, Histogram> seconds;        // by outcome
+  std::map<std::string, Histogram> phase_seconds;  // by phase
+  std::uint64_t bytes = 0;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> failures;  // by kind and phase
+  std::map<std::uint64_t, std::pair<std::string, std::string>> told;      // first failure of a running call, by CallEvent::call
+  std::uint64_t in_progress = 0;
+  std::optional<double> last_success;
+};
+
+class Exposition {
+ public:
+  void family(const std::string& name, const char* type, const std::string& help) {
+    text_ += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
+  }
+  void sample(const std::string& name, const Labels& labels, const std::string& value) {
+    text_ += name + in_braces(labels) + " " + value + "\n";
+  }
+  void histogram(const std::string& name, const Labels& labels, const Histogram& histogram, const std::vector<double>& bounds) {
+    std::uint64_t all = 0;
+    for (std::size_t i = 0; i <= bounds.size(); ++i) {
+      all += histogram.counts[i];
+      Labels with_bound = labels;
+      with_bound.emplace_back("le", i < bounds.size() ? number(bounds[i]) : "+Inf");
+      sample(name + "_bucket", with_bound, std::to_string(all));
+    }
+    sample(name + "_sum", labels, number(histogram.sum));
+    sample(name + "_count", labels, std::to_string(histogram.count));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+// Writes a temporary file beside it and renames that, so that a collector reads the old text or the
+// new one.
+void replace_file(const std::string& path, const std::string& text) {
+  const std::string beside = path + ".new";
+  std::FILE* const file = std::fopen(beside.c_str(), "we");
+  if (file == nullptr) throw system_error("write metrics to", beside, errno);
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int error = errno;
+  const bool is_closed = std::fclose(file) == 0;
+  if (is_written) error = errno;
+  if (!is_written || !is_closed || std::rename(beside.c_str(), path.c_str()) != 0) {
+    if (is_written && is_closed) error = errno;
+    std::remove(beside.c_str());
+    throw system_error("write metrics to", path, error);
+  }
+}
+
+}  // namespace
+
+struct PrometheusMetrics::Implementation {
+  RankMetrics& of(const CallEvent& event) { return ranks[event.operation][event.rank]; }
+
+  std::string text() const {
+    std::lock_guard lock(mutex);
+    Exposition exposition;
+    exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
+    Labels build{{"version", kVersion}};
+    if (own_rank) build.emplace_back("rank", std::to_string(*own_rank));  // tells ranks' files apart
+    exposition.sample("cairn_build_info", build, "1");
+    for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
+    return exposition.take();
+  }
+
+  void write(Exposition& exposition, const std::string& what, const std::map<int, RankMetrics>& by_rank) const {
+    const auto each = [&](const std::string& name, const char* type, const std::string& help, const auto& samples_of) {
+      exposition.family(name, type, help);
+      for (const auto& [rank, metrics] : by_rank) samples_of(Labels{{"rank", std::to_string(rank)}}, metrics);
+    };
+    const auto with = [](Labels labels, const char* name, const std::string& value) {
+      labels.emplace_back(name, value);
+      return labels;
+    };
+    const std::string prefix = "cairn_" + what;
+    each(prefix + "_seconds", "histogram", "From the call of a " + what + " until its end.",
+         [&](const Labels& labels, const auto& metrics) {
+           for (const auto& [outcome, histogram] : metrics.seconds)
+             exposition.histogram(prefix + "_seconds", with(labels, "outcome", outcome), histogram, options.seconds);
+         });
+    each(prefix + "_phase_seconds", "histogram", "How long the rank was in each phase of a " + what + ".",
+         [&](const Labels& labels, const auto& metrics) {
+           for (const auto& [phase, histogram] : metrics.phase_seconds)
+             exposition.histogram(prefix + "_phase_seconds", with(labels, "phase", phase), histogram, options.seconds);
+         });
+    each(prefix + "_bytes_total", "counter", "Bytes of tensors that the rank has moved in " + what + "s that succeeded.",
+         [&](const Labels& labels, const auto& metrics) {
+           exposition.sample(prefix + "_bytes_total", labels, std::to_string(metrics.bytes));
+         });
+    each(prefix + "_failures_total", "counter", "Failed " + what + "s, by the first entry of their failure map.",
+         [&](const Labels& labels, const auto& metrics) {
+           for (const auto& [first, count] : metrics.failures)
+             exposition.sample(prefix + "_failures_total", with(with(labels, "kind", first.first), "phase", first.second),
+                               std::to_string(count));
+         });
+    each(prefix + "s_total", "counter", "Ended " + what + "s, by outcome.", [&](const Labels& labels, const auto& metrics) {
+      for (const auto& [outcome, count] : metrics.ended)
+        exposition.sample(prefix + "s_total", with(labels, "outcome", outcome), std::to_string(count));
+    });
+    each(prefix + "_start_timestamp_seconds", "gauge", "When the oldest " + what + " in progress began, since 1970.",
+         [&](const Labels& labels, const auto& metrics) {
+           const auto oldest = std::min_element(metrics.starts.begin(), metrics.starts.end(),
+                                                [](const auto& a, const auto& b) { return a.second < b.second; });
+           if (oldest != metrics.starts.end())
+             exposition.sample(prefix + "_start_timestamp_seconds", labels, number(oldest->second));
+         });
+    each(prefix + "s_in_progress", "gauge", "Calls of " + what + " that have not ended.",
+         [&](const Labels& labels, const auto& metrics) {
+           exposition.sample(prefix + "s_in_progress", labels, std::to_string(metrics.in_progress));
+         });
+    each(prefix + "_last_success_timestamp_seconds", "gauge", "When the last " + what + " that succeeded has ended, since 1970.",
+         [&](const Labels& labels, const auto& metrics) {
+           if (metrics.last_success)
+             exposition.sample(prefix + "_last_success_timestamp_seconds", labels, number(*metrics.last_success));
+         });
+  }
+
+  void publish() {
+    if (options.file.empty()) return;
+    // Under the lock, so that the last text written is the newest.
+    std::lock_guard lock(file_mutex);
+    try {
+      replace_file(options.file, text());
+    } catch (const std::exception& error) {
+      if (!std::exchange(is_file_complained_of, true))
+        write_log(LogLevel::kWarning, -1, std::string("there are no metrics: ") + error.what());
+    }
+  }
+
+  PrometheusOptions options;
+  const std::optional<int> own_rank = rank_in_environment().rank;
+  mutable std::mutex mutex;
+  std::map<CallOperation, std::map<int, RankMetrics>> ranks;
+  std::mutex file_mutex;
+  bool is_file_complained_of = false;
+  std::unique_ptr<MetricsServer> server;  // destroyed first, because it reads the other members
+};
+
+PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation_(std::make_unique<Implementation>()) {
+  const auto& bounds = options.seconds;
+  if (std::adjacent_find(bounds.begin(), bounds.end(), [](double a, double b) { return !(a < b); }) != bounds.end())
+    throw Error(ErrorCode::kInvalidArgument, "the bounds of PrometheusOptions::seconds must ascend");
+  implementation_->options = std::move(options);
+  // A counter that appears with its first failure hides that failure from increase().
+  if (const auto rank = implementation_->own_rank)
+    for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][*rank];
+  if (!implementation_->options.address.empty())
+    implementation_->server =
+        std::make_unique<MetricsServer>(implementation_->options.address, [self = implementation_.get()] { return self->text(); });
+  implementation_->publish();
+}
+
+PrometheusMetrics::~PrometheusMetrics() = default;
+
+std::string PrometheusMetrics::text() const { return implementation_->text(); }
+int PrometheusMetrics::port() const { return implementation_->server ? implementation_->server->port() : 0; }
+
+void PrometheusMetrics::on_start(const CallEvent& event) {
+  {
+    std::lock_guard lock(implementation_->mutex);
+    RankMetrics& metrics = implementation_->of(event);
+    ++metrics.in_progress;
+    metrics.starts.emplace(event.call, since_1970(event.time));
+  }
+  implementation_->publish();
+}
+
+void PrometheusMetrics::on_failure(const CallFailed& failed) {
+  std::lock_guard lock(implementation_->mutex);
+  implementation_->of(failed).told.try_emplace(failed.call, to_string(failed.kind), failed.phase ? to_string(*failed.phase) : "");
+}
+
+void PrometheusMetrics::on_end(const CallEnd& end) {
+  {
+    std::lock_guard lock(implementation_->mutex);
+    RankMetrics& metrics = implementation_->of(end);
+    const auto& bounds = implementation_->options.seconds;
+    const char* const outcome = end.ok ? kSuccess : end.was_cancelled ? kCancelled : kFailed;
+    metrics.seconds[outcome].observe(in_seconds(end.elapsed), bounds);
+    ++metrics.ended[outcome];
+    if (const auto start = metrics.starts.find(end.call); start != metrics.starts.end()) metrics.starts.erase(start);
+    for (const auto& [phase, duration] : end.phases) metrics.phase_seconds[to_string(phase)].observe(in_seconds(duration), bounds);
+    if (metrics.in_progress > 0) --metrics.in_progress;
+    const auto first = metrics.told.find(end.call);
+    if (!end.ok)
+      ++metrics.failures[first != metrics.told.end() ? first->second : std::make_pair(std::string("internal"), std::string())];
+    if (first != metrics.told.end()) metrics.told.erase(first);
+    if (end.ok) {
+      metrics.bytes += end.bytes;
+      metrics.last_success = since_1970(end.time);
+    }
+  }
+  implementation_->publish();
+}
+
+std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
+  // Never destroyed: neither the exit of the process nor a forked child may wait for its thread.
+  static const auto* const metrics = new std::shared_ptr<PrometheusMetrics>([]() -> std::shared_ptr<PrometheusMetrics> {
+    PrometheusOptions options;
+    try {
+      const LauncherRank own = rank_in_environment();
+      if (const std::string directory = value_in_environment("CAIRN_METRICS_DIR"); !directory.empty())
+        options.file = directory + "/cairn-rank-" + std::to_string(own.rank.value_or(0)) + ".prom";
+      if (const std::string port = value_in_environment("CAIRN_METRICS_PORT"); !port.empty()) {
+        const auto first = natural_number(port);
+        if (!first || *first > 65535)
+          throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT must be a port number; \"" + port + "\" is none");
+        options.address = "127.0.0.1:" + std::to_string(*first == 0 ? 0 : *first + own.local_rank.value_or(0));
+      }
+      if (options.file.empty() && options.address.empty()) return nullptr;
+      return std::make_shared<PrometheusMetrics>(options);
+    } catch (const std::exception& error) {
+      write_log(LogLevel::kWarning, -1, std::string("there are no metrics: ") + error.what());
+      return nullptr;
+    }
+  }());
+  return *metrics;
+}
+
+}  // namespace cairn

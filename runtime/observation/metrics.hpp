@@ -1,0 +1,88 @@
+// Exports saves and loads as Prometheus metrics, in its text format (0.0.4): to a file for the node
+// exporter's textfile collector, and over HTTP.
+//
+// Without code, for a whole process and all its worlds:
+//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<rank>.prom atomically whenever a save or
+//                             load begins or ends
+//   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
+// Rank and local rank are those of World::from_environment: what the launcher tells, also for
+// worlds made otherwise; both are 0 without a launcher. If the launcher tells no local rank, it is
+// the rank. If the launcher's variables are incomplete or contradict each other, RANK and
+// LOCAL_RANK count, else 0.
+// With code, for more control:
+//   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
+//   world_options.listeners.push_back(metrics);
+//
+// The metrics of saves, each with the label `rank`; loads have the same ones with `load` for
+// `save`:
+//   cairn_save_seconds{outcome="success|failed|cancelled"}
+//       histogram: from the call until its end, asynchronous saves included
+//   cairn_save_phase_seconds{phase="join|local_plan|…"}
+//       histogram: the time that this rank spent in each phase, waiting for others included; only
+//       the coordinator's rank has `global_plan` and `finish`
+//   cairn_save_bytes_total
+//       tensor bytes that this rank wrote in successful saves
+//   cairn_save_failures_total{kind="lost|…",phase="…"}
+//       failed saves, by the first entry of their failure map
+//   cairn_saves_total{outcome="success|failed|cancelled"}
+//       saves that ended
+//   cairn_saves_in_progress
+//       current number
+//   cairn_save_start_timestamp_seconds
+//       seconds since 1970 when the oldest save in progress began; absent if there is none
+//   cairn_save_last_success_timestamp_seconds
+//       seconds since 1970; absent until a save succeeds; alert on its age
+//   cairn_build_info{version="…"}
+//       1
+// If a launcher tells the rank, cairn_saves_total and cairn_save_bytes_total of that rank exist
+// from the start, with value 0.
+// The names, labels and meanings are stable. Later versions may add metrics.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/runtime/observation/call_listener.hpp>
+
+namespace cairn {
+
+struct PrometheusOptions {
+  // Rewritten whenever a call begins or ends: written to a temporary file beside it, then renamed.
+  // Its directory must exist. Empty: no file. Failed writes are logged once.
+  std::string file;
+  // "host:port" to serve at. Port 0: the system chooses a free one. Anyone who can reach the port
+  // may read. Empty: no server.
+  std::string address;
+  // Upper bounds of the histogram buckets, in seconds, ascending; +Inf is always added.
+  std::vector<double> seconds{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
+};
+
+// May be the listener of any number of worlds and ranks. Thread-safe.
+class PrometheusMetrics final : public CallListener {
+ public:
+  // Throws kInvalidArgument for a malformed address or for bounds that do not ascend, kUnavailable
+  // if the address cannot be bound.
+  explicit PrometheusMetrics(PrometheusOptions options = {});
+  ~PrometheusMetrics() override;
+  PrometheusMetrics(const PrometheusMetrics&) = delete;
+  PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
+
+  std::string text() const;  // the text that is served
+  int port() const;          // the port that it is served at; 0: none
+
+  void on_start(const CallEvent& event) override;
+  void on_end(const CallEnd& end) override;
+  void on_failure(const CallFailed& failed) override;
+
+ private:
+  struct Implementation;
+  const std::unique_ptr<Implementation> implementation_;
+};
+
+// For Cairn's own use: returns the metrics that the environment asks for, created at the first
+// call. Returns null if the environment asks for none or they cannot be created; the latter is
+// logged.
+std::shared_ptr<PrometheusMetrics> metrics_of_environment();
+
+}  // namespace cairn

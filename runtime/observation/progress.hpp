@@ -1,0 +1,71 @@
+// The progress of saves and loads: how rank 0 shows it, and what the handle of an asynchronous save
+// returns.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include <cairn/base/failure.hpp>
+
+namespace cairn {
+
+// How rank 0 shows the progress of saves and loads.
+enum class ShowProgress : std::uint8_t {
+  kOff = 1,
+  // Logs one line of level info per phase (base/log.hpp). CAIRN_LOG=info or `set_log_level` makes
+  // these lines visible.
+  kLog,
+  // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left,
+  // if standard error is a terminal and the log goes there. Otherwise like kLog. Programs that
+  // write to the terminal should write whole lines: Cairn's own log lines appear above the progress
+  // line, but other output lands beside it.
+  kTerminal,
+};
+
+// The progress of an asynchronous save. See AsyncSaveResponse::progress.
+struct SaveProgress {
+  enum class Step : std::uint8_t {
+    kStaging = 1,  // the state is being copied
+    kQueued,       // waiting for an earlier save
+    kPlanning,
+    kWriting,
+    kPublishing,  // this rank has written everything, and waits for publication
+    kDone,
+  };
+  Step step = Step::kStaging;
+  // The next four count this rank's part, and are known once it writes. The `_done` fields count
+  // what the writer has taken, which may still be in flight to the store.
+  std::uint64_t items = 0;
+  std::uint64_t items_done = 0;
+  std::uint64_t bytes = 0;  // of tensors
+  std::uint64_t bytes_done = 0;
+  double bytes_per_second = 0;                    // since writing began; only while this rank writes
+  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that pace
+  // Host memory held by this checkpointer's stager or, if the state is streamed, by the writer.
+  std::uint64_t staging_bytes = 0;
+
+  // The progress of all ranks together, as last received: at most RuntimeOptions::progress_interval
+  // old. Absent before the first such message, so always in a short save. Ranks that have not
+  // reported yet are not counted.
+  struct Job {
+    Phase phase = Phase::kLocalPlan;  // the coordinator's phase: local plan, global plan, write or finish
+    int ranks_done = 0;               // the ranks that have ended the phase
+    std::uint64_t items = 0;
+    std::uint64_t items_done = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t bytes_done = 0;
+    double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
+    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's pace
+    // The rank that has done the smallest fraction of its part, among those that have not ended the
+    // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
+    int slowest_rank = -1;
+    std::uint64_t slowest_bytes = 0;
+    std::uint64_t slowest_bytes_done = 0;
+  };
+  std::optional<Job> job;
+};
+
+const char* to_string(SaveProgress::Step step) noexcept;
+
+}  // namespace cairn

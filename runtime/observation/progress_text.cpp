@@ -1,0 +1,234 @@
+#include <cairn/runtime/observation/progress_text.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include <cairn/base/utf8.hpp>
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using Step = CallProgress::Step;
+
+constexpr milliseconds kLeftMax = std::chrono::hours(1000);
+
+std::string formatted(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+struct Unit {
+  double size;
+  const char* name;
+};
+Unit unit_of(std::uint64_t bytes) {
+  for (const Unit& unit : {Unit{1e12, "TB"}, Unit{1e9, "GB"}, Unit{1e6, "MB"}, Unit{1e3, "kB"}})
+    if (static_cast<double>(bytes) >= unit.size) return unit;
+  return {1, "bytes"};
+}
+
+std::string amount(double value) { return formatted(value < 10 ? "%.2f" : value < 100 ? "%.1f" : "%.0f", value); }
+std::string in_unit(std::uint64_t bytes, const Unit& unit) {
+  return unit.size > 1 ? amount(static_cast<double>(bytes) / unit.size) : std::to_string(bytes);
+}
+std::string bytes_text(std::uint64_t bytes) { return in_unit(bytes, unit_of(bytes)) + " " + unit_of(bytes).name; }
+std::string rate_text(double bytes_per_second) { return amount(bytes_per_second / 1e9) + " GB/s"; }
+
+std::string time_text(milliseconds time) {
+  const auto seconds = (time.count() + 500) / 1000;
+  if (time < std::chrono::seconds(10)) return formatted("%.1f", static_cast<double>(time.count()) / 1000) + " s";
+  if (seconds < 120) return std::to_string(seconds) + " s";
+  if (seconds < 7200) return std::to_string((seconds + 30) / 60) + " min";
+  return std::to_string((seconds + 1800) / 3600) + " h";
+}
+
+// Splits `text` into characters, with "?" for control characters and invalid bytes. Each counts as
+// one column, roughly.
+std::vector<std::string> characters(std::string_view text) {
+  std::vector<std::string> found;
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_character_bytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    // C0, DEL, and two-byte C1.
+    const bool is_control = first < 0x20 || first == 0x7f || (first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    found.push_back(bytes == 0 || is_control ? "?" : std::string(text.substr(0, bytes)));
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
+  }
+  return found;
+}
+
+std::string joined(const std::vector<std::string>& characters, std::size_t from = 0) {
+  std::string text;
+  for (std::size_t i = from; i < characters.size(); ++i) text += characters[i];
+  return text;
+}
+
+std::string printable(const std::string& text) { return joined(characters(text)); }
+
+// Keeps the end of the id, which says more than the beginning.
+std::string shortened(const std::string& id, std::size_t columns) {
+  const auto all = characters(id);
+  if (all.size() <= columns) return joined(all);
+  if (columns <= 1) return columns == 1 ? "…" : "";
+  return "…" + joined(all, all.size() - (columns - 1));
+}
+
+const char* name_of(const ShownProgress& progress) {
+  switch (progress.step) {
+    case Step::kJoining:
+      return "waiting for all ranks";
+    case Step::kPlanning:
+      return "planning";
+    case Step::kMoving:
+      return progress.is_save ? "writing" : "reading";
+    case Step::kMoved:
+      return progress.is_save ? "publishing" : "finishing";
+  }
+  return "";
+}
+
+std::string volume(const protocol::Moved& moved) {
+  if (moved.bytes == 0) return std::to_string(moved.items_done) + " of " + std::to_string(moved.items) + " items";
+  const Unit unit = unit_of(moved.bytes);
+  return in_unit(moved.bytes_done, unit) + " of " + in_unit(moved.bytes, unit) + " " + unit.name;
+}
+
+std::string figures(const ShownProgress& progress) {
+  std::string text = name_of(progress);
+  if (progress.step == Step::kMoving && (progress.moved.items != 0 || progress.moved.bytes != 0)) {
+    text += " " + std::to_string(percent_of(progress.moved)) + " %, " + volume(progress.moved);
+    if (progress.bytes_per_second > 0) text += ", " + rate_text(progress.bytes_per_second);
+  }
+  const std::string slowest = progress.ranks > 1 && progress.slowest_rank >= 0 ? std::to_string(progress.slowest_rank) : "";
+  if (!slowest.empty() && progress.step == Step::kPlanning) text += ", waits for rank " + slowest;
+  if (!slowest.empty() && progress.step == Step::kMoving)
+    text += ", slowest rank " + slowest + " (" + std::to_string(progress.slowest_percent) + " %)";
+  if (progress.step == Step::kMoving && progress.left) text += ", " + time_text(*progress.left) + " left";
+  return text;
+}
+
+Step step_of(Phase phase) {
+  switch (phase) {
+    case Phase::kJoin:
+      return Step::kJoining;
+    case Phase::kLocalPlan:
+    case Phase::kGlobalPlan:
+      return Step::kPlanning;
+    case Phase::kWrite:
+    case Phase::kRead:
+      return Step::kMoving;
+    case Phase::kFinish:
+      break;
+  }
+  return Step::kMoved;
+}
+
+}  // namespace
+
+int percent_of(const protocol::Moved& moved) {
+  const bool by_bytes = moved.bytes != 0;
+  const auto all = static_cast<double>(by_bytes ? moved.bytes : moved.items);
+  const auto done = static_cast<double>(by_bytes ? moved.bytes_done : moved.items_done);
+  return all == 0 ? 0 : static_cast<int>(100 * std::min(done / all, 1.0));
+}
+
+double rate_of(const protocol::Moved& moved, Duration elapsed) {
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  return seconds > 0 ? static_cast<double>(moved.bytes_done) / seconds : 0;
+}
+
+std::optional<milliseconds> time_left(const protocol::Moved& moved, Duration elapsed) {
+  const double rate = rate_of(moved, elapsed);
+  if (rate <= 0 || moved.bytes_done > moved.bytes) return std::nullopt;
+  const double left = 1000 * static_cast<double>(moved.bytes - moved.bytes_done) / rate;
+  if (left > static_cast<double>(kLeftMax.count())) return std::nullopt;
+  return milliseconds(static_cast<milliseconds::rep>(left));
+}
+
+ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now) {
+  ShownProgress progress;
+  progress.step = seen.step;
+  progress.moved = seen.own;
+  const std::optional<Step> told = seen.job ? std::optional<Step>(step_of(seen.job->phase)) : std::nullopt;
+  // Other ranks may still be moving data after this rank is done.
+  if (seen.step == Step::kMoved && told && *told != Step::kMoved) progress.step = Step::kMoving;
+  if (told == progress.step) {
+    progress.slowest_rank = seen.job->slowest_rank;
+    progress.slowest_percent = percent_of(seen.job->slowest);
+  }
+  progress.of_all_ranks = told && *told >= Step::kMoving;
+  if (progress.of_all_ranks) progress.moved = seen.job->moved;
+  if (progress.step != Step::kMoving || !seen.moving_since) return progress;
+  const Duration elapsed = (progress.of_all_ranks ? seen.job_at : now) - *seen.moving_since;
+  progress.bytes_per_second = rate_of(progress.moved, elapsed);
+  const bool by_slowest = progress.of_all_ranks && seen.job->slowest_rank >= 0 && seen.job->slowest.bytes_done > 0;
+  progress.left = time_left(by_slowest ? seen.job->slowest : progress.moved, elapsed);
+  return progress;
+}
+
+SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now) {
+  SaveProgress progress;
+  progress.step = seen.step == Step::kMoving  ? SaveProgress::Step::kWriting
+                  : seen.step == Step::kMoved ? SaveProgress::Step::kPublishing
+                                              : SaveProgress::Step::kPlanning;
+  progress.items = seen.own.items;
+  progress.items_done = seen.own.items_done;
+  progress.bytes = seen.own.bytes;
+  progress.bytes_done = seen.own.bytes_done;
+  if (seen.step == Step::kMoving && seen.moving_since) {
+    progress.bytes_per_second = rate_of(seen.own, now - *seen.moving_since);
+    progress.left = time_left(seen.own, now - *seen.moving_since);
+  }
+  if (!seen.job) return progress;
+  const ShownProgress all = shown(seen, now);
+  SaveProgress::Job job;
+  job.phase = seen.job->phase;
+  job.ranks_done = seen.job->ranks_done;
+  job.items = seen.job->moved.items;
+  job.items_done = seen.job->moved.items_done;
+  job.bytes = seen.job->moved.bytes;
+  job.bytes_done = seen.job->moved.bytes_done;
+  if (all.of_all_ranks) {
+    job.bytes_per_second = all.bytes_per_second;
+    job.left = all.left;
+  }
+  job.slowest_rank = seen.job->slowest_rank;
+  job.slowest_bytes = seen.job->slowest.bytes;
+  job.slowest_bytes_done = seen.job->slowest.bytes_done;
+  progress.job = job;
+  return progress;
+}
+
+std::string status_text(const ShownProgress& progress, int columns) {
+  const auto width = static_cast<std::size_t>(std::max(columns - 1, 0));  // some terminals wrap after the last column
+  const std::string before = progress.is_save ? "saving " : "loading ";
+  const std::string after = ": " + figures(progress);
+  const std::size_t taken = before.size() + after.size();
+  const std::string text = before + shortened(progress.checkpoint_id, width > taken ? width - taken : 1) + after;
+  auto all = characters(text);
+  if (all.size() > width) all.resize(width);
+  return joined(all);
+}
+
+std::string phase_text(const ShownProgress& progress) {
+  std::string text = progress.is_save ? "saving '" : "loading '";
+  text += printable(progress.checkpoint_id) + "': " + name_of(progress);
+  if (progress.ranks > 1 && progress.step != Step::kMoved) text += " on " + std::to_string(progress.ranks) + " ranks";
+  return text;
+}
+
+std::string end_text(const ShownProgress& progress, bool ok, milliseconds took) {
+  const std::string id = "'" + printable(progress.checkpoint_id) + "'";
+  if (!ok) return (progress.is_save ? "saving " : "loading ") + id + " has failed after " + time_text(took);
+  std::string text = (progress.is_save ? "saved " : "loaded ") + id + " in " + time_text(took);
+  if (progress.moved.bytes == 0) return text;
+  text += ": " + bytes_text(progress.moved.bytes);
+  if (!progress.of_all_ranks && progress.ranks > 1) text += " of this rank's";
+  const double rate = rate_of({0, 0, progress.moved.bytes, progress.moved.bytes}, took);
+  return rate > 0 ? text + " at " + rate_text(rate) : text;
+}
+
+}  // namespace cairn

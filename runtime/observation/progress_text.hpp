@@ -1,0 +1,51 @@
+// Formats the progress of a save or load for people. Pure. Internal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <cairn/actors/call_progress.hpp>
+#include <cairn/runtime/observation/progress.hpp>
+
+namespace cairn {
+
+// The progress of one call at one moment.
+struct ShownProgress {
+  bool is_save = true;
+  std::string checkpoint_id;
+  int ranks = 1;
+  CallProgress::Step step = CallProgress::Step::kJoining;
+  protocol::Moved moved;                            // of all ranks, or of this rank only if nothing else is known
+  bool of_all_ranks = false;                        // whether `moved` is of all ranks
+  double bytes_per_second = 0;                      // 0: not known
+  std::optional<std::chrono::milliseconds> left{};  // until the last rank has moved its data
+  int slowest_rank = -1;                            // -1: not known, or none
+  int slowest_percent = 0;
+};
+
+// Returns what to show. `now`: for rates. Shows the job's phase if it is known, because other ranks
+// may still be working when this one is done.
+ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now);
+
+// Does the same for the handle of an asynchronous save. The caller fills in the steps before
+// planning and at the end.
+SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now);
+
+// Returns the percentage moved, 0 to 100: by bytes, or by items if there are no bytes.
+int percent_of(const protocol::Moved& moved);
+// Return the rate, and the time left at that rate; 0 or nothing if they are unknown.
+double rate_of(const protocol::Moved& moved, Duration elapsed);
+std::optional<std::chrono::milliseconds> time_left(const protocol::Moved& moved, Duration elapsed);
+
+// Returns "saving run/step_100: writing 45 %, 4.1 of 9.2 GB, 1.93 GB/s, slowest rank 3 (12 %), 5 s
+// left", at most `columns` wide. Cuts the checkpoint id first.
+std::string status_text(const ShownProgress& progress, int columns);
+// Returns the log line for the beginning of a phase: "saving 'run/step_100': writing on 4 ranks".
+std::string phase_text(const ShownProgress& progress);
+// Returns the log line for the end: "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s", over all
+// phases.
+std::string end_text(const ShownProgress& progress, bool ok, std::chrono::milliseconds took);
+
+}  // namespace cairn

@@ -1,0 +1,126 @@
+#include <cairn/runtime/observation/signal_watch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+// Written by the signal handler, so the fields must be lock-free.
+struct SignalNotes {
+  std::atomic<std::uint32_t> count{0};
+  std::atomic<std::int64_t> first_ns{0};  // arrival of the first signal that nobody has taken; 0: none
+};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+std::array<SignalNotes, NSIG> signal_notes;
+
+struct WatchedSignal {
+  int watches = 0;
+  struct sigaction before {};
+};
+
+std::mutex watched_mutex;
+std::array<WatchedSignal, NSIG> watched_signals;  // guarded by `watched_mutex`
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+extern "C" void cairn_note_signal(int number) {
+  const int error = errno;
+  SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
+  std::int64_t none = 0;
+  notes.first_ns.compare_exchange_strong(none, monotonic_ns());
+  notes.count.fetch_add(1);
+  errno = error;
+}
+
+}  // namespace
+
+SignalWatch::SignalWatch(std::vector<int> signals) {
+  const std::lock_guard lock(watched_mutex);
+  for (const int number : signals) {
+    if (number <= 0 || number >= NSIG) {
+      release();
+      throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": there is no such signal");
+    }
+    WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
+    if (watched.watches == 0) {
+      struct sigaction action {};
+      action.sa_handler = cairn_note_signal;
+      action.sa_flags = SA_RESTART;
+      sigfillset(&action.sa_mask);
+      signal_notes[static_cast<std::size_t>(number)].first_ns = 0;
+      if (::sigaction(number, &action, &watched.before) != 0) {
+        release();
+        throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": it cannot be caught");
+      }
+    }
+    ++watched.watches;
+    signals_.push_back(number);
+    seen_[static_cast<std::size_t>(number)] = signal_notes[static_cast<std::size_t>(number)].count;
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  const std::lock_guard lock(watched_mutex);
+  release();
+}
+
+bool SignalWatch::is_watched(int number) {
+  struct sigaction now {};
+  return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == cairn_note_signal;
+}
+
+// The caller holds `watched_mutex`.
+void SignalWatch::release() noexcept {
+  for (const int number : signals_) {
+    WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
+    if (--watched.watches > 0) continue;
+    struct sigaction now {};
+    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == cairn_note_signal)
+      ::sigaction(number, &watched.before, nullptr);
+  }
+  signals_.clear();
+}
+
+std::optional<SignalWatch::Caught> SignalWatch::take() {
+  int earliest = 0;
+  std::uint32_t count_of_earliest = 0;
+  std::int64_t since = 0;
+  for (const int number : signals_) {
+    const SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
+    const std::uint32_t count = notes.count;
+    if (count == seen_[static_cast<std::size_t>(number)]) continue;
+    // Another watch of this process may have taken the time already; then `first` is 0.
+    const std::int64_t first = notes.first_ns;
+    if (earliest != 0 && first >= since) continue;
+    earliest = number;
+    count_of_earliest = count;
+    since = first;
+  }
+  if (earliest == 0) return std::nullopt;
+  seen_[static_cast<std::size_t>(earliest)] = count_of_earliest;
+  signal_notes[static_cast<std::size_t>(earliest)].first_ns = 0;
+  const std::chrono::nanoseconds ago(since == 0 ? 0 : monotonic_ns() - since);
+  return Caught{earliest, std::chrono::duration_cast<std::chrono::milliseconds>(ago)};
+}
+
+void SignalWatch::skip(int number) {
+  const auto index = static_cast<std::size_t>(number);
+  if (std::find(signals_.begin(), signals_.end(), number) == signals_.end()) return;
+  seen_[index] = signal_notes[index].count;
+  signal_notes[index].first_ns = 0;
+}
+
+}  // namespace cairn

@@ -1,0 +1,669 @@
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <cairn/base/log.hpp>
+#include <cairn/base/utf8.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/observation/signal_watch.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/resume_order.hpp>
+#include <cairn/runtime/runs/retention.hpp>
+#include <cairn/runtime/runs/run_cleanup.hpp>
+#include <cairn/runtime/worlds/agreement.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+
+void check_options(const CheckpointManagerOptions& options) {
+  const auto require = [](bool fine, const char* what) {
+    if (!fine) throw Error(ErrorCode::kInvalidArgument, std::string("CheckpointManagerOptions::") + what);
+  };
+  require(options.save_every_steps >= 0, "save_every_steps must not be negative; 0 is for never");
+  require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
+  require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
+  require(options.ask_every >= milliseconds(0), "ask_every must not be negative");
+  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 means: use ask_every");
+  require(options.clock != nullptr, "clock must not be null");
+  check_policy(options.retention);
+  user_metadata_of(options.user_metadata, {});
+}
+
+// Returns whether the options say when to save. A manager without such options may be there only to
+// read.
+bool saves_by_itself(const CheckpointManagerOptions& options) {
+  return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
+}
+
+// Returns why this process cannot create files in the directory `url`, or in its nearest existing
+// parent; "" if it can, or if the store is not a directory.
+std::string why_not_writable(const std::string& url) {
+  if (url.empty() || url.front() != '/') return "";
+  std::string path = url;
+  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/") path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
+  return std::string(system_error("create files in", path, errno).what());
+}
+
+// Returns whether `url` is a directory, or file, in which this process cannot create files.
+bool is_read_only(const std::string& url) {
+  return ::access(url.c_str(), F_OK) == 0 && !why_not_writable(url).empty();
+}
+
+void check_run(const std::string& url) {
+  if (!is_utf8(url))
+    throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
+                                                 ": records and messages hold its name, which is not UTF-8; use another");
+}
+
+// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
+// is for shutting down. Without cairn-launch, returns the maximum.
+milliseconds grace_of_launcher() {
+  const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
+  char* end = nullptr;
+  const double seconds = text != nullptr ? std::strtod(text, &end) : 0;
+  const bool is_number = text != nullptr && end != text && *end == '\0' && seconds > 0 && seconds < 1e9;
+  return is_number ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
+}
+
+void check_options(const LoadOptions& options) {
+  if (options.world || options.no_dist || options.coordinator_rank != 0 || options.storage_reader)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, coordinator_rank and "
+        "storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
+}
+
+// Returns whether the loaded checkpoint is damaged. Considers only failures that all ranks know: an
+// exception of a Stateful object is known only on its own rank.
+bool tells_of_damage(const FailureMap& failures) {
+  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+    const Failure& failure = entry.second;
+    return failure.kind == FailureKind::kRaised && failure.code == ErrorCode::kCorrupt && failure.actor != "trainer";
+  });
+}
+
+struct Sound {
+  RunCheckpoint checkpoint;
+  std::vector<PassedOver> passed_over;
+};
+
+// Returns the first candidate for which `fault_of` returns "", and the checkpoints that were
+// skipped. Returns nothing if the run has none. Throws kCorrupt if it has some but none is sound.
+std::optional<Sound> first_sound(const ResumeOrder& order, const std::string& run,
+                                 const std::function<std::string(const RunCheckpoint&)>& fault_of) {
+  std::vector<PassedOver> passed_over = order.passed_over;
+  for (const RunCheckpoint& checkpoint : order.candidates) {
+    const auto same = [&](const PassedOver& one) { return one.name == checkpoint.name; };
+    passed_over.erase(std::remove_if(passed_over.begin(), passed_over.end(), same), passed_over.end());
+    const std::string why = fault_of(checkpoint);
+    if (why.empty()) return Sound{checkpoint, std::move(passed_over)};
+    passed_over.push_back({checkpoint.name, why});
+  }
+  if (passed_over.empty()) return std::nullopt;
+  std::string text = "none of the checkpoints in " + run + " can be used. Mend one, or move them away to start anew:";
+  for (const auto& [name, why] : passed_over) text += "\n  " + name + ": " + why;
+  throw Error(ErrorCode::kCorrupt, text);
+}
+
+constexpr std::size_t kOtherNamesMax = 10;  // that the warning below names
+
+// Warns of checkpoints that the manager does not consider, if it has found no other.
+void log_other_names(const ResumeOrder& order, const RunDirectory& run) {
+  if (order.other_names.empty()) return;
+  const std::size_t count = std::min(order.other_names.size(), kOtherNamesMax);
+  const auto can_be_read = [&](const ObjectName& name) {
+    try {
+      return run.why_unreadable(name).empty();
+    } catch (const Error&) {  // trouble of the store
+      return false;
+    }
+  };
+  std::string readable, unreadable;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string& names = can_be_read(order.other_names[i]) ? readable : unreadable;
+    names += (names.empty() ? "" : ", ") + printable_utf8(order.other_names[i]);
+  }
+  std::string text = "nothing was restored: " + printable_utf8(run.url()) +
+                     " has no checkpoint of Cairn's, and of others only those called step_<n> are used";
+  if (!readable.empty()) text += ". Rename one of these to resume from it: " + readable;
+  if (!unreadable.empty()) text += ". These cannot be read (cairn verify tells why): " + unreadable;
+  if (count < order.other_names.size()) text += ". There are " + std::to_string(order.other_names.size() - count) + " more";
+  write_log(LogLevel::kWarning, 0, text);
+}
+
+// Warns about lost steps: a caller may not look at the result of `restore_latest`.
+void log_passed_over(const ValidCheckpoint& chosen) {
+  if (chosen.passed_over.empty()) return;
+  std::string passed_over;
+  std::int64_t latest = 0;
+  for (const PassedOver& one : chosen.passed_over) {
+    passed_over += "; " + std::string(passed_over.empty() ? "passed over: " : "") + one.name + ": " + one.why;
+    latest = std::max(latest, step_of_name(one.name).value_or(0));
+  }
+  std::string text = "restored " + chosen.checkpoint.name;
+  if (const auto step = chosen.checkpoint.step; step && latest > *step)
+    text += ", " + std::to_string(latest - *step) + " steps earlier than the latest checkpoint";
+  text += passed_over;
+  write_log(LogLevel::kWarning, 0, text);
+}
+
+std::string described(const std::vector<VerifyFault>& faults) {
+  const VerifyFault& first = faults.front();
+  return first.object + " at offset " + std::to_string(first.offset) + ": " + first.what +
+         (faults.size() > 1 ? "; " + std::to_string(faults.size() - 1) + " more" : "");
+}
+
+}  // namespace
+
+struct CheckpointManager::Implementation {
+  Implementation(World of, const std::string& url, CheckpointManagerOptions with)
+      : options(std::move(with)),
+        world(std::move(of)),
+        run(url),
+        checkpointer(Checkpointer(world, options.name)),
+        agreement(world, options.name + ".agreement"),
+        last_save(options.clock->now()),
+        last_ask(last_save) {
+    check_run(run.url());
+    RunCleanup::GraceLeft grace;
+    if (!options.save_on_signal.empty()) {
+      signals.emplace(options.save_on_signal);
+      grace = [this] { return grace_left(); };
+    }
+    if (world.rank() == 0) cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank(), std::move(grace));
+  }
+
+  ~Implementation() {
+    checkpointer.reset();  // waits for saves in flight
+    if (::getpid() != process) {
+      cleanup.release();  // in a forked child: the thread belongs to the parent
+      return;
+    }
+    try {
+      if (news || !in_flight.empty()) start_cleanup();
+    } catch (...) {  // out of memory: the next manager cleans up
+    }
+    cleanup.reset();  // before what `grace_left` needs
+  }
+
+  std::unique_lock<std::mutex> only_call() {
+    std::unique_lock lock(running, std::try_to_lock);
+    if (!lock.owns_lock())
+      throw Error(ErrorCode::kPrecondition, "checkpoint manager '" + options.name + "' is busy: it makes one call at a time");
+    return lock;
+  }
+
+  // The location and options of a save.
+  struct Place {
+    std::string name;
+    std::string id;
+    SaveOptions options;
+  };
+  Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations,
+                       const std::string& why_not = "");
+  // Starts a clean-up before a save that may lack space: the manager's first save, one after a
+  // failed save, or one after asynchronous saves have ended. The save waits for it in
+  // `before_attempt`, which an asynchronous save calls off the trainer's thread. Removes nothing in
+  // the grace period of a signal.
+  void make_room();
+  void ended(const Place& place, const std::string* failure);
+  // Called on this rank when a save, if it was the one for a signal, has failed.
+  void report_not_saved(std::int64_t step, const std::string& why) const;
+
+  milliseconds time_until(MonotonicTime end) const {
+    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(end - options.clock->now()));
+  }
+  // Returns the time left for the save for a signal; nothing if there is none to make.
+  std::optional<milliseconds> time_left() const { return due ? std::optional(time_until(*due)) : std::nullopt; }
+  // Waits for asynchronous saves. If they do not end within `deadline`, which is that of a save for
+  // a signal, cancels them, and the new save then fails on all ranks.
+  struct Earlier {
+    std::string why_not_ended;  // "" if they have ended
+    std::exception_ptr unread;  // a failure that nobody has read; the caller throws it after doing its own work
+  };
+  Earlier wait_for_earlier(std::optional<milliseconds> deadline);
+  void look_after_flights();
+
+  // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
+  // In the grace period of a signal, leaves that to a later call.
+  void start_cleanup();
+
+  // Thread-safe. Returns the rest of the grace period of the last signal that this rank knows of, 0
+  // once it has passed. Returns nothing if there is none, or a save has begun after its end.
+  std::optional<milliseconds> grace_left();
+  void note_signal();  // the caller holds the lock
+
+  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
+  // all ranks: each has made the same calls and received the same answers.
+  bool is_time_to_ask(std::int64_t step);
+  // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
+  std::int64_t calls_until_next_ask(MonotonicTime now) const;
+
+  void check_is_run() const;
+  std::string choose(const std::vector<PassedOver>& damaged) const;
+
+  const CheckpointManagerOptions options;
+  const World world;
+  const RunDirectory run;
+  const pid_t process = ::getpid();
+  std::mutex running;
+  std::optional<Checkpointer> checkpointer;
+  Agreement agreement;
+  std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last
+
+  // On rank 0.
+  std::set<ObjectName> names_taken;  // by saves that may be in flight
+  std::vector<std::pair<ObjectName, AsyncSaveResponse>> in_flight;
+  bool news = false;             // an asynchronous save has ended since the last clean-up began
+  bool started_cleanup = false;  // since this manager was made
+  bool failed = false;           // a synchronous save has failed since then
+  // Save ids of checkpoints that a load found damaged, although their records and files look sound.
+  std::set<std::string> damaged_ids;
+  std::unique_ptr<RunCleanup> cleanup;
+  MonotonicTime last_save;
+  MonotonicTime last_ask;
+
+  std::int64_t ask_distance = 1;     // calls of `should_save` from one in which the ranks communicate to the next
+  std::int64_t calls_since_ask = 0;
+
+  struct Pending {
+    int signal = 0;
+    MonotonicTime since;
+  };
+  std::mutex signals_mutex;
+  std::optional<SignalWatch> signals;      // used under the lock, once it is made
+  std::optional<Pending> pending;          // under the lock: arrived at this rank; the other ranks do not know yet
+  std::optional<MonotonicTime> grace_end;  // under the lock
+
+  int signal = 0;                    // known to all ranks
+  std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
+};
+
+// --- saving ---
+
+CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
+                                                                                           std::int64_t step,
+                                                                                           const Annotations& annotations,
+                                                                                           const std::string& why_not) {
+  const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
+  const auto decide = [&](const std::vector<std::string>& brought) {
+    for (const std::string& why : brought)
+      if (!why.empty()) throw Error(ErrorCode::kDeadline, why);
+    check_is_run();
+    if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
+    const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
+    std::uint64_t n = 1;
+    const auto is_taken = [&](const std::string& name) {
+      return names_taken.count(name) > 0 || !run.why_occupied(name).empty() || is_read_only(child_url(run.url(), name));
+    };
+    while (is_taken(checkpoint_name(step, n))) ++n;
+    std::vector<std::string> texts{checkpoint_name(step, n)};
+    for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
+    return pack_texts(texts);
+  };
+  std::vector<std::string> texts;
+  try {
+    texts = unpack_texts(agreement.reach(about, why_not, decide, time_left()));
+  } catch (const std::exception& error) {
+    report_not_saved(step, error.what());
+    due.reset();
+    throw;
+  }
+  Place place;
+  place.name = texts.at(0);
+  place.id = child_url(run.url(), place.name);
+  place.options.step = step;
+  for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
+  place.options.planning = options.planning;
+  place.options.writer = options.writer;
+  place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
+  place.options.writer.run_url = run.url();
+  if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
+  last_save = options.clock->now();
+  place.options.deadline = time_left();
+  if (world.rank() == 0) names_taken.insert(place.name);
+  return place;
+}
+
+// Rank 0 coordinates. The other ranks write nothing before it has set up its writer, which waits
+// for this clean-up.
+void CheckpointManager::Implementation::make_room() {
+  if (!cleanup) return;
+  if (!due) {
+    const std::lock_guard lock(signals_mutex);
+    note_signal();
+    if (grace_end && *grace_end <= options.clock->now()) grace_end.reset();
+  }
+  if (news || failed || !started_cleanup || cleanup->has_failed()) start_cleanup();
+}
+
+// Called on this rank when a synchronous save has ended.
+void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
+  names_taken.erase(place.name);
+  failed = failed || failure;
+  if (failure) report_not_saved(*place.options.step, *failure);
+  due.reset();
+}
+
+void CheckpointManager::Implementation::report_not_saved(std::int64_t step, const std::string& why) const {
+  if (due && world.rank() == 0)
+    write_log(LogLevel::kWarning, 0,
+              "step " + std::to_string(step) + " was not saved within the grace period of " +
+                  std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + why);
+}
+
+CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
+    std::optional<milliseconds> deadline) {
+  Earlier earlier;
+  bool have_ended = true;
+  try {
+    have_ended = checkpointer->wait_for_saves(deadline);
+  } catch (const CheckpointException&) {
+    earlier.unread = std::current_exception();
+  }
+  look_after_flights();
+  if (have_ended) {
+    names_taken.clear();
+    return earlier;
+  }
+  const std::string over = "the grace period after signal " + std::to_string(signal) + " is over";
+  for (const auto& flight : in_flight) flight.second.cancel(over);
+  earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
+  return earlier;
+}
+
+void CheckpointManager::Implementation::look_after_flights() {
+  const auto landed =
+      std::stable_partition(in_flight.begin(), in_flight.end(), [](const auto& flight) { return !flight.second.done(); });
+  for (auto flight = landed; flight != in_flight.end(); ++flight) names_taken.erase(flight->first);
+  news = news || landed != in_flight.end();
+  in_flight.erase(landed, in_flight.end());
+}
+
+std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const auto earlier = self.wait_for_earlier(self.time_left());
+  self.make_room();
+  const auto place = self.agree_on_place("save", step, annotations, earlier.why_not_ended);
+  try {
+    self.checkpointer->save(state, place.id, place.options);
+  } catch (const std::exception& failed) {
+    const std::string failure = failed.what();
+    self.ended(place, &failure);
+    throw;
+  }
+  self.ended(place, nullptr);
+  self.safe_step = step;
+  self.start_cleanup();
+  if (earlier.unread) std::rethrow_exception(earlier.unread);
+  return place.id;
+}
+
+AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDict& state, const Annotations& annotations,
+                                                const AsyncSaveOptions& async_options) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  Implementation::Earlier earlier;
+  if (async_options.while_in_flight == WhileInFlight::kWait)
+    earlier = self.wait_for_earlier(self.time_left());  // here, so that the clean-up starts after them
+  else
+    self.look_after_flights();
+  self.make_room();
+  const auto place = self.agree_on_place("asynchronous save", step, annotations, earlier.why_not_ended);
+  self.due.reset();
+  // An exception here may be the failure of an earlier save. The new save may then be in flight, so
+  // it keeps its name.
+  AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
+  self.safe_step.reset();
+  if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
+  if (earlier.unread) std::rethrow_exception(earlier.unread);
+  return response;
+}
+
+bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  bool ended = true;
+  std::exception_ptr unread;
+  try {
+    ended = self.checkpointer->wait_for_saves(deadline);
+  } catch (const CheckpointException&) {
+    unread = std::current_exception();
+  }
+  self.look_after_flights();
+  if (self.news) self.start_cleanup();
+  if (self.cleanup) self.cleanup->wait(deadline);
+  if (unread) std::rethrow_exception(unread);
+  return ended;
+}
+
+bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
+  if (options.save_every == milliseconds(0) && !signals) return false;
+  ++calls_since_ask;
+  if (options.ask_every_steps > 0) return step % options.ask_every_steps == 0;
+  return calls_since_ask >= ask_distance;
+}
+
+// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so
+// the distance at most doubles, and stays short where a signal's grace period may run out
+// meanwhile.
+std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
+  const std::int64_t calls_max = signals ? 8 : 64;
+  Duration until = options.ask_every;
+  if (options.save_every > milliseconds(0)) until = std::min<Duration>(until, options.save_every - (now - last_save));
+  const auto most = static_cast<double>(std::min(calls_max, 2 * ask_distance));
+  const std::chrono::duration<double> taken = now - last_ask;
+  const double calls = until / std::max(taken / static_cast<double>(calls_since_ask), std::chrono::duration<double>(1e-9));
+  return static_cast<std::int64_t>(std::clamp(calls, 1.0, most));
+}
+
+bool CheckpointManager::should_save(std::int64_t step) {
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const CheckpointManagerOptions& options = self.options;
+  bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
+  if (self.is_time_to_ask(step)) {
+    std::vector<std::string> own;
+    std::optional<milliseconds> deadline;  // the rest of the grace period
+    {
+      const std::lock_guard signals_lock(self.signals_mutex);
+      self.note_signal();
+      if (self.pending) {
+        const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
+        own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
+        if (ago < options.grace_period) deadline = options.grace_period - ago;
+      }
+    }
+    const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
+    MonotonicTime now{};  // set on rank 0 only
+    const auto decide = [&](const std::vector<std::string>& brought) {
+      // The earliest of several signals counts, because its grace period ends first.
+      std::vector<std::string> earliest{"0", "0"};
+      for (const std::string& packed : brought) {
+        const auto texts = unpack_texts(packed);
+        if (texts.size() == 2 && (earliest[0] == "0" || std::stoll(texts[1]) > std::stoll(earliest[1]))) earliest = texts;
+      }
+      now = options.clock->now();
+      const bool time_is_up = options.save_every > milliseconds(0) && now - self.last_save >= options.save_every;
+      earliest.emplace_back(time_is_up ? "1" : "0");
+      earliest.push_back(std::to_string(self.calls_until_next_ask(now)));
+      return pack_texts(earliest);
+    };
+    const std::vector<std::string> texts = unpack_texts(self.agreement.reach(about, pack_texts(own), decide, deadline));
+    wanted = wanted || texts.at(2) == "1";
+    self.last_ask = now;
+    self.ask_distance = std::stoll(texts.at(3));
+    self.calls_since_ask = 0;
+    if (texts.at(0) != "0") {
+      wanted = true;
+      self.signal = std::stoi(texts[0]);
+      self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
+      const std::lock_guard signals_lock(self.signals_mutex);
+      self.grace_end = self.due;
+      // A signal that only this rank knows of remains a reason to save.
+      if (self.pending && self.pending->signal == self.signal) self.pending.reset();
+      if (self.signals) self.signals->skip(self.signal);
+    }
+  }
+  if (self.safe_step == step) {
+    wanted = false;
+    self.due.reset();
+  }
+  return wanted;
+}
+
+int CheckpointManager::signal() const { return implementation_->signal; }
+
+// --- retention ---
+
+void CheckpointManager::Implementation::note_signal() {
+  if (pending || !signals) return;  // a second signal waits until the ranks know of the first
+  const auto caught = signals->take();
+  if (!caught) return;
+  pending = {caught->signal, options.clock->now() - caught->ago};
+  grace_end = pending->since + options.grace_period;
+}
+
+std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
+  const std::lock_guard lock(signals_mutex);
+  note_signal();
+  if (!grace_end) return std::nullopt;
+  return time_until(*grace_end);
+}
+
+void CheckpointManager::Implementation::start_cleanup() {
+  if (!cleanup) return;
+  if (grace_left()) {
+    news = true;
+    return;
+  }
+  cleanup->start(names_taken, damaged_ids);
+  started_cleanup = true;
+  news = failed = false;
+}
+
+std::vector<CheckpointManager::RetentionFault> CheckpointManager::retention_faults() const {
+  return implementation_->cleanup ? implementation_->cleanup->faults() : std::vector<RetentionFault>{};
+}
+
+void CheckpointManager::pin(const std::string& name) const { implementation_->run.pin(name); }
+void CheckpointManager::unpin(const std::string& name) const { implementation_->run.unpin(name); }
+bool CheckpointManager::is_pinned(const std::string& name) const { return implementation_->run.is_pinned(name); }
+
+// --- reading the run, and resuming ---
+
+void CheckpointManager::Implementation::check_is_run() const {
+  if (open_store(run.url())->is_taken(kCommitRecordName))
+    throw Error(ErrorCode::kPrecondition,
+                run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
+  if (!saves_by_itself(options)) return;
+  if (const std::string why = why_not_writable(run.url()); !why.empty())
+    throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
+}
+
+// Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
+// checkpoint.
+std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
+  check_is_run();
+  const ResumeOrder order = resume_order(run);
+  const auto found = first_sound(order, run.url(), [&](const RunCheckpoint& checkpoint) {
+    const auto known =
+        std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
+    return known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
+  });
+  if (!found) {
+    log_other_names(order, run);
+    return "";
+  }
+  std::vector<std::string> texts;
+  add_texts(texts, found->checkpoint);
+  for (const PassedOver& one : found->passed_over) texts.insert(texts.end(), {one.name, one.why});
+  return pack_texts(texts);
+}
+
+std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
+  check_options(options);
+  auto& self = *implementation_;
+  const auto lock = self.only_call();
+  const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
+  if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
+  std::vector<PassedOver> damaged;  // the same on all ranks
+  while (true) {
+    const std::string answer = self.agreement.reach("which checkpoint of " + self.run.url() + " to restore", "",
+                                                    [&](const std::vector<std::string>&) { return self.choose(damaged); });
+    const std::vector<std::string> texts = unpack_texts(answer);
+    std::optional<ValidCheckpoint> chosen;
+    if (!texts.empty()) {
+      std::size_t at = 0;
+      chosen.emplace().checkpoint = info_of(self.run, take_checkpoint(texts, at));
+      for (; at + 1 < texts.size(); at += 2) chosen->passed_over.push_back({texts[at], texts[at + 1]});
+      try {
+        chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
+      } catch (const CheckpointException& failed) {
+        if (!tells_of_damage(failed.failures())) throw;
+        damaged.push_back({chosen->checkpoint.name, failed.what()});
+        self.damaged_ids.insert(chosen->checkpoint.save_id);
+        continue;
+      }
+      self.safe_step = chosen->checkpoint.step;
+      if (self.world.rank() == 0) log_passed_over(*chosen);
+    }
+    if (unread) std::rethrow_exception(unread);
+    return chosen;
+  }
+}
+
+std::vector<CheckpointInfo> CheckpointManager::checkpoints() const {
+  std::vector<CheckpointInfo> infos;
+  for (const RunCheckpoint& checkpoint : implementation_->run.list().checkpoints)
+    infos.push_back(info_of(implementation_->run, checkpoint));
+  return infos;
+}
+
+std::optional<CheckpointInfo> CheckpointManager::latest() const {
+  const auto all = checkpoints();
+  if (all.empty()) return std::nullopt;
+  return all.front();
+}
+
+std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
+  const RunDirectory& run = implementation_->run;
+  const auto found = first_sound(resume_order(run), run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
+    try {
+      const auto faults = verify_checkpoint(*run.open(checkpoint.name));
+      return faults.empty() ? "" : described(faults);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;
+      return error.what();  // removed meanwhile
+    }
+  });
+  if (!found) return std::nullopt;
+  return ValidCheckpoint{info_of(run, found->checkpoint), found->passed_over, {}};
+}
+
+// --- construction ---
+
+CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
+  check_options(options);
+  options.grace_period = bounded_wait(std::min(options.grace_period, grace_of_launcher()));
+  implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
+}
+
+CheckpointManager::~CheckpointManager() = default;
+
+const World& CheckpointManager::world() const { return implementation_->world; }
+
+}  // namespace cairn

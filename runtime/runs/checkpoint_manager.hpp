@@ -1,0 +1,252 @@
+// Manages the checkpoints of a run: when to save, under which names, which ones to keep, and from
+// which one to resume.
+//
+//   cairn::CheckpointManagerOptions options;
+//   options.save_every_steps = 100;
+//   options.retention.keep_last = 3;
+//   options.save_on_signal = {SIGTERM};
+//   cairn::CheckpointManager manager(world, "run", options);          // on all ranks
+//
+//   if (auto restored = manager.restore_latest(state)) step = state["step"].to_int();
+//   while (step < steps && !manager.signal()) {
+//     train(++step);
+//     if (manager.should_save(step)) manager.save(step, state);
+//   }
+//
+// A run is a directory, or a prefix in another kind of store, that contains one checkpoint per
+// entry. The manager names its checkpoints "step_<step>". If anything already has that name, it
+// uses "step_<step>.2" and so on: it never saves over a checkpoint. The latest checkpoint is the
+// one with the highest commit sequence in its record, not the highest step or the newest time.
+// After resuming from step 50, an abandoned step 100 is therefore not the latest.
+//
+// A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
+// commit sequence. It counts as the latest if its step is larger than every step that Cairn saved
+// in the run, and Cairn's latest checkpoint has a step. If several qualify, the one with the
+// largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if none
+// of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot be
+// used; if it may be the latest, it is in `passed_over`. To resume from an earlier step, move later
+// checkpoints of PyTorch's away.
+//
+// The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
+// reads the commit records each time it is called, so there is no index that could be out of date.
+// After a crash at any point no manual clean-up is needed: the next save removes the remains of
+// unfinished saves and removals.
+//
+// Rank 0 removes old checkpoints on a thread of the manager's own. Removal starts after each
+// synchronous save; before a save that follows a failed save or asynchronous saves that have ended;
+// in `wait_for_saves` and the destructor; and before the manager's first save, so that the remains
+// of a dead job do not keep the next job from saving. Every save waits for removal before it
+// writes: `save` blocks the trainer for that time, `async_save` does not. A disk needs room for
+// keep_last + 1 checkpoints, plus those that are kept for other reasons. With
+// WhileInFlight::kReplace it needs room for one more, because an earlier save may end after
+// removal.
+//
+// A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
+// the next file, and begins no other before the first save after the grace period, not even in the
+// destructor. Nothing waits for removal longer than the grace period. A save does not wait for it
+// at all, unless the store is still removing an old checkpoint of the same name. Rank 0 notices a
+// signal of its own at once, also while a save waits, and a signal of another rank in
+// `should_save`.
+//
+// The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
+// record, and its name is one that the manager gives. It removes the record before the data, so
+// that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
+//   - the latest sound checkpoint, as far as its record, the lengths of its files and this
+//     manager's `restore_latest` can tell;
+//   - a pinned checkpoint, or one with a save in progress;
+//   - a checkpoint whose record cannot be read;
+//   - a symbolic link;
+//   - other files and checkpoints in the run, including PyTorch's.
+//
+// Only one manager at a time may save to a run. Before its first save writes, that save fences
+// other saves that appear to be in progress there, as if their jobs were dead; they fail with
+// kFenced. That loses no existing checkpoint. Any number of managers may read.
+//
+// All ranks of the world make collective calls in the same order, each on its own thread, as with a
+// Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
+// CheckpointException. Each rank makes one call at a time: a second one throws kPrecondition. So
+// the manager removes nothing while it loads. Rank 0 reads the run and decides for all ranks, which
+// agree through the world itself. Other ranks do not need to see the run's listing. After
+// World::rejoin, make a new manager of the new world.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
+
+namespace cairn {
+
+enum class Better : std::uint8_t { kLower = 1, kHigher };
+
+// Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
+// it, or if it is pinned.
+struct RetentionPolicy {
+  // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
+  // and the other rules must be off.
+  std::optional<std::uint32_t> keep_last;
+  std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
+  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; the later of equal ones
+  std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
+  Better better = Better::kLower;
+};
+
+// Must be the same on all ranks, unless stated otherwise.
+struct CheckpointManagerOptions {
+  std::string name = "manager";  // of its checkpointers; unique among the managers of a world
+  RetentionPolicy retention;
+
+  // When `should_save` returns true. 0: not for this reason.
+  std::int64_t save_every_steps = 0;
+  std::chrono::milliseconds save_every{0};  // since the last save began or the manager was created, on rank 0's clock
+  // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
+  // SIGTERM or SIGUSR1, before they end a job.
+  std::vector<int> save_on_signal;
+  // The time from a signal's arrival until the save must be done, including the time until all
+  // ranks have called `should_save` and `save`. When it has passed, a `should_save` that waits for
+  // other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves that the save
+  // has to wait for are cancelled.
+  // Nothing waits for removal longer than this (see above). The sender of the signal should wait a
+  // little longer before it ends the job. cairn-launch says how long it waits in
+  // CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
+  // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
+  // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
+  // which the ranks communicate: about `ask_every` later, no later than the end of `save_every`, at
+  // most twice as many calls later as the last time, and at most 64 calls later, or 8 if
+  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part
+  // of the grace period; if calls suddenly become slower, within 8 calls. 0: in every call.
+  std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
+  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of
+  // it.
+  std::int64_t ask_every_steps = 0;
+
+  std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
+  SavePlannerOptions planning;
+  CheckpointWriterOptions writer;        // except `overwrite` and `run_url`, which the manager sets
+  const Clock* clock = &system_clock();  // borrowed; must outlive the manager
+};
+
+// User data stored with a checkpoint, beside its state. Rank 0's is used.
+struct Annotations {
+  std::map<std::string, double> metrics;  // any values, NaN included
+  std::map<std::string, std::string> user_metadata;
+};
+
+struct CheckpointInfo {
+  std::string name;                  // relative to the run
+  std::string checkpoint_id;         // for Checkpointer::load
+  std::string save_id;               // "" if PyTorch saved it
+  std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
+  std::optional<std::int64_t> step;  // that of its name if PyTorch saved it
+  Annotations annotations;
+};
+
+// A checkpoint that is, or may be, later than the chosen one, and why it was not used.
+struct PassedOver {
+  std::string name;
+  std::string why;
+};
+
+struct ValidCheckpoint {
+  CheckpointInfo checkpoint;
+  std::vector<PassedOver> passed_over;  // those of unknown commit order come first
+  LoadReport report;                    // of this rank, from restore_latest only
+};
+
+class CheckpointManager {
+ public:
+  // `run`: a path or URL whose absolute form is UTF-8. The constructor creates and changes nothing
+  // there. Throws kInvalidArgument if `run` is not UTF-8 or an option is invalid, kAlreadyExists if
+  // a checkpointer of this world has the same name. Starts to catch signals: see `signal`.
+  CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
+  // Waits for asynchronous saves as ~Checkpointer does, and for removal, but not beyond the grace
+  // period of a signal. Then stops catching signals.
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  // --- saving: collective ---
+
+  // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and
+  // repeat; throws kInvalidArgument for a negative step. Then rank 0 starts to remove what
+  // `retention` no longer keeps, except in the grace period of a signal. If a removal fails, the
+  // save still succeeds: the failure is logged, and `retention_faults` returns it.
+  std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
+  // Saves in the background. Does not start a removal. The next `save` or `async_save` (before it
+  // writes), `wait_for_saves` or the destructor removes what `retention` no longer keeps.
+  AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
+                               const AsyncSaveOptions& async_options = {});
+  // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then
+  // also waits for removal, for at most `deadline` again and the grace period of a signal; this
+  // does not affect the result.
+  bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+
+  // Returns whether to save now, the same on all ranks. Call it after each step. Returns true if a
+  // step or time in the options has been reached, or a signal has arrived, unless this step was the
+  // last one saved (synchronously) or restored. The ranks communicate only if `save_every` or
+  // `save_on_signal` is set, and then only in some of the calls (see `ask_every`), with two
+  // messages per rank.
+  bool should_save(std::int64_t step);
+  // Returns the last signal that `should_save` learned of, whichever rank got it, the same on all
+  // ranks; 0 if none. The trainer decides whether to stop. The signal handlers only record the
+  // signal. The previous handlers are restored when the last manager of the process is destroyed.
+  int signal() const;
+
+  // --- resuming ---
+
+  // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns
+  // nothing if the run has no checkpoint of Cairn's, and none of PyTorch's named step_<n>; rank 0
+  // logs other names of PyTorch's. Rank 0 skips, and logs, checkpoints whose record or files are
+  // not sound. If a checkpoint turns out to be damaged during the load, all ranks skip it.
+  //
+  // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
+  // usable: starting from scratch would lose them. `state` is then unspecified. Throws
+  // kPrecondition if the run is itself a checkpoint. Throws kPermission if the options say when to
+  // save and rank 0 may not write to the run's directory.
+  //
+  // With `allow_partial_load`, entries that the loaded checkpoint lacks may hold data of a
+  // checkpoint that was skipped; `reader.verify_first` makes that unlikely. `options` must leave
+  // `world`, `no_dist`, `coordinator_rank` and `storage_reader` unset.
+  std::optional<ValidCheckpoint> restore_latest(StateDict& state, const LoadOptions& options = {});
+
+  // --- reading the run: on any rank, not collective; may throw the store's errors ---
+
+  // Returns all of Cairn's checkpoints in the run, whatever their names, the latest first.
+  // Checkpoints of PyTorch's are not listed.
+  std::vector<CheckpointInfo> checkpoints() const;
+  // Returns the first of `checkpoints`, or nothing if there is none.
+  std::optional<CheckpointInfo> latest() const;
+  // Returns the latest checkpoint whose every byte is as written, of those from which
+  // `restore_latest` resumes. Reads all bytes of each candidate. Returns nothing if the run has no
+  // checkpoint; throws kCorrupt if it has some but none is intact.
+  std::optional<ValidCheckpoint> latest_valid() const;
+
+  // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins
+  // it. Throws kNotFound if no checkpoint has that name.
+  void pin(const std::string& name) const;
+  void unpin(const std::string& name) const;
+  bool is_pinned(const std::string& name) const;
+
+  // Rank 0 only: what the last finished removal could not remove, and why. Each later removal tries
+  // again.
+  struct RetentionFault {
+    std::string name;  // of the checkpoint; "" if the run could not be read
+    std::string why;
+  };
+  std::vector<RetentionFault> retention_faults() const;
+
+  const World& world() const;
+
+ private:
+  struct Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,88 @@
+#include <cairn/runtime/runs/resume_order.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/publication.hpp>
+
+namespace cairn {
+namespace {
+
+std::optional<std::int64_t> recorded_step(const RunCheckpoint& checkpoint) {
+  return checkpoint.head.step ? checkpoint.head.step : step_of_name(checkpoint.name);
+}
+
+// Returns whether PyTorch wrote a record for each rank to this place, instead of one for all.
+bool has_records_of_ranks(Store& place) {
+  constexpr std::string_view kSuffix = ".metadata";
+  try {
+    const std::vector<ObjectInfo> objects = place.list("__");
+    return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) {
+      return object.name.size() > kSuffix.size() && object.name.substr(object.name.size() - kSuffix.size()) == kSuffix;
+    });
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+ResumeOrder resume_order(const RunDirectory& run) {
+  RunDirectory::Listing listing = run.list();
+  ResumeOrder order;
+  std::vector<RunCheckpoint> by_pytorch;
+  for (const ObjectName& name : listing.others) {
+    const auto step = step_of_name(name);
+    if (!step)
+      order.other_names.push_back(name);
+    else if (const std::string why = run.why_unreadable(name); !why.empty())
+      order.passed_over.push_back({name, why});
+    else
+      by_pytorch.push_back({name, {"", 0, step, {}}});
+  }
+  std::sort(by_pytorch.begin(), by_pytorch.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
+    return std::tie(*a.head.step, a.name) > std::tie(*b.head.step, b.name);
+  });
+
+  const std::vector<RunCheckpoint>& by_cairn = listing.checkpoints;
+  std::int64_t largest_step = -1;
+  for (const RunCheckpoint& checkpoint : by_cairn) largest_step = std::max(largest_step, recorded_step(checkpoint).value_or(-1));
+  const auto latest_step = by_cairn.empty() ? std::nullopt : recorded_step(by_cairn.front());
+  const bool are_comparable = by_cairn.empty() || latest_step;
+  const auto first_earlier = std::find_if(by_pytorch.begin(), by_pytorch.end(), [&](const RunCheckpoint& checkpoint) {
+    return !are_comparable || *checkpoint.head.step <= largest_step;
+  });
+  for (auto checkpoint = first_earlier; checkpoint != by_pytorch.end(); ++checkpoint) {
+    if (latest_step && *checkpoint->head.step <= *latest_step) break;
+    const std::string& latest = by_cairn.front().name;
+    const std::string reason =
+        latest_step ? "Cairn has also saved step " + std::to_string(largest_step) : latest + " has no step";
+    order.passed_over.push_back(
+        {checkpoint->name, "PyTorch saved it, and whether before or after " + latest + " is unknown: " + reason});
+  }
+  order.candidates.assign(by_pytorch.begin(), first_earlier);
+  order.candidates.insert(order.candidates.end(), by_cairn.begin(), by_cairn.end());
+  order.candidates.insert(order.candidates.end(), first_earlier, by_pytorch.end());
+
+  std::set<ObjectName> with_record(listing.others.begin(), listing.others.end());
+  for (const RunCheckpoint& checkpoint : by_cairn) with_record.insert(checkpoint.name);
+  const auto first_step = order.candidates.empty() ? std::nullopt : recorded_step(order.candidates.front());
+  for (const ObjectName& name : open_store(run.url())->children()) {
+    const auto step = step_of_name(name);
+    if (!step || with_record.count(name) > 0 || (first_step && *step <= *first_step)) continue;
+    if (has_records_of_ranks(*run.open(name)))
+      order.passed_over.push_back({name, "PyTorch wrote one record for each rank (use_collectives=False), which Cairn does not "
+                                         "read: load it with PyTorch and save it with collectives"});
+  }
+  return order;
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// Orders the checkpoints of a run by which a job should resume from first. Internal.
+#pragma once
+
+#include <vector>
+
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn {
+
+struct ResumeOrder {
+  // The one to try first comes first. A checkpoint of PyTorch's has the step of its name, and
+  // neither a save id nor a sequence.
+  std::vector<RunCheckpoint> candidates;
+  // Checkpoints that may be later than the first candidate. Those that can be read are among the
+  // candidates, too, as the last ones.
+  std::vector<PassedOver> passed_over;
+  // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
+  std::vector<ObjectName> other_names;
+};
+
+// Reads the records of the run. Cairn's checkpoints are ordered by their commits. PyTorch's have no
+// such order: one named step_<n> comes first if n is larger than every step of Cairn's, and last
+// otherwise. Throws the store's errors.
+ResumeOrder resume_order(const RunDirectory& run);
+
+}  // namespace cairn

@@ -1,0 +1,67 @@
+#include <cairn/runtime/runs/retention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
+
+namespace cairn {
+
+void check_policy(const RetentionPolicy& policy) {
+  if (policy.keep_last && *policy.keep_last == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "RetentionPolicy::keep_last is 0: at least the last checkpoint stays; leave it empty to keep all");
+  if (policy.keep_every < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "RetentionPolicy::keep_every is " + std::to_string(policy.keep_every) + ": give a number of steps, or 0");
+  if (!policy.keep_last && (policy.keep_every > 0 || policy.keep_best > 0))
+    throw Error(ErrorCode::kInvalidArgument, std::string("RetentionPolicy::") + (policy.keep_every > 0 ? "keep_every" : "keep_best") +
+                                                 " removes nothing without keep_last: set keep_last, too");
+  if (policy.keep_best > 0 && policy.metric.empty())
+    throw Error(ErrorCode::kInvalidArgument, "RetentionPolicy::keep_best needs the name of a metric");
+  if (policy.better != Better::kLower && policy.better != Better::kHigher)
+    throw Error(ErrorCode::kInvalidArgument, "RetentionPolicy::better is neither kLower nor kHigher");
+}
+
+std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first) {
+  std::set<std::string> kept;
+  std::set<std::int64_t> steps;
+  std::vector<std::pair<double, const std::string*>> ranked;
+  for (std::size_t i = 0; i < latest_first.size(); ++i) {
+    const CheckpointInfo& checkpoint = latest_first[i];
+    if (i < *policy.keep_last) kept.insert(checkpoint.name);
+    if (policy.keep_every > 0 && checkpoint.step && *checkpoint.step % policy.keep_every == 0 &&
+        steps.insert(*checkpoint.step).second)
+      kept.insert(checkpoint.name);
+    const auto metric = checkpoint.annotations.metrics.find(policy.metric);
+    if (metric != checkpoint.annotations.metrics.end() && std::isfinite(metric->second))
+      ranked.emplace_back(policy.better == Better::kLower ? metric->second : -metric->second, &checkpoint.name);
+  }
+  // A stable sort keeps the later of equal checkpoints first.
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < std::min<std::size_t>(policy.keep_best, ranked.size()); ++i) kept.insert(*ranked[i].second);
+  return kept;
+}
+
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged) {
+  Retention found;
+  for (RunCheckpoint& checkpoint : run.list().checkpoints) {
+    if (!is_checkpoint_name(checkpoint.name)) continue;
+    found.infos.push_back(info_of(run, checkpoint));
+    found.checkpoints.push_back(std::move(checkpoint));
+  }
+  found.kept = kept_by(policy, found.infos);
+  const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
+    return damaged.count(one.head.save_id) == 0 && run.fault_of(one.name).empty();
+  });
+  if (sound != found.checkpoints.end()) {
+    found.latest_sound = sound->name;
+    found.kept.insert(sound->name);
+  }
+  return found;
+}
+
+}  // namespace cairn

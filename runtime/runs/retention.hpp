@@ -1,0 +1,32 @@
+// Applies retention policies to checkpoints, for the manager and for `cairn prune`. Internal.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn {
+
+// Throws kInvalidArgument, with what to do instead, for an invalid policy.
+void check_policy(const RetentionPolicy& policy);
+
+// Returns the names of the checkpoints that `policy` keeps. A pure function. `policy.keep_last`
+// must be set. `latest_first`: all of the manager's own checkpoints.
+std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first);
+
+// The manager's own checkpoints in a run, the latest first, and which of them a policy keeps. Does
+// not consider pins: RunDirectory::remove refuses to remove pinned checkpoints.
+struct Retention {
+  std::vector<RunCheckpoint> checkpoints;
+  std::vector<CheckpointInfo> infos;  // of `checkpoints`, in the same order
+  std::set<std::string> kept;         // the names that the policy keeps, and the latest sound one
+  std::string latest_sound;           // "" if there is none; later checkpoints may be damaged
+};
+// Reads the records of a run, and applies `policy`. `damaged`: save ids of checkpoints known to be
+// damaged, even if their records look sound. Throws the store's errors.
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
+
+}  // namespace cairn

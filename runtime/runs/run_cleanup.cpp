@@ -1,0 +1,222 @@
+#include <cairn/runtime/runs/run_cleanup.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <pthread.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/runs/retention.hpp>
+
+namespace cairn {
+namespace {
+
+using RetentionFault = CheckpointManager::RetentionFault;
+
+// How often a wait looks whether a signal has come. A signal handler cannot end the wait.
+constexpr std::chrono::milliseconds kSignalInterval{50};
+
+}  // namespace
+
+struct RunCleanup::Worker {
+  Worker(const RunDirectory& of, RetentionPolicy with, int on_rank, GraceLeft left)
+      : run(of), policy(std::move(with)), rank(on_rank), grace_left(std::move(left)) {}
+
+  // These are called with the lock held.
+  std::optional<std::chrono::milliseconds> grace() const { return grace_left ? grace_left() : std::nullopt; }
+  void stop() {
+    stopped = failed = true;
+    next.reset();
+  }
+  // Waits for at most `deadline` and the grace period. Returns whether the condition holds.
+  bool wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
+            const std::function<bool()>& condition);
+
+  // Returns whether the clean-up may change the place, and notes that it does.
+  bool enter(const ObjectName& name);
+  void serve() noexcept;
+  void clean_up(const Work& work) noexcept;
+  void remove_unkept(const Work& work, std::vector<RetentionFault>& found);
+  void log_new(const std::vector<RetentionFault>& found) const;
+
+  const RunDirectory run;
+  const RetentionPolicy policy;
+  const int rank;
+  bool ended_attempts = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  GraceLeft grace_left;
+  bool runs = false;
+  // The running clean-up, or the one that was pending, has seen a grace period. It stays stopped
+  // even if that ends: a save has not waited for it.
+  bool stopped = false;
+  std::optional<Work> next;
+  ObjectName place;  // that the running clean-up may be changing
+  std::vector<RetentionFault> faults;
+  bool failed = false;
+};
+
+RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left)
+    : worker_(std::make_shared<Worker>(run, std::move(policy), rank, std::move(grace_left))) {}
+
+RunCleanup::~RunCleanup() {
+  wait();
+  std::unique_lock lock(worker_->mutex);
+  worker_->stop();
+  worker_->grace_left = nullptr;  // it belongs to the manager
+  const bool ended = !worker_->runs;
+  lock.unlock();
+  if (!thread_.joinable()) return;
+  if (ended) {
+    thread_.join();
+    return;
+  }
+  thread_.detach();
+  write_log(LogLevel::kWarning, worker_->rank,
+            "an old checkpoint of " + worker_->run.url() + " is still being removed after the grace period of a signal");
+}
+
+void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
+  std::unique_lock lock(worker_->mutex);
+  worker_->next = Work{std::move(busy), std::move(damaged)};
+  if (worker_->runs) return;
+  worker_->runs = true;
+  if (thread_.joinable()) thread_.join();  // the thread has ended, or is about to
+  try {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([worker = worker_] { worker->serve(); });
+    pthread_setname_np(thread_.native_handle(), "cairn-cleanup");
+  } catch (const std::exception&) {  // no thread, or no memory for one
+    lock.unlock();
+    worker_->serve();
+  }
+}
+
+void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
+  std::unique_lock lock(worker_->mutex);
+  worker_->wait(lock, deadline, [this] { return !worker_->runs; });
+}
+
+std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const {
+  return [worker = worker_](const std::string& checkpoint_id) {
+    std::unique_lock lock(worker->mutex);
+    const bool is_free = worker->wait(lock, std::nullopt, [&] {
+      if (worker->runs && worker->grace()) worker->stop();
+      if (!worker->runs) return true;
+      return worker->stopped && (worker->place.empty() || child_url(worker->run.url(), worker->place) != checkpoint_id);
+    });
+    if (!is_free)
+      throw Error(ErrorCode::kDeadline, "an old checkpoint was not removed from " + checkpoint_id +
+                                            " before the grace period of a signal was over");
+  };
+}
+
+bool RunCleanup::has_failed() const {
+  std::lock_guard lock(worker_->mutex);
+  return worker_->failed;
+}
+
+std::vector<RetentionFault> RunCleanup::faults() const {
+  std::lock_guard lock(worker_->mutex);
+  return worker_->faults;
+}
+
+bool RunCleanup::Worker::wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
+                              const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline.value_or(std::chrono::milliseconds::max()));
+  while (!condition()) {
+    const auto left = grace();
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= end || (left && left->count() <= 0)) return false;
+    auto until = grace_left ? std::min<std::chrono::steady_clock::time_point>(end, now + kSignalInterval) : end;
+    if (left && *left < kSignalInterval) until = std::min<std::chrono::steady_clock::time_point>(until, now + *left);
+    changed.wait_until(lock, until);
+  }
+  return true;
+}
+
+bool RunCleanup::Worker::enter(const ObjectName& name) {
+  std::lock_guard lock(mutex);
+  if (!stopped && grace()) stop();
+  if (!stopped) place = name;
+  return !stopped;
+}
+
+void RunCleanup::Worker::serve() noexcept {
+  std::unique_lock lock(mutex);
+  while (next) {
+    const Work work = std::move(*next);
+    next.reset();
+    stopped = false;
+    lock.unlock();
+    clean_up(work);
+    lock.lock();
+    place.clear();
+    changed.notify_all();
+  }
+  runs = false;
+  changed.notify_all();
+}
+
+void RunCleanup::Worker::clean_up(const Work& work) noexcept {
+  try {
+    std::vector<RetentionFault> found;
+    bool has_thrown = false;
+    try {
+      const auto may_change = [this](const ObjectName& name) { return enter(name); };
+      for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change)) found.push_back({name, why});
+      if (!enter("")) return;
+      ended_attempts = true;
+      if (policy.keep_last) remove_unkept(work, found);
+    } catch (const std::exception& error) {
+      has_thrown = true;
+      found.push_back({"", error.what()});
+    }
+    log_new(found);
+    std::lock_guard lock(mutex);
+    failed = has_thrown || stopped;
+    faults = std::move(found);
+  } catch (...) {  // out of memory: the faults cannot be recorded
+  }
+}
+
+void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFault>& found) {
+  const Retention retention = look_at_retention(run, policy, work.damaged);
+  for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
+    if (retention.kept.count(checkpoint->name) > 0) continue;
+    if (!enter(checkpoint->name)) return;
+    try {
+      if (run.is_pinned(checkpoint->name)) continue;
+      const auto stays = run.remove(*checkpoint, [this](const ObjectName& name) { return enter(name); });
+      if (!stays)
+        write_log(LogLevel::kDebug, rank, "removed " + child_url(run.url(), checkpoint->name));
+      else if (enter(checkpoint->name))
+        found.push_back({checkpoint->name, *stays});
+    } catch (const std::exception& error) {
+      found.push_back({checkpoint->name, error.what()});
+    }
+  }
+}
+
+void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const {
+  std::unique_lock lock(mutex);
+  const std::vector<RetentionFault> before = faults;
+  lock.unlock();
+  for (const RetentionFault& fault : found) {
+    const bool known = std::any_of(before.begin(), before.end(),
+                                   [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
+    if (!known)
+      write_log(LogLevel::kWarning, rank,
+                "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) + ": " +
+                    fault.why);
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,66 @@
+// Removes the checkpoints that a manager's retention no longer keeps, and the remains of dead
+// saves. Runs on a thread of its own: a store may take long to remove files, and neither the
+// trainer nor the other ranks should wait for that. Internal.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn {
+
+// Thread-safe. One clean-up runs at a time. If several are requested meanwhile, only the last
+// request runs next.
+//
+// The grace period of a signal stops the clean-up: the pending one is dropped, and the running one
+// removes no further checkpoint, nor a further file of the one that it is removing. The next
+// `start` cleans up what is left.
+class RunCleanup {
+ public:
+  // Returns the rest of a signal's grace period, 0 once it has passed; nothing if no signal has
+  // come. Called on any thread, under a lock of the clean-up.
+  using GraceLeft = std::function<std::optional<std::chrono::milliseconds>()>;
+
+  RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left = nullptr);
+  // Waits for the running and the pending clean-up. If the store does not return by the end of a
+  // grace period, detaches the thread and logs that.
+  ~RunCleanup();
+  RunCleanup(const RunCleanup&) = delete;
+  RunCleanup& operator=(const RunCleanup&) = delete;
+
+  // Starts a clean-up and returns. `busy`: places that saves may write to now; a save that takes a
+  // place later must call `waiter()` with its id before it writes. `damaged`: save ids of
+  // checkpoints that a load found damaged. If no thread can be started, cleans up before it
+  // returns.
+  void start(std::set<ObjectName> busy, std::set<std::string> damaged);
+  // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
+  void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+  // Returns a function, which may outlive this object, that each save calls with its checkpoint's
+  // id. It waits until no clean-up runs or is pending. In a grace period it waits only while the
+  // clean-up changes this checkpoint's place, and throws kDeadline if that does not end in time.
+  std::function<void(const std::string& checkpoint_id)> waiter() const;
+
+  // Returns whether the last clean-up could not read the run, or was stopped.
+  bool has_failed() const;
+  // Returns what the last finished clean-up could not remove.
+  std::vector<CheckpointManager::RetentionFault> faults() const;
+
+ private:
+  struct Work {
+    std::set<ObjectName> busy;
+    std::set<std::string> damaged;
+  };
+  struct Worker;
+  const std::shared_ptr<Worker> worker_;  // shared with the thread
+  std::thread thread_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,70 @@
+#include <cairn/runtime/testing/injection.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include <cairn/actors/protocol/events.hpp>
+#include <cairn/base/failure.hpp>
+#include <cairn/messages/control.hpp>
+#include <cairn/runtime/testing/injection_names.hpp>
+#include <cairn/storage/stores/injected_store.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kVariable = "CAIRN_INJECT";
+
+std::string setting() {
+  const char* const value = std::getenv(kVariable);
+  return value == nullptr ? "" : value;
+}
+
+// Returns nothing for a malformed RANK: that is reported where a world is made from it.
+std::optional<int> rank_of_process() {
+  const char* const text = std::getenv("RANK");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  char* end = nullptr;
+  const long rank = std::strtol(text, &end, 10);
+  if (*end != '\0' || rank < 0 || rank > 1 << 20) return std::nullopt;
+  return static_cast<int>(rank);
+}
+
+template <std::size_t... kIndex>
+std::vector<std::string> message_names(std::index_sequence<kIndex...>) {
+  return {protocol::name_of(protocol::Message(std::in_place_index<kIndex>))...};
+}
+
+void add(std::vector<std::string>& names, const char* name) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+}  // namespace
+
+InjectionNames injection_names() {
+  InjectionNames names;
+  names.messages = message_names(std::make_index_sequence<std::variant_size_v<protocol::Message>>());
+  for (const auto operation : {protocol::Operation::kSave, protocol::Operation::kLoad})
+    for (auto hook = protocol::Hook::kReset; hook < protocol::Hook::kRelease;
+         hook = static_cast<protocol::Hook>(static_cast<int>(hook) + 1))
+      add(names.hooks, protocol::name_of(hook, operation));
+  add(names.hooks, protocol::name_of(protocol::Hook::kDecide, protocol::Operation::kAgree));
+  for (const auto phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
+    add(names.phases, to_string(phase));
+  names.operations = injectable_store_operations();
+  return names;
+}
+
+void allow_injection() {
+  set_active_injector(active_injector());  // allows injection, even if the value turns out malformed
+  const std::string spec = setting();
+  if (spec.empty()) return set_active_injector(nullptr);
+  try {
+    set_active_injector(std::make_shared<Injector>(parse_injection(spec, injection_names()), rank_of_process()));
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("environment variable ") + kVariable + ": " + error.what());
+  }
+}
+
+}  // namespace cairn

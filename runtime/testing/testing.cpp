@@ -1,0 +1,180 @@
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/testing/injection.hpp>
+#include <cairn/runtime/worlds/world.hpp>
+
+// The functions of <cairn/runtime/testing/testing.hpp>. That header is not included here, because
+// it needs doctest.
+namespace cairn::testing {
+
+World& world();
+const std::string& shared_directory();
+void barrier();
+int run_joined(const std::function<int(int rank)>& run);
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+const std::vector<std::uint8_t> kSet{1};  // a typed constant: newer stores also have an overload for strings
+
+// The state that the ranks of a run share.
+class Session {
+ public:
+  Session() : store_(c10::make_intrusive<c10d::PrefixStore>("cairn-testing", open_store(place_in_environment(), kPatience))) {
+    world_ = World::from_environment();
+    if (world_->rank() == 0) {
+      const char* root = std::getenv("TMPDIR");
+      std::string name = std::string(root != nullptr && *root != '\0' ? root : "/tmp") + "/cairn-ranks-XXXXXX";
+      if (::mkdtemp(name.data()) == nullptr) throw system_error("make a directory like", name, errno);
+      directory_ = name;
+      store_->set("directory", std::vector<std::uint8_t>(name.begin(), name.end()));
+    } else {
+      store_->wait({"directory"}, kPatience);
+      const auto name = store_->get("directory");
+      directory_.assign(name.begin(), name.end());
+    }
+  }
+  ~Session() {
+    if (world_->rank() == 0) remove_directory();
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  World& world() { return *world_; }
+  const std::string& directory() const { return directory_; }
+
+  void remove_directory() noexcept {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
+  // Rank 0 leaves last, because it may host the store.
+  void leave() {
+    barrier();
+    if (world_->rank() != 0) {
+      store_->set("left/" + std::to_string(world_->rank()), kSet);
+      return;
+    }
+    for (int rank = 1; rank < world_->size(); ++rank) store_->wait({"left/" + std::to_string(rank)}, kPatience);
+  }
+
+  void barrier() {
+    const std::string name = "barrier/" + std::to_string(++barriers_);
+    if (store_->add(name + "/count", 1) == world_->size()) store_->set(name + "/open", kSet);
+    try {
+      store_->wait({name + "/open"}, kPatience);
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::kDeadline,
+                  "rank " + std::to_string(world_->rank()) + " waited in vain for all ranks at " + name + ": " + error.what());
+    }
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::optional<World> world_;
+  std::string directory_;
+  int barriers_ = 0;
+};
+
+std::mutex session_mutex;
+Session* session = nullptr;
+
+Session& current() {
+  if (session == nullptr) {
+    throw Error(ErrorCode::kPrecondition, "this test needs ranks: start the binary with cairn-launch -n RANKS -- ...");
+  }
+  return *session;
+}
+
+// Removes the directory when the launcher ends this process. A thread waits for the signal, because
+// a signal handler may not remove files.
+class LastWill {
+ public:
+  LastWill() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    thread_ = std::thread([this] { wait(); });
+  }
+  ~LastWill() {
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+    thread_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  LastWill(const LastWill&) = delete;
+  LastWill& operator=(const LastWill&) = delete;
+
+ private:
+  void wait() {
+    int number = 0;
+    while (sigwait(&signals_, &number) != 0) {
+    }
+    if (number == SIGUSR2) return;
+    {
+      std::lock_guard<std::mutex> lock(session_mutex);
+      if (session != nullptr && session->world().rank() == 0) session->remove_directory();
+    }
+    ::_exit(128 + number);
+  }
+  sigset_t signals_;
+  sigset_t before_;
+  std::thread thread_;
+};
+
+void announce(Session* now) {
+  std::lock_guard<std::mutex> lock(session_mutex);
+  session = now;
+}
+
+}  // namespace
+
+World& world() { return current().world(); }
+const std::string& shared_directory() { return current().directory(); }
+void barrier() { current().barrier(); }
+
+int run_joined(const std::function<int(int rank)>& run) {
+  if (std::getenv("RANK") == nullptr) return run(-1);
+  try {
+    allow_injection();
+    const LastWill last_will;
+    Session joined;
+    announce(&joined);
+    int code = 1;
+    try {
+      code = run(joined.world().rank());
+      if (code == 0) joined.leave();
+    } catch (...) {
+      announce(nullptr);
+      throw;
+    }
+    announce(nullptr);
+    return code;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %s gives up: %s\n", std::getenv("RANK"), error.what());
+    return 1;
+  }
+}
+
+}  // namespace cairn::testing

@@ -1,0 +1,50 @@
+// A decision that one rank makes and all ranks follow. Internal.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/runtime/worlds/world.hpp>
+
+namespace cairn {
+
+// Each call is an operation of the actors (AgreeCall in actors/rank_runtime.hpp) and takes two
+// messages per rank. Dead, silent and late ranks are detected and reported as in any other call.
+// The trainer's own communication is not used.
+class Agreement {
+ public:
+  // `name`: as for a Checkpointer; no checkpointer of this world may have it.
+  Agreement(World world, std::string name);
+  ~Agreement();
+  Agreement(const Agreement&) = delete;
+  Agreement& operator=(const Agreement&) = delete;
+
+  // Collective. Returns rank 0's decision on every rank. `about` says what is decided: error texts
+  // quote it, and all ranks fail with kMismatch if it differs between them. `own` is this rank's
+  // input. `decide` runs on rank 0, on the calling thread; it gets the inputs of all ranks, by
+  // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException. It may
+  // run twice, if an actor dies.
+  using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
+  // `deadline`: as in LoadOptions.
+  std::string reach(const std::string& about, const std::string& own, const Decide& decide,
+                    std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+
+ private:
+  const World world_;
+  const std::string name_;
+  const pid_t process_;
+  std::uint64_t calls_ = 0;
+};
+
+// Packs several texts into one, and unpacks them. Throws kCorrupt for a text that `pack_texts` did
+// not make.
+std::string pack_texts(const std::vector<std::string>& texts);
+std::vector<std::string> unpack_texts(const std::string& packed);
+
+}  // namespace cairn

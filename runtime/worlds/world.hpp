@@ -1,0 +1,189 @@
+// The ranks that save and load together.
+//
+// A World is a handle: copies share one world, which ends with the last copy or with `shutdown`.
+// Creating a world blocks until all ranks have joined, except with `from_addresses`. After that,
+// Cairn does not use the trainer's own communication. Thread-safe. In a forked child process, the
+// destructor of a handle does nothing.
+//
+// A rank that is connected to all others, as a coordinator is, has two connections to each. A world
+// of several processes raises the process's soft limit of file descriptors (RLIMIT_NOFILE) to the
+// number that its connections need. Throws kPrecondition if the hard limit is too low.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cairn/actors/options.hpp>
+#include <cairn/base/failure.hpp>
+#include <cairn/base/observer.hpp>
+#include <cairn/runtime/observation/call_listener.hpp>
+#include <cairn/runtime/observation/progress.hpp>
+
+namespace c10d {
+class Store;
+}
+
+namespace cairn {
+
+class RankRuntime;
+
+// All waits, including those in `runtime`, are limited to one year.
+struct WorldOptions {
+  RuntimeOptions runtime;
+  // The address at which this rank listens, and at which the other ranks reach it. If empty,
+  // CAIRN_BIND_ADDRESS gives the address, or CAIRN_SOCKET_IFNAME the network interface. If neither
+  // is set, the rank listens at loopback if it has no secret, or if the ranks do not meet at a
+  // TCPStore, or if that store is at a loopback address. Otherwise GLOO_SOCKET_IFNAME or
+  // NCCL_SOCKET_IFNAME gives the interface; without them, the rank listens at the address from
+  // which it reaches the store's host. See docs/launching.md.
+  //
+  // `from_addresses` ignores these variables. There, empty means the host of this rank's own
+  // address, and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret;
+  // without one, the factory functions throw kPrecondition.
+  std::string bind_address;
+  // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
+  // only with each other. Give either the secret itself, at least 16 bytes that cannot be guessed,
+  // or a file of mode 0600 that contains it (trailing white space is ignored); the same secret on
+  // all ranks. If both are empty, the secret comes from the store if `secret_from_store` is set, or
+  // else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
+  //
+  // Without a secret, ranks communicate unencrypted, over loopback addresses only, and anyone who
+  // can reach the port can connect. Throws kPermission for a file that others may read,
+  // kInvalidArgument for a secret that is too short.
+  std::string secret;
+  std::string secret_file;
+  // Rank 0 draws a secret and passes it to the others through the store in which the ranks meet.
+  // CAIRN_SECRET=store does the same. All ranks must set it. Anyone who can read the store can then
+  // join, so use it only where the store is out of reach of others. `from_addresses` has no store
+  // and throws kInvalidArgument.
+  bool secret_from_store = false;
+  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
+  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
+  unsigned actor_threads = 0;                                             // 0: chosen automatically
+  // The number of this rank among those of its machine, for World::local_rank(). Empty: as the
+  // launcher tells `from_environment`, else the rank. `in_process` and `single` ignore it.
+  std::optional<int> local_rank;
+  // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
+  // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
+  // It only checks them: an asynchronous save needs one for "cpu". Empty: unknown, and nothing is
+  // refused.
+  std::string backends;
+  ShowProgress show_progress = ShowProgress::kTerminal;
+  std::shared_ptr<Observer> observer;  // gets every event, including each message; may be null
+  // Get events when calls begin, change phase, fail and end: see call_listener.hpp.
+  // CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add one: see metrics.hpp.
+  std::vector<std::shared_ptr<CallListener>> listeners;
+  // The directory in which each rank records every message, hook and change of state as it happens
+  // (docs/tracing.md), for `cairn trace`. All ranks may share one. At most 256 MiB per rank; the
+  // oldest events are dropped first. Empty: the value of CAIRN_TRACE; if that is empty too, nothing
+  // is recorded.
+  std::string trace_directory;
+  // A signal, for example SIGUSR2, that makes every rank in the process write a trace of its latest
+  // events to `trace_signal_directory` (created if necessary; empty: the working directory). Each
+  // file replaces the previous one; `cairn trace` finds it. 0: taken from CAIRN_TRACE_SIGNAL,
+  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles the signal,
+  // its handler stays, and a warning is logged.
+  int trace_signal = 0;
+  std::string trace_signal_directory;
+  // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and
+  // the last events of at most eight ranks. Empty: saves by Cairn's own writer leave it in the
+  // directory that holds the checkpoint. The directory must exist. The newest 16 reports stay;
+  // older ones are removed. Calls that were only cancelled leave no report.
+  std::string failure_directory;
+  bool failure_reports = true;
+};
+
+class World {
+ public:
+  // Creates a world of the ranks that torchrun, mpirun, srun, cairn-launch or another launcher has
+  // started (docs/launching.md). Throws kInvalidArgument, naming the variables that leave a doubt;
+  // kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the world's size;
+  // kPermission if they differ in the secret.
+  //
+  // Rank 0 hosts the store at MASTER_PORT unless it already exists. A trainer that creates its own
+  // store there must set `multiTenant`, or pass its store to `from_store`.
+  static World from_environment(const WorldOptions& options = {});
+
+  // Creates a world through the trainer's own store, in which Cairn's keys have a prefix. Every
+  // rank must call this the same number of times.
+  static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
+
+  // Creates a world from known addresses: `addresses[rank]` is the "host:port" of that rank's
+  // listener. `job_id` is the same on all ranks and must never be reused, not even by a restart of
+  // the same job, because it makes the names of saves unique. Returns at once. The first save or
+  // load reports ranks that do not connect, and host names that cannot be resolved, within
+  // `RuntimeOptions::connect_deadline`.
+  static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
+                              const WorldOptions& options = {});
+
+  // Creates a world whose ranks all live in this process. Each element, indexed by rank, is for a
+  // thread of its own.
+  static std::vector<World> in_process(int world_size, const WorldOptions& options = {});
+
+  // Creates a world of one rank, without a network.
+  static World single(const WorldOptions& options = {});
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;                  // as the options or the launcher tell it, else `rank()`
+  const std::string& incarnation() const;  // 32 hexadecimal digits that identify this instance of the world
+  bool one_process() const;                // whether all ranks live in this process
+  bool secured() const;                    // whether ranks use TLS with the job's secret, or all live in this process
+
+  // --- after the loss of ranks ---
+
+  // Returns the ranks that `failures`, of a save or load in this world, does not list as lost or
+  // silent, ascending. These can go on without the others. Every rank that got the same map gets
+  // the same answer.
+  std::vector<int> survivors(const FailureMap& failures) const;
+
+  // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
+  // process's rank in this world. All survivors call it, with the same list. It first shuts this
+  // world down, as its last handle would. The new world has the same options and a new incarnation.
+  // Checkpointers belong to the old world: make new ones.
+  //
+  // The ranks meet at the addresses where they listened before, without a store. Processes that are
+  // not in the list cannot join. Blocks until all survivors have joined, for at most
+  // assemble_deadline. Throws kInvalidArgument for a malformed list or one without this rank,
+  // kDeadline with the new numbers of the ranks that did not join, kPrecondition if this world has
+  // already been rejoined, or in a forked child process. May be called again after kDeadline.
+  World rejoin(const std::vector<int>& survivors) const;
+
+  // Cancels running saves and loads, closes the connections, and waits until listeners have
+  // received all events. Returns false if something had not ended by the deadline. Idempotent.
+  // Later saves and loads throw kPrecondition.
+  bool shutdown(std::chrono::milliseconds deadline) const;
+
+  // Returns whether WorldOptions::backends lists a backend for this device type ("cpu", "cuda"), or
+  // is empty.
+  bool has_backend_for(const std::string& device_type) const;
+  std::chrono::milliseconds shutdown_deadline() const;  // from the options
+  ShowProgress show_progress() const;                   // from the options
+
+  // Returns the last messages between the actors of this rank, as text, oldest first.
+  std::string dump_trace() const;
+  // Writes the same messages to a file for `cairn trace`, replacing an existing one. `cairn trace`
+  // finds files whose names end in ".trace". Throws kNotFound, kPermission, kNoSpace, kUnavailable.
+  void write_trace(const std::string& path) const;
+
+  // For Cairn's own use: the actors of this rank, and the names taken by checkpointers.
+  RankRuntime& runtime() const;
+  // Returns the directory for the report of a failed call, or "" for no report. `wanted`: the
+  // caller's choice, "" for none. `place`: the location of the checkpoint, "" if it has none.
+  std::string report_directory(const std::string& wanted, const std::string& place) const;
+  void claim_checkpointer(const std::string& name) const;
+  void release_checkpointer(const std::string& name) const noexcept;
+
+ private:
+  struct Implementation;
+  explicit World(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+  std::shared_ptr<Implementation> implementation_;
+};
+
+}  // namespace cairn

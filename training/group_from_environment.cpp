@@ -1,0 +1,31 @@
+#include <cairn/training/group_from_environment.hpp>
+
+#include <atomic>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <cairn/base/wait.hpp>
+#include <cairn/runtime/launch/launchers.hpp>
+#include <cairn/runtime/launch/own_address.hpp>
+#include <cairn/runtime/launch/rendezvous.hpp>
+
+namespace cairn::training {
+
+ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
+  const Variables variables = variables_of_process();
+  const auto task = find_task(variables);
+  if (!task || task->size == 1) return ProcessGroup::single();
+  const Place place = place_of(*task, variables);
+  // Several groups in one process are matched across ranks by the order in which they are made.
+  static std::atomic<unsigned> made{0};
+  const auto store = open_store(place, options.timeout);
+  AddressRequest request;
+  request.asked = options.address;
+  request.peer = place.master_host;
+  request.beyond_loopback = true;
+  request.deadline = bounded_wait(options.timeout);
+  options.address = own_address(request, variables).host;
+  return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));
+}
+
+}  // namespace cairn::training
