@@ -6,6 +6,8 @@
 namespace cairn {
 
 const char* to_string(ErrorCode code) noexcept {
+  // The switches over enumerations have no default case: the compiler then reports a missing value.
+  // Texts and JSON show these names, so they never change.
   switch (code) {
     case ErrorCode::kInvalidArgument:
       return "invalid_argument";
@@ -67,6 +69,7 @@ Meaning meaning_of(int error_number) {
       return {ErrorCode::kPermission, "check owner and permissions"};
     case EROFS:
       return {ErrorCode::kPermission, "the file system is mounted read-only"};
+    // A file system also reports ENOSPC if it has free blocks but no free inode.
     case ENOSPC:
       return {ErrorCode::kNoSpace, "free space or inodes (df -i), or choose another store"};
     case EDQUOT:

@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// Ids name files and directories. Their fixed form lets the clean-up tell Cairn's own from others.
 constexpr std::string_view kMark = "cairn-";
 constexpr std::size_t kIncarnationDigits = 32;
 constexpr std::size_t kCheckpointerDigits = 8;
@@ -45,6 +46,8 @@ std::string make_save_id(std::string_view incarnation, std::string_view checkpoi
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot make a save id: the incarnation must be 32 lower-case hexadecimal digits, got \"" +
                     std::string(incarnation.substr(0, 64)) + "\"");
+  // A checkpointer may have any name, also one with '/' or of any length. Its hash is safe in file
+  // names.
   char name_hash[kCheckpointerDigits + 1];
   std::snprintf(name_hash, sizeof name_hash, "%08x", static_cast<unsigned>(checkpointer_key(checkpointer)));
   std::string id(kMark);
