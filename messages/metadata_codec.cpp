@@ -35,6 +35,7 @@ class LocationEncoder {
 
   void add(const StorageInfo& storage) {
     check_encode(storage.file < files_.size(), kWhat, "something is stored in a file that is not there");
+    // Files of PyTorch have no recorded length.
     const std::uint64_t file_end = files_[storage.file].length.value_or(std::numeric_limits<std::uint64_t>::max());
     if (storage.offset > file_end || storage.length > file_end - storage.offset)
       columns::fail_encode(kWhat, "something is stored beyond the end of file '" + files_[storage.file].name + "'");
@@ -45,6 +46,7 @@ class LocationEncoder {
     message_.add_offsets(storage.offset);
     message_.add_lengths(storage.length);
     message_.add_payload_offsets(storage.payload_offset);
+    // The column is written only if a location has transforms. Cairn's own files have none.
     transforms_.push_back(index_of(storage.transforms));
     any_transform_ = any_transform_ || transforms_.back() > 0;
   }
@@ -55,6 +57,7 @@ class LocationEncoder {
 
  private:
   std::uint32_t index_of(const std::vector<std::string>& transforms) {
+    // 0 stands for no transforms, so lists count from 1.
     if (transforms.empty()) return 0;
     check_encode(are_plausible(transforms), kWhat, "something has more transforms, or longer names of them, than are supported");
     const auto [known, added] = lists_.emplace(transforms, static_cast<std::uint32_t>(lists_.size() + 1));
@@ -93,6 +96,7 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
     message.add_tensor_properties(properties.index_of(tensor.properties));
     message.add_dims(static_cast<std::uint32_t>(tensor.size.size()));
     add_extents(tensor.size, *message.mutable_sizes());
+    // The decoder has this limit; see entries_from_proto.
     check_encode(!tensor.size.empty() || tensor.chunks.size() <= kScalarChunksMax, kWhat, "a 0-dim tensor has many chunks");
     message.add_chunk_counts(static_cast<std::uint32_t>(tensor.chunks.size()));
     for (const Box& chunk : tensor.chunks) {
@@ -129,9 +133,11 @@ void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
   names.reserve(metadata.state_dict_metadata.size());
   for (std::size_t i = 0; i < metadata.state_dict_metadata.size(); ++i) {
     const std::string& fqn = metadata.state_dict_metadata[i].first;
+    // Entry i has name i, so the entries need no column for their names.
     if (names.intern(fqn) != i) columns::fail_encode(kWhat, "'" + fqn + "' appears twice");
   }
   columns::PathEncoder paths(*message.mutable_planner_data(), kWhat);
+  // A path may belong to a name without an entry. Such names follow those of the entries.
   for (const auto& [fqn, path] : metadata.planner_data) paths.add(names.intern(fqn), fqn, path);
   columns::names_to_proto(names, *message.mutable_names());
 }
@@ -218,6 +224,7 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
 
 void entries_from_proto(const v1::Metadata& message, const NameTable& names, Metadata& metadata) {
   const int entries = message.kinds_size();
+  // There may be more names than entries: those of paths come last.
   check_decode(message.stored_size() == entries && static_cast<std::size_t>(entries) <= names.size(), kWhat,
                "the columns of its entries differ in length");
   check_decode(message.dims_size() == message.tensor_properties_size() && message.dims_size() == message.chunk_counts_size(), kWhat,
@@ -242,6 +249,7 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
     const std::uint32_t which = message.tensor_properties(tensors);
     check_decode(which < properties.size(), kWhat, "a tensor refers to properties that are not there");
     tensor.properties = properties[which];
+    // `take` checks the number of dimensions.
     const std::uint32_t dims = message.dims(tensors);
     tensor.size = sizes.take(dims);
     if (!columns::is_countable(tensor.size, element_size(tensor.properties.dtype)))
@@ -262,6 +270,7 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
       tensor.chunks.push_back(std::move(chunk));
     }
     if (message.stored(i)) {
+      // Checked before `reserve`: a damaged count must not allocate.
       check_decode(chunks <= locations.left(), kWhat, "there are fewer locations than chunks and bytes objects");
       tensor.storage.reserve(chunks);
       for (std::uint32_t c = 0; c < chunks; ++c) tensor.storage.push_back(locations.take());
@@ -311,6 +320,7 @@ Metadata decode_metadata(ByteSpan bytes) {
   columns::parse(bytes, message, kWhat);
   Metadata metadata;
   const NameTable names = columns::names_from_proto(message.names(), kWhat);
+  // Before the entries, whose locations are compared with the files.
   metadata.files = files_from_proto(message);
   entries_from_proto(message, names, metadata);
   columns::paths_from_proto(
