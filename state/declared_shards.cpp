@@ -67,6 +67,7 @@ Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
   if (!declaration) return tensor;
   const Box& box = declaration->box;
   if (extents_of(tensor.sizes()) != box.sizes) {
+    // State of another shape, such as a scalar per parameter, is no part of anything.
     if (tensor.unsafeGetTensorImpl() != declared.unsafeGetTensorImpl()) return tensor;
     throw Error(ErrorCode::kMismatch, "state dict: a tensor was declared to be the part " + to_string(box) +
                                           " of a larger one, but has now the size " + to_string(extents_of(tensor.sizes())) +

@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// Bounds the memory that a shape can ask for.
 constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
@@ -20,6 +21,7 @@ std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
   for (const std::int64_t size : shape) {
     if (size < 1)
       refuse("the shape " + to_string(Extents(shape)) + " has an axis of size " + std::to_string(size) + "; sizes begin at 1");
+    // Divides, because the product may overflow.
     if (size > kRanksMax / count)
       refuse("the shape " + to_string(Extents(shape)) + " has more than " + std::to_string(kRanksMax) + " ranks");
     count *= size;
@@ -60,6 +62,7 @@ DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, 
     if (!grid->positions.emplace(rank, position).second) refuse("rank " + std::to_string(rank) + " is given twice");
     in_order = in_order && rank == position;
   }
+  // The usual mesh needs no table: position and rank are the same.
   if (in_order) grid->positions = {};
   const auto& names = grid->axis_names;
   if (!names.empty() && names.size() != grid->shape.size()) {
@@ -81,6 +84,7 @@ std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const 
     return std::nullopt;
   }
   std::vector<std::int64_t> coordinate(shape.size());
+  // Row-major: the last axis varies fastest.
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     coordinate[axis] = position % shape[axis];
     position /= shape[axis];
@@ -111,6 +115,7 @@ std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const 
     const auto dim = static_cast<std::size_t>(shard->dim < 0 ? shard->dim + dims : shard->dim);
     const std::int64_t held = box.sizes[dim];
     const std::int64_t parts = mesh.shape()[axis];
+    // Rounds up without adding before the division, which could overflow.
     const std::int64_t chunk = held / parts + (held % parts != 0 ? 1 : 0);
     const std::int64_t begin = std::min(held, chunk * (*coordinate)[axis]);
     box.offsets[dim] += begin;

@@ -42,6 +42,7 @@ class Flattener {
     if (value.is_per_rank()) marks = per_rank(std::move(marks));
     if (value.is_if_stored()) marks = if_stored(std::move(marks));
     if (value.is_stateful()) throw_stateful(path_);
+    // An empty dict is a leaf of its own: without one, a load could not tell it from an absent key.
     if (value.is_dict() && !value.dict().empty()) {
       for (const auto& [key, element] : value.dict()) descend(key, element, marks);
     } else if (value.is_list() && is_taken_apart(value, path_.size())) {
@@ -82,6 +83,7 @@ class Flattener {
 Value& step_into(Value& container, const PathElement& step, const Path& path, std::size_t depth) {
   const auto* index = std::get_if<std::int64_t>(&step);
   if (container.is_none()) container = index != nullptr ? Value(List{}) : Value(Dict{});
+  // Keys of a Dict are text. A path of PyTorch's may have whole numbers there.
   if (container.is_dict()) return container.dict()[index != nullptr ? std::to_string(*index) : std::get<std::string>(step)];
   if (container.is_list() && index != nullptr) {
     List& list = container.list();
@@ -89,6 +91,7 @@ Value& step_into(Value& container, const PathElement& step, const Path& path, st
       throw Error(ErrorCode::kInvalidArgument, "state dict: cannot put a value at " + describe_path(path) +
                                                    ": lists are made with at most " + std::to_string(kMadeListMax) + " elements");
     }
+    // Elements may come in any order. The gaps hold None until their own values come.
     if (static_cast<std::size_t>(*index) >= list.size()) list.resize(static_cast<std::size_t>(*index) + 1);
     return list[static_cast<std::size_t>(*index)];
   }
@@ -130,6 +133,7 @@ void set_at(StateDict& state_dict, const Path& path, Value value) {
   check_depth(path.size());
   Value* place = &state_dict[std::get<std::string>(path.front())];
   for (std::size_t depth = 1; depth < path.size(); ++depth) place = &step_into(*place, path[depth], path, depth);
+  // The marks belong to the place: a loaded value has none of its own.
   *place = with_marks_of(*place, std::move(value));
 }
 

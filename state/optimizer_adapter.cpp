@@ -62,6 +62,7 @@ std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, cons
     names.emplace_back();
     for (const torch::Tensor& parameter : group.params()) {
       const std::size_t position = count++;
+      // PyTorch numbers parameters across all groups.
       if (module == nullptr) {
         names.back().push_back(std::to_string(position));
         continue;
@@ -106,6 +107,7 @@ torch::Tensor tensor_in(const Value& value) {
 }
 
 std::optional<double> number_in(const Value& value) {
+  // PyTorch stores an optimizer's `step` as a tensor with one element.
   if (value.is_tensor() && value.tensor().defined() && value.tensor().numel() == 1 && !value.tensor().is_complex()) {
     return value.tensor().item<double>();
   }
@@ -127,6 +129,7 @@ bool read(const Value& value, std::int64_t& field) {
     return true;
   }
   const auto number = number_in(value);
+  // 9.0e18 is below 2^63, so that the cast is defined.
   if (!number || std::trunc(*number) != *number || std::fabs(*number) > 9.0e18) return false;
   field = static_cast<std::int64_t>(*number);
   return true;
@@ -225,6 +228,7 @@ class Loading {
     for (std::size_t i = 0; i < groups.size(); ++i) {
       known.insert(names_[i].begin(), names_[i].end());
       const std::string where = "param_groups[" + std::to_string(i) + "]";
+      // Starts from the present options: those that the state dict lacks stay as they are.
       options_.push_back(options_of<Kind>(optimizer_.param_groups()[i]));
       if (groups[i].is_dict()) {
         check_group(groups[i].dict(), where, names_[i]);
@@ -252,6 +256,7 @@ class Loading {
       const auto listed = names_in(*params);
       if (!listed) {
         problem(where + "[\"params\"] is not a list of names");
+      // The order within a group does not matter, because state is found by name.
       } else if (*listed != std::multiset<std::string>(names.begin(), names.end())) {
         problem(where + "[\"params\"] names other parameters than the optimizer's group has");
       }
@@ -327,6 +332,7 @@ class Loading {
       return;
     }
     const bool is_new = held == states.end();
+    // Existing state is filled in place. New state joins the optimizer only when it is whole.
     auto fresh = is_new ? std::make_unique<State>() : nullptr;
     State& state = is_new ? *fresh : static_cast<State&>(*held->second);
     bool all_zero = true;
@@ -335,6 +341,7 @@ class Loading {
       if (value == nullptr || value->is_none()) return;
       if constexpr (std::is_same_v<std::decay_t<decltype(field)>, torch::Tensor>) {
         fill(field, tensor_in(*value), parameter);
+        // Only then: the test waits for the device.
         if (!Kind::begins_as_absent(options)) all_zero = all_zero && field.count_nonzero().template item<std::int64_t>() == 0;
       } else {
         read(*value, field);
@@ -396,6 +403,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
         std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
         if (held == states.end() && parameter.requires_grad() && Kind::keeps_state(options)) {
           apart = with_torch("begin the state of \"" + names[i][k] + '"', [&] { return Kind::begin(options, parameter); });
+          // From here on the optimizer uses these tensors, so that a load can fill them in place.
           if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
         }
         if (held != states.end()) {

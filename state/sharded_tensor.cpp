@@ -56,6 +56,7 @@ DType storable_dtype(const torch::Tensor& tensor) {
 
 torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
   return with_torch("copy the part " + to_string(box) + " of a tensor",
+                    // A copy, because a view would keep the whole tensor in memory.
                     [&] { return part_of(whole, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous); });
 }
 
@@ -75,6 +76,7 @@ ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> 
     }
     boxes.push_back(std::move(box));
   }
+  // Parts of other ranks may fill the gaps: only overlaps of local parts are certain faults.
   if (boxes.size() < 2) return;
   for (const CoverageFault& fault : check_coverage("local shards", size_, boxes)) {
     if (fault.kind == CoverageFault::Kind::kOverlap)

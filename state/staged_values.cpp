@@ -57,6 +57,7 @@ void copy_plain_values(Value& value) {
     for (auto& inner : value.list()) copy_plain_values(inner);
   } else if (value.is_ivalue()) {
     const c10::IValue& plain = value.ivalue();
+    // Numbers and texts cannot change. Only containers are handles.
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
     Value copy{deep_copy(plain)};
     value = with_marks_of(value, std::move(copy));

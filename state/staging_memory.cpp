@@ -34,6 +34,7 @@ StagingMemory::~StagingMemory() {
 // The state shared by the users of a block.
 struct StagingPool::Lease {
   ~Lease() {
+    // The pointer to the pool keeps it alive until its last block is back.
     if (block) pool->give_back(std::move(block), generation);
   }
   std::shared_ptr<StagingPool> pool;
@@ -54,6 +55,7 @@ StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
   try {
     return std::make_unique<const StagingMemory>(bytes, pinned);
   } catch (const Error&) {
+    // Page-locked memory is scarce. A copy into plain memory is slower, but it works.
     if (!pinned) throw;
     return std::make_unique<const StagingMemory>(bytes, false);
   }
@@ -82,11 +84,13 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
   }
   lease->generation = generation_;
   lease->block = std::move(block);
+  // Shares ownership of the lease, and points to its block.
   return {lease, lease->block.get()};
 }
 
 void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
   std::lock_guard lock(mutex_);
+  // A block that was taken before `release` is freed now.
   if (keep_ && generation == generation_) return kept_.push_back(std::move(block));
   bytes_held_ -= block->bytes();
   --blocks_;

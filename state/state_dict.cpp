@@ -80,6 +80,7 @@ bool Dict::erase(std::string_view key) {
   const std::size_t position = found->second;
   index_.erase(found);
   items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(position));
+  // The items after it move up, and their positions with them.
   for (std::size_t i = position; i < items_.size(); ++i) index_[items_[i].first] = i;
   return true;
 }
@@ -135,6 +136,7 @@ class Value::Unfolding {
    public:
     Copying(Unfolding& unfolding, const c10::IValue& container, std::size_t depth)
         : open_(unfolding, container, depth), repeats_(unfolding.repeats_) {
+      // Values below a repeated container are copies. Only those count towards kCopiedMax.
       is_repeat_ = !unfolding.copied_.insert(container).second;
       if (is_repeat_) ++repeats_;
     }
@@ -162,6 +164,8 @@ class Value::Unfolding {
 
   // Returns whether flattening splits the list.
   bool must_nest(const c10::IValue& list, std::size_t depth) {
+    // Without this table, lists that share lists would be visited once per path, which can be
+    // exponential.
     if (const auto known = nests_.find(list); known != nests_.end()) return known->second.toBool();
     const Open open(*this, list, depth);
     bool nests = false;
@@ -208,6 +212,7 @@ Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_ran
 }
 
 Value& Value::operator=(const Value& other) {
+  // `other` may lie within this value's own containers, so it is copied before they go.
   if (this != &other) *this = Value(other);
   return *this;
 }
@@ -274,6 +279,7 @@ const std::string& Value::to_text() const {
 }
 
 Value& Value::operator[](std::string_view key) {
+  // As in `state["a"]["b"] = …`: the inner dict is made on first use.
   if (is_none()) value_ = std::make_shared<Dict>();
   return dict()[key];
 }

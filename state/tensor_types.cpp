@@ -49,6 +49,8 @@ constexpr TypePair kTypePairs[] = {
 };
 
 const std::shared_ptr<c10::EnumType>& dtype_enum() {
+  // LibTorch has no IValue for a dtype. An enum of Cairn's own stands for one, and carries its
+  // name.
   static const auto type =
       c10::EnumType::create(c10::QualifiedName("__torch__.torch.dtype"), c10::StringType::get(), {}, {});
   return type;
@@ -117,6 +119,7 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
     throw Error(ErrorCode::kInvalidArgument,
                 "tensor: the part " + to_string(Box{offsets, sizes}) + " does not lie within " + to_string(whole));
   }
+  // Views of a tensor that requires gradients would be recorded by autograd.
   torch::Tensor part = tensor.detach();
   for (std::size_t dim = 0; dim < whole.size(); ++dim) {
     if (sizes[dim] != whole[dim]) part = part.narrow(static_cast<std::int64_t>(dim), offsets[dim], sizes[dim]);
@@ -126,6 +129,7 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
 
 void throw_torch_error(const std::string& action, const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
+  // LibTorch's host allocators report failures as plain c10::Error: only the text tells.
   const bool memory = text.find("alloc") != std::string::npos || text.find("out of memory") != std::string::npos;
   throw Error(memory ? ErrorCode::kUnavailable : ErrorCode::kPrecondition, action + ": LibTorch says: " + text);
 }

@@ -39,6 +39,7 @@ const char* to_string(PickleKind kind) noexcept {
 std::string to_string(const PickleGlobal& global) { return std::string(global.module) + "." + std::string(global.name); }
 
 const std::vector<PickleTree::Id>& PickleTree::container(const Node& node) const {
+  // Empty lists and dicts have no container, which saves memory in pickles of many.
   static const std::vector<Id> empty;
   return node.second == kNoContainer ? empty : containers_[node.second];
 }
@@ -82,6 +83,7 @@ std::int64_t PickleValue::as_int() const {
 double PickleValue::as_float() const {
   expect(PickleKind::kFloat);
   double value;
+  // The node holds the bits of the number.
   std::memcpy(&value, &tree_->nodes_[id_].second, sizeof value);
   return value;
 }
@@ -136,6 +138,7 @@ PickleValue PickleValue::mapped(std::size_t index) const {
 std::optional<PickleValue> PickleValue::find(std::string_view wanted) const {
   expect(PickleKind::kDict);
   const auto& pairs = tree_->container(tree_->nodes_[id_]);
+  // Backwards: in Python, the last assignment to a key counts.
   for (std::size_t i = pairs.size(); i >= 2; i -= 2) {
     const PickleValue candidate{tree_, pairs[i - 2]};
     if (candidate.is(PickleKind::kText) && candidate.as_text() == wanted) return PickleValue{tree_, pairs[i - 1]};

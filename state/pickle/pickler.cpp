@@ -33,6 +33,8 @@ void Pickler::none() { put(pickle::kNone); }
 void Pickler::boolean(bool value) { put(value ? kNewTrue : kNewFalse); }
 
 void Pickler::integer(std::int64_t value) {
+  // The shortest form, as CPython chooses it. As unsigned numbers, negative values are too large
+  // for the first two.
   const auto bits = static_cast<std::uint64_t>(value);
   if (bits <= kMax8) {
     put(kBinInt1);
@@ -57,6 +59,7 @@ void Pickler::real(double value) {
   std::uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   put(kBinFloat);
+  // Big-endian, unlike all other numbers in pickles.
   for (int i = 7; i >= 0; --i) out_.push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
 }
 
@@ -79,6 +82,7 @@ void Pickler::text(std::string_view value) {
                 "a text of " + std::to_string(value.size()) + " bytes is more than pickle protocol 2 holds");
   }
   out_.append(value);
+  // Python's pickler memoises texts as well. Key names repeat once per parameter.
   texts_.emplace(std::move(key), remember());
 }
 
@@ -145,6 +149,7 @@ void Pickler::persistent_id() { put(kBinPersistentId); }
 Pickler::Slot Pickler::remember() {
   const auto slot = slots_++;
   if (protocol_ >= 4) {
+    // MEMOIZE names no slot: the unpickler counts them in the same order.
     put(kMemoize);
   } else if (slot <= kMax8) {
     put(kBinPut);

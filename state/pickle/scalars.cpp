@@ -8,6 +8,7 @@
 namespace cairn {
 
 ParsedInt parse_text_int(std::string_view digits) {
+  // Python 2 ends a long with this letter, and Python 3 does so in protocol 0.
   if (!digits.empty() && digits.back() == 'L') digits.remove_suffix(1);
   ParsedInt parsed;
   std::int64_t value = 0;
@@ -20,6 +21,7 @@ ParsedInt parse_text_int(std::string_view digits) {
 ParsedInt parse_binary_int(std::string_view bytes) {
   const bool is_negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
   const unsigned char sign = is_negative ? 0xff : 0;
+  // Sign-extended: bytes that the pickle leaves out repeat the sign.
   std::uint64_t bits = is_negative ? ~std::uint64_t{0} : 0;
   ParsedInt parsed;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -30,6 +32,7 @@ ParsedInt parse_binary_int(std::string_view bytes) {
       parsed.is_too_large = true;
     }
   }
+  // With nine bytes or more, bit 63 must still agree with the sign.
   if ((bits >> 63 != 0) != is_negative) parsed.is_too_large = true;
   if (!parsed.is_too_large) parsed.value = static_cast<std::int64_t>(bits);
   return parsed;

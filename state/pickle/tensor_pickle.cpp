@@ -31,6 +31,8 @@ class Emitter {
     const auto strides = contiguous_strides(sizes);
     if (!storage.is_typed) elements *= static_cast<std::int64_t>(element_size(dtype));  // an untyped storage counts bytes
 
+    // Opcodes: \x80 PROTO, ( MARK, t TUPLE, Q BINPERSID, \x89 NEWFALSE, ) EMPTY_TUPLE, R REDUCE, .
+    // STOP.
     sink_.add("\x80\x02");
     global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     sink_.add("((");
@@ -60,6 +62,7 @@ class Emitter {
  private:
   void memoize() {
     sink_.add('q');
+    // One byte is enough: a tensor needs about twenty slots.
     sink_.add(static_cast<char>(slot_++));
   }
 
@@ -109,6 +112,7 @@ class Emitter {
       sink_.add(')');
       return;
     }
+    // Tuples of one to three elements have opcodes of their own, which need no mark.
     if (values.size() > 3) sink_.add('(');
     for (const auto value : values) integer(value);
     sink_.add(values.size() > 3 ? 't' : static_cast<char>('\x84' + values.size()));

@@ -39,9 +39,11 @@ void TorchArchive::check_kind() {
     throw Error(ErrorCode::kUnsupported, what() + ": a TorchScript module, not a saved value");
 
   const auto* version_entry = zip_.find(folder_ + "version");
+  // Some versions of PyTorch keep it in this folder.
   if (version_entry == nullptr) version_entry = zip_.find(folder_ + ".data/version");
   if (version_entry == nullptr)
     throw Error(ErrorCode::kCorrupt, what() + ": a zip archive, but not of torch.save: it has no version");
+  // A version has a few digits. A larger entry is not read.
   const auto text = version_entry->size_bytes <= 16 ? zip_.read(*version_entry) : Bytes();
   std::int64_t version = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
@@ -86,6 +88,7 @@ ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
   ArchivedTensor result;
   result.description = describe_tensor(tree.root());
   result.storage = archive.storage(result.description.storage_key);
+  // Compares pickle and zip directory: reads within the description then stay within the storage.
   if (result.storage.size_bytes < result.description.storage_bytes)
     throw Error(ErrorCode::kCorrupt, archive.what() + ": the tensor's storage has " + std::to_string(result.storage.size_bytes) +
                                          " bytes, its description says " + std::to_string(result.description.storage_bytes));
@@ -98,6 +101,7 @@ TorchArchiveWriter::TorchArchiveWriter(ByteSpan pickle, WriteAt write_at) : writ
     append(data);
     end_storage();
   };
+  // The pickle comes first, as in torch.save: readers take the folder's name from the first entry.
   whole(kPickleName, pickle);
   whole("byteorder", std::string_view("little"));
   whole("version", std::string_view("3\n"));
@@ -106,6 +110,7 @@ TorchArchiveWriter::TorchArchiveWriter(ByteSpan pickle, WriteAt write_at) : writ
 void TorchArchiveWriter::begin(std::string name, std::uint64_t size_bytes, std::uint64_t alignment) {
   check_invariant(left_ == 0, "an entry of an archive was begun before the one before it was whole");
   entries_.push_back({"archive/" + std::move(name), at_, size_bytes, 0});
+  // The data begins where the local header ends, so the header is padded to align the data.
   const auto end = at_ + zip::local_header_length(entries_.back().name, size_bytes);
   Bytes header;
   zip::append_local_header(header, entries_.back().name, size_bytes, alignment == 0 ? 0 : zip::padding_for(end, alignment));

@@ -44,6 +44,7 @@ bool latin1_of_utf8(std::string_view text, std::string& bytes) {
     const auto lead = static_cast<unsigned char>(text[i]);
     if (lead < 0x80) {
       bytes.push_back(text[i]);
+    // Characters 0x80 to 0xff have these two lead bytes.
     } else if ((lead == 0xc2 || lead == 0xc3) && i + 1 < text.size() && is_continuation(text[i + 1])) {
       bytes.push_back(static_cast<char>((lead & 0x03) << 6 | (static_cast<unsigned char>(text[i + 1]) & 0x3f)));
       ++i;

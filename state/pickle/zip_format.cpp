@@ -27,6 +27,7 @@ bool needs_64(std::uint64_t value) { return value >= kSee64; }
 constexpr std::uint16_t kVersionMadeBy = 0x031e;  // zip 3.0 on Unix, as miniz writes
 constexpr std::uint16_t kVersionNeeded = 45;      // zip64
 
+// An entry without data has no descriptor; all zeros in its header are its true values.
 std::uint16_t flags_for(std::uint64_t size) { return static_cast<std::uint16_t>(kFlagUtf8 | (size == 0 ? 0 : kFlagDescriptor)); }
 
 }  // namespace
@@ -43,6 +44,7 @@ std::uint64_t local_header_length(std::string_view name, std::uint64_t size) {
 }
 
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment) {
+  // The padding field has a header of its own, which counts as padding.
   const auto least = end + kExtraFieldHeaderBytes;
   return kExtraFieldHeaderBytes + (alignment - least % alignment) % alignment;
 }
@@ -129,6 +131,7 @@ void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64
     }
   }
   const std::uint64_t directory_size = out.size() - begin;
+  // Written for small archives as well, as torch.save does.
   put_u32(out, kEnd64Signature);
   put_u64(out, kEnd64Bytes - 12);  // size of the record after this field
   put_u16(out, kVersionMadeBy);
