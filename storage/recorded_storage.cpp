@@ -65,6 +65,7 @@ StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
     entries_[i].metadata = &value;
     by_name_.emplace(fqn, i);
     if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+      // The planner's metadata may come from a user's class with locations of its own.
       tensor->storage.assign(tensor->chunks.size(), {});
       entries_[i].recorded.assign(tensor->chunks.size(), false);
     } else {
@@ -109,6 +110,7 @@ void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box&
   bool known = false;
   for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
     known = true;
+    // Empty chunks may be equal, so the search goes on to one that is free.
     if (entry.recorded[*at]) continue;
     entry.recorded[*at] = true;
     tensor.storage[*at] = info;
@@ -131,6 +133,7 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
   for (std::size_t i = 0; i < planned.files.size(); ++i) {
     const FileResult& written = results.files[i];
     const FileLayout& layout = planned.files[i];
+    // Offsets come from the plan, so the report must fit it in every respect that can be compared.
     if (written.name != data_file_name(rank, static_cast<int>(i), save_id))
       mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " +
                          data_file_name(rank, static_cast<int>(i), save_id));

@@ -26,6 +26,7 @@ void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
 }
 
 void append(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
+  // Bytes objects follow the tensors: their lengths are known only when they are written.
   if (plan.items[item].type == WriteItemType::kByteIO)
     file.bytes_items.push_back(item);
   else

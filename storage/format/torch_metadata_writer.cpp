@@ -18,6 +18,7 @@ class MetadataPickler {
 
   Bytes run() && {
     begin_object(kMetadataModule, "Metadata");
+    // The fields of DCP's data class, in its order.
     out_.text("state_dict_metadata");
     entries();
     out_.text("planner_data");
@@ -148,6 +149,7 @@ class MetadataPickler {
     begin_object(kMetadataModule, "MetadataIndex");
     out_.text("fqn");
     out_.text(fqn);
+    // PyTorch leaves the index out of comparisons. It only speeds up its own look-up.
     out_.text("index");
     if (chunk == nullptr) {
       out_.none();
@@ -165,6 +167,7 @@ class MetadataPickler {
     out_.integer(static_cast<std::int64_t>(info.offset));
     out_.text("length");
     out_.integer(static_cast<std::int64_t>(info.length));
+    // Written only if needed, because older versions of PyTorch have no such field.
     if (!info.transforms.empty()) {
       out_.text("transform_descriptors");
       out_.empty_list();
