@@ -15,6 +15,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 namespace {
+// An event can be asked or waited for without limit, but not waited for with a deadline. The thread
+// therefore asks from time to time.
 constexpr milliseconds kPollMax{50};
 }
 
@@ -37,8 +39,10 @@ struct DeviceWatch::State {
         expected.pop_front();
         continue;
       }
+      // All deadlines are equally far from their start, so the first one comes first.
       if (steady_clock::now() >= expected.front().until) {
         const std::string action = std::move(expected.front().action);
+        // Without the lock, because `late` breaks the group and may destroy the watch.
         lock.unlock();
         state->late(action);
         return;
@@ -79,6 +83,7 @@ DeviceWatch::~DeviceWatch() {
   }
   state_->changed.notify_all();
   if (state_->thread.get_id() == std::this_thread::get_id()) {
+    // `late` destroys the watch on the watch's own thread, which cannot join itself.
     state_->thread.detach();
   } else {
     state_->thread.join();
@@ -87,6 +92,7 @@ DeviceWatch::~DeviceWatch() {
 
 void DeviceWatch::expect(std::string action, c10::Device device) {
   c10::Event over(device.type());
+  // The current stream waits for the collective, so this event is over when the collective is.
   over.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   {
     const std::lock_guard lock(state_->mutex);
