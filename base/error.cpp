@@ -45,6 +45,7 @@ const char* to_string(ErrorCode code) noexcept {
   return "unknown";
 }
 
+// A function and not assert(): a broken invariant must end the attempt in release builds as well.
 void check_invariant(bool condition, const char* what) {
   if (!condition) throw InternalError(std::string("broken invariant: ") + what);
 }
@@ -97,6 +98,7 @@ Meaning meaning_of(int error_number) {
       return {ErrorCode::kDeadline, "check that the other side is reachable"};
     case ECANCELED:
       return {ErrorCode::kCancelled, "it was cancelled"};
+    // Named because raising a limit helps, and trying again does not.
     case EMFILE:
       return {ErrorCode::kUnavailable, "the process has too many open files: raise ulimit -n"};
     default:

@@ -79,6 +79,8 @@ std::string action_word(FaultAction action) {
   return "?";
 }
 
+// A parser by recursive descent. Each function takes one part of the grammar and moves `at_` behind
+// it.
 class Parser {
  public:
   Parser(std::string_view spec, const InjectionNames& names) : spec_(spec), names_(names) {}
@@ -150,6 +152,8 @@ class Parser {
     }
     rule.site = known->site;
     expect(':', "\":\" and a name");
+    // A mistyped name would never fire and make a test pass for the wrong reason. Names are
+    // therefore compared with the lists of all names.
     const std::vector<std::string> allowed = names_at(rule);
     const std::size_t name_begin = at_;
     rule.name = std::string(take_word());
@@ -310,11 +314,13 @@ std::vector<InjectionRule> Injector::take(FaultSite site, std::string_view name,
 }
 
 std::vector<InjectionRule> Injector::pass(FaultSite site, std::string_view name, int rank) {
+  // The launcher's rank: a process may have other ranks in worlds that it makes.
   const int who = process_rank_.value_or(rank);
   std::vector<InjectionRule> left;
   // The lock is released by now: a delay on one rank must not hold up the other ranks of the
   // process.
   for (auto& rule : take(site, name, who)) {
+    // Announced before the effect, because a kill leaves no other sign.
     const std::string what =
         "injected into " + (who < 0 ? std::string("this process") : "rank " + std::to_string(who)) + ": " + rule.text;
     hands_.announce("cairn: " + what);

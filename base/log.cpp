@@ -161,6 +161,8 @@ const char* to_string(LogLevel level) noexcept {
 }
 
 void set_log_sink(LogSink sink) {
+  // Allocated before the lock. After the swap it holds the old sink, which is destroyed when the
+  // lock is released: its destructor is the user's code.
   auto made = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
   Log& log = the_log();
   std::lock_guard lock(log.mutex);
@@ -186,6 +188,7 @@ bool has_status_terminal() noexcept {
 }
 
 int status_columns() noexcept {
+  // Terminals behind a serial line or in an editor may not know their width.
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;
   winsize size{};

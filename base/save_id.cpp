@@ -22,6 +22,7 @@ bool is_lower_hex(std::string_view text) noexcept {
 
 // Removes `length` hexadecimal digits and a '-' from the front of `text`.
 bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
+  // The size comes first: the text may be shorter than the part.
   if (text.size() <= length || text[length] != '-' || !is_lower_hex(text.substr(0, length))) return false;
   text.remove_prefix(length + 1);
   return true;

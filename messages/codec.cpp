@@ -15,6 +15,8 @@ namespace {
 constexpr char kWhat[] = "message of another rank";
 constexpr int kErrorCodeMax = static_cast<int>(ErrorCode::kInternal);
 
+// Bytes come from the network. Every value is checked before it is used as a size, an index or an
+// enumeration.
 void check(bool valid, const char* reason) { columns::check_decode(valid, kWhat, reason); }
 
 int rank_of(std::uint32_t rank) {
@@ -179,6 +181,8 @@ Moved from_proto(const v1::Moved& message) {
 
 // --- bodies to Protobuf --------------------------------------------------------------------------
 
+// Fills the field of the envelope for each kind of message. Records come from Cairn itself. Only
+// names, texts and plans that users give are checked.
 struct Encoder {
   v1::Envelope& envelope;
 
@@ -246,6 +250,7 @@ struct Encoder {
   void operator()(const PhaseFailed& record) const {
     to_proto(record.failure, *envelope.mutable_phase_failed()->mutable_failure());
   }
+  // The ending is left to EnvelopeEncoder, which encodes it once for all receivers.
   void operator()(const Outcome& record) const { envelope.mutable_outcome()->set_ticket(record.ticket); }
   void operator()(const Cancel& record) const {
     auto& message = *envelope.mutable_cancel();
@@ -363,6 +368,7 @@ Standing standing_of(const v1::Standing& message) {
   if (message.has_failure()) record.failure = from_proto(message.failure());
   // Only an orphan has seen the loss of the coordinator.
   check(record.lost.has_value() == (record.kind == StandingKind::kOrphaned), "an orphaned rank does not say how, or another does");
+  // A rank that takes part in the call has joined it under a ticket.
   check(record.kind == StandingKind::kAbsent || record.kind == StandingKind::kEnded || record.ticket != 0, "a call has no ticket");
   return record;
 }
@@ -395,6 +401,7 @@ JobProgress job_progress_of(const v1::JobProgress& message) {
   return record;
 }
 
+// One case per message, without a default: the compiler reports a message that is missing here.
 Message body_of(const v1::Envelope& envelope) {
   switch (envelope.body_case()) {
     case v1::Envelope::kJoin:
@@ -466,6 +473,8 @@ Message body_of(const v1::Envelope& envelope) {
 
 }  // namespace
 
+// An outcome goes to every rank of the world, and its failure map may have a megabyte. The part
+// that is the same for all is encoded once and shared by the frames.
 EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   v1::Envelope message;
   message.mutable_attempt()->set_incarnation(envelope.attempt.incarnation);

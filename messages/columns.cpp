@@ -70,6 +70,8 @@ NameTable names_from_proto(const v1::Names& message, const char* what) {
   return names;
 }
 
+// Stores a path as the lengths of its steps. The text of the steps is the name itself, because
+// names are paths joined with '.'. A path that does not join to its name brings its own text.
 void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path) {
   if (id >= seen_.size()) seen_.resize(id + 1);
   if (seen_[id]) fail_encode(what_, "'" + std::string(name) + "' has two paths");
@@ -99,6 +101,7 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
     joins_to_name = joins_to_name && rest.substr(0, text.size()) == text;
     if (joins_to_name) rest.remove_prefix(text.size());
   }
+  // Joins the steps again, so that the decoder can cut this text like a name.
   if (!joins_to_name || !rest.empty()) {
     const std::string text = to_string(path);
     message_.add_renamed(static_cast<std::uint32_t>(message_.names_size()));
@@ -124,6 +127,7 @@ std::uint32_t PathDecoder::next_name(std::size_t names) {
   return id;
 }
 
+// Cuts the text at the stored lengths. Looking for dots would be wrong: keys may contain them.
 Path PathDecoder::take(std::string_view name) {
   std::string_view text = name;
   // The columns of renamed paths are in the order of the paths, so one position is enough.
@@ -212,6 +216,7 @@ void ExtentsReader::fail(std::size_t dims) const {
   fail_decode(what_, "there are fewer sizes and offsets than items need");
 }
 
+// Decoders refuse what cannot be counted, so that the code behind them multiplies without care.
 bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept {
   auto bytes = static_cast<std::int64_t>(element_bytes);
   bool overflow = false;

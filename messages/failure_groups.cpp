@@ -45,6 +45,7 @@ std::string shortened(const std::string& text, std::size_t length) {
 
 }  // namespace
 
+// A thousand ranks that fail for one reason would otherwise send a thousand copies of its text.
 std::vector<FailureGroup> grouped(const FailureMap& failures) {
   std::vector<FailureGroup> groups;
   std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;

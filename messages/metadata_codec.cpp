@@ -29,6 +29,7 @@ bool are_plausible(const std::vector<std::string>& transforms) {
 
 // --- encoding ------------------------------------------------------------------------------------
 
+// Writes the locations of all chunks and bytes objects as columns, in the order of the entries.
 class LocationEncoder {
  public:
   LocationEncoder(v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {}
@@ -75,6 +76,8 @@ class LocationEncoder {
   bool any_transform_ = false;
 };
 
+// Entries have no message of their own. A checkpoint of a large model has millions of chunks, and
+// columns of numbers take a fraction of the space and time.
 void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
   columns::PropertyEncoder properties(*message.mutable_properties(), kWhat);
   LocationEncoder locations(*message.mutable_locations(), metadata.files);
@@ -159,6 +162,7 @@ void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
 
 // --- decoding ------------------------------------------------------------------------------------
 
+// Takes locations off the columns, in the order in which the encoder wrote them.
 class LocationDecoder {
  public:
   LocationDecoder(const v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {
@@ -222,6 +226,8 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
   return files;
 }
 
+// The counterpart of entries_to_proto. Each column has a position of its own; at the end all
+// columns must be used up, so that no number is read as another's.
 void entries_from_proto(const v1::Metadata& message, const NameTable& names, Metadata& metadata) {
   const int entries = message.kinds_size();
   // There may be more names than entries: those of paths come last.
@@ -295,6 +301,7 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
   for (const v1::UserMetadata& entry : message.user_metadata())
     check_decode(commit.user_metadata.emplace(entry.key(), entry.value()).second, kWhat,
                  "a key of the user's metadata appears twice");
+  // Not checked here: ids that are not Cairn's are ignored where the list is used.
   commit.retired.assign(message.retired().begin(), message.retired().end());
   return commit;
 }

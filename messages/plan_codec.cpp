@@ -16,6 +16,7 @@ constexpr char kSavePlan[] = "save plan";
 constexpr char kLoadPlan[] = "load plan";
 constexpr char kWriteResults[] = "write results message";
 
+// Protobuf passes numbers through that the enumeration does not have.
 bool is_known(int value, int max) { return value > 0 && value <= max; }
 
 std::array<const Extents*, 5> lists_of(const ReadItem& item) {
@@ -45,6 +46,7 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     check_encode(is_known(static_cast<int>(item.type), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
     message.add_item_names(item.name);
     message.add_item_types(static_cast<v1::WriteItemType>(item.type));
+    // A list of positions, because few items are marked.
     if (item.per_rank) message.add_per_rank_items(static_cast<std::uint32_t>(i));
     if (item.type == WriteItemType::kByteIO) {
       message.add_content_hashes(item.content_hash);

@@ -38,6 +38,7 @@ TensorStorageMetadata describe_tensor(const std::string& fqn, const torch::Tenso
 
 }  // namespace
 
+// One rank's view. A save would join the plans of all ranks instead.
 Metadata create_default_metadata(const StateDict& state_dict) {
   Metadata metadata;
   for (FlatEntry& entry : flatten(state_dict)) {

@@ -29,6 +29,8 @@ std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
 }
 
+// Others, such as sparse tensors, are passed on unchanged. Planning refuses them with a better
+// error.
 bool can_be_staged(const torch::Tensor& tensor) {
   return tensor.defined() && why_not_storable(tensor).empty() && tensor.has_storage() && !tensor.is_meta();
 }
@@ -99,6 +101,8 @@ std::vector<Interval> regions_of(std::vector<Interval> used) {
   return joined;
 }
 
+// Visits the tensors in the order of replace_tensors. The constructor of DefaultStaging relies on
+// that order to find each tensor's copy.
 void find_leaves(const StateDict& state, Layout& layout) {
   Value all{StateDict(state)};
   replace_tensors(all, "", [&](const std::string& name, const torch::Tensor& tensor) {
@@ -191,6 +195,8 @@ torch::Tensor copy_of(const Leaf& leaf, const Region& region, const torch::Tenso
   return copy;
 }
 
+// A copy in two steps. The constructor starts the copies out of devices' memory; `finish` copies
+// host memory and waits for both.
 class DefaultStaging final : public Staging {
  public:
   DefaultStaging(const StateDict& state, Layout layout, const std::shared_ptr<const StagingMemory>& plain,
@@ -320,6 +326,8 @@ struct DefaultStager::Implementation {
     std::shared_ptr<const StagingMemory> pinned;
   };
 
+  // A changed layout frees the kept memory first, so that old and new are not held at the same
+  // time.
   Memory take(const Layout& layout) {
     if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release()) tell("staging memory is made anew");
     known = layout.digest;

@@ -33,6 +33,7 @@ bool is_captured(const c10::Device&) { return false; }
 
 bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
 
+// Asks for the primary context, because asking for anything else would create one.
 std::vector<c10::Device> cuda_devices_in_use() {
   std::vector<c10::Device> used;
   if (!at::globalContext().hasCUDA() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
@@ -111,6 +112,7 @@ void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std
 
 void DeviceCopies::wait() { streams_.wait(); }
 
+// The sources and destinations are freed after this. Copies in flight would use freed memory.
 DeviceCopies::~DeviceCopies() {
   try {
     wait();

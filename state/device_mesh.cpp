@@ -93,6 +93,7 @@ std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const 
 }
 
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank) {
+  // All arguments are checked before the rank is looked up: the error must not depend on the rank.
   if (placements.size() != mesh.shape().size()) {
     throw Error(ErrorCode::kInvalidArgument, "placements: " + std::to_string(placements.size()) + " are given for a mesh with " +
                                                  std::to_string(mesh.shape().size()) + " axes; give one for each axis");
@@ -109,6 +110,7 @@ std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const 
   if (!coordinate) return std::nullopt;
 
   Box box = Box::whole(size);
+  // From left to right: each axis cuts what the axes before it have left.
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     const auto* shard = std::get_if<Shard>(&placements[axis]);
     if (shard == nullptr) continue;

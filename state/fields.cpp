@@ -16,6 +16,7 @@ std::string text_of(const torch::Tensor& tensor) {
   return std::string("a tensor of size ") + to_string(extents_of(tensor.sizes())) + " " + c10::toString(tensor.scalar_type());
 }
 
+// The types of fields are fixed at compile time, and each has one form in Python.
 Value value_of(const Field& field) {
   return std::visit(
       [&](auto* place) -> Value {

@@ -25,6 +25,7 @@ bool is_taken_apart(const Value& value, std::size_t depth) {
   });
 }
 
+// A list without tensors is saved as one value. If any element is a rank's own, the whole value is.
 bool holds_per_rank(const Value& value) {
   if (value.is_per_rank()) return true;
   return value.is_list() && std::any_of(value.list().begin(), value.list().end(), holds_per_rank);
@@ -80,6 +81,8 @@ class Flattener {
 };
 
 // Returns the value one step below `container`; creates it if it does not exist.
+// Paths come from a checkpoint and may be damaged, so every step is checked against the container
+// that is there.
 Value& step_into(Value& container, const PathElement& step, const Path& path, std::size_t depth) {
   const auto* index = std::get_if<std::int64_t>(&step);
   if (container.is_none()) container = index != nullptr ? Value(List{}) : Value(Dict{});
@@ -137,6 +140,7 @@ void set_at(StateDict& state_dict, const Path& path, Value value) {
   *place = with_marks_of(*place, std::move(value));
 }
 
+// The counterpart of set_at that changes nothing and throws nothing.
 const Value* find_at(const StateDict& state_dict, const Path& path) {
   if (path.empty() || !std::holds_alternative<std::string>(path.front())) return nullptr;
   const Value* place = state_dict.find(std::get<std::string>(path.front()));

@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint64_t kListGrowthFree = 4096;
 constexpr std::uint64_t kListGrowthPerName = 16;
 
+// Compares whole parts: "layer.1" is not above "layer.10".
 bool is_below(const std::string& name, const std::string& prefix) {
   if (name.size() == prefix.size()) return name == prefix;
   return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
@@ -36,6 +37,7 @@ std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
   return growth;
 }
 
+// Builds the state dict from the metadata, and then loads into it like the default planner.
 class KeyLoadPlanner final : public LoadPlanner {
  public:
   explicit KeyLoadPlanner(std::vector<std::string> prefixes) : prefixes_(std::move(prefixes)) {}

@@ -33,6 +33,7 @@ bool holds_blob(const Value& value) {
   return false;
 }
 
+// Calls the pickler in the order in which CPython would pickle the same value.
 class LeafPickler {
  public:
   // Bytes are compact only from protocol 3 on. torch.load(weights_only=True) reads neither protocol
@@ -184,6 +185,8 @@ class LeafPickler {
     add_dense(dense, *dtype, tensor.requires_grad());
   }
 
+  // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
+  // load.
   void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
     const auto storage = storage_class(dtype);
     const auto sizes = extents_of(dense.sizes());

@@ -13,6 +13,7 @@
 namespace cairn {
 namespace {
 
+// Everything that the reader below understands. Any other class is refused by name.
 const std::vector<PickleGlobal>& leaf_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result = tensor_globals();  // includes OrderedDict
@@ -79,6 +80,8 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
   return c10::TupleType::create(std::move(types));
 }
 
+// Converts a tree of Python values. The input is not trusted: `spend` bounds the memory that it
+// takes beyond the archive's own size.
 class LeafReader {
  public:
   // Refuses tensors of types that LibTorch lacks if `carried` is null.
@@ -243,6 +246,7 @@ class LeafReader {
     return result;
   }
 
+  // LibTorch's dicts have keys of one type.
   c10::IValue plain_dict(const PickleValue& pairs) {
     spend(pairs, pairs.size() * kKeyBytes);
     const auto key_kind = pairs.size() == 0 ? PickleKind::kText : pairs.key(0).kind();

@@ -137,6 +137,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   destinations_.push_back(std::move(made));
 }
 
+// Collects all problems instead of stopping at the first: a user who loads into a changed model
+// wants the whole list.
 LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
   Problems problems;
@@ -332,6 +334,8 @@ const LoadDestinations::Destination& LoadDestinations::destination_of(const Load
   return destinations_[found->second];
 }
 
+// A sharded tensor may have several local parts. Offset and size of the read decide which one it
+// fills.
 torch::Tensor LoadDestinations::view_of(const Destination& destination, const ReadItem& item) const {
   for (const Part& part : destination.parts) {
     if (part.box.offsets != item.dest_chunk_offset || !fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) continue;
@@ -347,6 +351,7 @@ torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadIt
   return with_torch("read \"" + destination.name + '"', [&] { return view_of(destination, item); });
 }
 
+// Returns the destination itself whenever possible, so that the reader fills it without a copy.
 torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view) {
   at::ScalarType type = view.scalar_type();
   const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
@@ -388,6 +393,8 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 }
 
 void LoadDestinations::place(const Destination& destination, Value value) {
+  // The reader's threads replace leaves at the same time. Tensors need no lock, because each read
+  // fills a part of its own.
   const std::lock_guard lock(mutex_);
   if (const Value* held = find_at(*state_dict_, destination.path)) {
     // If a dict is empty on some ranks only, its name is stored besides the values of the other

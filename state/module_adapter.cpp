@@ -5,6 +5,8 @@
 namespace cairn {
 namespace {
 
+// Goes module by module, as PyTorch's state_dict does. LibTorch's recursive lists have parameters
+// or buffers, not both in turn.
 void collect(const torch::nn::Module& module, const std::string& prefix, Dict& dict) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
     // Undefined ones stand for options of a layer, such as bias=False. PyTorch leaves them out as

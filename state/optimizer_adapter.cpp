@@ -24,6 +24,8 @@ struct KindTag {
 };
 
 // Calls `work` with the tag of the optimizer's kind.
+// LibTorch's optimizers share no interface for their options and states. The tag gives the
+// templates below the types.
 template <class Work>
 auto with_kind(Optimizer& optimizer, Work&& work) {
   if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adam>>{});
@@ -80,6 +82,7 @@ std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, cons
 
 Value option_value(double option) { return option; }
 Value option_value(bool option) { return option; }
+// Betas are a tuple in PyTorch.
 Value option_value(const std::tuple<double, double>& option) {
   return c10::IValue(c10::ivalue::Tuple::create(std::get<0>(option), std::get<1>(option)));
 }
@@ -185,6 +188,7 @@ bool is_on(const Dict& dict, const char* key) {
 // --- loading -------------------------------------------------------------------------------------
 
 // Checks a whole state dict against an optimizer, then loads it.
+// The constructor checks and changes nothing; `apply` then only has to store.
 template <class Kind>
 class Loading {
  public:
@@ -321,6 +325,8 @@ class Loading {
     return needed;
   }
 
+  // Leaves the optimizer as if it had made the steps itself: with state, without, or with a fresh
+  // one.
   void take_over(const torch::Tensor& parameter, const Options& options, const std::string& name) {
     auto& states = optimizer_.state();
     const OptimizerStateKey key = optimizer_state_key(parameter);

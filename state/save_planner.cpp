@@ -45,6 +45,7 @@ struct DefaultSavePlanner::Implementation {
     std::optional<Bytes> bytes;  // the serialised leaf, while kept
   };
 
+  // Names the leaf in the error: a pickling error alone does not say where the value is.
   Bytes serialize(const Leaf& leaf) const {
     try {
       return serialize_leaf(leaf.entry.value);
@@ -135,6 +136,7 @@ struct DefaultSavePlanner::Implementation {
     return plan;
   }
 
+  // Returns a view: writers read the trainer's memory, and nothing is copied here.
   torch::Tensor resolve_tensor(const Leaf& leaf, const WriteItem& item) const {
     const Value& value = leaf.entry.value;
     torch::Tensor part;

@@ -47,6 +47,7 @@ std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   return kept;
 }
 
+// Here and not in the save: the caller can still see which tensor it was.
 DType storable_dtype(const torch::Tensor& tensor) {
   const std::string reason = why_not_storable(tensor);
   if (!reason.empty())
@@ -146,6 +147,8 @@ ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size
   return made;
 }
 
+// Computed on request, because a mesh may have thousands of ranks and most callers need only their
+// own part.
 std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
   if (layout_->spec) return distinct(spec_chunks(*layout_->spec, size_), size_);
   if (!layout_->mesh) return std::nullopt;
@@ -157,6 +160,7 @@ std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
 ShardedTensor ShardedTensor::with_local_tensors(std::vector<torch::Tensor> tensors) const {
   if (tensors.size() != local_shards_.size())
     refuse(std::to_string(tensors.size()) + " tensors were given for " + std::to_string(local_shards_.size()) + " parts");
+  // Keeps the layout, which the new memory does not change.
   ShardedTensor made = *this;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     torch::Tensor& part = made.local_shards_[i].tensor;

@@ -32,6 +32,7 @@ c10::IValue deep_copy(const c10::IValue& value) {
 
 }  // namespace
 
+// The order of visits is fixed: DefaultStager matches tensors with their copies by it.
 void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
   if (value.is_dict()) {
     for (auto& [key, inner] : value.dict()) replace_tensors(inner, name.empty() ? key : name + "." + key, replace);

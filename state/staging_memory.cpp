@@ -61,6 +61,7 @@ StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
   }
 }
 
+// Sizes must be equal, not just sufficient: a save with the same layout asks for the same sizes.
 std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool pinned) {
   auto lease = std::make_shared<Lease>();
   lease->pool = shared_from_this();

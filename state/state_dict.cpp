@@ -23,6 +23,7 @@ std::string some_keys(const std::vector<Dict::Item>& items) {
   return text;
 }
 
+// A list without tensors is an IValue. Callers expect a List, so the error says how to read it.
 [[noreturn]] void throw_kind(const Value& value, const char* wanted) {
   const bool plain_list = value.is_ivalue() && value.ivalue().isList();
   throw Error(ErrorCode::kMismatch, std::string("state dict: a value is read as ") + wanted + ", but it is " + value.type_name() +
@@ -66,6 +67,7 @@ const Value& Dict::at(std::string_view key) const {
   throw Error(ErrorCode::kNotFound, "state dict: there is no key \"" + std::string(key) + "\"; " + some_keys(items_));
 }
 
+// Refuses duplicates, which a brace list would otherwise drop without a word.
 void Dict::insert(std::string key, Value value) {
   if (!index_.emplace(key, items_.size()).second) {
     throw Error(ErrorCode::kAlreadyExists,

@@ -72,6 +72,8 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
   return std::nullopt;
 }
 
+// Elements of a type that LibTorch lacks travel as integers of the same width, whose bytes no
+// operation changes.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
   if (const auto type = scalar_type_of(dtype)) return type;
   switch (element_size(dtype)) {
@@ -99,6 +101,7 @@ std::optional<std::string> dtype_name_in(const c10::IValue& value) {
   return held->type() == dtype_enum() ? std::optional<std::string>(held->name()) : std::nullopt;
 }
 
+// The texts continue a sentence: "\"weight\" is sparse".
 std::string why_not_storable(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "is an undefined tensor";
   // Test this before the layout: quantized tensors have the strided layout, mkldnn tensors their

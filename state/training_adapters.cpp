@@ -54,6 +54,7 @@ class SchedulerState final : public Stateful {
   const std::shared_ptr<torch::optim::LRScheduler> scheduler_;
 };
 
+// Marks the values and not the dict, so that a checkpoint has one entry per rank for each of them.
 Dict marked(Dict dict, Held held) {
   if (held == Held::kByEachRank)
     for (auto& item : dict) item.second = per_rank(std::move(item.second));
@@ -153,6 +154,8 @@ class OneGenerator final : public Stateful {
   const Held held_;
 };
 
+// LibTorch's samplers can only write to and read from archives, so the state takes a detour through
+// one.
 class SamplerState final : public Stateful {
  public:
   SamplerState(std::shared_ptr<torch::data::samplers::Sampler<>> sampler, Held held) : sampler_(std::move(sampler)), held_(held) {}

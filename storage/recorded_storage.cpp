@@ -19,6 +19,8 @@ constexpr std::size_t kNamesListedMax = 20;
 
 }  // namespace
 
+// Keeps what the coordinator needs at the end of the save, and not the plans of all ranks, which
+// are larger.
 PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank) {
   PlannedFiles kept;
   kept.names = plan.names.all();
@@ -101,6 +103,8 @@ void StorageRecorder::sort_chunks(Entry& entry) {
   std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
 }
 
+// Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is a
+// planner's mistake, and a load would find it too late.
 void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
   Entry& entry = find(rank, fqn, false);
   auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
@@ -160,6 +164,8 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
   }
 }
 
+// For ranks whose planner changed the plan after the coordinator saw it: only their own report says
+// where the items are.
 void StorageRecorder::add_reported(int rank, const WriteResults& results) {
   std::unordered_map<std::string_view, std::uint32_t> files;
   for (const FileResult& file : results.files)

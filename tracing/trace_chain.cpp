@@ -126,6 +126,7 @@ std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& eve
   return chain;
 }
 
+// Steps that say the same of the same rank are joined: a reader wants durations, not events.
 std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event) {
   const auto chain = causal_chain(trace, event);
   std::vector<PathStep> steps;

@@ -412,6 +412,8 @@ const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
   return at != found->second.end() && at->id == id ? &*at : nullptr;
 }
 
+// Two passes: this one finds the calls and keeps no events, so that traces of any length can be
+// listed. `read` collects the events of one call.
 TraceDirectory::TraceDirectory(const std::string& path) {
   auto found = find_traces(path);
   path_ = std::move(found.path);
@@ -444,6 +446,8 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     if (header.source == TraceSource::kStream) streams.insert(whose);
     const bool is_ring = header.source == TraceSource::kRing;
     const bool is_of_stream = is_ring && streams.count(whose) != 0;  // the stream contains its events
+    // Rings are dumps of one buffer at different times, so they overlap. An event counts in the
+    // first ring that has it.
     std::uint64_t& last_in_ring = last_in_rings[whose];
     const std::uint64_t known = last_in_ring;  // id of the last event in rings written before this one
     TracedJob& job = jobs[header.incarnation];

@@ -83,6 +83,7 @@ std::optional<Phase> phase_named(std::string_view name) {
   return std::nullopt;
 }
 
+// The checksum protects against damage, not against a program that wrote nonsense.
 bool are_times(const v1::TraceEvent& message) {
   const auto within = [](std::int64_t time, std::int64_t most) { return time >= -most && time <= most; };
   return within(message.monotonic_ns(), kMonotonicMax) && within(message.wall_ns(), kWallMax) &&
@@ -200,6 +201,7 @@ struct TraceFileReader::Implementation {
     return known ? texts[id - 1] : std::string_view("?");  // its definition was in a damaged part
   }
 
+  // A name that is out of bounds is left out: its events then show "?".
   void take_name(const v1::TraceName& message) {
     if (message.id() == 0 || message.id() > kNamesMax || message.text().size() > kNameBytesMax) return;
     // Ids are dense unless a definition was damaged. kNamesMax bounds the growth.

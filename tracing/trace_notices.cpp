@@ -35,6 +35,8 @@ std::string in_text(Duration duration) {
   return text;
 }
 
+// One function per kind of notice. Each looks at the whole trace on its own, so that kinds can be
+// added and removed freely.
 struct Noticing {
   const Trace& trace;
   const std::vector<TracedMessage>& messages;
@@ -228,6 +230,7 @@ struct Noticing {
   void retries() {
     std::map<std::string_view, std::pair<int, std::set<int>>> seen;
     for (const auto& [rank, events] : trace.events) {
+      // More than one Join to the same rank is a retry.
       std::map<int, int> joins;
       for (const auto& event : events) {
         if (event.kind != EventKind::kSent || event.peer < 0) continue;

@@ -38,6 +38,7 @@ bool is_answer(const PhaseNames& phase, std::string_view name) {
   return std::any_of(phase.answers.begin(), phase.answers.end(), is) || std::any_of(kEnds.begin(), kEnds.end(), is);
 }
 
+// Stands in for the end of a phase that has none in the traces.
 WallTime end_of_trace(const Trace& trace, const TraceClocks& clocks) {
   WallTime last = WallTime::min();
   for (const auto& [rank, events] : trace.events)
@@ -218,6 +219,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     if (phase == nullptr) continue;
     const WallTime until = phase->end.value_or(end);
 
+    // The first answer of each rank counts; answers may be repeated.
     std::map<int, WallTime> answered;
     for (const auto& event : found->second) {
       if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != kSupervisor || !is_answer(names, event.name))

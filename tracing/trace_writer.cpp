@@ -70,6 +70,7 @@ std::string trace_file_name(const TraceHeader& header) {
   return name;
 }
 
+// Messages and buffers are reused: encoding an event allocates nothing once they have grown.
 struct TraceEncoder::Implementation {
   std::unordered_map<std::string_view, std::uint32_t> names;  // the texts are never freed
   v1::TraceRecord record;

@@ -107,6 +107,7 @@ class RestoredAtEnd {
 }
 
 // Represents the whole module in the graph.
+// Autograd keeps this node and the inputs instead of the module's activations.
 class ComputedAnew : public torch::autograd::Node {
  public:
   ComputedAnew(Forward forward, const std::vector<torch::Tensor>& inputs, bool preserves_random_state)

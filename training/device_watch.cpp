@@ -20,6 +20,7 @@ namespace {
 constexpr milliseconds kPollMax{50};
 }
 
+// Shared with the thread, which may outlive the watch.
 struct DeviceWatch::State {
   struct Expected {
     std::string action;

@@ -108,6 +108,7 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
 class MemoryRanges {
  public:
   // Returns false if the range overlaps another.
+  // Ranges do not overlap, so only the neighbours of a new one have to be compared.
   bool add(const torch::Tensor& tensor) {
     if (tensor.numel() == 0) return true;
     std::int64_t last = 0;  // index of the last element
@@ -125,6 +126,8 @@ class MemoryRanges {
   std::map<std::uintptr_t, std::uintptr_t> ends_;  // keyed by start
 };
 
+// Everything is checked before anything changes: a module that is only partly sharded could not be
+// used or restored.
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
   if (mesh.axes() > 2) {
     refuse(ErrorCode::kInvalidArgument, module,

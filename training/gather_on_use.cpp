@@ -185,6 +185,7 @@ void check_after(const c10::FunctionSchema& schema, const torch::jit::Stack& sta
   }
 }
 
+// The fallback for all operations: runs whenever an argument has the key of sharded tensors.
 void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const bool reads = !makes_views(schema);
@@ -241,6 +242,7 @@ void install_gather_on_use() {
   (void)library;
 }
 
+// Schemas mark results that share memory with an argument.
 bool makes_views(const c10::FunctionSchema& schema) {
   const auto is_view = [](const c10::Argument& returned) {
     return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();

@@ -127,6 +127,8 @@ torch::Tensor computed(const std::string& name, const Arguments& arguments,
   return {};
 }
 
+// The fallback for all operations that get a handle. A few are computed in parts; views pass
+// through; all others are refused, because they would read memory that is not there.
 void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const std::size_t count = schema.arguments().size(), first = stack->size() - count;

@@ -48,6 +48,7 @@ struct Cut {
   bool input_is_parallel = true;
 };
 
+// Reads the whole plan and collects its problems before the module changes.
 class PlanReader {
  public:
   PlanReader(Module& module, const ParallelPlan& plan) {
@@ -142,6 +143,7 @@ class PlanReader {
   std::string problems_;
 };
 
+// Ranks with different plans would wait for each other's collectives until the timeout.
 void compare_plans(const Module& module, const std::vector<Cut>& cuts, const ProcessMesh& mesh) {
   DigestBuilder digest;
   for (const Cut& cut : cuts) {

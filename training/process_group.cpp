@@ -105,6 +105,7 @@ class ProcessGroup::Implementation {
   const std::shared_ptr<Family>& family() const { return family_; }
 
   // Closes the group. Peers that wait for this rank notice.
+  // Dropping the references ends Gloo's connections. NCCL has to be told.
   void close() {
     Backend on_host, on_device;
     {
@@ -145,6 +146,8 @@ class ProcessGroup::Implementation {
       throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
   }
 
+  // Two locks: `making_` lets one thread make connections, which takes long; `mutex_` guards the
+  // pointers and is held for moments, so that `close` need not wait.
   Backend on_host(const std::string& action) {
     const std::lock_guard making(making_);
     {
@@ -253,6 +256,8 @@ class ProcessGroup::Implementation {
   }
 
   // Breaks the family. Returns the error text.
+  // Two steps for a timeout: first ask who is missing, then break the family with a text that names
+  // them.
   std::string fail(const std::string& action, const std::string& cause, bool late) {
     const std::string begin =
         action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");

@@ -75,6 +75,7 @@ ProcessMesh ProcessMesh::from_axes(const ProcessGroup& group, std::vector<Proces
 ProcessMesh::ProcessMesh(DeviceMesh mesh, ProcessGroup world, std::vector<ProcessGroup> axes)
     : mesh_(std::move(mesh)), world_(std::move(world)), axes_(std::move(axes)) {}
 
+// A mesh of one axis remembers the whole mesh, so that checkpoints can say where parts lie in both.
 ProcessMesh ProcessMesh::along(const std::string& axis_name) const {
   const auto& names = mesh_.axis_names();
   const auto found = std::find(names.begin(), names.end(), axis_name);

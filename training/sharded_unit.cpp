@@ -16,6 +16,7 @@
 namespace cairn::training {
 namespace {
 
+// Runs when autograd has stored a parameter's gradient.
 class AfterAccumulation : public torch::autograd::FunctionPostHook {
  public:
   explicit AfterAccumulation(std::function<void()> work) : work_(std::move(work)) {}
@@ -179,6 +180,8 @@ void ShardedUnit::unpin() {
   if (!group()->in_scope()) free();
 }
 
+// Moving or casting a module replaces memory without asking. Training would go on with stale
+// shards.
 void ShardedUnit::check_untouched() const {
   std::string changed;
   const auto say = [&](const Parameter& parameter, const char* what) { changed += "\n  \"" + parameter.name + "\" " + what; };
@@ -296,6 +299,7 @@ void ShardedUnit::gather() {
   group()->note_gathered(*this);
 }
 
+// The all-gather runs while the present unit computes.
 void ShardedUnit::prefetch() {
   if (gathered_ || gathering_) return;
   begin_gathering();

@@ -14,6 +14,8 @@ namespace {
 const std::string kMismatch = "=";
 const std::string kAbsent = "-";
 
+// Ranks meet in the store before they connect, because a connection to a rank that never comes
+// fails late and names nobody.
 class StoreMeeting {
  public:
   StoreMeeting(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,

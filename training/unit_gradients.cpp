@@ -63,6 +63,8 @@ void ShardedUnit::begin_complete_buckets() {
     reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
 }
 
+// Starts the remaining messages and does not wait for them: they travel while autograd computes the
+// next unit's gradients.
 void ShardedUnit::finish_backward() {
   at_work_ = used_ = false;
   group()->note_finished(*this);
@@ -83,6 +85,7 @@ void ShardedUnit::finish_backward() {
   free();
 }
 
+// A pass that threw leaves partial gradients, which must not mix with those of the next one.
 void ShardedUnit::abandon_backward() {
   at_work_ = used_ = false;
   group()->note_finished(*this);
@@ -253,6 +256,7 @@ bool ShardedUnit::has_gradient_left(const Parameter& parameter) {
 
 bool ShardedUnit::has_gradients_left() const { return std::any_of(parameters_.begin(), parameters_.end(), has_gradient_left); }
 
+// For gradients that came after the unit had finished.
 void ShardedUnit::reduce_gradients_left() {
   const torch::NoGradGuard no_grad;
   make_buckets();

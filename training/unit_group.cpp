@@ -180,6 +180,8 @@ void UnitGroup::drop_prefetched() {
   for (const auto& unit : units()) unit->drop_prefetched();
 }
 
+// Every rank sends the same messages here, whatever its own graph has used: units are taken in
+// their order, and flags say who has gradients.
 void UnitGroup::end_backward() {
   const auto alive = units();
   for (const auto& unit : alive) {

@@ -54,6 +54,8 @@ void unsupported(const PickleValue& value, const std::string& why) {
   throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
 }
 
+// Readers ask for what they need. A mismatch means that the pickle is not what it should be, and
+// the error says where.
 void PickleValue::expect(PickleKind kind_wanted) const {
   if (is(kind_wanted)) return;
   std::string found = to_string(kind());
@@ -113,6 +115,7 @@ std::size_t PickleValue::size() const {
   return tree_->container(node).size();
 }
 
+// Checked: the index comes from the code, the size from the pickle.
 PickleValue PickleValue::operator[](std::size_t index) const {
   const auto& node = tree_->nodes_[id_];
   if (node.kind != PickleKind::kTuple) expect(PickleKind::kList);

@@ -25,6 +25,7 @@ Pickler::Pickler(int protocol) : protocol_(protocol) {
   put(static_cast<unsigned char>(protocol));
 }
 
+// Pickles are little-endian on every machine.
 void Pickler::put_little_endian(std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
 }
@@ -114,6 +115,7 @@ void Pickler::bytes(ByteSpan value) {
 
 void Pickler::global(std::string_view module, std::string_view name) {
   auto key = std::string(module) + "\n" + std::string(name);
+  // Names of classes repeat for each object, and take a few bytes from the second time on.
   if (const auto known = globals_.find(key); known != globals_.end()) return recall(known->second);
   if (protocol_ >= 4) {
     text(module);

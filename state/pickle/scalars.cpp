@@ -38,6 +38,7 @@ ParsedInt parse_binary_int(std::string_view bytes) {
   return parsed;
 }
 
+// from_chars, unlike strtod, does not depend on the locale.
 std::optional<double> parse_text_float(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -47,6 +48,7 @@ std::optional<double> parse_text_float(std::string_view text) {
 
 double parse_binary_float(std::string_view bytes) {
   std::uint64_t bits = 0;
+  // Big-endian, unlike all other numbers in pickles.
   for (const char byte : bytes) bits = bits << 8 | static_cast<unsigned char>(byte);
   double value;
   std::memcpy(&value, &bits, sizeof value);
@@ -56,6 +58,8 @@ double parse_binary_float(std::string_view bytes) {
 std::optional<std::string> unescape_text(std::string_view line) {
   std::string text;
   for (std::size_t i = 0; i < line.size(); ++i) {
+    // Protocol 0 escapes some characters as \u and hexadecimal digits. Every other byte is a
+    // Latin-1 character.
     const bool is_escape = line[i] == '\\' && i + 1 < line.size() && (line[i + 1] == 'u' || line[i + 1] == 'U');
     if (!is_escape) {
       append_utf8(text, static_cast<unsigned char>(line[i]));

@@ -12,6 +12,7 @@ struct WritingSink {
   void add(char byte) { out.push_back(byte); }
 };
 
+// Counts by running the same code, so that the length cannot differ from the bytes.
 struct CountingSink {
   std::uint64_t count = 0;
   void add(std::string_view text) { count += text.size(); }

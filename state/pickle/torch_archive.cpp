@@ -95,6 +95,7 @@ ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
   return result;
 }
 
+// The small entries come before the storages, whose positions then follow from their lengths alone.
 TorchArchiveWriter::TorchArchiveWriter(ByteSpan pickle, WriteAt write_at) : write_at_(std::move(write_at)) {
   const auto whole = [this](std::string_view name, ByteSpan data) {
     begin(std::string(name), data.size(), 0);
@@ -120,6 +121,7 @@ void TorchArchiveWriter::begin(std::string name, std::uint64_t size_bytes, std::
 }
 
 void TorchArchiveWriter::begin_storage(std::uint64_t size_bytes) {
+  // As PyTorch aligns storages.
   constexpr std::uint64_t kAlignment = 64;
   begin("data/" + std::to_string(storages_++), size_bytes, kAlignment);
 }
@@ -127,6 +129,7 @@ void TorchArchiveWriter::begin_storage(std::uint64_t size_bytes) {
 void TorchArchiveWriter::append(ByteSpan bytes) {
   check_invariant(bytes.size() <= left_, "more was appended to an entry of an archive than announced");
   write_at_(at_, bytes);
+  // Computed along the way: the descriptor after the data holds it.
   entries_.back().crc32 = crc32(entries_.back().crc32, bytes);
   at_ += bytes.size();
   left_ -= bytes.size();

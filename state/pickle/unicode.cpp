@@ -18,6 +18,7 @@ bool is_python_utf8(std::string_view text) noexcept {
   return true;
 }
 
+// Surrogates are written like other characters, as Python does with "surrogatepass".
 void append_utf8(std::string& text, std::uint32_t character) {
   const auto tail = [&](int shift) { text.push_back(static_cast<char>(0x80 | ((character >> shift) & 0x3f))); };
   if (character < 0x80) {
@@ -59,6 +60,7 @@ std::string printable(std::string_view text) {
   constexpr std::size_t kLengthMax = 200;
   std::string result(text.substr(0, kLengthMax));
   for (auto& byte : result)
+    // Names come from untrusted files, and a terminal would obey control characters in them.
     if (byte < 0x20 || byte > 0x7e) byte = '?';
   if (text.size() > kLengthMax) result += "…";
   return result;

@@ -57,6 +57,7 @@ class Unpickler {
   [[noreturn]] void corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, where() + ": " + why); }
   [[noreturn]] void unsupported(const std::string& why) const { throw Error(ErrorCode::kUnsupported, where() + ": " + why); }
 
+  // Every byte of the input passes through here or take_line, which keep to its bounds.
   std::string_view take(std::uint64_t count, const char* reading) {
     // Subtracts, because position + count could overflow.
     if (count > bytes_.size() - position_)
@@ -84,6 +85,7 @@ class Unpickler {
 
   // --- nodes ---
 
+  // Values cost more memory than their opcodes. The limit grows with the pickle.
   Id add(PickleKind kind, std::uint64_t first, std::uint64_t second) {
     if (tree_.nodes_.size() >= nodes_max_)
       unsupported("it holds more than " + std::to_string(nodes_max_) + " values, the most that are read of so many bytes");
@@ -209,6 +211,7 @@ class Unpickler {
 
   // --- memo ---
 
+  // Python numbers slots from 0, so that a vector is enough. Damaged pickles may use any number.
   void memo_put(std::uint64_t slot) {
     const auto id = top();
     if (slot < memo_.size()) {
@@ -270,6 +273,7 @@ class Unpickler {
 
   // --- one opcode ---
 
+  // The stack effects are those of CPython's pickle module, except that calls only make nodes.
   void step(unsigned char opcode) {
     using namespace pickle;
     switch (opcode) {
@@ -431,6 +435,7 @@ class Unpickler {
     }
   }
 
+  // A named reason for what Python may write and Cairn does not read. Everything else is damage.
   [[noreturn]] void refuse(unsigned char opcode) const {
     using namespace pickle;
     switch (opcode) {

@@ -7,6 +7,7 @@
 namespace cairn::zip {
 namespace {
 
+// Byte by byte: zip is little-endian on every machine.
 template <class Integer>
 void put(Bytes& out, Integer value) {
   for (std::size_t i = 0; i < sizeof(Integer); ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
@@ -77,6 +78,7 @@ void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, 
   }
 }
 
+// Signature, CRC-32 and two sizes, of 4 or 8 bytes each.
 std::uint64_t descriptor_length(std::uint64_t size) { return size == 0 ? 0 : needs_64(size) ? 24 : 16; }
 
 void append_descriptor(Bytes& out, std::uint64_t size, std::uint32_t crc32) {

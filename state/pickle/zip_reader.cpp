@@ -114,6 +114,7 @@ ZipReader::ZipReader(ByteSpan archive, std::string what)
 void ZipReader::corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, what_ + ": " + why); }
 void ZipReader::unsupported(const std::string& why) const { throw Error(ErrorCode::kUnsupported, what_ + ": " + why); }
 
+// Every read passes through here: offsets and lengths come from the archive and may be damaged.
 Bytes ZipReader::read_range(std::uint64_t offset, std::uint64_t length, const char* reading) const {
   if (offset > size_bytes_ || length > size_bytes_ - offset)
     corrupt(std::string(reading) + " would take bytes " + std::to_string(offset) + " to " + std::to_string(offset) + " + " +

@@ -7,6 +7,8 @@
 
 namespace cairn {
 
+// The bytes are cut at the ends of blocks: a block's checksum must not depend on how its bytes
+// arrived.
 std::uint32_t BlockChecksums::add(ByteSpan bytes, bool own) {
   std::uint32_t own_crc = 0;
   while (!bytes.empty()) {

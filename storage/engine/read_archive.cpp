@@ -87,6 +87,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
 }
 
+// read_storage compares the CRC-32; its result is not needed.
 void ReadJob::check_strided(const TorchArchive& archive, const ArchivedTensor& stored) {
   // These storages are held in memory as a whole, outside of the staging blocks. One at a time
   // bounds that memory.
@@ -94,6 +95,8 @@ void ReadJob::check_strided(const TorchArchive& archive, const ArchivedTensor& s
   archive.read_storage(stored.description.storage_key);
 }
 
+// PyTorch may store views: transposed, expanded or lazily conjugated. LibTorch makes the same view
+// of the stored bytes, and its elements are copied one after another.
 void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored) {
   std::lock_guard one_at_a_time(strided_mutex_);
   const TensorDescription& tensor = stored.description;

@@ -55,6 +55,7 @@ bool StagedWork::next(int& stage, std::size_t& index) {
   }
 }
 
+// Runs on every thread of the pool at the same time, until no task is left to begin.
 void StagedWork::run() noexcept {
   while (true) {
     try {
@@ -68,6 +69,7 @@ void StagedWork::run() noexcept {
     }
     {
       std::lock_guard lock(mutex_);
+      // A stage ends when its last task is done, which may be after all have begun.
       ++done_;
     }
     changed_.notify_all();

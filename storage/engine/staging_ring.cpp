@@ -16,6 +16,7 @@ StagingRing::StagingRing(std::uint64_t bytes_max, std::size_t block_bytes)
 
 StagingRing::~StagingRing() { free_kept(); }
 
+// Never waits: engines begin a task only when there is a block for it.
 char* StagingRing::try_acquire() {
   std::lock_guard lock(mutex_);
   if (!free_.empty()) {

@@ -256,6 +256,8 @@ class WriteJob::Tail {
   BlockChecksums checksums_{kChecksumBlockBytes};
 };
 
+// The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
+// known one by one, so it is built from front to back by one thread.
 void WriteJob::write_tail(Block& block) {
   fill_owed(block);  // all blocks before this one are checksummed, so every owed item is sealed
   File& file = *block.file;

@@ -18,6 +18,7 @@ constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 // Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
 // priority.
 void lower_priority() noexcept {
+  // On Linux both calls apply to one thread, although their names say process.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
@@ -82,6 +83,8 @@ void WriteJob::run() noexcept {
   }
 }
 
+// Called with the lock. Earlier files come first, so that few files are open and each is closed
+// early.
 std::optional<WriteJob::Task> WriteJob::next_task() {
   if (!request_.copy_first)
     // Completing first frees staging blocks. With `copy_first`, copying comes first, because the
@@ -110,6 +113,8 @@ std::optional<WriteJob::Task> WriteJob::next_completable() {
   return Task{Task::Kind::kComplete, block->file, block};
 }
 
+// The stages of a file in order: fill its blocks, fill the tail, build the tail when all checksums
+// are there, close.
 std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
   if (file.stage != Stage::kOpen) return std::nullopt;
   if (file.next_block < file.whole_blocks) {

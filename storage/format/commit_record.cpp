@@ -75,6 +75,8 @@ void check_commit_record_fits(std::uint64_t items) {
                                            "; shard over fewer ranks, or save several checkpoints");
 }
 
+// Checked before encoding and, by other code, after decoding: a record that cannot be read back
+// must never be published.
 Bytes encode_commit_record(const Metadata& metadata) {
   if (!metadata.commit || metadata.save_id.empty())
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");

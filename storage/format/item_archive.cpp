@@ -45,6 +45,8 @@ struct Places {
   ItemLayout layout;
 };
 
+// All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
+// in parallel with, everything around them.
 Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   Places result;
   const auto payload = payload_bytes(dtype, sizes, item_offset);

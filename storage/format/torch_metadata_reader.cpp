@@ -89,6 +89,8 @@ std::uint64_t count_of(const PickleValue& value) {
   return static_cast<std::uint64_t>(count);
 }
 
+// Python pickles a member of an enumeration as a call of its class with the value. Python 3.11.0
+// pickles it as an attribute of the class.
 MemoryFormat memory_format_of(const PickleValue& value) {
   const auto is_encoding = [](const PickleValue& global) {
     return global.is_global(kMetadataModules[0], "_MEM_FORMAT_ENCODING") ||
@@ -110,6 +112,7 @@ MemoryFormat memory_format_of(const PickleValue& value) {
   corrupt(value, "expected a memory format");
 }
 
+// DCP's class has its own __getstate__, which returns a tuple of the fields.
 TensorProperties properties_of(const PickleValue& value) {
   if (!is_dcp_object(value, "TensorProperties") && !value.is_object_of(kShardedTensorModule, "TensorProperties"))
     corrupt(value, "expected TensorProperties");
@@ -303,6 +306,7 @@ class MetadataReader {
     }
   }
 
+  // The paths are those of DCP's default planner. Another planner may put anything there.
   void add_paths(const PickleValue& planner) {
     if (!planner.is(PickleKind::kDict)) unsupported(planner, "the planner_data of a user-defined planner");
     for (std::size_t i = 0; i < planner.size(); ++i) {

@@ -12,6 +12,8 @@ constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metad
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 constexpr const char* kDcpVersion = "1.0.0";
 
+// Writes the calls that CPython's pickler would write for DCP's objects. Python needs no Cairn to
+// read them.
 class MetadataPickler {
  public:
   MetadataPickler(const Metadata& metadata, const std::string& save_id) : metadata_(metadata), save_id_(save_id) {}
@@ -69,6 +71,7 @@ class MetadataPickler {
     sizes_.emplace(extents, out_.remember());
   }
 
+  // In the form of DCP's __getstate__: a tuple of the fields.
   void properties(const TensorProperties& tensor) {
     out_.global(kMetadataModule, "TensorProperties");
     out_.empty_tuple();

@@ -57,6 +57,8 @@ std::uint64_t blocks_of(std::uint64_t content_bytes, std::uint64_t block_bytes) 
   return content_bytes / block_bytes + (content_bytes % block_bytes != 0 ? 1 : 0);
 }
 
+// The decoder has the same conditions in code of its own, so that a mistake in one is found by the
+// other.
 void check_before_encoding(const Trailer& trailer) {
   check_invariant(trailer.block_crc32.size() == blocks_of(trailer.content_bytes, trailer.checksum_block_bytes),
                   "a trailer must hold one checksum for each block of its file");
@@ -152,6 +154,8 @@ Bytes encode_trailer(const Trailer& trailer) {
   return bytes;
 }
 
+// From the outside inwards: footer, checksum of the body, the body's message, and the relations
+// between its numbers.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object) {
   if (bytes.size() < kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
   const std::size_t body_bytes = bytes.size() - kTrailerFooterBytes;

@@ -113,6 +113,7 @@ void FileStore::sync_names_up_from(std::string directory) {
   }
 }
 
+// Not durable: the writer's `sync` syncs the directories up to the root.
 void FileStore::make_parents(const ObjectName& name) {
   refuse_links_above(name);
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {

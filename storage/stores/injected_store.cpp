@@ -65,6 +65,7 @@ class InjectedStore : public Store {
     return std::make_unique<InjectedWriter>(passed("create").create(name, options), injector_, child_url(url_, name));
   }
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    // The rules are taken before the read and flip bits after it.
     const auto rules = pass(*injector_, "read", url_);
     inner_->read(name, ranges);
     for (const auto& rule : rules)

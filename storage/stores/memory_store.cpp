@@ -56,6 +56,8 @@ struct MemoryStore::Memory {
   std::uint64_t last_generation = 0;
 };
 
+// The name is taken at once, and the content appears when the writer closes, as in a file store
+// with exclusive creation.
 class MemoryStore::Writer : public ObjectWriter {
  public:
   Writer(std::shared_ptr<Memory> memory, std::string name, std::string url, const CreateOptions& options)
@@ -242,6 +244,8 @@ void MemoryStore::begin_attempt(const std::string& save_id) {
   throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
 }
 
+// One lock makes the three steps of publishing one: the attempt is open, the record appears, the
+// attempt ends.
 void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   const auto content = std::make_shared<std::string>();

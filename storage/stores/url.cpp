@@ -85,6 +85,7 @@ std::string parent_url(const std::string& url) {
   return parts.prefix + parent;
 }
 
+// The name is checked, so that it cannot lead out of the place.
 std::string child_url(const std::string& url, const std::string& name) {
   check_object_name(name);
   const StoreUrl parts = split_url(url);
