@@ -22,6 +22,7 @@ constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor; a whole on
 constexpr std::size_t kTransformsMax = 16;      // per location
 constexpr std::size_t kTransformNameMax = 256;  // bytes
 
+// One encoded list may be named by a million locations, and each gets a copy.
 bool are_plausible(const std::vector<std::string>& transforms) {
   const auto is_short = [](const std::string& name) { return name.size() <= kTransformNameMax; };
   return transforms.size() <= kTransformsMax && std::all_of(transforms.begin(), transforms.end(), is_short);
@@ -308,6 +309,7 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
 
 }  // namespace
 
+// Deterministic: equal metadata give equal bytes, because nothing here is a map of Protobuf's.
 Bytes encode_metadata(const Metadata& metadata) {
   v1::Metadata message;
   names_and_paths_to_proto(metadata, message);

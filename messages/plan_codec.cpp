@@ -71,6 +71,8 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   message.set_storage_data(plan.storage_data);
 }
 
+// Plans come from other ranks. After these checks the planner may index and multiply without
+// looking.
 SavePlan from_proto(const v1::SavePlan& message) {
   SavePlan plan;
   plan.names = columns::names_from_proto(message.names(), kSavePlan);
@@ -253,6 +255,7 @@ void to_proto(const WriteResults& results, v1::WriteResults& message) {
   }
 }
 
+// The coordinator compares these numbers with its plan; here only sums that cannot be are refused.
 WriteResults from_proto(const v1::WriteResults& message) {
   WriteResults results;
   results.files.reserve(static_cast<std::size_t>(message.files_size()));

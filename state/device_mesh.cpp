@@ -15,6 +15,7 @@ constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
 
 // Returns the number of ranks in a mesh of this shape.
+// Runs before the list of ranks is allocated, which may be as long as the product.
 std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
   if (shape.empty()) refuse("the shape is empty; give the size of at least one axis");
   std::int64_t count = 1;
@@ -124,6 +125,7 @@ std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const 
     box.sizes[dim] = std::min(chunk, held - begin);
   }
   for (std::size_t dim = 0; dim < size.size(); ++dim) {
+    // PyTorch places empty parts at the end of the dimension.
     if (box.sizes[dim] == 0) box.offsets[dim] = size[dim];
   }
   return box;

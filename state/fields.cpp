@@ -51,6 +51,7 @@ Adopt adopt_number(Type* place, Type number) {
 
 // Returns a function that stores `loaded` in the field. If `loaded` does not fit, returns nothing
 // and sets `wrong` to the reason.
+// A whole number fits into a field of floats: a Python program may have stored 1 for 1.0.
 std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& wrong) {
   const c10::IValue* const plain = loaded.is_ivalue() ? &loaded.ivalue() : nullptr;
   return std::visit(

@@ -94,6 +94,7 @@ class KeyLoadPlanner final : public LoadPlanner {
     }
   }
 
+  // From here on everything is as for the default planner: the destinations know where to read.
   LoadPlan create_local_plan() override { return ready().create_plan(); }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
   LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }

@@ -46,6 +46,7 @@ typename Kind::Options& options_of(torch::optim::OptimizerParamGroup& group) {
   return *options;
 }
 
+// Compares identities: an optimizer holds the module's own tensors and does not know their names.
 void collect_names(const torch::nn::Module& module, const std::string& prefix,
                    std::unordered_map<const void*, std::string>& names) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
@@ -312,6 +313,7 @@ class Loading {
     }
   }
 
+  // A field is needed if LibTorch's first step would create it.
   static bool is_needed(State& begun, const char* wanted) {
     bool needed = false;
     Kind::visit_state(begun, [&](const char* name, auto& field) {
@@ -361,6 +363,7 @@ class Loading {
     }
   }
 
+  // The given tensor may have another device or other strides; copy_ converts both.
   static void fill(torch::Tensor& field, const torch::Tensor& given, const torch::Tensor& parameter) {
     if (field.defined() && field.unsafeGetTensorImpl() == given.unsafeGetTensorImpl()) return;  // already loaded in place
     if (!field.defined()) field = torch::empty_like(parameter.detach(), at::MemoryFormat::Preserve);

@@ -63,6 +63,8 @@ torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
 
 }  // namespace
 
+// Checks only what one rank can see. Planning checks that the parts of all ranks make up the
+// tensor.
 ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards)
     : size_(std::move(size)), dtype_(dtype), local_shards_(std::move(local_shards)), layout_(std::make_shared<Layout>()) {
   volume(size_);  // throws if a size is negative
@@ -127,6 +129,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const Device
   return made;
 }
 
+// A rank outside of the mesh takes part as well, because every rank describes the same state dict.
 ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size, const DeviceMesh& mesh,
                                         const std::vector<Placement>& placements, int rank) {
   const DType dtype = storable_dtype(local);

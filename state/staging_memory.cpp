@@ -64,6 +64,7 @@ StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
 // Sizes must be equal, not just sufficient: a save with the same layout asks for the same sizes.
 std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool pinned) {
   auto lease = std::make_shared<Lease>();
+  // A save may outlive the stager, and gives its memory back after that.
   lease->pool = shared_from_this();
   std::lock_guard lock(mutex_);
   Block block = take_kept(bytes, pinned);
@@ -98,6 +99,7 @@ void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
   block.reset();  // free the memory before others see that it is gone
 }
 
+// Blocks in use stay with their saves. The new generation marks them to be freed on return.
 bool StagingPool::release() {
   std::lock_guard lock(mutex_);
   ++generation_;

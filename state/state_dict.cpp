@@ -76,6 +76,7 @@ void Dict::insert(std::string key, Value value) {
   items_.emplace_back(std::move(key), std::move(value));
 }
 
+// Keeps the order of the other keys, which is the order in the checkpoint.
 bool Dict::erase(std::string_view key) {
   const auto found = index_.find(std::string(key));
   if (found == index_.end()) return false;
@@ -199,6 +200,7 @@ Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::
 Value::Value(std::shared_ptr<torch::optim::LRScheduler> scheduler) : Value(cairn::stateful(std::move(scheduler))) {}
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
+// Throws instead of wrapping around, which would store a negative number.
 std::int64_t Value::in_int64(std::uint64_t value) {
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     throw Error(ErrorCode::kInvalidArgument, "state dict: the number " + std::to_string(value) +
@@ -316,6 +318,7 @@ Value if_stored(Value value) {
   return value;
 }
 
+// Marks add up: a value inside of a marked container has the container's mark as well.
 Value with_marks_of(const Value& other, Value value) {
   value.per_rank_ = value.per_rank_ || other.per_rank_;
   value.if_stored_ = value.if_stored_ || other.if_stored_;

@@ -13,6 +13,7 @@ struct TypePair {
   at::ScalarType scalar;
 };
 
+// A short table that is searched: two switches would have to agree with each other.
 constexpr TypePair kTypePairs[] = {
     {DType::kFloat32, at::kFloat},
     {DType::kFloat64, at::kDouble},
@@ -111,6 +112,7 @@ std::string why_not_storable(const torch::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) return "is sparse";
   if (tensor.is_nested()) return "is a nested tensor";
   if (tensor.is_meta()) return "is on the meta device, without memory";
+  // Such as wrappers of other tensors.
   if (!tensor.has_storage()) return "has no memory of its own";
   if (!dtype_of(tensor.scalar_type())) return std::string("has the type ") + at::toString(tensor.scalar_type());
   return "";

@@ -58,6 +58,7 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
   return items;
 }
 
+// Items are looked up by name once per rank, so that a large world needs the table.
 StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
   metadata.files.clear();
   entries_.resize(metadata.state_dict_metadata.size());

@@ -25,6 +25,7 @@ constexpr Duration kLateMin = std::chrono::milliseconds(100);
 constexpr int kLateShare = 10;  // of the whole call's duration, at least a tenth
 constexpr int kStragglerRatio = 2;
 
+// Milliseconds below one second: most steps of a small save take less.
 std::string in_text(Duration duration) {
   const double seconds = std::chrono::duration<double>(duration).count();
   char text[40];
@@ -158,6 +159,7 @@ struct Noticing {
                   std::string(reason));
   }
 
+  // The longest one only: a process without time delays every message.
   void queues() {
     const ObservedEvent* longest = nullptr;
     for (const auto& [rank, events] : trace.events)

@@ -29,6 +29,7 @@ std::int64_t nanoseconds(Time time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+// The kernel may take a part only, and a signal may interrupt.
 void write_all(int file, const std::string& path, ByteSpan bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -223,6 +224,8 @@ void TraceStream::write_event(const ObservedEvent& event) {
   if (buffer_.capacity() > kBufferKept) buffer_ = Bytes();
 }
 
+// One lock: events of all threads of the rank go to one file, and the encoder defines names as it
+// goes.
 void TraceStream::on_event(const ObservedEvent& event) noexcept {
   std::lock_guard lock(mutex_);
   if (file_ < 0) return;

@@ -20,6 +20,7 @@ const Shard* shard_in(const TensorPlacement& placement) { return std::get_if<Sha
 bool is_partial(const TensorPlacement& placement) { return std::holds_alternative<Partial>(placement); }
 bool cuts(const TensorPlacement& placement, std::int64_t dim) { return placement == TensorPlacement(Shard{dim}); }
 
+// Negative dimensions are resolved here, so that placements can be compared.
 Placements checked(Placements placements, const Extents& size, const ProcessMesh& mesh) {
   if (placements.size() != mesh.axes()) {
     refuse_tensor(std::to_string(placements.size()) + " placements are given for a mesh with " + std::to_string(mesh.axes()) +

@@ -108,6 +108,7 @@ class PlanReader {
     }
   }
 
+  // A tied parameter is one tensor in two layers. Both must want the same cut.
   void add(const Cut& cut) {
     const std::string the = "\"" + cut.name + "\" ";
     if (is_parallel_handle(cut.whole)) return problem(the + "is parallel already");

@@ -8,6 +8,7 @@
 namespace cairn::training {
 namespace {
 
+// The mesh has world ranks, because plans and checkpoints use those.
 DeviceMesh mesh_of(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names) {
   std::int64_t places = 1;
   std::string text;

@@ -312,6 +312,7 @@ void ShardedUnit::drop_prefetched() {
   set_gathered_bytes(0);
 }
 
+// The group counts the sum over its units, for memory_use.
 void ShardedUnit::set_gathered_bytes(std::int64_t bytes) {
   group()->count_gathered(bytes - memory_.gathered);
   memory_.gathered = bytes;
@@ -330,6 +331,7 @@ void ShardedUnit::free() {
   group()->note_freed(*this);
 }
 
+// For state dicts, one parameter at a time. Training gathers all parameters of a unit at once.
 torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) const {
   const Parameter& parameter = parameters_[index];
   const int ranks = shard_group_.size();

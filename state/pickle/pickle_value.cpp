@@ -138,6 +138,7 @@ PickleValue PickleValue::mapped(std::size_t index) const {
   return {tree_, tree_->container(tree_->nodes_[id_])[2 * index + 1]};
 }
 
+// Linear, because dicts of fields are short. Readers of large dicts go through all pairs anyway.
 std::optional<PickleValue> PickleValue::find(std::string_view wanted) const {
   expect(PickleKind::kDict);
   const auto& pairs = tree_->container(tree_->nodes_[id_]);
@@ -164,6 +165,8 @@ PickleValue PickleValue::arguments() const {
   return {tree_, tree_->objects_[tree_->nodes_[id_].second].arguments};
 }
 
+// Python calls __setstate__ with it, or updates __dict__ by it. The reader knows which of the two
+// the class does.
 std::optional<PickleValue> PickleValue::state() const {
   expect(PickleKind::kObject);
   const auto state = tree_->objects_[tree_->nodes_[id_].second].state;

@@ -132,6 +132,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
 
 void Pickler::mark() { put(kMark); }
 void Pickler::empty_tuple() { put(kEmptyTuple); }
+// Opcodes of their own spare these tuples the mark.
 void Pickler::tuple(int count) {
   check_invariant(count >= 1 && count <= 3, "only tuples of 1, 2 or 3 values need no mark");
   put(static_cast<unsigned char>(kTuple1 + count - 1));
@@ -148,6 +149,8 @@ void Pickler::new_object() { put(kNewObject); }
 void Pickler::build() { put(kBuild); }
 void Pickler::persistent_id() { put(kBinPersistentId); }
 
+// The number of slots is counted on both sides. An extra or missing call would shift all later
+// references.
 Pickler::Slot Pickler::remember() {
   const auto slot = slots_++;
   if (protocol_ >= 4) {

@@ -126,6 +126,8 @@ class Emitter {
 
 }  // namespace
 
+// Types that PyTorch added later have no typed storage class. The pickle then names the dtype
+// itself.
 StorageClass storage_class(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -186,6 +188,7 @@ Bytes tensor_pickle(DType dtype, const Extents& sizes) {
   return bytes;
 }
 
+// Layouts are computed for every chunk of every rank, so this must not allocate.
 std::uint64_t tensor_pickle_length(DType dtype, const Extents& sizes) {
   CountingSink sink;
   Emitter<CountingSink>(sink).tensor(dtype, sizes);

@@ -69,12 +69,14 @@ const ZipReader::Entry& TorchArchive::entry(std::string_view name) const {
 
 Bytes TorchArchive::pickle(std::uint64_t bytes_max) const {
   const auto& found = entry(kPickleName);
+  // Before reading: the size comes from the archive and may be anything.
   if (found.size_bytes > bytes_max)
     throw Error(ErrorCode::kUnsupported, what() + ": its pickle has " + std::to_string(found.size_bytes) +
                                              " bytes, more than the " + std::to_string(bytes_max) + " that are read here");
   return zip_.read(found);
 }
 
+// Returns only the place of the bytes: the caller reads as much of them as it needs.
 TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
   const auto& found = entry("data/" + std::string(key));
   return {zip_.data_offset(found), found.size_bytes, found.crc32};
@@ -82,6 +84,7 @@ TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
 
 Bytes TorchArchive::read_storage(std::string_view key) const { return zip_.read(entry("data/" + std::string(key))); }
 
+// Reads the pickle alone, which is small. The elements stay where they are.
 ArchivedTensor read_archived_tensor(const TorchArchive& archive) {
   const auto pickle = archive.pickle(kTensorPickleBytesMax);
   const auto tree = unpickle(pickle, archive.what(), tensor_globals());

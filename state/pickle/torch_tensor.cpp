@@ -87,6 +87,7 @@ void check_reach(const PickleValue& where, const TensorDescription& tensor) {
 
 }  // namespace
 
+// Strides of dimensions with size 0 or 1 may be anything in PyTorch.
 bool TensorDescription::is_contiguous() const {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
   std::int64_t expected = 1;
@@ -98,6 +99,8 @@ bool TensorDescription::is_contiguous() const {
   return true;
 }
 
+// Patterns, because newer versions of PyTorch add types. A checkpoint with one of them can then
+// still be listed.
 const std::vector<PickleGlobal>& dtype_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result{{"torch", "Size"}, {"torch", "bool"}};
@@ -165,6 +168,8 @@ TensorDescription describe_tensor(const PickleValue& value) {
   }
   const bool is_v2 = value.is_object_of("torch._utils", "_rebuild_tensor_v2");
   const bool is_v3 = value.is_object_of("torch._utils", "_rebuild_tensor_v3");
+  // Three functions rebuild tensors: the first is of old versions, the second of all typed
+  // storages, the third of types without one.
   if (!is_v2 && !is_v3 && !value.is_object_of("torch._utils", "_rebuild_tensor"))
     corrupt(value,
             std::string("expected a tensor, found ") +

@@ -75,6 +75,7 @@ class Unpickler {
     return value;
   }
 
+  // For the opcodes of protocol 0, whose arguments are text up to a line feed.
   std::string_view take_line(const char* reading) {
     const auto end = bytes_.view().find('\n', position_);
     if (end == std::string_view::npos) corrupt(std::string("the pickle ends within ") + reading + ", which no line feed ends");
@@ -140,6 +141,7 @@ class Unpickler {
     return wanted.name.substr(0, begin.size()) == begin;
   }
 
+  // Python would call the function here. This only notes the function and its arguments.
   Id add_object(Id callee, Id arguments) {
     if (tree_.nodes_[callee].kind != PickleKind::kGlobal)
       unsupported(std::string("it calls ") + to_string(tree_.nodes_[callee].kind) + "; only named classes and functions are read");
@@ -250,6 +252,7 @@ class Unpickler {
     push(add(PickleKind::kInt, 0, static_cast<std::uint64_t>(*parsed.value)));
   }
 
+  // Protocol 0 has no opcodes for truth values and writes them as 00 and 01.
   void push_text_int(std::string_view line) {
     if (line == "00") return push(false_);
     if (line == "01") return push(true_);
@@ -466,6 +469,7 @@ class Unpickler {
     push(add_tuple(stack_.size() - count));
   }
 
+  // Opcodes of protocol 0, which build a list or dict from everything since the mark.
   void container_from_mark(PickleKind kind) {
     const auto from = pop_mark();
     if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");

@@ -99,6 +99,8 @@ std::uint64_t directory_entry_length(std::string_view name, std::uint64_t size, 
   return kDirectoryHeaderBytes + name.size() + (values > 0 ? kExtraFieldHeaderBytes + values : 0);
 }
 
+// Repeats all entries with their positions. Readers begin here, because only the end of an archive
+// is at a known place.
 void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64_t directory_offset) {
   const auto begin = out.size();
   const auto capped = [](std::uint64_t value) { return static_cast<std::uint32_t>(std::min<std::uint64_t>(value, kSee64)); };

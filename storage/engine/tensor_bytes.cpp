@@ -197,6 +197,7 @@ void TensorBytes::write(std::uint64_t first, ByteSpan source) const {
   copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
 }
 
+// Only devices in use: asking for the stream of another one would create a context there.
 CurrentStreams CurrentStreams::capture() {
   CurrentStreams current;
   for (const c10::Device& device : cuda_devices_in_use())

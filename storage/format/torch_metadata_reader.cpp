@@ -180,6 +180,7 @@ class MetadataReader {
  public:
   explicit MetadataReader(const PickleTree& tree) : budget_(tree) {}
 
+  // Most fields may be absent: versions of PyTorch since 1.13 have added several.
   Metadata run(const PickleValue& root) {
     const auto fields = fields_of(root, "Metadata");
     const auto entries = dict_of(fields.at("state_dict_metadata"));
