@@ -12,10 +12,13 @@ namespace cairn {
 
 std::uint32_t crc32(std::uint32_t crc, ByteSpan bytes) noexcept {
   if (bytes.empty()) return crc;
+  // ISA-L computes the same values as zlib's crc32, including the inversion at both ends, so that
+  // results of the two may be combined.
   return crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
 }
 
 std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b) noexcept {
+  // z_off_t is signed and has 64 bits on the platforms that Cairn supports. No file is longer.
   return static_cast<std::uint32_t>(::crc32_combine(crc_a, crc_b, static_cast<z_off_t>(length_b)));
 }
 
@@ -27,6 +30,7 @@ class Sha256 {
  public:
   Sha256() : context_(EVP_MD_CTX_new()) {
     if (!context_ || EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) != 1) {
+      // The destructor does not run if the constructor throws.
       EVP_MD_CTX_free(context_);
       fail();
     }
@@ -38,6 +42,7 @@ class Sha256 {
   void add(const void* data, std::size_t size) {
     if (size > sizeof(buffer_) - used_) {
       flush();
+      // Large inputs, such as a bytes object, are hashed in place.
       if (size > sizeof(buffer_)) {
         update(data, size);
         return;
@@ -49,11 +54,13 @@ class Sha256 {
 
   void add_integer(std::uint64_t value) {
     unsigned char encoded[8];
+    // Shifts fix the byte order, so that machines of any byte order compute the same digest.
     for (int i = 0; i < 8; ++i) encoded[i] = static_cast<unsigned char>(value >> (8 * i));
     add(encoded, sizeof(encoded));
   }
 
   Digest finish() {
+    // OpenSSL forbids further calls with a context after EVP_DigestFinal_ex.
     check_invariant(!finished_, "a digest was finished twice");
     finished_ = true;
     flush();
@@ -101,6 +108,7 @@ std::string to_hex(const Digest& digest) {
   return text;
 }
 
+// The public header holds a void*, because public headers do not include OpenSSL.
 DigestBuilder::DigestBuilder() : context_(new Sha256) {}
 
 DigestBuilder::~DigestBuilder() { delete static_cast<Sha256*>(context_); }
@@ -112,6 +120,7 @@ DigestBuilder& DigestBuilder::add(std::uint64_t value) {
 
 DigestBuilder& DigestBuilder::add(ByteSpan text) {
   auto* hash = static_cast<Sha256*>(context_);
+  // Without the length, "ab" then "c" and "a" then "bc" would have the same digest.
   hash->add_integer(text.size());
   hash->add(text.data(), text.size());
   return *this;

@@ -6,6 +6,8 @@
 namespace cairn {
 
 const char* to_string(ErrorCode code) noexcept {
+  // The switches over enumerations have no default case: the compiler then reports a missing value.
+  // Texts and JSON show these names, so they never change.
   switch (code) {
     case ErrorCode::kInvalidArgument:
       return "invalid_argument";
@@ -43,6 +45,7 @@ const char* to_string(ErrorCode code) noexcept {
   return "unknown";
 }
 
+// A function and not assert(): a broken invariant must end the attempt in release builds as well.
 void check_invariant(bool condition, const char* what) {
   if (!condition) throw InternalError(std::string("broken invariant: ") + what);
 }
@@ -67,6 +70,7 @@ Meaning meaning_of(int error_number) {
       return {ErrorCode::kPermission, "check owner and permissions"};
     case EROFS:
       return {ErrorCode::kPermission, "the file system is mounted read-only"};
+    // A file system also reports ENOSPC if it has free blocks but no free inode.
     case ENOSPC:
       return {ErrorCode::kNoSpace, "free space or inodes (df -i), or choose another store"};
     case EDQUOT:
@@ -94,6 +98,7 @@ Meaning meaning_of(int error_number) {
       return {ErrorCode::kDeadline, "check that the other side is reachable"};
     case ECANCELED:
       return {ErrorCode::kCancelled, "it was cancelled"};
+    // Named because raising a limit helps, and trying again does not.
     case EMFILE:
       return {ErrorCode::kUnavailable, "the process has too many open files: raise ulimit -n"};
     default:

@@ -65,12 +65,14 @@ const char* to_string(Committed committed) noexcept {
 }
 
 bool operator==(const Failure& a, const Failure& b) {
+  // Leaves out the exception, which exists on one rank only.
   return std::tie(a.rank, a.phase, a.kind, a.code, a.type, a.what, a.actor, a.trace_position) ==
          std::tie(b.rank, b.phase, b.kind, b.code, b.type, b.what, b.actor, b.trace_position);
 }
 
 namespace {
 
+// Exceptions nested deeper than this are left out of the text.
 constexpr int kNestedMax = 8;
 
 // Returns the text as valid UTF-8 of bounded size, never cut within a character. Failures are sent
@@ -79,6 +81,7 @@ std::string clean_text(std::string_view text, std::size_t max_bytes) {
   static constexpr std::string_view kCut = " [...]";
   std::string result;
   result.reserve(std::min(text.size(), max_bytes));
+  // All callers pass a limit far above the size of the mark.
   const std::size_t room = max_bytes - kCut.size();
   std::size_t cut = 0;  // the place to cut if the text turns out too long
   while (!text.empty()) {
@@ -92,6 +95,8 @@ std::string clean_text(std::string_view text, std::size_t max_bytes) {
     if (length > 0) {
       result.append(text.substr(0, length));
     } else {
+      // One mark per invalid byte, because there is no telling where the next character was to
+      // begin.
       result.push_back('?');
     }
     if (result.size() <= room) cut = result.size();
@@ -101,13 +106,16 @@ std::string clean_text(std::string_view text, std::size_t max_bytes) {
 }
 
 std::string demangled(const std::type_info* type) {
+  // The runtime knows no type for exceptions that another language threw.
   if (!type) return "foreign exception";
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type->name(), nullptr, nullptr, &status), &std::free);
+  // Names of templates can have kilobytes.
   return clean_text(status == 0 && name ? name.get() : type->name(), 512);
 }
 
 std::string text_of(const std::exception& exception) {
+  // User code may override what() and return null.
   const char* text = exception.what();
   return clean_text(text ? text : "(what() returned nothing)", kFailureTextMax);
 }
@@ -121,6 +129,7 @@ struct Cause {
 
 Cause cause_of(const std::exception_ptr& exception) {
   Cause cause;
+  // The current exception is known only inside of a handler, so each handler calls this.
   const auto name_type = [&] { cause.type = demangled(abi::__cxa_current_exception_type()); };
   try {
     std::rethrow_exception(exception);
@@ -132,6 +141,7 @@ Cause cause_of(const std::exception_ptr& exception) {
     if (const auto* known = dynamic_cast<const Error*>(&error)) cause.code = known->code();
     cause.what = text_of(error);
     if (const auto* outer = dynamic_cast<const std::nested_exception*>(&error)) cause.nested = outer->nested_ptr();
+  // Some programs throw plain texts.
   } catch (const std::string& text) {
     name_type();
     cause.what = clean_text(text, kFailureTextMax);
@@ -155,6 +165,7 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
   try {
     failure.actor = actor ? actor : "";
     if (!failure.exception) {
+      // A caller without an exception is a fault of Cairn, not of user code.
       failure.kind = FailureKind::kInternal;
       failure.what = "a failure was reported without an exception";
       return failure;
@@ -164,6 +175,8 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
     failure.kind = cause.code == ErrorCode::kInternal ? FailureKind::kInternal : FailureKind::kRaised;
     failure.type = std::move(cause.type);
     std::string text = std::move(cause.what);
+    // std::throw_with_nested makes such chains. The outermost exception often says only which step
+    // failed.
     for (int depth = 0; cause.nested && depth < kNestedMax; ++depth) {
       cause = cause_of(std::exception_ptr(cause.nested));
       text += "; caused by " + cause.type + ": " + cause.what;
@@ -181,6 +194,7 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
 
 namespace {
 
+// Bound the text of an exception to about 35 KB, however many ranks fail.
 constexpr std::size_t kCausesShownMax = 16;
 constexpr std::size_t kCauseTextMax = 2048;
 constexpr std::size_t kHeadlineTextMax = 300;
@@ -191,6 +205,7 @@ std::string name_cause(const Failure& failure) {
   std::string text = std::string(to_string(failure.kind)) + " in " + to_string(failure.phase);
   if (!failure.actor.empty()) text += " (" + failure.actor + ")";
   if (!failure.type.empty()) text += ": " + failure.type;
+  // kUnavailable says nothing, because it also stands for exceptions without a code.
   if (failure.code != ErrorCode::kUnavailable) text += " [" + std::string(to_string(failure.code)) + "]";
   return text + ": ";
 }
@@ -236,6 +251,7 @@ std::string describe(const FailureMap& failures) {
   // Causes are equal if they differ only in rank and position.
   const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
   const auto less = [&](const Failure* a, const Failure* b) { return key(*a) < key(*b); };
+  // Compares the failures by content; the pointers stay valid, because `failures` is not changed.
   std::map<const Failure*, std::size_t, decltype(less)> known(less);
   std::vector<Group> groups;  // in the order of their lowest rank
   for (const auto& [rank, failure] : failures) {
@@ -244,12 +260,15 @@ std::string describe(const FailureMap& failures) {
     groups[position->second].ranks.push_back(rank);
   }
   std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+    // Phases are numbered in the order of time: an earlier failure is more likely the cause. The
+    // sort is stable, so that lower ranks come first among equals.
     const auto order = [](const Group& g) { return std::make_pair(importance(g.cause->kind), g.cause->phase); };
     return order(a) < order(b);
   });
 
   const Group& first = groups.front();
   std::string text = name_ranks(first.ranks) + " " + name_cause(*first.cause);
+  // With one cause, a list would only repeat the headline.
   if (groups.size() == 1) return text + indent(clean_text(first.cause->what, kCauseTextMax));
   text += clean_text(first_line(first.cause->what), kHeadlineTextMax);
   text += "\n" + std::to_string(failures.size()) + " ranks failed:";
@@ -262,6 +281,7 @@ std::string describe(const FailureMap& failures) {
     std::vector<int> rest;
     for (std::size_t i = kCausesShownMax; i < groups.size(); ++i)
       rest.insert(rest.end(), groups[i].ranks.begin(), groups[i].ranks.end());
+    // name_ranks expects ascending ranks.
     std::sort(rest.begin(), rest.end());
     text += "\n  " + name_ranks(rest) + ": " + std::to_string(groups.size() - kCausesShownMax) + " further causes";
   }
@@ -289,6 +309,7 @@ CheckpointException::CheckpointException(std::string operation, FailureMap failu
 
 void CheckpointException::rethrow_original(int rank) const {
   const auto found = failures_.find(rank);
+  // Messages carry no exceptions, so that the map holds only those of this process.
   if (found != failures_.end() && found->second.exception) std::rethrow_exception(found->second.exception);
 }
 

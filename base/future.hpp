@@ -26,6 +26,7 @@ class Future {
  public:
   Future() = default;  // empty: valid() is false
 
+  // The other functions must be called only if this returns true.
   bool valid() const { return state_ != nullptr; }
   bool ready() const {
     std::lock_guard lock(state_->mutex);

@@ -52,6 +52,7 @@ std::vector<std::string> operations_for(FaultAction action, const std::vector<st
     case FaultAction::kDropLink:
       return {};
     case FaultAction::kDiskFull:
+      // Only operations that may need space.
       return only({"create_root", "create", "write_at", "sync", "close", "begin_attempt", "publish"});
     case FaultAction::kShortWrite:
       return only({"write_at"});
@@ -78,6 +79,8 @@ std::string action_word(FaultAction action) {
   return "?";
 }
 
+// A parser by recursive descent. Each function takes one part of the grammar and moves `at_` behind
+// it.
 class Parser {
  public:
   Parser(std::string_view spec, const InjectionNames& names) : spec_(spec), names_(names) {}
@@ -87,6 +90,7 @@ class Parser {
     while (true) {
       skip_blanks();
       if (at_ == spec_.size()) return rules;
+      // Empty rules are allowed, so that scripts can join rules with ';' without care.
       if (peek() == ';') {
         ++at_;
         continue;
@@ -108,6 +112,7 @@ class Parser {
       ++at_;
       filter(rule, has_nth);
     }
+    // The text of the rule ends before trailing blanks.
     std::size_t end = at_;
     skip_blanks();
     if (at_ < spec_.size() && peek() != ';') refuse(at_, "\",\" with rank= or nth=, or \";\" and the next rule");
@@ -147,6 +152,8 @@ class Parser {
     }
     rule.site = known->site;
     expect(':', "\":\" and a name");
+    // A mistyped name would never fire and make a test pass for the wrong reason. Names are
+    // therefore compared with the lists of all names.
     const std::vector<std::string> allowed = names_at(rule);
     const std::size_t name_begin = at_;
     rule.name = std::string(take_word());
@@ -204,6 +211,7 @@ class Parser {
     if (unit == "ms") factor = 1;
     if (unit == "s") factor = 1000;
     if (unit == "min") factor = 60 * 1000;
+    // Divides, because the product could exceed an hour before it is compared.
     if (factor == 0 || value == 0 || value > 60 * 60 * 1000 / factor) refuse(begin, kExpected);
     return std::chrono::milliseconds(value * factor);
   }
@@ -214,6 +222,7 @@ class Parser {
     std::uint64_t value = 0;
     while (at_ < spec_.size() && spec_[at_] >= '0' && spec_[at_] <= '9' && at_ - begin < 7)
       value = value * 10 + static_cast<std::uint64_t>(spec_[at_++] - '0');
+    // A seventh digit is read only to be refused. Six digits fit into an int.
     if (at_ == begin || at_ - begin > 6) refuse(begin, expected);
     return value;
   }
@@ -252,6 +261,7 @@ class Parser {
   std::size_t at_ = 0;
 };
 
+// Guards the slot below. Worlds and stores ask for the injector on any thread.
 std::mutex active_mutex;
 bool allowed = false;
 std::shared_ptr<Injector>& active_slot() {
@@ -297,6 +307,7 @@ std::vector<InjectionRule> Injector::take(FaultSite site, std::string_view name,
   std::lock_guard lock(mutex_);
   for (auto& [rule, occurrences] : armed_) {
     if (rule.site != site || rule.name != name || (rule.rank && *rule.rank != rank)) continue;
+    // Counts per rank, because tests run many ranks in one process.
     const std::uint64_t now = ++occurrences[rank];
     if (rule.nth == 0 || rule.nth == now) due.push_back(rule);
   }
@@ -304,9 +315,13 @@ std::vector<InjectionRule> Injector::take(FaultSite site, std::string_view name,
 }
 
 std::vector<InjectionRule> Injector::pass(FaultSite site, std::string_view name, int rank) {
+  // The launcher's rank: a process may have other ranks in worlds that it makes.
   const int who = process_rank_.value_or(rank);
   std::vector<InjectionRule> left;
+  // The lock is released by now: a delay on one rank must not hold up the other ranks of the
+  // process.
   for (auto& rule : take(site, name, who)) {
+    // Announced before the effect, because a kill leaves no other sign.
     const std::string what =
         "injected into " + (who < 0 ? std::string("this process") : "rank " + std::to_string(who)) + ": " + rule.text;
     hands_.announce("cairn: " + what);
@@ -321,6 +336,7 @@ std::vector<InjectionRule> Injector::pass(FaultSite site, std::string_view name,
         hands_.sleep(rule.delay);
         break;
       case FaultAction::kThrow:
+        // Further rules for this place have been counted, but do not take effect.
         throw InjectedFault(what);
       default:
         left.push_back(std::move(rule));
@@ -336,10 +352,12 @@ std::vector<InjectionRule> Injector::pass_hook(std::string_view hook, std::strin
   if (!phase.empty()) {
     std::lock_guard lock(mutex_);
     auto& [last, phases] = begun_[{process_rank_.value_or(rank), checkpointer}];
+    // Hooks of a new attempt: its phases have not begun yet.
     if (last != counter) phases.clear();
     last = counter;
     begins = phases.emplace(phase).second;
   }
+  // The phase's point comes before the hook's, and both run without the lock.
   if (begins) left = pass(FaultSite::kPhase, phase, rank);
   for (auto& rule : pass(FaultSite::kHook, hook, rank)) left.push_back(std::move(rule));
   return left;

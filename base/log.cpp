@@ -41,6 +41,8 @@ struct Log {
   std::mutex terminal;  // guards writes to standard error
   std::string status;   // the status line now drawn there
 
+  // Callers keep the sink alive and call it without the lock, so that a sink may log or be replaced
+  // while it runs.
   std::shared_ptr<const LogSink> current_sink() {
     std::lock_guard lock(mutex);
     return sink;
@@ -65,6 +67,8 @@ bool write_unbuffered(std::string_view text) noexcept {
 
 // The same, but also returns false if standard error would block.
 bool write_to_terminal(std::string_view text) noexcept {
+  // A write to a terminal that Ctrl-S has stopped blocks until Ctrl-Q. A status line may not stop a
+  // save.
   pollfd terminal{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
   return write_unbuffered(text);
@@ -91,11 +95,14 @@ constexpr std::string_view kStartOver = "\r\x1b[K";  // moves to the start of th
 void write_to_stderr(Log& log, const LogLine& line) {
   const std::string text = as_text(line);
   std::lock_guard lock(log.terminal);
+  // Removes the status line, and draws it again below the new line.
   if (!log.status.empty()) write_to_terminal(kStartOver);
   write_unbuffered(text);
   if (!log.status.empty()) write_to_terminal(log.status);
 }
 
+// Set while this thread runs a sink. Lines that the sink causes bypass the sink, which could
+// otherwise call itself for ever.
 thread_local bool within_sink = false;
 
 void write(Log& log, const LogLine& line) noexcept {
@@ -126,6 +133,7 @@ Log& configured_log() noexcept {
     is_wrong = !level;
     log.level = level.value_or(LogLevel::kWarning);
   });
+  // Outside of call_once: the sink that receives this line may log, and would wait for itself.
   if (is_wrong.exchange(false))
     write(log, {LogLevel::kWarning, -1,
                 "CAIRN_LOG names no level: set it to trace, debug, info, warning, error or off; it counts as warning"});
@@ -153,6 +161,8 @@ const char* to_string(LogLevel level) noexcept {
 }
 
 void set_log_sink(LogSink sink) {
+  // Allocated before the lock. After the swap it holds the old sink, which is destroyed when the
+  // lock is released: its destructor is the user's code.
   auto made = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
   Log& log = the_log();
   std::lock_guard lock(log.mutex);
@@ -178,6 +188,7 @@ bool has_status_terminal() noexcept {
 }
 
 int status_columns() noexcept {
+  // Terminals behind a serial line or in an editor may not know their width.
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;
   winsize size{};

@@ -47,6 +47,7 @@ std::string random_hex(Random& random, int bits) {
   text.reserve(static_cast<std::size_t>(bits) / 4);
   std::uint64_t word = 0;
   for (int digit = 0; digit < bits / 4; ++digit) {
+    // A number of 64 bits gives 16 digits.
     if (digit % 16 == 0) word = random.next();
     text.push_back(kDigits[word & 15]);
     word >>= 4;

@@ -19,7 +19,8 @@ std::unique_ptr<Random> system_random();
 // Returns a generator that yields the same numbers for the same seed. Not thread-safe.
 std::unique_ptr<Random> seeded_random(std::uint64_t seed);
 
-// Returns `bits` random bits (a multiple of 4) as lower-case hexadecimal.
+// Returns `bits` random bits as lower-case hexadecimal. Throws kInvalidArgument unless `bits` is a
+// multiple of 4 and not negative.
 std::string random_hex(Random& random, int bits);
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// Ids name files and directories. Their fixed form lets the clean-up tell Cairn's own from others.
 constexpr std::string_view kMark = "cairn-";
 constexpr std::size_t kIncarnationDigits = 32;
 constexpr std::size_t kCheckpointerDigits = 8;
@@ -21,6 +22,7 @@ bool is_lower_hex(std::string_view text) noexcept {
 
 // Removes `length` hexadecimal digits and a '-' from the front of `text`.
 bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
+  // The size comes first: the text may be shorter than the part.
   if (text.size() <= length || text[length] != '-' || !is_lower_hex(text.substr(0, length))) return false;
   text.remove_prefix(length + 1);
   return true;
@@ -45,6 +47,8 @@ std::string make_save_id(std::string_view incarnation, std::string_view checkpoi
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot make a save id: the incarnation must be 32 lower-case hexadecimal digits, got \"" +
                     std::string(incarnation.substr(0, 64)) + "\"");
+  // A checkpointer may have any name, also one with '/' or of any length. Its hash is safe in file
+  // names.
   char name_hash[kCheckpointerDigits + 1];
   std::snprintf(name_hash, sizeof name_hash, "%08x", static_cast<unsigned>(checkpointer_key(checkpointer)));
   std::string id(kMark);

@@ -12,6 +12,7 @@ std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates) n
   if (text.size() < bytes) return 0;
   for (std::size_t i = 1; i < bytes; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;
+  // The limits of the second byte are those of table 3-7 in the Unicode standard.
   const unsigned char second = byte(1);
   const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
   const bool surrogate = lead == 0xED && second > 0x9F && surrogates == Surrogates::kRefused;
@@ -40,6 +41,7 @@ std::string printable_utf8(std::string_view text) {
     // The control characters: C0, DEL, and C1, which is C2 80 to C2 9F.
     const bool control =
         first < 0x20 || first == 0x7F || (first == 0xC2 && length == 2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    // An invalid byte is escaped alone: the next byte may begin a character.
     const std::string_view character = text.substr(0, length == 0 ? 1 : length);
     if (length == 0 || control)
       for (const char byte : character) escape(byte);

@@ -15,6 +15,8 @@ namespace {
 constexpr char kWhat[] = "message of another rank";
 constexpr int kErrorCodeMax = static_cast<int>(ErrorCode::kInternal);
 
+// Bytes come from the network. Every value is checked before it is used as a size, an index or an
+// enumeration.
 void check(bool valid, const char* reason) { columns::check_decode(valid, kWhat, reason); }
 
 int rank_of(std::uint32_t rank) {
@@ -63,6 +65,7 @@ void to_proto(const Failure& failure, v1::Failure& message) {
   message.set_phase(static_cast<v1::Phase>(failure.phase));
   message.set_kind(static_cast<v1::FailureKind>(failure.kind));
   message.set_code(static_cast<std::uint32_t>(failure.code));
+  // Decoders refuse longer texts.
   message.set_type(failure.type.substr(0, kFailureTextMax));
   message.set_what(failure.what.substr(0, kFailureTextMax));
   message.set_actor(failure.actor);
@@ -74,6 +77,7 @@ Failure from_proto(const v1::Failure& message) {
   failure.rank = rank_of(message.rank());
   failure.phase = enum_of<Phase>(message.phase(), v1::Phase_MAX);
   failure.kind = enum_of<FailureKind>(message.kind(), v1::FailureKind_MAX);
+  // Compared before the cast, which would turn large codes negative.
   check(message.code() <= static_cast<std::uint32_t>(kErrorCodeMax), "an error code is unknown");
   failure.code = enum_of<ErrorCode>(static_cast<int>(message.code()), kErrorCodeMax);
   check(message.type().size() <= kFailureTextMax && message.what().size() <= kFailureTextMax, "a failure's text is too long");
@@ -86,6 +90,7 @@ Failure from_proto(const v1::Failure& message) {
 
 void to_proto(const FailureGroup& group, v1::FailureGroup& message) {
   to_proto(group.cause, *message.mutable_cause());
+  // Run-length encoding: failed ranks are mostly consecutive, and a world may have a million.
   int next_rank = -1;
   for (const auto& [rank, trace_position] : group.members) {
     if (rank != next_rank) {
@@ -102,6 +107,7 @@ void to_proto(const FailureGroup& group, v1::FailureGroup& message) {
 FailureGroup from_proto(const v1::FailureGroup& message) {
   FailureGroup group;
   group.cause = from_proto(message.cause());
+  // The members hold both. A cause that carried its own would differ from one of another group.
   group.cause.rank = 0;
   group.cause.trace_position = 0;
   check(message.first_ranks_size() == message.run_lengths_size(), "first_ranks and run_lengths differ in length");
@@ -110,6 +116,7 @@ FailureGroup from_proto(const v1::FailureGroup& message) {
     const std::size_t length = message.run_lengths(run);
     const std::size_t first = message.first_ranks(run);
     check(group.members.empty() || first > static_cast<std::size_t>(group.members.back().rank), "ranks that failed are out of order");
+    // A few bytes can name a long run. The checks bound the list before it is built.
     check(length > 0 && first < kRanksMax && length <= kRanksMax - first, "a rank is out of bounds");
     check(length <= count - group.members.size(), "there are fewer trace positions than failures");
     for (std::size_t rank = first; rank < first + length; ++rank)
@@ -134,11 +141,14 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
   for (const auto& it : message.failures()) {
     FailureGroup group = from_proto(it);
     for (const auto& member : group.members) failed.push_back(member.rank);
+    // Each member gets a copy of the texts when the groups are expanded, so this bounds memory.
     text += group.members.size() * (group.cause.what.size() + group.cause.type.size());
     check(text <= kUngroupedTextMax, "the texts of an outcome are too long");
     record->failures.push_back(std::move(group));
   }
   std::sort(failed.begin(), failed.end());
+  // Ranks are ascending within a group only. One rank in two groups would lose a failure when the
+  // groups are expanded.
   check(std::adjacent_find(failed.begin(), failed.end()) == failed.end(), "an outcome has two failures of one rank");
   record->committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
   record->save_id = name_of(message.save_id());
@@ -150,6 +160,7 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
 // Returns the message's Ending; null if it has none.
 template <class AnyMessage>
 auto* ending_in(AnyMessage& body) {
+  // Two messages carry an Ending: the outcome itself, and the standing of a rank that has one.
   auto* const outcome = std::get_if<Outcome>(&body);
   if (outcome != nullptr) return &outcome->ending;
   auto* const standing = std::get_if<Standing>(&body);
@@ -170,6 +181,8 @@ Moved from_proto(const v1::Moved& message) {
 
 // --- bodies to Protobuf --------------------------------------------------------------------------
 
+// Fills the field of the envelope for each kind of message. Records come from Cairn itself. Only
+// names, texts and plans that users give are checked.
 struct Encoder {
   v1::Envelope& envelope;
 
@@ -184,6 +197,8 @@ struct Encoder {
     message.set_counter_seen(record.counter_seen);
     message.set_world_size(record.world_size);
     message.set_coordinator_rank(record.coordinator_rank);
+    // Refused here and not by the coordinator, so that the error appears on the rank that gave the
+    // text.
     if (record.text.size() > kAgreementTextMax)
       columns::fail_encode("message", "this rank's text for an agreement has " + std::to_string(record.text.size()) +
                                           " bytes; the limit is " + std::to_string(kAgreementTextMax));
@@ -235,6 +250,7 @@ struct Encoder {
   void operator()(const PhaseFailed& record) const {
     to_proto(record.failure, *envelope.mutable_phase_failed()->mutable_failure());
   }
+  // The ending is left to EnvelopeEncoder, which encodes it once for all receivers.
   void operator()(const Outcome& record) const { envelope.mutable_outcome()->set_ticket(record.ticket); }
   void operator()(const Cancel& record) const {
     auto& message = *envelope.mutable_cancel();
@@ -301,10 +317,12 @@ Join join_of(const v1::Join& message) {
   record.checkpoint_id = name_of(message.checkpoint_id());
   record.options_digest = digest_of(message.options_digest());
   for (const auto& key : message.stateful_keys()) record.stateful_keys.push_back(name_of(key));
+  // The coordinator assigns the largest counter seen plus one, which must not overflow.
   check(message.counter_seen() < std::numeric_limits<std::uint64_t>::max(), "an attempt counter is out of bounds");
   record.counter_seen = message.counter_seen();
   check(message.world_size() > 0 && message.world_size() <= kRanksMax, "a world size is out of bounds");
   record.world_size = message.world_size();
+  // Not checked here: the coordinator compares it and names the rank that gave a wrong one.
   record.coordinator_rank = message.coordinator_rank();
   check(message.text().size() <= kAgreementTextMax, "a text is too long");
   record.text = message.text();
@@ -348,7 +366,9 @@ Standing standing_of(const v1::Standing& message) {
   record.leader = rank_or_none_of(message.leader());
   if (message.has_lost()) record.lost = from_proto(message.lost());
   if (message.has_failure()) record.failure = from_proto(message.failure());
+  // Only an orphan has seen the loss of the coordinator.
   check(record.lost.has_value() == (record.kind == StandingKind::kOrphaned), "an orphaned rank does not say how, or another does");
+  // A rank that takes part in the call has joined it under a ticket.
   check(record.kind == StandingKind::kAbsent || record.kind == StandingKind::kEnded || record.ticket != 0, "a call has no ticket");
   return record;
 }
@@ -381,6 +401,7 @@ JobProgress job_progress_of(const v1::JobProgress& message) {
   return record;
 }
 
+// One case per message, without a default: the compiler reports a message that is missing here.
 Message body_of(const v1::Envelope& envelope) {
   switch (envelope.body_case()) {
     case v1::Envelope::kJoin:
@@ -418,6 +439,7 @@ Message body_of(const v1::Envelope& envelope) {
     case v1::Envelope::kPhaseFailed:
       return PhaseFailed{from_proto(envelope.phase_failed().failure())};
     case v1::Envelope::kOutcome:
+      // `decode` adds the ending, which is a field of the envelope.
       return Outcome{ticket_of(envelope.outcome().ticket()), nullptr};
     case v1::Envelope::kCancel:
       return Cancel{ticket_of(envelope.cancel().ticket()), from_proto(envelope.cancel().failure()),
@@ -445,11 +467,14 @@ Message body_of(const v1::Envelope& envelope) {
     case v1::Envelope::BODY_NOT_SET:
       break;
   }
+  // Protobuf skips a body of a later version, which leaves the envelope without one.
   columns::fail_decode(kWhat, "it has no body that this version knows");
 }
 
 }  // namespace
 
+// An outcome goes to every rank of the world, and its failure map may have a megabyte. The part
+// that is the same for all is encoded once and shared by the frames.
 EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   v1::Envelope message;
   message.mutable_attempt()->set_incarnation(envelope.attempt.incarnation);
@@ -462,6 +487,8 @@ EncodedEnvelope EnvelopeEncoder::encode(const Envelope& envelope) {
   EncodedEnvelope encoded{columns::serialize(message, kWhat), nullptr};
   const auto* const ending = ending_in(envelope.body);
   if (ending == nullptr) return encoded;
+  // Compares pointers: all receivers of one outcome share its ending. The copy in `ending_` keeps
+  // the address from being used again.
   if (ending_ != *ending) {
     // Protobuf parses concatenated messages as one.
     v1::Envelope rest;
@@ -484,6 +511,7 @@ Envelope decode(ByteSpan bytes) {
   columns::parse(bytes, message, kWhat);
   Envelope envelope;
   check(message.has_attempt(), "it names no attempt");
+  // An incarnation has 32 digits. This limit only bounds the copy.
   check(message.attempt().incarnation().size() <= 64, "an incarnation is too long");
   envelope.attempt.incarnation = message.attempt().incarnation();
   envelope.attempt.checkpointer = name_of(message.attempt().checkpointer());

@@ -10,7 +10,7 @@
 
 namespace cairn::protocol {
 
-// Limits enforced by both `encode` and `decode`.
+// Limits that `decode` enforces. `encode` enforces those on names and texts that callers give.
 inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
 inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a failure map
 inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes

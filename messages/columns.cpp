@@ -19,10 +19,12 @@ void fail_decode(const char* what, const std::string& reason) {
 
 Bytes serialize(const google::protobuf::MessageLite& message, const char* what) {
   const std::size_t size = message.ByteSizeLong();
+  // Protobuf cannot encode more, and SerializeWithCachedSizesToArray does not check it.
   if (size > static_cast<std::size_t>(std::numeric_limits<int>::max()))
     throw Error(ErrorCode::kUnsupported, std::string("cannot encode a ") + what + ": it has " + std::to_string(size) +
                                              " bytes and at most 2 GiB are supported; save fewer items per call");
   Bytes bytes(size, '\0');
+  // Uses the sizes that ByteSizeLong has just cached, which saves a pass over the message.
   message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(bytes.data()));
   return bytes;
 }
@@ -34,6 +36,8 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
     fail_decode(what, "its " + std::to_string(bytes.size()) + " bytes are not a Protobuf message of this kind, or not all of one");
 }
 
+// One text for all names, and their lengths: thousands of strings would cost an allocation each on
+// the receiver.
 void add_name(std::string_view name, v1::Names& message) {
   message.mutable_text()->append(name);
   message.add_lengths(static_cast<std::uint32_t>(name.size()));
@@ -57,6 +61,8 @@ NameTable names_from_proto(const v1::Names& message, const char* what) {
   for (const std::uint32_t length : message.lengths()) {
     check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
     const std::size_t id = names.size();
+    // Ids follow from the position. A name that appears twice would shift the ids of all later
+    // names.
     if (names.intern(text.substr(0, length)) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
     text.remove_prefix(length);
   }
@@ -64,10 +70,14 @@ NameTable names_from_proto(const v1::Names& message, const char* what) {
   return names;
 }
 
+// Stores a path as the lengths of its steps. The text of the steps is the name itself, because
+// names are paths joined with '.'. A path that does not join to its name brings its own text.
 void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path) {
   if (id >= seen_.size()) seen_.resize(id + 1);
   if (seen_[id]) fail_encode(what_, "'" + std::string(name) + "' has two paths");
   seen_[id] = true;
+  // True as long as the steps so far, joined with '.', are a prefix of the name. Almost all paths
+  // join to their name; only the others store a text of their own.
   bool joins_to_name = !path.empty() || name.empty();
   std::string_view rest = name;
   char digits[24];
@@ -81,6 +91,7 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
                                                digits)};
     }
     check_encode(text.size() < kItemsMax, what_, "a key is too long");
+    // Length and kind of a step in one number: even for a key, odd for an index.
     message_.add_steps(static_cast<std::uint32_t>(2 * text.size() + (key ? 0 : 1)));
     if (!joins_to_name) continue;
     if (i > 0) {
@@ -90,6 +101,7 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
     joins_to_name = joins_to_name && rest.substr(0, text.size()) == text;
     if (joins_to_name) rest.remove_prefix(text.size());
   }
+  // Joins the steps again, so that the decoder can cut this text like a name.
   if (!joins_to_name || !rest.empty()) {
     const std::string text = to_string(path);
     message_.add_renamed(static_cast<std::uint32_t>(message_.names_size()));
@@ -115,8 +127,10 @@ std::uint32_t PathDecoder::next_name(std::size_t names) {
   return id;
 }
 
+// Cuts the text at the stored lengths. Looking for dots would be wrong: keys may contain them.
 Path PathDecoder::take(std::string_view name) {
   std::string_view text = name;
+  // The columns of renamed paths are in the order of the paths, so one position is enough.
   if (next_renamed_ < message_.renamed_size() && message_.renamed(next_renamed_) == static_cast<std::uint32_t>(next_path_)) {
     const std::uint32_t length = message_.text_lengths(next_renamed_++);
     check_decode(length <= renamed_text_.size(), what_, "the text of a path reaches beyond the text of all");
@@ -124,6 +138,7 @@ Path PathDecoder::take(std::string_view name) {
     renamed_text_.remove_prefix(length);
   }
   const std::uint32_t length = message_.lengths(next_path_++);
+  // Checked before `reserve`: a damaged length must not allocate.
   check_decode(length <= static_cast<std::uint32_t>(message_.steps_size() - next_step_), what_,
                "a path has more steps than there are");
   Path path;
@@ -156,6 +171,7 @@ void PathDecoder::finish() const {
 }
 
 std::uint32_t PropertyEncoder::index_of(const TensorProperties& properties) {
+  // Neighbouring tensors mostly have the same properties.
   if (last_ < known_.size() && known_[last_] == properties) return last_;
   for (last_ = 0; last_ < known_.size(); ++last_)
     if (known_[last_] == properties) return last_;
@@ -163,6 +179,7 @@ std::uint32_t PropertyEncoder::index_of(const TensorProperties& properties) {
   check_encode(properties.memory_format <= MemoryFormat::kPreserve, what_, "a tensor has an unknown memory format");
   v1::TensorProperties& message = *messages_.Add();
   message.set_dtype(static_cast<v1::DType>(properties.dtype));
+  // Values of Protobuf's enumerations begin at 1; PyTorch's memory formats begin at 0.
   message.set_memory_format(static_cast<v1::MemoryFormat>(static_cast<int>(properties.memory_format) + 1));
   message.set_requires_grad(properties.requires_grad);
   message.set_pin_memory(properties.pin_memory);
@@ -174,6 +191,7 @@ std::vector<TensorProperties> properties_from_proto(const PropertyMessages& mess
   std::vector<TensorProperties> result;
   result.reserve(static_cast<std::size_t>(messages.size()));
   for (const v1::TensorProperties& message : messages) {
+    // Protobuf keeps unknown values of an enumeration as numbers.
     if (message.dtype() < v1::DTYPE_FLOAT32 || message.dtype() > v1::DType_MAX)
       fail_decode(what, "dtype " + std::to_string(message.dtype()) + " is unknown");
     if (message.memory_format() < v1::MEMORY_FORMAT_CONTIGUOUS || message.memory_format() > v1::MEMORY_FORMAT_PRESERVE)
@@ -198,10 +216,12 @@ void ExtentsReader::fail(std::size_t dims) const {
   fail_decode(what_, "there are fewer sizes and offsets than items need");
 }
 
+// Decoders refuse what cannot be counted, so that the code behind them multiplies without care.
 bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept {
   auto bytes = static_cast<std::int64_t>(element_bytes);
   bool overflow = false;
   for (const std::int64_t size : sizes) {
+    // No elements: the other sizes may be anything.
     if (size == 0) return true;
     overflow = __builtin_mul_overflow(bytes, size, &bytes) || overflow;
   }

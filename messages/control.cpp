@@ -33,6 +33,8 @@ struct Name {
   const char* operator()(const JobProgress&) const { return "JobProgress"; }
 };
 
+// A rank runs up to two machines, its own and the coordinator's. The type of a message alone
+// decides which of them gets it.
 struct IsForCoordinator {
   template <class T>
   bool operator()(const T&) const {

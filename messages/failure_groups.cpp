@@ -9,6 +9,7 @@ namespace cairn::protocol {
 namespace {
 
 struct CauseHash {
+  // The text alone separates most causes.
   std::size_t operator()(const Failure* failure) const { return std::hash<std::string_view>()(failure->what); }
 };
 struct SameCause {
@@ -23,6 +24,7 @@ struct SameCause {
 std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budget) {
   std::sort(lengths.begin(), lengths.end());
   for (std::size_t i = 0; i < lengths.size(); ++i) {
+    // Shortest first: when one text exceeds its share, so do all that follow.
     const std::size_t share = budget / (lengths.size() - i);
     if (lengths[i] > share) return share;
     budget -= lengths[i];
@@ -34,13 +36,16 @@ std::size_t length_that_fits(std::vector<std::size_t> lengths, std::size_t budge
 std::string shortened(const std::string& text, std::size_t length) {
   static constexpr const char* kCut = " [...]";
   if (text.size() <= length) return text;
+  // `length` is at least 32, also in a world of kRanksMax ranks: the mark fits.
   std::size_t end = length - std::string_view(kCut).size();
+  // Bytes 10xxxxxx continue a character.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return text.substr(0, end) + kCut;
 }
 
 }  // namespace
 
+// A thousand ranks that fail for one reason would otherwise send a thousand copies of its text.
 std::vector<FailureGroup> grouped(const FailureMap& failures) {
   std::vector<FailureGroup> groups;
   std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;
@@ -60,6 +65,8 @@ std::vector<FailureGroup> grouped(const FailureMap& failures) {
     all_lengths.insert(all_lengths.end(), {failure.what.size(), failure.type.size()});
   }
   if (groups.empty()) return groups;
+  // The first limit bounds the message, in which each cause is stored once. The second one bounds
+  // memory after `ungrouped`, where each rank has a copy.
   const std::size_t length = std::min(std::max(kCutTextLeast, length_that_fits(std::move(lengths), kGroupedTextMax)),
                                       length_that_fits(std::move(all_lengths), kUngroupedTextMax));
   for (std::size_t i = 0; i < groups.size(); ++i) {

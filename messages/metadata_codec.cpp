@@ -22,6 +22,7 @@ constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor; a whole on
 constexpr std::size_t kTransformsMax = 16;      // per location
 constexpr std::size_t kTransformNameMax = 256;  // bytes
 
+// One encoded list may be named by a million locations, and each gets a copy.
 bool are_plausible(const std::vector<std::string>& transforms) {
   const auto is_short = [](const std::string& name) { return name.size() <= kTransformNameMax; };
   return transforms.size() <= kTransformsMax && std::all_of(transforms.begin(), transforms.end(), is_short);
@@ -29,12 +30,14 @@ bool are_plausible(const std::vector<std::string>& transforms) {
 
 // --- encoding ------------------------------------------------------------------------------------
 
+// Writes the locations of all chunks and bytes objects as columns, in the order of the entries.
 class LocationEncoder {
  public:
   LocationEncoder(v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {}
 
   void add(const StorageInfo& storage) {
     check_encode(storage.file < files_.size(), kWhat, "something is stored in a file that is not there");
+    // Files of PyTorch have no recorded length.
     const std::uint64_t file_end = files_[storage.file].length.value_or(std::numeric_limits<std::uint64_t>::max());
     if (storage.offset > file_end || storage.length > file_end - storage.offset)
       columns::fail_encode(kWhat, "something is stored beyond the end of file '" + files_[storage.file].name + "'");
@@ -45,6 +48,7 @@ class LocationEncoder {
     message_.add_offsets(storage.offset);
     message_.add_lengths(storage.length);
     message_.add_payload_offsets(storage.payload_offset);
+    // The column is written only if a location has transforms. Cairn's own files have none.
     transforms_.push_back(index_of(storage.transforms));
     any_transform_ = any_transform_ || transforms_.back() > 0;
   }
@@ -55,6 +59,7 @@ class LocationEncoder {
 
  private:
   std::uint32_t index_of(const std::vector<std::string>& transforms) {
+    // 0 stands for no transforms, so lists count from 1.
     if (transforms.empty()) return 0;
     check_encode(are_plausible(transforms), kWhat, "something has more transforms, or longer names of them, than are supported");
     const auto [known, added] = lists_.emplace(transforms, static_cast<std::uint32_t>(lists_.size() + 1));
@@ -72,6 +77,8 @@ class LocationEncoder {
   bool any_transform_ = false;
 };
 
+// Entries have no message of their own. A checkpoint of a large model has millions of chunks, and
+// columns of numbers take a fraction of the space and time.
 void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
   columns::PropertyEncoder properties(*message.mutable_properties(), kWhat);
   LocationEncoder locations(*message.mutable_locations(), metadata.files);
@@ -93,6 +100,7 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
     message.add_tensor_properties(properties.index_of(tensor.properties));
     message.add_dims(static_cast<std::uint32_t>(tensor.size.size()));
     add_extents(tensor.size, *message.mutable_sizes());
+    // The decoder has this limit; see entries_from_proto.
     check_encode(!tensor.size.empty() || tensor.chunks.size() <= kScalarChunksMax, kWhat, "a 0-dim tensor has many chunks");
     message.add_chunk_counts(static_cast<std::uint32_t>(tensor.chunks.size()));
     for (const Box& chunk : tensor.chunks) {
@@ -129,9 +137,11 @@ void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
   names.reserve(metadata.state_dict_metadata.size());
   for (std::size_t i = 0; i < metadata.state_dict_metadata.size(); ++i) {
     const std::string& fqn = metadata.state_dict_metadata[i].first;
+    // Entry i has name i, so the entries need no column for their names.
     if (names.intern(fqn) != i) columns::fail_encode(kWhat, "'" + fqn + "' appears twice");
   }
   columns::PathEncoder paths(*message.mutable_planner_data(), kWhat);
+  // A path may belong to a name without an entry. Such names follow those of the entries.
   for (const auto& [fqn, path] : metadata.planner_data) paths.add(names.intern(fqn), fqn, path);
   columns::names_to_proto(names, *message.mutable_names());
 }
@@ -153,6 +163,7 @@ void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
 
 // --- decoding ------------------------------------------------------------------------------------
 
+// Takes locations off the columns, in the order in which the encoder wrote them.
 class LocationDecoder {
  public:
   LocationDecoder(const v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {
@@ -216,8 +227,11 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
   return files;
 }
 
+// The counterpart of entries_to_proto. Each column has a position of its own; at the end all
+// columns must be used up, so that no number is read as another's.
 void entries_from_proto(const v1::Metadata& message, const NameTable& names, Metadata& metadata) {
   const int entries = message.kinds_size();
+  // There may be more names than entries: those of paths come last.
   check_decode(message.stored_size() == entries && static_cast<std::size_t>(entries) <= names.size(), kWhat,
                "the columns of its entries differ in length");
   check_decode(message.dims_size() == message.tensor_properties_size() && message.dims_size() == message.chunk_counts_size(), kWhat,
@@ -242,6 +256,7 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
     const std::uint32_t which = message.tensor_properties(tensors);
     check_decode(which < properties.size(), kWhat, "a tensor refers to properties that are not there");
     tensor.properties = properties[which];
+    // `take` checks the number of dimensions.
     const std::uint32_t dims = message.dims(tensors);
     tensor.size = sizes.take(dims);
     if (!columns::is_countable(tensor.size, element_size(tensor.properties.dtype)))
@@ -262,6 +277,7 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
       tensor.chunks.push_back(std::move(chunk));
     }
     if (message.stored(i)) {
+      // Checked before `reserve`: a damaged count must not allocate.
       check_decode(chunks <= locations.left(), kWhat, "there are fewer locations than chunks and bytes objects");
       tensor.storage.reserve(chunks);
       for (std::uint32_t c = 0; c < chunks; ++c) tensor.storage.push_back(locations.take());
@@ -286,12 +302,14 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
   for (const v1::UserMetadata& entry : message.user_metadata())
     check_decode(commit.user_metadata.emplace(entry.key(), entry.value()).second, kWhat,
                  "a key of the user's metadata appears twice");
+  // Not checked here: ids that are not Cairn's are ignored where the list is used.
   commit.retired.assign(message.retired().begin(), message.retired().end());
   return commit;
 }
 
 }  // namespace
 
+// Deterministic: equal metadata give equal bytes, because nothing here is a map of Protobuf's.
 Bytes encode_metadata(const Metadata& metadata) {
   v1::Metadata message;
   names_and_paths_to_proto(metadata, message);
@@ -311,6 +329,7 @@ Metadata decode_metadata(ByteSpan bytes) {
   columns::parse(bytes, message, kWhat);
   Metadata metadata;
   const NameTable names = columns::names_from_proto(message.names(), kWhat);
+  // Before the entries, whose locations are compared with the files.
   metadata.files = files_from_proto(message);
   entries_from_proto(message, names, metadata);
   columns::paths_from_proto(

@@ -16,6 +16,7 @@ constexpr char kSavePlan[] = "save plan";
 constexpr char kLoadPlan[] = "load plan";
 constexpr char kWriteResults[] = "write results message";
 
+// Protobuf passes numbers through that the enumeration does not have.
 bool is_known(int value, int max) { return value > 0 && value <= max; }
 
 std::array<const Extents*, 5> lists_of(const ReadItem& item) {
@@ -30,10 +31,13 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   check_encode(plan.items.size() <= columns::kItemsMax, kSavePlan, "it has too many items");
   columns::names_to_proto(plan.names, *message.mutable_names());
   const auto items = static_cast<int>(plan.items.size());
+  // A plan is a set of columns instead of a message per item: no allocation per item, and numbers
+  // of one kind are next to one another.
   message.mutable_item_names()->Reserve(items);
   message.mutable_item_types()->Reserve(items);
   message.mutable_item_properties()->Reserve(items);
   message.mutable_item_dims()->Reserve(items);
+  // Size, offsets and sizes of the chunk, for two dimensions.
   message.mutable_extents()->Reserve(items * 6);
   columns::PropertyEncoder properties(*message.mutable_properties(), kSavePlan);
   for (int i = 0; i < items; ++i) {
@@ -42,6 +46,7 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     check_encode(is_known(static_cast<int>(item.type), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
     message.add_item_names(item.name);
     message.add_item_types(static_cast<v1::WriteItemType>(item.type));
+    // A list of positions, because few items are marked.
     if (item.per_rank) message.add_per_rank_items(static_cast<std::uint32_t>(i));
     if (item.type == WriteItemType::kByteIO) {
       message.add_content_hashes(item.content_hash);
@@ -66,6 +71,8 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   message.set_storage_data(plan.storage_data);
 }
 
+// Plans come from other ranks. After these checks the planner may index and multiply without
+// looking.
 SavePlan from_proto(const v1::SavePlan& message) {
   SavePlan plan;
   plan.names = columns::names_from_proto(message.names(), kSavePlan);
@@ -75,6 +82,7 @@ SavePlan from_proto(const v1::SavePlan& message) {
   columns::ExtentsReader extents(message.extents(), kSavePlan);
   int tensors = 0;
   int bytes_objects = 0;
+  // Tensors and bytes objects have columns of their own, shorter than those of all items.
   check_decode(message.item_properties_size() == message.item_dims_size() &&
                    message.content_hashes_size() == message.content_bytes_size() &&
                    message.item_properties_size() + message.content_hashes_size() == items,
@@ -102,6 +110,7 @@ SavePlan from_proto(const v1::SavePlan& message) {
     item.size = extents.take(dims);
     item.chunk.offsets = extents.take(dims);
     item.chunk.sizes = extents.take(dims);
+    // After this check, sums and products of these numbers cannot overflow.
     const std::size_t element_bytes = element_size(item.properties.dtype);
     check_decode(columns::is_countable(item.size, element_bytes) && columns::is_countable(item.chunk.sizes, element_bytes) &&
                      columns::is_countable(item.chunk.offsets, item.chunk.sizes),
@@ -144,6 +153,8 @@ void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
   message.mutable_dest_names()->Reserve(items);
   message.mutable_storage_names()->Reserve(items);
   message.mutable_storage_chunks()->Reserve(items);
+  // Five lists per item. Each has its own number of dimensions, because those of a bytes object
+  // need not agree.
   message.mutable_dims()->Reserve(items * 5);
   message.mutable_extents()->Reserve(items * 10);
   for (const ReadItem& item : plan.items) {
@@ -244,6 +255,7 @@ void to_proto(const WriteResults& results, v1::WriteResults& message) {
   }
 }
 
+// The coordinator compares these numbers with its plan; here only sums that cannot be are refused.
 WriteResults from_proto(const v1::WriteResults& message) {
   WriteResults results;
   results.files.reserve(static_cast<std::size_t>(message.files_size()));
@@ -256,6 +268,7 @@ WriteResults from_proto(const v1::WriteResults& message) {
     file.trailer_length_bytes = entry.trailer_length_bytes();
     check_decode(file.trailer_length_bytes <= file.length_bytes, kWriteResults, "a trailer is longer than its file");
     file.bytes_item_lengths.assign(entry.bytes_item_lengths().begin(), entry.bytes_item_lengths().end());
+    // Subtracts from the length: the sum of damaged lengths could overflow.
     std::uint64_t left = file.length_bytes;
     for (const std::uint64_t length : file.bytes_item_lengths) {
       check_decode(length <= left, kWriteResults, "the bytes objects of a file are longer than the file");
@@ -270,6 +283,7 @@ WriteResults from_proto(const v1::WriteResults& message) {
       columns::ExtentsReader offset(entry.offset(), kWriteResults);
       item.index.offset = offset.take(static_cast<std::size_t>(entry.offset_size()));
     } else {
+      // A flag tells the offset of a 0-dim tensor, which has no numbers, from no offset.
       check_decode(entry.offset_size() == 0, kWriteResults, "an item without an offset has one");
     }
     item.size_bytes = entry.size_bytes();

@@ -23,6 +23,7 @@ std::int64_t volume(const Extents& sizes) {
   for (const std::int64_t size : sizes) {
     if (size < 0)
       throw Error(ErrorCode::kInvalidArgument, "cannot count the elements of " + to_string(sizes) + ": a size is negative");
+    // A size of zero makes the whole product zero, even if the other sizes overflow on the way.
     zero = zero || size == 0;
     overflow = __builtin_mul_overflow(product, size, &product) || overflow;
   }
@@ -56,6 +57,7 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
   if (a.sizes.size() != dims || b.offsets.size() != dims || b.sizes.size() != dims)
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot intersect " + to_string(a) + " and " + to_string(b) + ": they differ in their number of dimensions");
+  // From here on every dimension has a common part, so no size below is negative.
   if (!overlaps(a, b)) return std::nullopt;
   Box common{a.offsets, a.sizes};
   for (std::size_t dim = 0; dim < dims; ++dim) {
@@ -90,6 +92,7 @@ bool contains(const Box& outer, const Box& inner) noexcept {
 bool fits(const Box& box, const Extents& size) noexcept {
   if (box.offsets.size() != size.size() || box.sizes.size() != size.size()) return false;
   for (std::size_t dim = 0; dim < size.size(); ++dim) {
+    // Subtracts instead of adding: offset + size may overflow, size - offset cannot.
     if (box.offsets[dim] < 0 || box.sizes[dim] < 0 || box.offsets[dim] > size[dim] || box.sizes[dim] > size[dim] - box.offsets[dim])
       return false;
   }

@@ -9,11 +9,13 @@
 namespace cairn {
 namespace {
 
+// Bound the time of an error message. One comparison costs the product of both lengths.
 constexpr std::size_t kComparedNamesMax = 20'000;
 constexpr std::size_t kComparedLengthMax = 256;
 
 // Returns the number of letters to insert, delete or replace to turn one text into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
+  // The usual table of Levenshtein distances, of which only the last row is kept.
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -32,6 +34,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes,
                                        std::size_t count) {
+  // A set, because many names share a prefix.
   std::set<std::string> candidates;
   for (const auto& [stored, entry] : metadata.state_dict_metadata) {
     if (candidates.size() >= kComparedNamesMax) break;
@@ -47,6 +50,7 @@ std::vector<std::string> closest_names(const std::string& name, const Metadata& 
                         candidate);
   }
   count = std::min(count, ranked.size());
+  // Equal distances are ordered by name, so that every rank suggests the same.
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count), ranked.end());
   std::vector<std::string> closest;
   for (std::size_t i = 0; i < count; ++i) closest.push_back(std::move(ranked[i].second));

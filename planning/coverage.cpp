@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kFaultsPerTensorMax = 1024;
 // Gaps between interlocking chunks are searched on the grid of their edges, up to this many cells.
 constexpr std::size_t kGridCellsMax = 1u << 22;
+// Overlapping chunks visit cells repeatedly. This bounds the visits of one search.
 constexpr std::size_t kGridVisitsMax = 1u << 25;
 // Limit on the faults listed in an error text.
 constexpr std::size_t kFaultsListedMax = 20;
@@ -42,6 +43,7 @@ class CoverageCheck {
         // The inside part still covers its place, so that one fault is not reported as two.
         if (const std::optional<Box> inside = clip(chunks_[i], whole)) {
           clipped_.push_back({i, *inside});
+          // Numbers from chunks_.size() on stand for clipped chunks; see `chunk`.
           order_.push_back(static_cast<std::uint32_t>(chunks_.size() + clipped_.size() - 1));
         }
       } else if (!chunks_[i].empty()) {
@@ -50,11 +52,14 @@ class CoverageCheck {
     }
     if (nothing_to_cover) return std::move(faults_);
     tasks_.push_back({whole, 0, order_.size()});
+    // A list instead of recursion: the depth may reach the number of chunks.
     while (!tasks_.empty()) {
       const Task task = std::move(tasks_.back());
       tasks_.pop_back();
       check(task);
     }
+    // Cuts find faults in no useful order. Sorted, the report does not depend on the order of
+    // chunks.
     std::stable_sort(faults_.begin(), faults_.end(), [](const CoverageFault& a, const CoverageFault& b) {
       return std::tie(a.kind, a.first) < std::tie(b.kind, b.first);
     });
@@ -95,6 +100,7 @@ class CoverageCheck {
     if (task.end - task.begin == 1 && chunk(order_[task.begin]) == task.region) return;
     for (std::size_t dim = 0; dim < size_.size(); ++dim)
       if (cut(task, dim)) return;
+    // A single chunk that no dimension can cut fills its region.
     if (task.end - task.begin > 1) untangle(task);
   }
 
@@ -104,6 +110,7 @@ class CoverageCheck {
     const auto first = order_.begin() + static_cast<std::ptrdiff_t>(task.begin);
     const auto last = order_.begin() + static_cast<std::ptrdiff_t>(task.end);
     const auto before = [&](std::uint32_t a, std::uint32_t b) { return offset(a) < offset(b); };
+    // Chunks of the usual layouts arrive sorted, which is cheap to check.
     if (!std::is_sorted(first, last, before)) std::stable_sort(first, last, before);
 
     const std::int64_t region_begin = task.region.offsets[dim];
@@ -120,11 +127,14 @@ class CoverageCheck {
       const std::int64_t start = offset(order_[begin]);
       std::int64_t reach = start + chunk(order_[begin]).sizes[dim];
       std::size_t end = begin + 1;
+      // Collects the chunks that are connected along `dim`: each one begins before the others end.
       for (; end < task.end && offset(order_[end]) < reach; ++end)
         reach = std::max(reach, offset(order_[end]) + chunk(order_[end]).sizes[dim]);
+      // The first group spans the whole region: this dimension allows no cut.
       if (start == region_begin && reach == region_end) return false;
       any_cut = true;
       if (start > done) add_gap(part(done, start));
+      // A single chunk that fills its part is correct and needs no further task.
       if (end - begin > 1 || !fills(chunk(order_[begin]), task.region, dim)) tasks_.push_back({part(start, reach), begin, end});
       done = reach;
       begin = end;
@@ -147,6 +157,7 @@ class CoverageCheck {
     if (faults_.size() == overlaps_before) {
       std::int64_t covered = 0;
       for (std::size_t i = task.begin; i < task.end; ++i) covered += volume(chunk(order_[i]).sizes);
+      // Without overlaps, chunks that add up to the region's volume leave no gap.
       if (covered == volume(task.region.sizes)) return;
     }
     find_gap(task);
@@ -190,6 +201,7 @@ class CoverageCheck {
         if (other_box.offsets[sweep_dim] + other_box.sizes[sweep_dim] <= start) continue;
         open[kept++] = other;
         if (overlaps(box, other_box)) {
+          // Each pair is met once; the order within it does not depend on the sweep.
           const auto [low, high] = std::minmax(index, other);
           add({CoverageFault::Kind::kOverlap, fqn_, as_given(low), as_given(high)});
           if (faults_.size() >= kFaultsPerTensorMax) return;
@@ -215,6 +227,7 @@ class CoverageCheck {
       }
       std::sort(list.begin(), list.end());
       list.erase(std::unique(list.begin(), list.end()), list.end());
+      // Divides, because the product of the edges may overflow.
       if (cells > kGridCellsMax / (list.size() - 1)) {
         cells = kGridCellsMax + 1;
         break;
@@ -233,6 +246,7 @@ class CoverageCheck {
       const Box& box = chunk(order_[i]);
       std::size_t visits = 1;
       for (std::size_t dim = 0; dim < dims; ++dim) {
+        // The edges of every chunk are in the list, so the search always finds them.
         const auto& list = edges[dim];
         const auto position = [&](std::int64_t edge) {
           return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), edge) - list.begin());
@@ -264,6 +278,7 @@ class CoverageCheck {
         gap_high[dim] = std::max(gap_high[dim], at[dim] + 1);
       }
     });
+    // Overlaps alone made the volumes differ.
     if (!any) return;
     gap.offsets = gap.sizes = Extents::filled(dims, 0);
     for (std::size_t dim = 0; dim < dims; ++dim) {
@@ -293,6 +308,7 @@ class CoverageCheck {
       for (std::size_t dim = 0; dim < dims; ++dim) number = number * (edges[dim].size() - 1) + at[dim];
       visit(number, at);
       std::size_t dim = dims;
+      // Counts like an odometer: the last dimension runs fastest.
       while (dim > 0 && ++at[dim - 1] == high[dim - 1]) {
         at[dim - 1] = low[dim - 1];
         --dim;

@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// Bound the error text. Every rank of the attempt gets a copy of it.
 constexpr std::size_t kKeysShownMax = 20;
 constexpr std::size_t kVariantsShownMax = 8;
 
@@ -20,6 +21,7 @@ struct Variant {
 
 bool same(const WriteItem& a, const WriteItem& b) {
   if ((a.type == WriteItemType::kByteIO) != (b.type == WriteItemType::kByteIO)) return false;
+  // Plans carry a hash of each bytes object, not its content.
   if (a.type == WriteItemType::kByteIO) return a.content_hash == b.content_hash && a.content_bytes == b.content_bytes;
   return a.size == b.size && a.properties.dtype == b.properties.dtype;
 }
@@ -51,6 +53,7 @@ void Disagreements::add(std::string text) {
 }
 
 void Disagreements::add_values(const std::string& fqn, const std::vector<RankItem>& items) {
+  // Later keys are only counted, so their texts are not made.
   if (count_ >= kKeysShownMax) {
     ++count_;
     return;
@@ -70,6 +73,8 @@ void Disagreements::add_values(const std::string& fqn, const std::vector<RankIte
   std::string text = "'" + fqn + "' is ";
   for (std::size_t i = 0; i < variants.size(); ++i) {
     if (i > 0) text += ", ";
+    // Two values may differ and yet have the same description, such as bytes objects of equal
+    // length.
     const bool seen = std::any_of(variants.begin(), variants.begin() + static_cast<std::ptrdiff_t>(i),
                                   [&](const Variant& v) { return text_of(*v.item) == text_of(*variants[i].item); });
     text += (seen ? "another such on " : text_of(*variants[i].item) + " on ") + name_ranks(variants[i].ranks);

@@ -45,6 +45,7 @@ constexpr bool in_order_of_enum() {
 static_assert(in_order_of_enum() && std::size(kFacts) == kDTypeCount, "the table is looked up by value");
 
 const DTypeFacts* facts_of(DType dtype) {
+  // kUnknown is 0: the subtraction wraps around, and the index is refused.
   const auto index = static_cast<std::size_t>(dtype) - 1;
   return index < std::size(kFacts) ? &kFacts[index] : nullptr;
 }
@@ -71,6 +72,7 @@ bool is_dtype_name(std::string_view name) noexcept {
   constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
   if (name.find_first_not_of(kCharacters) != std::string_view::npos) return false;
   const auto letters = name.find_first_not_of(kCharacters.substr(0, 26));
+  // Among the names of element types, "bool" alone has no digit.
   if (letters == std::string_view::npos) return dtype_from_name(name).has_value();
   return letters > 0 && name[letters] != '_';
 }

@@ -72,6 +72,8 @@ class GlobalPlanner {
       item_base_.push_back(items);
       items += plan.items.size();
     }
+    // Items are counted in 32 bits, and a fate adds kFirstPart to the number of a part. There are
+    // at most as many parts as items.
     if (items >= kNone - kFirstPart)
       throw Error(ErrorCode::kUnsupported, "cannot plan a save of " + std::to_string(items) + " items");
     fate_.assign(items, kDrop);
@@ -93,6 +95,7 @@ class GlobalPlanner {
         std::uint32_t& global = global_of[item.name];
         if (global == kNone) {
           const std::string& name = plan.names[item.name];
+          // Comparing with the likely name is cheaper than a look-up in the hash table.
           global = likely < names_.size() && names_[likely] == name ? likely : names_.intern(name);
           likely = global + 1;
           if (global == per_name.size()) per_name.push_back(0);
@@ -102,6 +105,7 @@ class GlobalPlanner {
       }
     }
 
+    // A counting sort by name. Within a name, items stay in the order of ranks.
     group_base_.assign(per_name.size() + 1, 0);
     for (std::size_t name = 0; name < per_name.size(); ++name) group_base_[name + 1] = group_base_[name] + per_name[name];
     std::vector<std::size_t> next(group_base_.begin(), group_base_.end() - 1);
@@ -119,6 +123,8 @@ class GlobalPlanner {
     metadata_.state_dict_metadata.reserve(names_.size());
     for (NameId name = 0; name < names_.size(); ++name) {
       gather(name);
+      // Before any comparison: the steps below assume boxes with as many dimensions as their
+      // tensor.
       for (const Held& held : held_) validate(held, name);
       drop_or_report_disagreements(name);
       if (held_.front().item->type == WriteItemType::kByteIO) {
@@ -179,6 +185,8 @@ class GlobalPlanner {
       } else if (first.type == WriteItemType::kByteIO && !lowest_wins) {
         disagree = disagree || first.content_hash != item.content_hash || first.content_bytes != item.content_bytes;
       }
+      // A value that is marked per rank has the rank in its name. Two ranks with one such name
+      // would overwrite each other.
       shared_per_rank = shared_per_rank || ((first.per_rank || item.per_rank) && held_[i].id.rank != held_[0].id.rank);
     }
     if (disagree && lowest_wins) {
@@ -218,11 +226,13 @@ class GlobalPlanner {
                   held_.end());
     }
     const auto before = [](const Held& a, const Held& b) { return a.item->chunk < b.item->chunk; };
+    // Stable, so that the holders of one chunk stay ordered by rank.
     if (!std::is_sorted(held_.begin(), held_.end(), before)) std::stable_sort(held_.begin(), held_.end(), before);
     for (std::size_t begin = 0; begin < held_.size();) {
       const WriteItem& item = *held_[begin].item;
       std::size_t end = begin + 1;
       while (end < held_.size() && held_[end].item->chunk == item.chunk) ++end;
+      // The first chunk's number of holders is a good guess for all.
       if (begin == 0) tensor.chunks.reserve(held_.size() / end);
       add_once(name, tensor.chunks.size(), begin, end);
       tensor.chunks.push_back(item.chunk);
@@ -239,6 +249,8 @@ class GlobalPlanner {
     // Counts bytes objects as 0: their sizes change between saves, and the plan must not depend on
     // anything that its digest leaves out.
     const std::uint64_t bytes = is_bytes ? 0 : item.payload_bytes();
+    // One rank holds it. If that rank lists it several times, the first item is written and the
+    // others keep the fate kDrop.
     if (held_[begin].id.rank == held_[end - 1].id.rank) {
       fate_of(held_[begin].id) = is_bytes ? kKeepBytes : kKeep;
       load_bytes_[held_[begin].id.rank] += bytes + kItemOverheadBytes;
@@ -249,6 +261,7 @@ class GlobalPlanner {
     shared.position = static_cast<std::uint32_t>(position);
     shared.begin = static_cast<std::uint32_t>(holder_ranks_.size());
     shared.bytes = bytes;
+    // The pointer stays valid: plans_ is not changed before step 5.
     shared.chunk = is_bytes ? nullptr : &item.chunk;
     shared.lowest_only = options_.dedup == Dedup::kLowestRank ||
                          (options_.rank_values == RankValues::kLowestRankWins && item.type != WriteItemType::kShard);
@@ -268,7 +281,9 @@ class GlobalPlanner {
     decltype(SavePlan::mappings) previous;
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
       const auto& global_of = global_of_local_[rank];
+      // The metadata holds the paths from here on. Global plans do not repeat them.
       const auto mappings = std::exchange(plans_[rank].mappings, {});
+      // Ranks with equal plans share one list, which need not be compared with itself.
       if (rank > 0 && mappings.shares_with(previous) && global_of == global_of_local_[rank - 1]) continue;
       previous = mappings;
       for (const auto& [local, path] : *mappings) {
@@ -304,9 +319,12 @@ class GlobalPlanner {
       replicas.push_back({static_cast<std::uint32_t>(i), shared.bytes, shared.chunk, holder_ranks_.data() + shared.begin,
                           shared.end - shared.begin, shared.lowest_only});
     }
+    // load_bytes_ holds the bytes that only one rank can write. Shared chunks fill up the ranks
+    // with fewer.
     assignment_ = assign_replicas(std::move(replicas), load_bytes_, options_);
     for (const Placed& placed : assignment_.placed) {
       Shared& shared = shared_[placed.id];
+      // The pointer stays valid: assignment_.placed does not grow any more.
       shared.placed = &placed;
       for (std::uint32_t p = placed.begin; p < placed.end; ++p) {
         const std::uint32_t holder = shared.begin + assignment_.placements[p].holder;
@@ -331,6 +349,8 @@ class GlobalPlanner {
         for (std::size_t i = begin; i < end; ++i) {
           const Placed& placed = *shared_[i].placed;
           if (!placed.split) continue;
+          // Shared chunks are ordered by position, so the chunks between two split ones are copied
+          // once.
           parts.insert(parts.end(), chunks.begin() + static_cast<std::ptrdiff_t>(done), chunks.begin() + shared_[i].position);
           for (std::uint32_t p = placed.begin; p < placed.end; ++p) parts.push_back(assignment_.placements[p].part);
           done = shared_[i].position + 1;
@@ -345,6 +365,8 @@ class GlobalPlanner {
   // --- step 5 ------------------------------------------------------------------------------------
 
   void cut_plan(SavePlan& plan, const std::uint32_t* fate) {
+    // Bytes objects go to the end of a file: their lengths are known only after they are
+    // serialised, and the offsets of tensors must not depend on them.
     std::vector<WriteItem> bytes_objects;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < plan.items.size(); ++i) {
@@ -361,6 +383,7 @@ class GlobalPlanner {
     plan.items.resize(kept);
     plan.items.insert(plan.items.end(), std::make_move_iterator(bytes_objects.begin()),
                       std::make_move_iterator(bytes_objects.end()));
+    // All items stay, so the plan may go on sharing its table of names.
     if (all) return;
     NameTable names;
     names.reserve(plan.items.size());

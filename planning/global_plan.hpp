@@ -31,16 +31,16 @@ enum class RankValues : std::uint8_t {
 struct GlobalPlanOptions {
   Dedup dedup = Dedup::kBalanced;
   RankValues rank_values = RankValues::kMustAgree;
-  // Replicated chunks of at least this size are split over their holders, into parts of at least
-  // about a quarter of this size. The split is by rows, or along the longest dimension if there are
-  // too few rows. 0: never.
+  // Replicated chunks of at least this size in bytes are split over their holders. Parts have about
+  // an eighth of this size or more. The split is by rows, or along the longest dimension if there
+  // are too few rows. 0: never.
   std::uint64_t split_above_bytes = 16u << 20;
 };
 
 struct GlobalSavePlan {
   // By rank. Items are subsets or sub-boxes of the local plan's items, in the same order, except
-  // that bytes objects come last. Has no mappings, which are in the metadata. Drops names without
-  // items.
+  // that bytes objects come last. Has no mappings, which are in the metadata. A plan that loses
+  // items also loses the names that no other item has.
   std::vector<SavePlan> plans;
   // Has state_dict_metadata, in the order in which ranks first name the entries, and planner_data,
   // but no storage. A tensor's chunks are exactly those that will be written, sorted by box. Empty

@@ -18,6 +18,7 @@ std::string to_string(const Path& path) {
 }
 
 const Metadata::Entry* Metadata::find(const std::string& fqn) const {
+  // Two threads may build the index at once. Both build the same one, and the later store wins.
   auto map = index_.load();
   if (!map || map->size() != state_dict_metadata.size()) {
     auto fresh = std::make_shared<NameIndex::Map>();
@@ -27,6 +28,7 @@ const Metadata::Entry* Metadata::find(const std::string& fqn) const {
     index_.store(map);
   }
   const auto found = map->find(fqn);
+  // The index may be out of date if the caller forgot `reindex`. It must not lead outside the list.
   if (found == map->end() || found->second >= state_dict_metadata.size()) return nullptr;
   return &state_dict_metadata[found->second].second;
 }

@@ -10,12 +10,14 @@ namespace {
 
 std::uint32_t hash_of(std::string_view name) {
   const std::size_t hash = std::hash<std::string_view>{}(name);
+  // Folds the upper half in, so that the slot depends on all bits.
   return static_cast<std::uint32_t>(hash ^ (static_cast<std::uint64_t>(hash) >> 32));
 }
 
 }  // namespace
 
 std::size_t NameTable::Contents::slot_of(std::string_view name, std::uint32_t hash) const {
+  // Linear probing. It ends, because at least half of the slots are free.
   const std::size_t mask = slots.size() - 1;
   std::size_t slot = hash & mask;
   while (slots[slot].id_plus_1 != 0 && !(slots[slot].hash == hash && names[slots[slot].id_plus_1 - 1] == name))
@@ -31,6 +33,7 @@ void NameTable::Contents::grow(std::size_t new_slots) {
     if (entry.id_plus_1 == 0) continue;
     std::size_t slot = entry.hash & mask;
     while (slots[slot].id_plus_1 != 0) slot = (slot + 1) & mask;
+    // The stored hash spares hashing the name again.
     slots[slot] = entry;
   }
 }
@@ -45,12 +48,14 @@ void NameTable::reserve(std::size_t names) {
 
 NameId NameTable::intern(std::string_view name) {
   const std::uint32_t hash = hash_of(name);
+  // Look first: `edit` would copy a table that plans share, even for a known name.
   if (!contents_->slots.empty()) {
     const Slot& known = contents_->slots[contents_->slot_of(name, hash)];
     if (known.id_plus_1 != 0) return known.id_plus_1 - 1;
   }
   Contents& contents = contents_.edit();
   if (2 * (contents.names.size() + 1) > contents.slots.size()) {
+    // The table has twice as many slots as names, and slots store id + 1.
     if (contents.names.size() >= std::numeric_limits<NameId>::max() / 2)
       throw Error(ErrorCode::kUnsupported, "cannot add a name to a plan that has 2^31 already");
     contents.grow(contents.slots.empty() ? 16 : 2 * contents.slots.size());
@@ -82,6 +87,7 @@ void NameTable::rename(NameId id, std::string name) {
   std::size_t hole = contents.slot_of(contents.names[id], hash_of(contents.names[id]));
   for (std::size_t next = (hole + 1) & mask; slots[next].id_plus_1 != 0; next = (next + 1) & mask) {
     const std::size_t home = slots[next].hash & mask;
+    // An entry may move up only as far as its own first slot; look-ups begin there.
     if (((next - home) & mask) >= ((next - hole) & mask)) {
       slots[hole] = slots[next];
       hole = next;

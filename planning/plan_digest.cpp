@@ -40,17 +40,23 @@ void add_values(const Extents& extents, DigestBuilder& digest) {
 
 Digest plan_digest(const SavePlan& plan) {
   DigestBuilder digest;
+  // Names the kind of plan and the version of this encoding, so that digests of different kinds or
+  // versions never match.
   digest.add(ByteSpan("cairn save plan 1"));
   NameEncoder names(plan.names, digest);
   digest.add(static_cast<std::uint64_t>(plan.items.size()));
   for (const WriteItem& item : plan.items) {
     names.add(item.name);
     std::uint64_t kinds = static_cast<std::uint64_t>(item.type) | (item.per_rank ? 1u << 8 : 0u);
+    // The content changes from save to save, as a step counter does. The digest leaves it out, so
+    // that a rank whose plan is otherwise the same need not send it again.
     if (item.type == WriteItemType::kByteIO) {
       digest.add(kinds);
       continue;
     }
     const TensorProperties& properties = item.properties;
+    // Each property has bits of its own: type 0-7, per_rank 8, dtype 16-23, memory format 24-31,
+    // two flags.
     kinds |= static_cast<std::uint64_t>(properties.dtype) << 16 | static_cast<std::uint64_t>(properties.memory_format) << 24 |
              static_cast<std::uint64_t>(properties.requires_grad) << 32 | static_cast<std::uint64_t>(properties.pin_memory) << 33;
     digest.add(kinds);
@@ -63,6 +69,7 @@ Digest plan_digest(const SavePlan& plan) {
     names.add(name);
     digest.add(static_cast<std::uint64_t>(path.size()));
     for (const PathElement& element : path) {
+      // The kind of step, because the key "1" and the index 1 are different paths.
       digest.add(static_cast<std::uint64_t>(element.index()));
       if (const auto* key = std::get_if<std::string>(&element)) {
         digest.add(ByteSpan(*key));

@@ -26,6 +26,7 @@ class Assigner {
     std::uint32_t holder = 0;
     if (!replica.lowest_only) {
       for (std::uint32_t i = 1; i < replica.count; ++i)
+        // Among equals the lowest rank writes, so that every run gives the same plan.
         if (load_[replica.ranks[i]] < load_[replica.ranks[holder]]) holder = i;
     }
     load_[replica.ranks[holder]] += replica.bytes + kItemOverheadBytes;
@@ -62,6 +63,8 @@ class Assigner {
     const auto load_of = [&](std::uint64_t i) { return load_[replica.ranks[holders_[i]]]; };
     Wide total = replica.bytes;  // bytes of the participating holders plus the replica
     for (std::uint64_t i = 0; i < parts; ++i) total += load_of(i);
+    // Holders are ordered by load: the last one has the most. It drops out if the others' level
+    // leaves it less than half of a minimal part.
     while (parts >= 2) {
       const Wide needed = static_cast<Wide>(load_of(parts - 1)) + part_min_bytes / 2;
       if (total / parts >= needed) break;
@@ -83,6 +86,7 @@ class Assigner {
       std::uint64_t end_row =
           i + 1 == parts ? rows : static_cast<std::uint64_t>((given_bytes * rows + replica.bytes / 2) / replica.bytes);
       end_row = std::min(end_row, rows);
+      // Rounding may leave a holder without rows.
       if (end_row <= first_row) continue;
       HolderShare placement{holders_[i], chunk};
       placement.part.offsets[dim] += static_cast<std::int64_t>(first_row);
@@ -106,6 +110,7 @@ class Assigner {
 Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes,
                            const GlobalPlanOptions& options) {
   const auto larger = [](const Replica& a, const Replica& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.id < b.id; };
+  // Largest first: small ones then fill the differences that the large ones leave.
   if (!std::is_sorted(replicas.begin(), replicas.end(), larger)) std::sort(replicas.begin(), replicas.end(), larger);
   Assigner assigner(load_bytes, options);
   for (const Replica& replica : replicas) assigner.place(replica);

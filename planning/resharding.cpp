@@ -26,6 +26,7 @@ ChunkIndex::ChunkIndex(const std::vector<Box>& chunks) : chunks_(&chunks) {
       throw Error(ErrorCode::kInvalidArgument, "cannot index the chunks of a tensor: " + to_string(chunks.front()) + " and " +
                                                    to_string(chunk) + " differ in their number of dimensions");
   }
+  // The dimension with the most distinct offsets separates the chunks best.
   std::size_t most = 0;
   for (std::size_t dim = 0; dim < dims && chunks.size() > 1; ++dim) {
     const std::size_t distinct = distinct_offsets(chunks, dim);
@@ -36,6 +37,7 @@ ChunkIndex::ChunkIndex(const std::vector<Box>& chunks) : chunks_(&chunks) {
   }
   order_.resize(chunks.size());
   std::iota(order_.begin(), order_.end(), 0u);
+  // A 0-dim tensor has nothing to sort by: `find` tries all of its chunks.
   if (dims == 0) return;
   const auto dim = static_cast<std::size_t>(dim_);
   std::stable_sort(order_.begin(), order_.end(),
@@ -63,6 +65,7 @@ std::vector<std::uint32_t> ChunkIndex::find(const Box& box) const {
   }
   for (; candidate < end; ++candidate)
     if (overlaps((*chunks_)[*candidate], box)) found.push_back(*candidate);
+  // In the order of the metadata, so that plans do not depend on how the index is sorted.
   std::sort(found.begin(), found.end());
   return found;
 }

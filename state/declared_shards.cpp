@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// The mesh and placements behind a box, so that a ShardedTensor can name the chunks of all ranks.
 struct MeshLayout {
   DeviceMesh mesh;
   std::vector<Placement> placements;
@@ -30,6 +31,7 @@ WeakTensorTable<DeclaredShard>& declarations() {
   throw Error(ErrorCode::kInvalidArgument, "declare a shard: " + why);
 }
 
+// At the declaration, where the caller can still see the mistake, and not in the next save.
 void check_declaration(const torch::Tensor& parameter, const Box& box, const Extents& size) {
   if (!parameter.defined()) refuse_declaration("the tensor is undefined");
   if (!fits(box, size)) refuse_declaration(to_string(box) + " does not lie within the size " + to_string(size));
@@ -67,6 +69,7 @@ Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
   if (!declaration) return tensor;
   const Box& box = declaration->box;
   if (extents_of(tensor.sizes()) != box.sizes) {
+    // State of another shape, such as a scalar per parameter, is no part of anything.
     if (tensor.unsafeGetTensorImpl() != declared.unsafeGetTensorImpl()) return tensor;
     throw Error(ErrorCode::kMismatch, "state dict: a tensor was declared to be the part " + to_string(box) +
                                           " of a larger one, but has now the size " + to_string(extents_of(tensor.sizes())) +

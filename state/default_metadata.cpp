@@ -16,6 +16,7 @@ TensorStorageMetadata describe_sharded(const ShardedTensor& sharded) {
   } else {
     for (const LocalShard& shard : sharded.local_shards()) {
       Box box{shard.offsets, extents_of(shard.tensor.sizes())};
+      // Without a spec or mesh, this rank knows only its own parts.
       if (!box.empty()) described.chunks.push_back(std::move(box));
     }
   }
@@ -37,10 +38,12 @@ TensorStorageMetadata describe_tensor(const std::string& fqn, const torch::Tenso
 
 }  // namespace
 
+// One rank's view. A save would join the plans of all ranks instead.
 Metadata create_default_metadata(const StateDict& state_dict) {
   Metadata metadata;
   for (FlatEntry& entry : flatten(state_dict)) {
     if (entry.value.is_per_rank()) {
+      // As the save planner names the value of rank 0.
       entry.fqn = rank_name(entry.fqn, 0);
       entry.path.push_back(rank_key(0));
     }

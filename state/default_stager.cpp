@@ -29,6 +29,8 @@ std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
 }
 
+// Others, such as sparse tensors, are passed on unchanged. Planning refuses them with a better
+// error.
 bool can_be_staged(const torch::Tensor& tensor) {
   return tensor.defined() && why_not_storable(tensor).empty() && tensor.has_storage() && !tensor.is_meta();
 }
@@ -43,6 +45,7 @@ Interval interval_of(const torch::Tensor& tensor) {
   const auto element = static_cast<std::uint64_t>(tensor.element_size());
   const auto first = static_cast<std::uint64_t>(tensor.storage_offset()) * element;
   std::uint64_t last = 0;
+  // LibTorch's strides are never negative, and `tensor` has elements.
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
     last += static_cast<std::uint64_t>((tensor.size(dim) - 1) * tensor.stride(dim));
   return {first, first + (last + 1) * element};
@@ -98,6 +101,8 @@ std::vector<Interval> regions_of(std::vector<Interval> used) {
   return joined;
 }
 
+// Visits the tensors in the order of replace_tensors. The constructor of DefaultStaging relies on
+// that order to find each tensor's copy.
 void find_leaves(const StateDict& state, Layout& layout) {
   Value all{StateDict(state)};
   replace_tensors(all, "", [&](const std::string& name, const torch::Tensor& tensor) {
@@ -105,6 +110,8 @@ void find_leaves(const StateDict& state, Layout& layout) {
     leaf.name = name;
     leaf.tensor = tensor;
     if (can_be_staged(tensor)) {
+      // The copy is made of bytes. Lazy conjugations and negations are flags of the tensor, which
+      // bytes do not have.
       leaf.tensor = tensor.resolve_conj().resolve_neg();
       leaf.is_staged = tensor.numel() != 0;
     }
@@ -114,6 +121,7 @@ void find_leaves(const StateDict& state, Layout& layout) {
 }
 
 void place_regions(Layout& layout, bool pin) {
+  // First all uses of each storage: its regions depend on every tensor that lies in it.
   std::unordered_map<const c10::StorageImpl*, std::vector<Interval>> used;
   for (const Leaf& leaf : layout.leaves)
     if (leaf.is_staged) used[leaf.tensor.storage().unsafeGetStorageImpl()].push_back(interval_of(leaf.tensor));
@@ -132,6 +140,7 @@ void place_regions(Layout& layout, bool pin) {
         region.memory = memory_of(region.storage);
         region.bytes = interval;
         region.name = leaf.name;
+        // Host memory is copied by the processor, which gains nothing from page-locked memory.
         region.pinned = pin && !leaf.tensor.is_cpu();
         std::uint64_t& bytes = region.pinned ? layout.pinned_bytes : layout.plain_bytes;
         region.position = bytes;
@@ -146,6 +155,7 @@ void place_regions(Layout& layout, bool pin) {
 }
 
 Digest digest_of(const Layout& layout) {
+  // Leaves out addresses: memory of the same layout can be reused for other tensors.
   DigestBuilder digest;
   for (const Leaf& leaf : layout.leaves) {
     digest.add(ByteSpan(leaf.name)).add(std::uint64_t{leaf.is_staged});
@@ -176,6 +186,8 @@ torch::Tensor bytes_at(const std::shared_ptr<const StagingMemory>& memory, const
 }
 
 torch::Tensor copy_of(const Leaf& leaf, const Region& region, const torch::Tensor& bytes) {
+  // In elements. A region begins at a multiple of kRegionAlignmentBytes, which is a multiple of
+  // every element size.
   const auto offset = leaf.tensor.storage_offset() -
                       static_cast<std::int64_t>(region.bytes.begin) / static_cast<std::int64_t>(leaf.tensor.element_size());
   torch::Tensor copy = torch::empty({0}, torch::TensorOptions(leaf.tensor.scalar_type()));
@@ -183,12 +195,15 @@ torch::Tensor copy_of(const Leaf& leaf, const Region& region, const torch::Tenso
   return copy;
 }
 
+// A copy in two steps. The constructor starts the copies out of devices' memory; `finish` copies
+// host memory and waits for both.
 class DefaultStaging final : public Staging {
  public:
   DefaultStaging(const StateDict& state, Layout layout, const std::shared_ptr<const StagingMemory>& plain,
                  const std::shared_ptr<const StagingMemory>& pinned)
       : layout_(std::move(layout)) {
     for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
+    // Before the structure is copied, so that the devices are busy meanwhile.
     begin_device_copies(pinned);
     Value whole{StateDict(state)};
     copy_plain_values(whole);
@@ -205,10 +220,13 @@ class DefaultStaging final : public Staging {
   }
 
   StateDict finish() override {
+    // Before the copy, because a resize may have freed the memory to read. Again after it, because
+    // a resize may have happened meanwhile.
     for (const Region& region : layout_.regions) check_unchanged(region);
     copy_host_memory();
     with_torch("copy tensors out of devices' memory", [&] { copies_.wait(); });
     for (const Region& region : layout_.regions) check_unchanged(region);
+    // Releases the caller's tensors as early as possible.
     layout_ = {};
     bytes_.clear();
     return std::move(copy_);
@@ -255,6 +273,8 @@ class DefaultStaging final : public Staging {
       regions.push_back(i);
       ends.push_back((ends.empty() ? 0 : ends.back()) + layout_.regions[i].length());
     }
+    // Pieces are cut from the regions as if they were concatenated, so that threads get equal work
+    // whatever the sizes of tensors.
     const auto copy = [&](std::int64_t begin, std::int64_t end) {
       auto next =
           static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(begin)) - ends.begin());
@@ -306,6 +326,8 @@ struct DefaultStager::Implementation {
     std::shared_ptr<const StagingMemory> pinned;
   };
 
+  // A changed layout frees the kept memory first, so that old and new are not held at the same
+  // time.
   Memory take(const Layout& layout) {
     if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release()) tell("staging memory is made anew");
     known = layout.digest;
@@ -332,6 +354,7 @@ DefaultStager::DefaultStager(StagingOptions options, std::function<void(std::str
 DefaultStager::~DefaultStager() = default;
 
 std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
+  // Copies are no operations of the model: autograd must not record them.
   const torch::NoGradGuard no_grad;
   Layout layout = layout_of(state, implementation_->options);
   const auto memory = implementation_->take(layout);

@@ -21,6 +21,7 @@ namespace {
 #ifdef CAIRN_HAS_CUDA
 bool is_captured(const c10::Device& device) {
   if (!device.is_cuda()) return false;
+  // The function below asks about the current stream of the current device.
   const c10::cuda::CUDAGuard guard(device);
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
@@ -32,6 +33,7 @@ bool is_captured(const c10::Device&) { return false; }
 
 bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
 
+// Asks for the primary context, because asking for anything else would create one.
 std::vector<c10::Device> cuda_devices_in_use() {
   std::vector<c10::Device> used;
   if (!at::globalContext().hasCUDA() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
@@ -54,6 +56,8 @@ c10::Stream SideStreams::of(const c10::Device& device) {
   const c10::impl::VirtualGuardImpl devices(device.type());
   const c10::Stream side = devices.getStreamFromGlobalPool(device);
   c10::Event given(device.type());
+  // The side stream waits for the work that the trainer's stream has been given so far. Without it,
+  // the copies could read tensors that are still being computed.
   given.record(devices.getStream(device));
   given.block(side);
   streams_.emplace(key, side);
@@ -80,6 +84,8 @@ void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std
   const c10::StreamGuard guard(streams_.of(parts.front().device()));
   torch::Tensor joined;
   try {
+    // Allocated under the guard of the side stream: LibTorch's allocator gives its memory only to
+    // later work of that stream, so it may be freed before the copies are done.
     joined = torch::empty(to.sizes(), parts.front().options());
   } catch (const c10::Error&) {  // the trainer uses all of the device's memory
     std::int64_t at = 0;
@@ -94,6 +100,8 @@ void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std
   for (std::size_t i = 0; i < parts.size(); ++i) {
     pieces.push_back(parts[i]);
     at += parts[i].numel();
+    // Fillers for the gaps, so that one copy covers the whole destination. Their bytes are never
+    // read.
     if (gaps[i] > 0) pieces.push_back(torch::empty({gaps[i]}, parts[i].options()));
     at += gaps[i];
   }
@@ -104,6 +112,7 @@ void DeviceCopies::add_joined(const std::vector<torch::Tensor>& parts, const std
 
 void DeviceCopies::wait() { streams_.wait(); }
 
+// The sources and destinations are freed after this. Copies in flight would use freed memory.
 DeviceCopies::~DeviceCopies() {
   try {
     wait();

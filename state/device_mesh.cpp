@@ -9,17 +9,20 @@
 namespace cairn {
 namespace {
 
+// Bounds the memory that a shape can ask for.
 constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
 
 // Returns the number of ranks in a mesh of this shape.
+// Runs before the list of ranks is allocated, which may be as long as the product.
 std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
   if (shape.empty()) refuse("the shape is empty; give the size of at least one axis");
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
     if (size < 1)
       refuse("the shape " + to_string(Extents(shape)) + " has an axis of size " + std::to_string(size) + "; sizes begin at 1");
+    // Divides, because the product may overflow.
     if (size > kRanksMax / count)
       refuse("the shape " + to_string(Extents(shape)) + " has more than " + std::to_string(kRanksMax) + " ranks");
     count *= size;
@@ -60,6 +63,7 @@ DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, 
     if (!grid->positions.emplace(rank, position).second) refuse("rank " + std::to_string(rank) + " is given twice");
     in_order = in_order && rank == position;
   }
+  // The usual mesh needs no table: position and rank are the same.
   if (in_order) grid->positions = {};
   const auto& names = grid->axis_names;
   if (!names.empty() && names.size() != grid->shape.size()) {
@@ -81,6 +85,7 @@ std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const 
     return std::nullopt;
   }
   std::vector<std::int64_t> coordinate(shape.size());
+  // Row-major: the last axis varies fastest.
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     coordinate[axis] = position % shape[axis];
     position /= shape[axis];
@@ -89,6 +94,7 @@ std::optional<std::vector<std::int64_t>> DeviceMesh::coordinate(int rank) const 
 }
 
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank) {
+  // All arguments are checked before the rank is looked up: the error must not depend on the rank.
   if (placements.size() != mesh.shape().size()) {
     throw Error(ErrorCode::kInvalidArgument, "placements: " + std::to_string(placements.size()) + " are given for a mesh with " +
                                                  std::to_string(mesh.shape().size()) + " axes; give one for each axis");
@@ -105,18 +111,21 @@ std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const 
   if (!coordinate) return std::nullopt;
 
   Box box = Box::whole(size);
+  // From left to right: each axis cuts what the axes before it have left.
   for (std::size_t axis = 0; axis < placements.size(); ++axis) {
     const auto* shard = std::get_if<Shard>(&placements[axis]);
     if (shard == nullptr) continue;
     const auto dim = static_cast<std::size_t>(shard->dim < 0 ? shard->dim + dims : shard->dim);
     const std::int64_t held = box.sizes[dim];
     const std::int64_t parts = mesh.shape()[axis];
+    // Rounds up without adding before the division, which could overflow.
     const std::int64_t chunk = held / parts + (held % parts != 0 ? 1 : 0);
     const std::int64_t begin = std::min(held, chunk * (*coordinate)[axis]);
     box.offsets[dim] += begin;
     box.sizes[dim] = std::min(chunk, held - begin);
   }
   for (std::size_t dim = 0; dim < size.size(); ++dim) {
+    // PyTorch places empty parts at the end of the dimension.
     if (box.sizes[dim] == 0) box.offsets[dim] = size[dim];
   }
   return box;

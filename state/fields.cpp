@@ -16,6 +16,7 @@ std::string text_of(const torch::Tensor& tensor) {
   return std::string("a tensor of size ") + to_string(extents_of(tensor.sizes())) + " " + c10::toString(tensor.scalar_type());
 }
 
+// The types of fields are fixed at compile time, and each has one form in Python.
 Value value_of(const Field& field) {
   return std::visit(
       [&](auto* place) -> Value {
@@ -26,6 +27,7 @@ Value value_of(const Field& field) {
                                                       ", and whole numbers are saved up to 2^63: save it as a tensor or as text");
           return Value(static_cast<std::int64_t>(*place));
         } else if constexpr (std::is_same_v<Type, float>) {
+          // Python has one type for floats. Every float is a double exactly.
           return Value(static_cast<double>(*place));
         } else if constexpr (std::is_same_v<Type, torch::Tensor>) {
           if (!place->defined())
@@ -49,6 +51,7 @@ Adopt adopt_number(Type* place, Type number) {
 
 // Returns a function that stores `loaded` in the field. If `loaded` does not fit, returns nothing
 // and sets `wrong` to the reason.
+// A whole number fits into a field of floats: a Python program may have stored 1 for 1.0.
 std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& wrong) {
   const c10::IValue* const plain = loaded.is_ivalue() ? &loaded.ivalue() : nullptr;
   return std::visit(
@@ -60,6 +63,7 @@ std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& w
         } else if constexpr (std::is_integral_v<Type>) {
           if (plain && plain->isInt()) {
             const std::int64_t number = plain->toInt();
+            // The round trip shows whether the number fits.
             if (static_cast<std::int64_t>(static_cast<Type>(number)) == number && (std::is_signed_v<Type> || number >= 0))
               return adopt_number(place, static_cast<Type>(number));
             wrong = "a number of a smaller range than " + std::to_string(number);
@@ -78,6 +82,7 @@ std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& w
         } else {
           if (loaded.is_tensor() && loaded.tensor().defined() && place->defined() && loaded.tensor().sizes() == place->sizes() &&
               loaded.tensor().scalar_type() == place->scalar_type()) {
+            // The load has filled this tensor in place already.
             if (loaded.tensor().unsafeGetTensorImpl() == place->unsafeGetTensorImpl()) return [] {};
             return [place, from = loaded.tensor()] {
               const at::NoGradGuard no_grad;
@@ -112,6 +117,7 @@ class Fields final : public Stateful {
 
   void load_state_dict(const Dict& state_dict) override {
     std::string problems;
+    // Two passes: all fields are checked before the first one changes.
     std::vector<Adopt> adoptions;
     for (const Field& field : fields_) {
       const Value* const loaded = state_dict.find(field.name);

@@ -25,6 +25,7 @@ bool is_taken_apart(const Value& value, std::size_t depth) {
   });
 }
 
+// A list without tensors is saved as one value. If any element is a rank's own, the whole value is.
 bool holds_per_rank(const Value& value) {
   if (value.is_per_rank()) return true;
   return value.is_list() && std::any_of(value.list().begin(), value.list().end(), holds_per_rank);
@@ -42,6 +43,7 @@ class Flattener {
     if (value.is_per_rank()) marks = per_rank(std::move(marks));
     if (value.is_if_stored()) marks = if_stored(std::move(marks));
     if (value.is_stateful()) throw_stateful(path_);
+    // An empty dict is a leaf of its own: without one, a load could not tell it from an absent key.
     if (value.is_dict() && !value.dict().empty()) {
       for (const auto& [key, element] : value.dict()) descend(key, element, marks);
     } else if (value.is_list() && is_taken_apart(value, path_.size())) {
@@ -79,9 +81,12 @@ class Flattener {
 };
 
 // Returns the value one step below `container`; creates it if it does not exist.
+// Paths come from a checkpoint and may be damaged, so every step is checked against the container
+// that is there.
 Value& step_into(Value& container, const PathElement& step, const Path& path, std::size_t depth) {
   const auto* index = std::get_if<std::int64_t>(&step);
   if (container.is_none()) container = index != nullptr ? Value(List{}) : Value(Dict{});
+  // Keys of a Dict are text. A path of PyTorch's may have whole numbers there.
   if (container.is_dict()) return container.dict()[index != nullptr ? std::to_string(*index) : std::get<std::string>(step)];
   if (container.is_list() && index != nullptr) {
     List& list = container.list();
@@ -89,6 +94,7 @@ Value& step_into(Value& container, const PathElement& step, const Path& path, st
       throw Error(ErrorCode::kInvalidArgument, "state dict: cannot put a value at " + describe_path(path) +
                                                    ": lists are made with at most " + std::to_string(kMadeListMax) + " elements");
     }
+    // Elements may come in any order. The gaps hold None until their own values come.
     if (static_cast<std::size_t>(*index) >= list.size()) list.resize(static_cast<std::size_t>(*index) + 1);
     return list[static_cast<std::size_t>(*index)];
   }
@@ -130,9 +136,11 @@ void set_at(StateDict& state_dict, const Path& path, Value value) {
   check_depth(path.size());
   Value* place = &state_dict[std::get<std::string>(path.front())];
   for (std::size_t depth = 1; depth < path.size(); ++depth) place = &step_into(*place, path[depth], path, depth);
+  // The marks belong to the place: a loaded value has none of its own.
   *place = with_marks_of(*place, std::move(value));
 }
 
+// The counterpart of set_at that changes nothing and throws nothing.
 const Value* find_at(const StateDict& state_dict, const Path& path) {
   if (path.empty() || !std::holds_alternative<std::string>(path.front())) return nullptr;
   const Value* place = state_dict.find(std::get<std::string>(path.front()));

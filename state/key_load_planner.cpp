@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint64_t kListGrowthFree = 4096;
 constexpr std::uint64_t kListGrowthPerName = 16;
 
+// Compares whole parts: "layer.1" is not above "layer.10".
 bool is_below(const std::string& name, const std::string& prefix) {
   if (name.size() == prefix.size()) return name == prefix;
   return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
@@ -28,6 +29,7 @@ std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
     const auto* index = std::get_if<std::int64_t>(&path[depth]);
     if (index == nullptr || *index < 0) continue;
     const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
+    // A dict takes an index as a key and does not grow by it.
     if (held != nullptr && held->is_dict()) continue;
     const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
     if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
@@ -35,6 +37,7 @@ std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
   return growth;
 }
 
+// Builds the state dict from the metadata, and then loads into it like the default planner.
 class KeyLoadPlanner final : public LoadPlanner {
  public:
   explicit KeyLoadPlanner(std::vector<std::string> prefixes) : prefixes_(std::move(prefixes)) {}
@@ -45,6 +48,7 @@ class KeyLoadPlanner final : public LoadPlanner {
                   "load by keys: the state dict to load into must be empty; it is built from the checkpoint");
     }
     check_prefixes(metadata);
+    // Borrows from the metadata, which stays alive until the attempt ends.
     std::unordered_map<std::string_view, const Path*> paths;
     for (const auto& [name, path] : metadata.planner_data) paths.emplace(name, &path);
 
@@ -65,6 +69,7 @@ class KeyLoadPlanner final : public LoadPlanner {
           continue;
         }
         volume(tensor->size);  // throws if the size is negative or overflows
+        // The reader fills every element, so the memory need not be zeroed.
         value = with_torch("allocate \"" + name + "\" of size " + to_string(tensor->size),
                            [&] { return torch::empty(array_of(tensor->size), torch::TensorOptions().dtype(*type)); });
       }
@@ -89,6 +94,7 @@ class KeyLoadPlanner final : public LoadPlanner {
     }
   }
 
+  // From here on everything is as for the default planner: the destinations know where to read.
   LoadPlan create_local_plan() override { return ready().create_plan(); }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
   LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }

@@ -33,6 +33,7 @@ bool holds_blob(const Value& value) {
   return false;
 }
 
+// Calls the pickler in the order in which CPython would pickle the same value.
 class LeafPickler {
  public:
   // Bytes are compact only from protocol 3 on. torch.load(weights_only=True) reads neither protocol
@@ -93,8 +94,11 @@ class LeafPickler {
     // keeps the archive small.
     if (const auto known = containers_.find(value); known != containers_.end())
       return out_.recall(static_cast<Pickler::Slot>(known->second.toInt()));
+    // Python can pickle such values, but loading them back would need a tree with cycles.
     if (!open_.insert(value).second) unsupported("a list or dict that contains itself cannot be saved");
     if (value.isTuple()) {
+      // A tuple is remembered after its elements, because Python makes it from them. A list or dict
+      // is remembered first, as CPython does.
       add_tuple(value, depth);
       containers_.emplace(value, static_cast<std::int64_t>(out_.remember()));
     } else {
@@ -149,6 +153,8 @@ class LeafPickler {
   }
 
   void add_blob(const Blob& blob) {
+    // Otherwise as Python pickles a BytesIO: the class, and a state of content, position and
+    // attributes.
     if (blobs_ == BlobsAs::kBytes) return out_.bytes(blob.bytes);
     out_.global("_io", "BytesIO");
     out_.empty_tuple();
@@ -171,6 +177,7 @@ class LeafPickler {
     if (const auto found = carried_.find(tensor.unsafeGetTensorImpl()); found != carried_.end())
       return add_dense(tensor, found->second.dtype, found->second.requires_grad);
     const auto dtype = dtype_of(tensor.scalar_type());
+    // Only size and type are written here. The caller has the elements.
     if (tensor.is_meta() && dtype) return add_dense(tensor, *dtype, tensor.requires_grad());
     if (const auto reason = why_not_storable(tensor); !reason.empty()) unsupported("a tensor in it " + reason);
     const auto dense = with_torch("copy a tensor out of a plain value",
@@ -178,14 +185,19 @@ class LeafPickler {
     add_dense(dense, *dtype, tensor.requires_grad());
   }
 
+  // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
+  // load.
   void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
     const auto storage = storage_class(dtype);
     const auto sizes = extents_of(dense.sizes());
+    // The arguments in the order of PyTorch's _rebuild_tensor_v2: storage, offset, sizes, strides,
+    // requires_grad, hooks. The function _rebuild_tensor_v3 takes the dtype as well.
     out_.global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     out_.mark();
     out_.mark();
     out_.text("storage");
     out_.global(storage.module, storage.name);
+    // The key of the storage: the name of its entry below "data/".
     out_.text(std::to_string(tensors_.size()));
     out_.text("cpu");
     out_.integer(storage.is_typed ? dense.numel() : static_cast<std::int64_t>(dense.nbytes()));

@@ -13,6 +13,7 @@
 namespace cairn {
 namespace {
 
+// Everything that the reader below understands. Any other class is refused by name.
 const std::vector<PickleGlobal>& leaf_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result = tensor_globals();  // includes OrderedDict
@@ -79,6 +80,8 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
   return c10::TupleType::create(std::move(types));
 }
 
+// Converts a tree of Python values. The input is not trusted: `spend` bounds the memory that it
+// takes beyond the archive's own size.
 class LeafReader {
  public:
   // Refuses tensors of types that LibTorch lacks if `carried` is null.
@@ -191,6 +194,7 @@ class LeafReader {
       case PickleKind::kObject:
         break;
     }
+    // Python shares objects by identity, so ids are enough to find the ones that were made.
     if (const auto known = made_.find(from.id()); known != made_.end()) return known->second;
     spend(from, kContainerBytes);
     auto made = from.is(PickleKind::kText) ? c10::IValue(std::string(from.as_text())) : container_or_object(from);
@@ -242,6 +246,7 @@ class LeafReader {
     return result;
   }
 
+  // LibTorch's dicts have keys of one type.
   c10::IValue plain_dict(const PickleValue& pairs) {
     spend(pairs, pairs.size() * kKeyBytes);
     const auto key_kind = pairs.size() == 0 ? PickleKind::kText : pairs.key(0).kind();
@@ -286,6 +291,7 @@ class LeafReader {
     const bool is_carried = !scalar_type_of(description.dtype);
     if (is_carried && carried_ == nullptr)
       unsupported(from, "a tensor of " + name_of(description) + ", which this LibTorch cannot hold");
+    // Sizes and strides, 8 bytes each per dimension.
     spend(from, 16 * description.sizes.size());
     auto made = with_torch("make a tensor of a saved value", [&] {
       const auto type = carrier_type_of(description.dtype);
@@ -310,6 +316,8 @@ class LeafReader {
   // number of elements.
   const torch::Tensor& storage(const PickleValue& from, const TensorDescription& description, at::ScalarType type) {
     const bool is_conjugated = description.is_conjugated && c10::isComplexType(type);
+    // One storage may be needed as stored and resolved. The dtype counts too, because the resolving
+    // operations depend on it.
     const auto key = description.storage_key + (is_conjugated ? " conj " : " ") + (description.is_negated ? "neg " : "") +
                      (is_conjugated || description.is_negated ? to_string(description.dtype) : "");
     auto found = storages_.find(key);
@@ -324,6 +332,7 @@ class LeafReader {
       });
       found = storages_.emplace(key, std::move(elements)).first;
     }
+    // Views were checked against the described size, so the memory must have at least that.
     if (found->second.nbytes() < description.storage_bytes)
       corrupt(from, "a storage of " + std::to_string(found->second.nbytes()) + " bytes, where " +
                         std::to_string(description.storage_bytes) + " are described");

@@ -34,6 +34,8 @@ std::string why_not_fillable(const torch::Tensor& tensor) {
 
 // Returns whether stored elements can be written directly into `view`.
 bool is_direct(const torch::Tensor& view, at::ScalarType stored) {
+  // The reader writes bytes. A lazy flag would change their meaning, and memory of inference mode
+  // may be written only in that mode.
   return view.scalar_type() == stored && !view.is_conj() && !view.is_neg() && !view.is_inference();
 }
 
@@ -42,6 +44,7 @@ std::string fault_in(const std::string& name, const TensorStorageMetadata& store
   const std::vector<CoverageFault> faults = check_coverage(name, stored.size, stored.chunks);
   if (faults.empty()) return "";
   for (const CoverageFault& fault : faults) {
+    // Overlaps and chunks outside of the tensor make every part of it doubtful.
     if (fault.kind != CoverageFault::Kind::kGap) return "the checkpoint is damaged: " + to_string(fault);
   }
   // Without overlaps, comparing volumes shows whether a gap affects this rank.
@@ -134,6 +137,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   destinations_.push_back(std::move(made));
 }
 
+// Collects all problems instead of stopping at the first: a user who loads into a changed model
+// wants the whole list.
 LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
   Problems problems;
@@ -160,6 +165,7 @@ LoadPlan LoadDestinations::create_plan() {
   }
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
+  // A code for one kind of problem lets callers branch, such as on missing keys only.
   const ErrorCode code = problems.mismatched.empty() && problems.unsupported.empty() ? ErrorCode::kNotFound
                          : problems.mismatched.empty() && problems.missing.empty()   ? ErrorCode::kUnsupported
                                                                                      : ErrorCode::kMismatch;
@@ -174,6 +180,7 @@ LoadPlan LoadDestinations::create_plan() {
 }
 
 void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems) {
+  // PyTorch does not store empty dicts.
   if (destination.is_empty_dict) return;
   if (destination.is_per_rank) return left_alone_.kept.push_back(destination.name);
   const Destination* const above = stored_whole_above(destination);
@@ -208,6 +215,7 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 bool LoadDestinations::is_expected(const std::string& stored_name) const {
   const auto same = positions_.find(stored_name);
   if (same != positions_.end() && !destinations_[same->second].is_per_rank) return true;
+  // A checkpoint of more ranks has values of ranks that do not exist here. They are not unexpected.
   const std::optional<std::string> name = name_without_rank(stored_name);
   if (!name) return false;
   const auto of_ranks = positions_.find(*name);
@@ -240,6 +248,7 @@ LoadReport LoadDestinations::report() const {
 // container as a whole: PyTorch before 2.4 stored containers without tensors this way.
 const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const Destination& destination) {
   if (metadata_->commit || destination.name != destination.storage_name) return nullptr;
+  // From the innermost container outwards.
   for (std::size_t length = destination.path.size() - 1; length >= 1; --length) {
     const Path above(destination.path.begin(), destination.path.begin() + static_cast<std::ptrdiff_t>(length));
     const std::string name = to_string(above);
@@ -290,6 +299,7 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
     }
     wanted.push_back(part.box);
   }
+  // Last, because it costs more than the other checks.
   const std::string fault = fault_in(destination.storage_name, stored, wanted);
   if (!fault.empty()) return mismatch(fault);
   const ChunkIndex index(stored.chunks);
@@ -324,6 +334,8 @@ const LoadDestinations::Destination& LoadDestinations::destination_of(const Load
   return destinations_[found->second];
 }
 
+// A sharded tensor may have several local parts. Offset and size of the read decide which one it
+// fills.
 torch::Tensor LoadDestinations::view_of(const Destination& destination, const ReadItem& item) const {
   for (const Part& part : destination.parts) {
     if (part.box.offsets != item.dest_chunk_offset || !fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) continue;
@@ -339,6 +351,7 @@ torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadIt
   return with_torch("read \"" + destination.name + '"', [&] { return view_of(destination, item); });
 }
 
+// Returns the destination itself whenever possible, so that the reader fills it without a copy.
 torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view) {
   at::ScalarType type = view.scalar_type();
   const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
@@ -374,11 +387,14 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
   } catch (const Error& error) {
     throw Error(error.code(), "read \"" + destination.name + "\": " + error.what());
   }
+  // Python 2 pickled bytes as a str.
   if (destination.is_blob && value.is_ivalue() && value.ivalue().isString()) value = Blob{value.to_text()};
   place(destination, std::move(value));
 }
 
 void LoadDestinations::place(const Destination& destination, Value value) {
+  // The reader's threads replace leaves at the same time. Tensors need no lock, because each read
+  // fills a part of its own.
   const std::lock_guard lock(mutex_);
   if (const Value* held = find_at(*state_dict_, destination.path)) {
     // If a dict is empty on some ranks only, its name is stored besides the values of the other

@@ -5,8 +5,12 @@
 namespace cairn {
 namespace {
 
+// Goes module by module, as PyTorch's state_dict does. LibTorch's recursive lists have parameters
+// or buffers, not both in turn.
 void collect(const torch::nn::Module& module, const std::string& prefix, Dict& dict) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    // Undefined ones stand for options of a layer, such as bias=False. PyTorch leaves them out as
+    // well.
     if (parameter.value().defined()) dict.insert(prefix + parameter.key(), as_declared(parameter.value(), parameter.value()));
   }
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
@@ -60,6 +64,7 @@ Dict module_state_dict(const torch::nn::Module& module) {
 void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
   const Dict live = module_state_dict(module);
   std::string problems;
+  // Collected first, so that nothing changes if anything does not fit.
   std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
   for (const auto& [name, value] : live) {
     const Value* given = state_dict.find(name);
@@ -74,6 +79,7 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
       problems += "\n  \"" + name + "\" is " + given->type_name() + ", not one tensor or part";
     } else if (from->size != to->size || from->box != to->box) {
       problems += "\n  \"" + name + "\" is " + describe_piece(*from) + ", the module has " + describe_piece(*to);
+    // Equal tensors were filled in place by the load.
     } else if (from->tensor.unsafeGetTensorImpl() != to->tensor.unsafeGetTensorImpl()) {
       copies.emplace_back(to->tensor, from->tensor);
     }
@@ -84,6 +90,7 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
   if (!problems.empty()) {
     throw Error(ErrorCode::kMismatch, "load a module's state dict: it does not fit the module; nothing was changed:" + problems);
   }
+  // In-place changes of parameters that require gradients are an error outside of this guard.
   const torch::NoGradGuard no_grad;
   for (auto& [to, from] : copies) {
     with_torch("load a module's state dict", [&to = to, &from = from] { to.copy_(from); });

@@ -24,6 +24,8 @@ struct KindTag {
 };
 
 // Calls `work` with the tag of the optimizer's kind.
+// LibTorch's optimizers share no interface for their options and states. The tag gives the
+// templates below the types.
 template <class Work>
 auto with_kind(Optimizer& optimizer, Work&& work) {
   if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adam>>{});
@@ -44,6 +46,7 @@ typename Kind::Options& options_of(torch::optim::OptimizerParamGroup& group) {
   return *options;
 }
 
+// Compares identities: an optimizer holds the module's own tensors and does not know their names.
 void collect_names(const torch::nn::Module& module, const std::string& prefix,
                    std::unordered_map<const void*, std::string>& names) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
@@ -62,6 +65,7 @@ std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, cons
     names.emplace_back();
     for (const torch::Tensor& parameter : group.params()) {
       const std::size_t position = count++;
+      // PyTorch numbers parameters across all groups.
       if (module == nullptr) {
         names.back().push_back(std::to_string(position));
         continue;
@@ -79,6 +83,7 @@ std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, cons
 
 Value option_value(double option) { return option; }
 Value option_value(bool option) { return option; }
+// Betas are a tuple in PyTorch.
 Value option_value(const std::tuple<double, double>& option) {
   return c10::IValue(c10::ivalue::Tuple::create(std::get<0>(option), std::get<1>(option)));
 }
@@ -106,6 +111,7 @@ torch::Tensor tensor_in(const Value& value) {
 }
 
 std::optional<double> number_in(const Value& value) {
+  // PyTorch stores an optimizer's `step` as a tensor with one element.
   if (value.is_tensor() && value.tensor().defined() && value.tensor().numel() == 1 && !value.tensor().is_complex()) {
     return value.tensor().item<double>();
   }
@@ -127,6 +133,7 @@ bool read(const Value& value, std::int64_t& field) {
     return true;
   }
   const auto number = number_in(value);
+  // 9.0e18 is below 2^63, so that the cast is defined.
   if (!number || std::trunc(*number) != *number || std::fabs(*number) > 9.0e18) return false;
   field = static_cast<std::int64_t>(*number);
   return true;
@@ -182,6 +189,7 @@ bool is_on(const Dict& dict, const char* key) {
 // --- loading -------------------------------------------------------------------------------------
 
 // Checks a whole state dict against an optimizer, then loads it.
+// The constructor checks and changes nothing; `apply` then only has to store.
 template <class Kind>
 class Loading {
  public:
@@ -225,6 +233,7 @@ class Loading {
     for (std::size_t i = 0; i < groups.size(); ++i) {
       known.insert(names_[i].begin(), names_[i].end());
       const std::string where = "param_groups[" + std::to_string(i) + "]";
+      // Starts from the present options: those that the state dict lacks stay as they are.
       options_.push_back(options_of<Kind>(optimizer_.param_groups()[i]));
       if (groups[i].is_dict()) {
         check_group(groups[i].dict(), where, names_[i]);
@@ -252,6 +261,7 @@ class Loading {
       const auto listed = names_in(*params);
       if (!listed) {
         problem(where + "[\"params\"] is not a list of names");
+      // The order within a group does not matter, because state is found by name.
       } else if (*listed != std::multiset<std::string>(names.begin(), names.end())) {
         problem(where + "[\"params\"] names other parameters than the optimizer's group has");
       }
@@ -303,6 +313,7 @@ class Loading {
     }
   }
 
+  // A field is needed if LibTorch's first step would create it.
   static bool is_needed(State& begun, const char* wanted) {
     bool needed = false;
     Kind::visit_state(begun, [&](const char* name, auto& field) {
@@ -316,6 +327,8 @@ class Loading {
     return needed;
   }
 
+  // Leaves the optimizer as if it had made the steps itself: with state, without, or with a fresh
+  // one.
   void take_over(const torch::Tensor& parameter, const Options& options, const std::string& name) {
     auto& states = optimizer_.state();
     const OptimizerStateKey key = optimizer_state_key(parameter);
@@ -327,6 +340,7 @@ class Loading {
       return;
     }
     const bool is_new = held == states.end();
+    // Existing state is filled in place. New state joins the optimizer only when it is whole.
     auto fresh = is_new ? std::make_unique<State>() : nullptr;
     State& state = is_new ? *fresh : static_cast<State&>(*held->second);
     bool all_zero = true;
@@ -335,6 +349,7 @@ class Loading {
       if (value == nullptr || value->is_none()) return;
       if constexpr (std::is_same_v<std::decay_t<decltype(field)>, torch::Tensor>) {
         fill(field, tensor_in(*value), parameter);
+        // Only then: the test waits for the device.
         if (!Kind::begins_as_absent(options)) all_zero = all_zero && field.count_nonzero().template item<std::int64_t>() == 0;
       } else {
         read(*value, field);
@@ -348,6 +363,7 @@ class Loading {
     }
   }
 
+  // The given tensor may have another device or other strides; copy_ converts both.
   static void fill(torch::Tensor& field, const torch::Tensor& given, const torch::Tensor& parameter) {
     if (field.defined() && field.unsafeGetTensorImpl() == given.unsafeGetTensorImpl()) return;  // already loaded in place
     if (!field.defined()) field = torch::empty_like(parameter.detach(), at::MemoryFormat::Preserve);
@@ -396,6 +412,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
         std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
         if (held == states.end() && parameter.requires_grad() && Kind::keeps_state(options)) {
           apart = with_torch("begin the state of \"" + names[i][k] + '"', [&] { return Kind::begin(options, parameter); });
+          // From here on the optimizer uses these tensors, so that a load can fill them in place.
           if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
         }
         if (held != states.end()) {

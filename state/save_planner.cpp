@@ -20,6 +20,7 @@ constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
 std::uint64_t content_hash(const Bytes& bytes) {
   const Digest digest = sha256(bytes);
   std::uint64_t hash = 0;
+  // 64 bits are enough to notice values that differ by accident.
   for (std::size_t i = 0; i < sizeof hash; ++i) hash = hash << 8 | digest[i];
   return hash;
 }
@@ -44,6 +45,7 @@ struct DefaultSavePlanner::Implementation {
     std::optional<Bytes> bytes;  // the serialised leaf, while kept
   };
 
+  // Names the leaf in the error: a pickling error alone does not say where the value is.
   Bytes serialize(const Leaf& leaf) const {
     try {
       return serialize_leaf(leaf.entry.value);
@@ -100,6 +102,7 @@ struct DefaultSavePlanner::Implementation {
             leaf.bytes = std::move(bytes);
           }
         } catch (const Error& error) {
+          // Values that cannot be stored are collected, so that one error names all of them.
           if (error.code() != ErrorCode::kUnsupported) throw;
           reason = std::string("cannot be stored (") + error.what() + ')';
         }
@@ -133,6 +136,7 @@ struct DefaultSavePlanner::Implementation {
     return plan;
   }
 
+  // Returns a view: writers read the trainer's memory, and nothing is copied here.
   torch::Tensor resolve_tensor(const Leaf& leaf, const WriteItem& item) const {
     const Value& value = leaf.entry.value;
     torch::Tensor part;
@@ -141,6 +145,7 @@ struct DefaultSavePlanner::Implementation {
     } else {
       for (const LocalShard& shard : value.sharded().local_shards()) {
         const Box box{shard.offsets, extents_of(shard.tensor.sizes())};
+        // The global plan may have split the chunk, so that the item is only a part of this shard.
         if (!contains(box, item.chunk)) continue;
         Extents offsets = item.chunk.offsets;
         for (std::size_t dim = 0; dim < offsets.size(); ++dim) offsets[dim] -= box.offsets[dim];
@@ -176,6 +181,7 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
   self.positions.clear();
   for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
     if (entry.value.is_per_rank()) {
+      // The rank becomes part of the name, so that values of different ranks are different entries.
       entry.fqn = rank_name(entry.fqn, rank);
       if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
     }

@@ -6,6 +6,7 @@ namespace cairn {
 
 ScriptModuleImpl::ScriptModuleImpl(torch::jit::Module script)
     : torch::nn::Module(script.type()->name() ? script.type()->name()->name() : "ScriptModule"), script_(std::move(script)) {
+  // Registers the same tensors, not copies, so that both modules see every change.
   for (const auto& parameter : script_.named_parameters(/*recurse=*/false))
     register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());
   for (const auto& buffer : script_.named_buffers(/*recurse=*/false)) register_buffer(buffer.name, buffer.value);

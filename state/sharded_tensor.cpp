@@ -47,6 +47,7 @@ std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   return kept;
 }
 
+// Here and not in the save: the caller can still see which tensor it was.
 DType storable_dtype(const torch::Tensor& tensor) {
   const std::string reason = why_not_storable(tensor);
   if (!reason.empty())
@@ -56,11 +57,14 @@ DType storable_dtype(const torch::Tensor& tensor) {
 
 torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
   return with_torch("copy the part " + to_string(box) + " of a tensor",
+                    // A copy, because a view would keep the whole tensor in memory.
                     [&] { return part_of(whole, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous); });
 }
 
 }  // namespace
 
+// Checks only what one rank can see. Planning checks that the parts of all ranks make up the
+// tensor.
 ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards)
     : size_(std::move(size)), dtype_(dtype), local_shards_(std::move(local_shards)), layout_(std::make_shared<Layout>()) {
   volume(size_);  // throws if a size is negative
@@ -75,6 +79,7 @@ ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> 
     }
     boxes.push_back(std::move(box));
   }
+  // Parts of other ranks may fill the gaps: only overlaps of local parts are certain faults.
   if (boxes.size() < 2) return;
   for (const CoverageFault& fault : check_coverage("local shards", size_, boxes)) {
     if (fault.kind == CoverageFault::Kind::kOverlap)
@@ -124,6 +129,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const Device
   return made;
 }
 
+// A rank outside of the mesh takes part as well, because every rank describes the same state dict.
 ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size, const DeviceMesh& mesh,
                                         const std::vector<Placement>& placements, int rank) {
   const DType dtype = storable_dtype(local);
@@ -144,6 +150,8 @@ ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size
   return made;
 }
 
+// Computed on request, because a mesh may have thousands of ranks and most callers need only their
+// own part.
 std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
   if (layout_->spec) return distinct(spec_chunks(*layout_->spec, size_), size_);
   if (!layout_->mesh) return std::nullopt;
@@ -155,6 +163,7 @@ std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
 ShardedTensor ShardedTensor::with_local_tensors(std::vector<torch::Tensor> tensors) const {
   if (tensors.size() != local_shards_.size())
     refuse(std::to_string(tensors.size()) + " tensors were given for " + std::to_string(local_shards_.size()) + " parts");
+  // Keeps the layout, which the new memory does not change.
   ShardedTensor made = *this;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     torch::Tensor& part = made.local_shards_[i].tensor;

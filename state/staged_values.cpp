@@ -32,6 +32,7 @@ c10::IValue deep_copy(const c10::IValue& value) {
 
 }  // namespace
 
+// The order of visits is fixed: DefaultStager matches tensors with their copies by it.
 void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
   if (value.is_dict()) {
     for (auto& [key, inner] : value.dict()) replace_tensors(inner, name.empty() ? key : name + "." + key, replace);
@@ -57,6 +58,7 @@ void copy_plain_values(Value& value) {
     for (auto& inner : value.list()) copy_plain_values(inner);
   } else if (value.is_ivalue()) {
     const c10::IValue& plain = value.ivalue();
+    // Numbers and texts cannot change. Only containers are handles.
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
     Value copy{deep_copy(plain)};
     value = with_marks_of(value, std::move(copy));

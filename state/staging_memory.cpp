@@ -34,6 +34,7 @@ StagingMemory::~StagingMemory() {
 // The state shared by the users of a block.
 struct StagingPool::Lease {
   ~Lease() {
+    // The pointer to the pool keeps it alive until its last block is back.
     if (block) pool->give_back(std::move(block), generation);
   }
   std::shared_ptr<StagingPool> pool;
@@ -54,13 +55,16 @@ StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
   try {
     return std::make_unique<const StagingMemory>(bytes, pinned);
   } catch (const Error&) {
+    // Page-locked memory is scarce. A copy into plain memory is slower, but it works.
     if (!pinned) throw;
     return std::make_unique<const StagingMemory>(bytes, false);
   }
 }
 
+// Sizes must be equal, not just sufficient: a save with the same layout asks for the same sizes.
 std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool pinned) {
   auto lease = std::make_shared<Lease>();
+  // A save may outlive the stager, and gives its memory back after that.
   lease->pool = shared_from_this();
   std::lock_guard lock(mutex_);
   Block block = take_kept(bytes, pinned);
@@ -82,17 +86,20 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
   }
   lease->generation = generation_;
   lease->block = std::move(block);
+  // Shares ownership of the lease, and points to its block.
   return {lease, lease->block.get()};
 }
 
 void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
   std::lock_guard lock(mutex_);
+  // A block that was taken before `release` is freed now.
   if (keep_ && generation == generation_) return kept_.push_back(std::move(block));
   bytes_held_ -= block->bytes();
   --blocks_;
   block.reset();  // free the memory before others see that it is gone
 }
 
+// Blocks in use stay with their saves. The new generation marks them to be freed on return.
 bool StagingPool::release() {
   std::lock_guard lock(mutex_);
   ++generation_;

@@ -23,6 +23,7 @@ std::string some_keys(const std::vector<Dict::Item>& items) {
   return text;
 }
 
+// A list without tensors is an IValue. Callers expect a List, so the error says how to read it.
 [[noreturn]] void throw_kind(const Value& value, const char* wanted) {
   const bool plain_list = value.is_ivalue() && value.ivalue().isList();
   throw Error(ErrorCode::kMismatch, std::string("state dict: a value is read as ") + wanted + ", but it is " + value.type_name() +
@@ -66,6 +67,7 @@ const Value& Dict::at(std::string_view key) const {
   throw Error(ErrorCode::kNotFound, "state dict: there is no key \"" + std::string(key) + "\"; " + some_keys(items_));
 }
 
+// Refuses duplicates, which a brace list would otherwise drop without a word.
 void Dict::insert(std::string key, Value value) {
   if (!index_.emplace(key, items_.size()).second) {
     throw Error(ErrorCode::kAlreadyExists,
@@ -74,12 +76,14 @@ void Dict::insert(std::string key, Value value) {
   items_.emplace_back(std::move(key), std::move(value));
 }
 
+// Keeps the order of the other keys, which is the order in the checkpoint.
 bool Dict::erase(std::string_view key) {
   const auto found = index_.find(std::string(key));
   if (found == index_.end()) return false;
   const std::size_t position = found->second;
   index_.erase(found);
   items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(position));
+  // The items after it move up, and their positions with them.
   for (std::size_t i = position; i < items_.size(); ++i) index_[items_[i].first] = i;
   return true;
 }
@@ -135,6 +139,7 @@ class Value::Unfolding {
    public:
     Copying(Unfolding& unfolding, const c10::IValue& container, std::size_t depth)
         : open_(unfolding, container, depth), repeats_(unfolding.repeats_) {
+      // Values below a repeated container are copies. Only those count towards kCopiedMax.
       is_repeat_ = !unfolding.copied_.insert(container).second;
       if (is_repeat_) ++repeats_;
     }
@@ -162,6 +167,8 @@ class Value::Unfolding {
 
   // Returns whether flattening splits the list.
   bool must_nest(const c10::IValue& list, std::size_t depth) {
+    // Without this table, lists that share lists would be visited once per path, which can be
+    // exponential.
     if (const auto known = nests_.find(list); known != nests_.end()) return known->second.toBool();
     const Open open(*this, list, depth);
     bool nests = false;
@@ -193,6 +200,7 @@ Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::
 Value::Value(std::shared_ptr<torch::optim::LRScheduler> scheduler) : Value(cairn::stateful(std::move(scheduler))) {}
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
+// Throws instead of wrapping around, which would store a negative number.
 std::int64_t Value::in_int64(std::uint64_t value) {
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     throw Error(ErrorCode::kInvalidArgument, "state dict: the number " + std::to_string(value) +
@@ -208,6 +216,7 @@ Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_ran
 }
 
 Value& Value::operator=(const Value& other) {
+  // `other` may lie within this value's own containers, so it is copied before they go.
   if (this != &other) *this = Value(other);
   return *this;
 }
@@ -274,6 +283,7 @@ const std::string& Value::to_text() const {
 }
 
 Value& Value::operator[](std::string_view key) {
+  // As in `state["a"]["b"] = …`: the inner dict is made on first use.
   if (is_none()) value_ = std::make_shared<Dict>();
   return dict()[key];
 }
@@ -308,6 +318,7 @@ Value if_stored(Value value) {
   return value;
 }
 
+// Marks add up: a value inside of a marked container has the container's mark as well.
 Value with_marks_of(const Value& other, Value value) {
   value.per_rank_ = value.per_rank_ || other.per_rank_;
   value.if_stored_ = value.if_stored_ || other.if_stored_;

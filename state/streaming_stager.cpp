@@ -21,6 +21,7 @@ class StreamingStaging final : public Staging {
 
 std::unique_ptr<Staging> StreamingStager::begin(const StateDict& state) {
   Value whole{StateDict(state)};
+  // Plain values are small, and the trainer may change them before the writer reads them.
   copy_plain_values(whole);
   return std::make_unique<StreamingStaging>(std::move(whole.dict()));
 }

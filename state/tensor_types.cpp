@@ -13,6 +13,7 @@ struct TypePair {
   at::ScalarType scalar;
 };
 
+// A short table that is searched: two switches would have to agree with each other.
 constexpr TypePair kTypePairs[] = {
     {DType::kFloat32, at::kFloat},
     {DType::kFloat64, at::kDouble},
@@ -49,6 +50,8 @@ constexpr TypePair kTypePairs[] = {
 };
 
 const std::shared_ptr<c10::EnumType>& dtype_enum() {
+  // LibTorch has no IValue for a dtype. An enum of Cairn's own stands for one, and carries its
+  // name.
   static const auto type =
       c10::EnumType::create(c10::QualifiedName("__torch__.torch.dtype"), c10::StringType::get(), {}, {});
   return type;
@@ -70,6 +73,8 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
   return std::nullopt;
 }
 
+// Elements of a type that LibTorch lacks travel as integers of the same width, whose bytes no
+// operation changes.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
   if (const auto type = scalar_type_of(dtype)) return type;
   switch (element_size(dtype)) {
@@ -97,6 +102,7 @@ std::optional<std::string> dtype_name_in(const c10::IValue& value) {
   return held->type() == dtype_enum() ? std::optional<std::string>(held->name()) : std::nullopt;
 }
 
+// The texts continue a sentence: "\"weight\" is sparse".
 std::string why_not_storable(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "is an undefined tensor";
   // Test this before the layout: quantized tensors have the strided layout, mkldnn tensors their
@@ -106,6 +112,7 @@ std::string why_not_storable(const torch::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) return "is sparse";
   if (tensor.is_nested()) return "is a nested tensor";
   if (tensor.is_meta()) return "is on the meta device, without memory";
+  // Such as wrappers of other tensors.
   if (!tensor.has_storage()) return "has no memory of its own";
   if (!dtype_of(tensor.scalar_type())) return std::string("has the type ") + at::toString(tensor.scalar_type());
   return "";
@@ -117,6 +124,7 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
     throw Error(ErrorCode::kInvalidArgument,
                 "tensor: the part " + to_string(Box{offsets, sizes}) + " does not lie within " + to_string(whole));
   }
+  // Views of a tensor that requires gradients would be recorded by autograd.
   torch::Tensor part = tensor.detach();
   for (std::size_t dim = 0; dim < whole.size(); ++dim) {
     if (sizes[dim] != whole[dim]) part = part.narrow(static_cast<std::int64_t>(dim), offsets[dim], sizes[dim]);
@@ -126,6 +134,7 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
 
 void throw_torch_error(const std::string& action, const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
+  // LibTorch's host allocators report failures as plain c10::Error: only the text tells.
   const bool memory = text.find("alloc") != std::string::npos || text.find("out of memory") != std::string::npos;
   throw Error(memory ? ErrorCode::kUnavailable : ErrorCode::kPrecondition, action + ": LibTorch says: " + text);
 }

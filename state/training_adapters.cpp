@@ -21,6 +21,8 @@ namespace {
 // LibTorch exposes the number of steps only to derived classes. Deriving gives access to that of
 // any scheduler.
 struct SchedulerAccess : torch::optim::LRScheduler {
+  // A pointer to a protected member may be formed through the derived class, and then used on any
+  // object of the base.
   static unsigned& step_count(torch::optim::LRScheduler& scheduler) { return scheduler.*(&SchedulerAccess::step_count_); }
   static std::vector<double> learning_rates(const torch::optim::LRScheduler& scheduler) {
     return (scheduler.*(&SchedulerAccess::get_current_lrs))();
@@ -44,6 +46,7 @@ class SchedulerState final : public Stateful {
         last->to_int() >= std::numeric_limits<unsigned>::max())
       throw Error(ErrorCode::kMismatch, std::string("load a learning-rate scheduler: \"last_epoch\" ") +
                                             (last ? "is not a number of steps" : "is missing") + "; nothing was changed");
+    // PyTorch counts from -1: its constructor makes the first step.
     SchedulerAccess::step_count(*scheduler_) = static_cast<unsigned>(last->to_int() + 1);
   }
 
@@ -51,6 +54,7 @@ class SchedulerState final : public Stateful {
   const std::shared_ptr<torch::optim::LRScheduler> scheduler_;
 };
 
+// Marks the values and not the dict, so that a checkpoint has one entry per rank for each of them.
 Dict marked(Dict dict, Held held) {
   if (held == Held::kByEachRank)
     for (auto& item : dict) item.second = per_rank(std::move(item.second));
@@ -58,6 +62,7 @@ Dict marked(Dict dict, Held held) {
 }
 
 torch::Tensor state_of(at::Generator& generator) {
+  // Generators are shared by all threads of the process. LibTorch leaves the locking to the caller.
   const std::lock_guard lock(generator.mutex());
   return generator.get_state().clone();
 }
@@ -73,6 +78,8 @@ struct NewState {
 void set_states(std::vector<NewState> states) {
   std::string problems;
   for (NewState& state : states) {
+    // Sizes of states differ between devices and versions of LibTorch; the generator itself knows
+    // its own.
     const torch::Tensor now = state_of(state.generator);
     if (!state.loaded)
       problems += "\n  \"" + state.name + "\" is missing";
@@ -110,6 +117,7 @@ class DefaultGenerators final : public Stateful {
     const Value* const on_devices = state_dict.find("cuda");
     std::size_t device = 0;
     for (const at::Generator& generator : cuda()) {
+      // Devices are matched by position. States of further devices are left out.
       const bool is_there = on_devices && on_devices->is_list() && device < on_devices->list().size();
       states.push_back({"cuda." + std::to_string(device), generator, is_there ? &on_devices->list()[device] : nullptr});
       ++device;
@@ -146,6 +154,8 @@ class OneGenerator final : public Stateful {
   const Held held_;
 };
 
+// LibTorch's samplers can only write to and read from archives, so the state takes a detour through
+// one.
 class SamplerState final : public Stateful {
  public:
   SamplerState(std::shared_ptr<torch::data::samplers::Sampler<>> sampler, Held held) : sampler_(std::move(sampler)), held_(held) {}
@@ -167,6 +177,7 @@ class SamplerState final : public Stateful {
   }
 
   void load_state_dict(const Dict& state_dict) override {
+    // The sampler's present state says which tensors it expects.
     const Dict now = this->state_dict();
     std::string problems;
     for (const auto& item : now)

@@ -37,6 +37,7 @@ bool CheckpointReader::validate_checkpoint_id(const std::string& checkpoint_id) 
 
 void CheckpointReader::reset(const std::string& checkpoint_id) {
   Implementation& self = *implementation_;
+  // First: a job of an attempt that failed may still use the store and the plan.
   self.engine.stop();
   self.checkpoint_id = checkpoint_id;
   self.context = {};
@@ -50,6 +51,7 @@ Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(impleme
 void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
   Implementation& self = *implementation_;
   self.opened();
+  // From here on. `read_metadata` runs before the context is known.
   self.store = observe_operations(self.store, context.store_observer);
   self.context = context;
   self.metadata = std::make_shared<const Metadata>(metadata);

@@ -117,6 +117,8 @@ void CheckpointWriter::release_staging() noexcept { implementation_->engine.rele
 
 void CheckpointWriter::reset(const std::string& checkpoint_id) {
   Implementation& self = *implementation_;
+  // First: a job of an attempt that failed may still write, and its files are not to be mixed with
+  // those of the next.
   self.engine.stop();
   self.forget_attempt();
   self.checkpoint_id = checkpoint_id;
@@ -131,6 +133,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   require_readable_by_python("the checkpoint id", url);
   self.checkpoint_id = url;
   self.store = open_store(url);
+  // Each process would write to a store of its own, and only the coordinator's would be published.
   if (!self.store->is_shared() && context.world_size > 1 && !context.one_process) {
     self.store.reset();
     throw Error(ErrorCode::kPrecondition,
@@ -160,6 +163,8 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   Implementation& self = *implementation_;
   std::uint64_t items = 0;
   for (const SavePlan& plan : plans) items += plan.items.size();
+  // Before any rank writes: a save must not fail after its last byte was written because its record
+  // is too long.
   check_commit_record_fits(items);
   self.planned.clear();
   self.planned.reserve(plans.size());
@@ -180,6 +185,8 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   Implementation& self = *implementation_;
   self.opened();
   std::vector<FileLayout> layouts = layout_files(plan, self.options.single_file_per_rank);
+  // If the plan is the one that the coordinator knows, it can compute all offsets itself, and the
+  // results need not name every item.
   const bool as_planned = plan.storage_data == digest_without_storage_data(plan);
 
   WriteRequest request;
@@ -194,6 +201,8 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   request.low_priority = self.options.low_priority && self.options.threads > 0;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
+    // Listed before the file is created, so that `discard` removes it even if the creation fails
+    // half-way.
     self.written.push_back(request.files.back().name);
   }
   if (!request.files.empty()) self.check_same_place();
@@ -262,6 +271,8 @@ Replaced CheckpointWriter::Implementation::find_replaced() {
   if (last && last_url == store->url()) {
     try {
       const auto head = read_commit_head(*store);
+      // The few bytes of the head show that nobody has saved here since. The whole record may have
+      // two gigabytes.
       if (head && head->save_id == last->save_id) return {last};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;  // reading the whole record decides
@@ -277,6 +288,7 @@ void CheckpointWriter::Implementation::publish(const Metadata& metadata) {
     if (error.code() == ErrorCode::kAlreadyExists && !options.overwrite) throw already_exists(store->url());
     throw;
   }
+  // From here on no file of this attempt may be removed.
   published = true;
 }
 
@@ -287,7 +299,10 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
   self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
+  // Before the record at this place is read, because looking through a large run may take long.
   std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
+  // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
+  // the same.
   if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
   // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
@@ -306,6 +321,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     self.last_url = self.store->url();
     self.last_run = self.run->url();
   } catch (...) {
+    // The next save reads the record from the store.
     self.last.reset();
   }
 }
@@ -313,6 +329,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
 Committed CheckpointWriter::committed(const std::string& save_id) {
   Implementation& self = *implementation_;
   try {
+    // Fences the attempt, so that a "no" stays true.
     if (settle_attempt(self.opened(), save_id)) return Committed::kYes;
     self.settled = save_id == self.context.save_id;
     return Committed::kNo;

@@ -30,6 +30,7 @@ constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max()
 // Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
 bool take_number(std::string_view& text) {
   const std::size_t length = std::min(text.find('_'), text.size());
+  // A rank or an index has at most ten digits.
   if (length == 0 || length > 10 || length == text.size()) return false;
   if (text.front() == '0' && length > 1) return false;
   for (char c : text.substr(0, length))
@@ -200,9 +201,13 @@ std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std:
     for (ObjectName& child : run->children()) {
       const std::string url = child_url(run->url(), child);
       if (url == own_url || passed_over_.count(url) > 0) continue;
+      // Places named like Cairn's are read in any case: the store's errors about them fail the
+      // save. Other directories may belong to anybody and may hang.
       (is_checkpoint_name(child) ? own : others).push_back(std::move(child));
     }
   } catch (const Error& error) {
+    // A run that may not be listed has no places to count. The record of the run itself may still
+    // be readable.
     if (error.code() != ErrorCode::kPermission) throw;
   }
   std::uint64_t largest = sequence_in(*run, kCommitRecordName);
@@ -233,6 +238,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     }
     if (!looks_apart) look->run();
     std::unique_lock lock(look->mutex);
+    // The patience counts anew for each place.
     for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
       if (look->changed.wait_for(lock, *patience_, [&] { return look->done != seen; })) continue;
       pass_over(*run, look->places[look->done], "it did not answer in time", rank);
@@ -262,6 +268,7 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 }
 
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced) {
+  // The target of a link may belong to another run. Its files are not ours to remove.
   if (store.leads_elsewhere()) return {};
   Kept kept;
   kept.add_with_retired(current);
@@ -294,6 +301,7 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
 }
 
 bool settle_attempt(Store& store, const std::string& save_id) {
+  // First the fence, then the look: a record that is not there after the fence can never appear.
   store.fence(save_id);
   const auto published = published_metadata(store);
   return published && published->save_id == save_id;

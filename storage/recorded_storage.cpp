@@ -19,6 +19,8 @@ constexpr std::size_t kNamesListedMax = 20;
 
 }  // namespace
 
+// Keeps what the coordinator needs at the end of the save, and not the plans of all ranks, which
+// are larger.
 PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank) {
   PlannedFiles kept;
   kept.names = plan.names.all();
@@ -56,6 +58,7 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
   return items;
 }
 
+// Items are looked up by name once per rank, so that a large world needs the table.
 StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
   metadata.files.clear();
   entries_.resize(metadata.state_dict_metadata.size());
@@ -65,6 +68,7 @@ StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
     entries_[i].metadata = &value;
     by_name_.emplace(fqn, i);
     if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+      // The planner's metadata may come from a user's class with locations of its own.
       tensor->storage.assign(tensor->chunks.size(), {});
       entries_[i].recorded.assign(tensor->chunks.size(), false);
     } else {
@@ -100,6 +104,8 @@ void StorageRecorder::sort_chunks(Entry& entry) {
   std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
 }
 
+// Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is a
+// planner's mistake, and a load would find it too late.
 void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
   Entry& entry = find(rank, fqn, false);
   auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
@@ -109,6 +115,7 @@ void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box&
   bool known = false;
   for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
     known = true;
+    // Empty chunks may be equal, so the search goes on to one that is free.
     if (entry.recorded[*at]) continue;
     entry.recorded[*at] = true;
     tensor.storage[*at] = info;
@@ -131,6 +138,7 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
   for (std::size_t i = 0; i < planned.files.size(); ++i) {
     const FileResult& written = results.files[i];
     const FileLayout& layout = planned.files[i];
+    // Offsets come from the plan, so the report must fit it in every respect that can be compared.
     if (written.name != data_file_name(rank, static_cast<int>(i), save_id))
       mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " +
                          data_file_name(rank, static_cast<int>(i), save_id));
@@ -157,6 +165,8 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
   }
 }
 
+// For ranks whose planner changed the plan after the coordinator saw it: only their own report says
+// where the items are.
 void StorageRecorder::add_reported(int rank, const WriteResults& results) {
   std::unordered_map<std::string_view, std::uint32_t> files;
   for (const FileResult& file : results.files)

@@ -36,11 +36,13 @@ std::string record_of(const ObjectName& place) { return place + "/" + kCommitRec
 void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::function<bool()>& may_go_on) {
   for (const ObjectInfo& file : files) {
     if (!save_id_of_file(file.name)) continue;
+    // Asked before each file, because the caller may stop a removal at any time.
     if (!may_go_on()) return;
     place.remove(file.name);
   }
   for (const std::string& id : place.fenced_attempts())
     if (is_save_id(id)) place.clear_attempt(id);
+  // Last, and only if it is empty: files of the user stay, and with them the directory.
   place.remove_root();
 }
 
@@ -147,6 +149,7 @@ void RunDirectory::pin(const ObjectName& name) const {
     throw Error(ErrorCode::kNotFound, "cannot pin " + place->url() + ": there is no checkpoint");
   if (place->exists(kPinName)) return;
   try {
+    // Synced, because a pin that a power loss takes away would let the checkpoint be removed.
     place->create(kPinName)->sync(0);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kAlreadyExists) throw;  // another process has just created it
@@ -180,6 +183,7 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
   if (!may_go_on()) return "its removal was stopped";
+  // The point of no return. Files may go only after the record is gone for good.
   place->retract();
   if (has_own) place->fence(checkpoint.head.save_id);
   remove_data(*place, files, may_go_on);
@@ -207,6 +211,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
   if (place->leads_elsewhere()) return;
   const std::vector<ObjectInfo> files = place->list("__");
   for (const std::string& id : place->open_attempts()) {
+    // A save is running here, or another program's attempt.
     if (!end_attempts || !is_save_id(id)) return;
     place->fence(id);
   }

@@ -35,6 +35,7 @@ void check_parts(const char* kind, const std::string& text, bool last_is_open) {
     if (last && last_is_open) return;
     const std::string part = text.substr(begin, last ? std::string::npos : slash - begin);
     if (part.empty()) refuse(kind, text, "it has an empty part");
+    // They would lead out of the store, or give one object two names.
     if (part == "." || part == "..") refuse(kind, text, "'.' and '..' are no parts of a name");
     if (last) return;
     begin = slash + 1;
@@ -51,6 +52,7 @@ void check_attempt_id(const std::string& save_id) {
   if (save_id.empty()) refuse("save id", save_id, "it is empty");
   if (save_id.size() > kAttemptIdBytesMax) refuse("save id", save_id, "it is longer than 200 bytes");
   for (char c : save_id) {
+    // Ids become parts of file names.
     const bool fine =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
     if (!fine) refuse("save id", save_id, "only letters, digits, '.', '_' and '-' may be in it");

@@ -64,6 +64,7 @@ class Verification {
     const bool ours = metadata_.commit.has_value();
     for_each_in_parallel(threads_, files_.size(), [&](std::size_t i) { open(files_[i], ours); });
     make_tasks(ours);
+    // Tells the total before the first bytes are read.
     report(0);
     for_each_in_parallel(threads_, tasks_.size(), [&](std::size_t i) {
       const Task& task = tasks_[i];
@@ -72,6 +73,7 @@ class Verification {
     });
     if (ours)
       for (File& file : files_) check_whole(file);
+    // Threads find faults in any order. Sorted, two runs report the same.
     std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
       return std::tie(a.unchecked, a.object, a.offset, a.fqn, a.what) < std::tie(b.unchecked, b.object, b.offset, b.fqn, b.what);
     });
@@ -200,6 +202,7 @@ class Verification {
       } else {
         const StorageInfo* last = nullptr;
         for (const RecordedItem& item : file.items) {
+          // Several items may share one archive, which is read once.
           if (last && last->offset == item.storage->offset && last->length == item.storage->length) continue;
           last = item.storage;
           tasks_.push_back({&file, item.storage->offset, item.storage->offset + item.storage->length, &item});
@@ -234,6 +237,7 @@ class Verification {
       add(file.info->name, task.begin, name_at(file, task.begin, task.end), error.what());
       return;
     }
+    // No lock: each task has an element of its own.
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
     if (file.trailer) {
       // The start of a piece is a multiple of every possible block size.

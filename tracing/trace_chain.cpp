@@ -14,6 +14,7 @@ using namespace trace_names;
 
 const ObservedEvent* recorded_cause(const Trace& trace, const ObservedEvent& event) {
   if (event.cause == 0) return nullptr;
+  // The cause of a received message is the send event, whose id counts in the sender's trace.
   const bool is_of_other_rank = event.kind == EventKind::kHandled && event.peer >= 0;
   return trace.find(is_of_other_rank ? event.peer : event.rank, event.cause);
 }
@@ -28,6 +29,7 @@ bool is_change_of_state(const ObservedEvent& event) {
 const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent& event) {
   const auto& events = trace.events.at(event.rank);
   const bool by_coordinator = event.actor == kCoordinator;
+  // Events of a rank are sorted by id.
   const auto end = std::lower_bound(events.begin(), events.end(), event.id,
                                     [](const ObservedEvent& other, std::uint64_t id) { return other.id < id; });
   const auto found = std::find_if(std::make_reverse_iterator(end), events.rend(), [&](const ObservedEvent& other) {
@@ -61,6 +63,7 @@ std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from
     const ObservedEvent*& before = last[event.actor];
     // An actor is idle before it handles a message of another rank.
     const bool was_idle = event.kind == EventKind::kHandled && event.peer >= 0;
+    // Between two handlers an actor waits for its next message, which is no pause.
     const bool of_one_handler = before != nullptr && is_in_handler_of(*before, event);
     if (of_one_handler && !was_idle && event.id > from.id && event.time - std::max(before->time, from.time) > length) {
       longest = {before, &event};
@@ -68,6 +71,7 @@ std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from
     }
     before = &event;
   }
+  // A shorter pause does not explain the time between the two links.
   if (longest.after == nullptr || 2 * length < to.time - from.time) return std::nullopt;
   return longest;
 }
@@ -99,6 +103,8 @@ std::string describe(const Trace& trace, const ChainLink& before, const Observed
 
 ChainLink cause_of(const Trace& trace, const ObservedEvent& event) {
   const ObservedEvent* const before = recorded_cause(trace, event);
+  // A cause that is recorded but not in the traces ends the chain: the last change of state would
+  // be a wrong guess.
   if (before != nullptr || event.kind == EventKind::kCall || event.cause != 0) return {before, false};
   const ObservedEvent* const change = last_change_before(trace, event);
   return {change, change != nullptr};
@@ -109,6 +115,7 @@ std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& eve
   std::set<const ObservedEvent*> seen;
   const ObservedEvent* at = &event;
   bool waited = false;
+  // Damaged traces may name causes in a circle.
   while (at != nullptr && seen.insert(at).second) {
     chain.push_back({at, waited});
     const ChainLink before = cause_of(trace, *at);
@@ -119,16 +126,19 @@ std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& eve
   return chain;
 }
 
+// Steps that say the same of the same rank are joined: a reader wants durations, not events.
 std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event) {
   const auto chain = causal_chain(trace, event);
   std::vector<PathStep> steps;
   const auto add = [&](PathStep step) {
+    // Aligned clocks may differ by their error, so that a step seems to end before it began.
     if (step.duration <= Duration(0)) return;
     if (!steps.empty() && text_of(steps.back()) == text_of(step))
       steps.back().duration += step.duration;
     else
       steps.push_back(std::move(step));
   };
+  // The attempt begins with the first call of any rank; the chain begins with the call of one.
   WallTime first = clocks.at(*chain.front().event);
   for (const auto& [rank, events] : trace.events)
     for (const auto& other : events)

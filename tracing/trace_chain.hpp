@@ -25,10 +25,10 @@ ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
 // Returns the chain from the earliest known cause to `event` itself.
 std::vector<ChainLink> causal_chain(const Trace& trace, const ObservedEvent& event);
 
-// A step of the critical path, such as "rank 2 wrote: write_data", and its duration.
+// A step of the critical path, and its duration.
 struct PathStep {
   int rank = 0;
-  std::string what;
+  std::string what;  // "write_data", "coordinated"
   WallTime begin;
   Duration duration{0};
 };

@@ -34,6 +34,7 @@ std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& cl
   const auto hooks = hook_events(trace.events.at(sign.rank));
   for (auto hook = hooks.rbegin(); hook != hooks.rend(); ++hook) {
     const bool has_ended = (*hook)->kind == EventKind::kOperation;
+    // The cause of a hook's end is its beginning.
     const bool began_before = (has_ended ? (*hook)->cause : (*hook)->id) <= sign.id;
     if (!began_before || (has_ended && (*hook)->id <= sign.id)) continue;
     TracedHook running = hook_of(clocks, **hook);
@@ -85,6 +86,8 @@ const ObservedEvent* last_event_of(const Trace& trace, const TraceClocks& clocks
   if (own == trace.events.end() || own->second.empty()) return nullptr;
   const ObservedEvent* const last = &own->second.back();
   if (!is_gone(failure) || contact.first_miss == nullptr) return last;
+  // A process that was stopped may go on later. Its events after the others missed it are not its
+  // last sign.
   const WallTime time = clocks.at(*contact.first_miss);
   const auto after =
       std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
@@ -135,14 +138,18 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
   const ObservedEvent* const last = sign == nullptr ? nullptr : &trace.events.at(rank).back();
   const auto call = trace.attempt.calls.find(rank);
   const bool has_outcome = call != trace.attempt.calls.end() && call->second.has_ended;
+  // Twice the error: both clocks may be wrong by it.
   const bool went_on = last != nullptr && missed != nullptr && last != sign &&
                        (has_outcome || clocks.at(*last) > clocks.at(*missed) + 2 * clocks.error_max());
   const auto process = trace.job.processes.find(rank);
   const bool has_ended = process != trace.job.processes.end();
   const std::string end =
       has_ended ? "its process " + process->second.describe() + " at " + time_of_day(process->second.ended) + " UTC" : "";
+  // The text that a link gives as its reason if the other side closed it in order.
   const bool said_goodbye = missed != nullptr && missed->text.find("it leaves the world") != std::string_view::npos;
 
+  // The order matters: a rank's own later events are stronger evidence than the end of its process,
+  // which may have come much later.
   if (went_on && failure.kind == to_string(FailureKind::kSilent))
     return decide(RankFate::kFrozen,
                   "its process stood still from " + time_of_day(clocks.at(*sign)) + " UTC on, and later went on");
@@ -155,6 +162,8 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
     return decide(RankFate::kUnknown, "it closed its connections: it left the world, or its supervisor ended");
   if (said_goodbye)
     return decide(RankFate::kLeft, "it left the world in order, before the end of this call" + (has_ended ? "; " + end : ""));
+  // cairn-launch ends the other ranks after one has failed. Such an end is not the cause of the
+  // silence before it.
   if (has_ended && process->second.told && failure.kind == to_string(FailureKind::kSilent))
     return decide(RankFate::kFrozen, "its process was alive but did nothing; it ended only when cairn-launch asked it to");
   if (has_ended) return decide(RankFate::kEnded, end);
@@ -173,10 +182,12 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, cons
   const ObservedEvent* const origin = position == 0 ? nullptr : trace.find(failure.rank, position);
   if (origin != nullptr && origin->kind == EventKind::kOperation) {
     failure.hook = hook_of(clocks, *origin);
+    // The map's text comes first: it is what the ranks have seen.
     if (failure.text.empty()) failure.text = origin->text;
   } else if (sign != nullptr && (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy))) {
     failure.hook = running_hook(trace, clocks, *sign);
   }
+  // A rank that reported its own failure needs no guess about its fate.
   if (!is_gone(failure)) return;
   failure.own_phase = own_phase_of(trace, clocks, failure.rank);
   failure.last_action = sign == nullptr ? heard_last(clocks, contact) : last_action_before(trace, *sign);
@@ -278,6 +289,7 @@ TracedEnd end_of(const Trace& trace, const Diagnosis& diagnosis) {
   return trace.attempt.was_cancelled ? TracedEnd::kCancelled : TracedEnd::kFailed;
 }
 
+// Shorter operations are not worth a sentence, however short the call.
 constexpr Duration kSlowStoreMin = std::chrono::milliseconds(100);
 constexpr int kSlowStoreShare = 5;  // of the whole call's duration, at least one fifth
 
@@ -291,6 +303,7 @@ std::optional<TracedStoreOperation> slow_store_of(const Trace& trace, const Diag
   TracedStoreOperation operation;
   operation.rank = slowest->rank;
   operation.name = slowest->name;
+  // Without a '/', rfind gives npos, and npos + 1 is 0: the whole text.
   operation.object = slowest->text.substr(slowest->text.rfind('/') + 1);
   operation.bytes = slowest->bytes;
   operation.duration = slowest->duration;
@@ -348,8 +361,10 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
     for (const auto& event : events) {
       const WallTime time = clocks.at(event);
       if (event.kind == EventKind::kCall) begin = std::min(begin.value_or(time), time);
+      // Once all outcomes are there, later events are not part of the call.
       const bool counts = event.kind == EventKind::kOutcome || !trace.attempt.has_ended();
       if (counts) end = std::max(end.value_or(time), time);
+      // One rank that knows of the checkpoint outweighs any number that do not.
       if (event.kind == EventKind::kOutcome && diagnosis.committed != "yes") diagnosis.committed = event.detail;
       if (event.kind == EventKind::kBegan) diagnosis.bytes += event.bytes;
     }
@@ -357,6 +372,8 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.duration = end.value_or(diagnosis.begin) - diagnosis.begin;
   diagnosis.coordinator = coordinator_of(trace);
   const Contacts contacts = contacts_of(trace, clocks);
+  // The order of these steps matters: `end` needs the failures, waits need phases, and notices need
+  // all of the rest.
   diagnosis.failures = told_failures(trace, clocks, contacts);
   diagnosis.end = end_of(trace, diagnosis);
   if (diagnosis.end == TracedEnd::kUnfinished) diagnosis.failures = concluded_failures(trace, clocks, contacts);

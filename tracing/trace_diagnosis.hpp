@@ -44,7 +44,7 @@ const char* to_string(RankFate fate) noexcept;
 struct TracedFailure {
   int rank = 0;
   std::string kind;   // "raised"
-  std::string code;   // "kNoSpace"
+  std::string code;   // "no_space"
   std::string phase;  // "write"
   // For a lost rank: the phase that its own trace shows, "" if unknown. `phase` is the phase of the
   // ranks that noticed the loss.

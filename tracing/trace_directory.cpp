@@ -40,6 +40,7 @@ std::optional<fs::path> latest_report(const fs::path& directory, bool with_trace
     std::error_code failed;
     if (!begins_with(entry.path().filename().string(), "failure-") || !entry.is_directory(failed)) continue;
     const auto time = entry.last_write_time(failed);
+    // Before looking into the directory, which is slower.
     if (failed || (latest && time <= latest_time)) continue;
     if (with_traces ? traces_in(entry.path()).empty() : !fs::exists(entry.path() / "report.txt", failed)) continue;
     latest = entry.path();
@@ -48,11 +49,14 @@ std::optional<fs::path> latest_report(const fs::path& directory, bool with_trace
   return latest;
 }
 
+// Reports carry no common number if one of them lacks the save id. Ranks write them within seconds
+// of the end of the call.
 constexpr std::chrono::seconds kReportsApart{60};  // of one failed call, at most
 
 // Returns the job and checkpointer in the name of a report; "" if it has another form.
 std::string key_of_report(const std::string& name) {
   constexpr std::size_t kKeyBytes = 32 + 1 + 8;  // incarnation and checkpointer, in hexadecimal
+  // The length of "failure-cairn-", or of "failure-".
   const std::size_t begin = begins_with(name, "failure-cairn-") ? 14 : 8;
   return name.size() > begin + kKeyBytes ? name.substr(begin, kKeyBytes) : "";
 }
@@ -94,6 +98,7 @@ struct Found {
 // Returns a place with traces: one directory inside `path`, or the directory `traces` beside it.
 std::optional<std::string> traces_nearby(const fs::path& path) {
   std::error_code failed;
+  // For the hint in an error. Checkpoints and traces often lie side by side.
   std::vector<fs::path> places{fs::weakly_canonical(path, failed).parent_path() / "traces"};
   for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
     places.push_back(entry->path());
@@ -136,6 +141,7 @@ class CallFinder {
   using Call = FoundCall;
 
   void take(const ObservedEvent& event) {
+    // Events before the first kCall belong to that call: other ranks may have called earlier.
     if (event.kind == EventKind::kCall && current_ && current_->call.was_called) close(event);
     if (!current_) {
       current_.emplace();
@@ -144,6 +150,7 @@ class CallFinder {
       current_->call.begin = event.wall_time;
     }
     Call& it = *current_;
+    // Several threads record events, so ids are not strictly ascending in a file.
     it.call.last_id = std::max(it.call.last_id, event.id);
     if (!it.call.has_ended) it.call.end = event.wall_time;
     if (event.kind == EventKind::kCall) {
@@ -197,6 +204,7 @@ class CallFinder {
     outcome_id_ = 0;
     calls_.push_back(std::move(*current_));
     current_.reset();
+    // Half at once, because erasing from the front of a vector moves the rest.
     if (calls_.size() > kCallsMax) calls_.erase(calls_.begin(), calls_.begin() + kCallsMax / 2);
   }
 
@@ -234,6 +242,7 @@ std::vector<ProcessEnd> read_ends(const fs::path& directory) {
     std::error_code gone;
     if (entry->path().extension() != ".ends" || !entry->is_regular_file(gone)) continue;  // opening a pipe would wait for a writer
     std::ifstream file(entry->path(), std::ios::binary);
+    // Reads at most this much: a directory of traces may hold any file.
     std::string text(kEndsBytesMax, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(std::max<std::streamsize>(0, file.gcount())));
@@ -244,6 +253,7 @@ std::vector<ProcessEnd> read_ends(const fs::path& directory) {
       std::string word, time, how, value, told;
       words >> word;
       if (word == "launched" && words >> time >> launch.host) {
+        // A time that cannot be read matches no trace: no trace began after it.
         launch.launched = to_wall_time(time).value_or(WallTime::max());
         continue;
       }
@@ -270,6 +280,7 @@ std::vector<ProcessEnd> read_ends(const fs::path& directory) {
 const ProcessEnd* end_of_writer(const std::vector<ProcessEnd>& ends, const TraceHeader& header) {
   const ProcessEnd* by_rank = nullptr;
   for (const auto& it : ends) {
+    // Process ids repeat, so host and time must fit as well.
     if (it.host != header.host || it.end.ended < header.wall || it.launched > header.wall) continue;
     if (it.process == header.process) return &it;
     if (it.rank == header.rank) by_rank = &it;
@@ -292,6 +303,7 @@ class Grouping {
 
   std::vector<TracedAttempt> attempts() && {
     for (auto& [key, call] : later_) {
+      // After all attempts with a counter, which these calls may belong to.
       TracedAttempt* const known = of_the_others(key, call.call);
       if (known)
         join(*known, std::move(call));
@@ -314,6 +326,7 @@ class Grouping {
       attempt.was_cancelled = true;
       if (attempt.counter != 0 && attempt.job.size() == 32) {
         char rest[40];
+        // make_save_id needs the checkpointer's name, of which traces have only the hash.
         std::snprintf(rest, sizeof rest, "-%08x-%llu", static_cast<unsigned>(attempt.checkpointer),
                       static_cast<unsigned long long>(attempt.counter));
         attempt.save_id = "cairn-" + attempt.job + rest;
@@ -399,6 +412,8 @@ const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
   return at != found->second.end() && at->id == id ? &*at : nullptr;
 }
 
+// Two passes: this one finds the calls and keeps no events, so that traces of any length can be
+// listed. `read` collects the events of one call.
 TraceDirectory::TraceDirectory(const std::string& path) {
   auto found = find_traces(path);
   path_ = std::move(found.path);
@@ -427,9 +442,12 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   for (auto& file : readable) {
     const TraceHeader& header = *file.header;
     const std::pair<std::string, int> whose(header.incarnation, header.rank);
+    // Streams sort before rings of the same rank, so that all of its streams are known here.
     if (header.source == TraceSource::kStream) streams.insert(whose);
     const bool is_ring = header.source == TraceSource::kRing;
     const bool is_of_stream = is_ring && streams.count(whose) != 0;  // the stream contains its events
+    // Rings are dumps of one buffer at different times, so they overlap. An event counts in the
+    // first ring that has it.
     std::uint64_t& last_in_ring = last_in_rings[whose];
     const std::uint64_t known = last_in_ring;  // id of the last event in rings written before this one
     TracedJob& job = jobs[header.incarnation];
@@ -458,6 +476,8 @@ TraceDirectory::TraceDirectory(const std::string& path) {
               finder->second.pass_gap();
           last_in_ring = std::max(last_in_ring, event.id);
         }
+        // Links and restarts belong to no checkpointer. `read` adds them to each attempt of their
+        // time.
         if (event.checkpointer != 0) finders[{header.incarnation, header.rank, event.checkpointer}].take(event);
       }
       file.damage = reader.damage();
@@ -483,6 +503,8 @@ TraceDirectory::TraceDirectory(const std::string& path) {
 const TracedAttempt* TraceDirectory::most_interesting(const Fits& fits) const {
   const TracedAttempt* best = nullptr;
   for (const auto& attempt : attempts_)
+    // Attempts are in the order of their start: the last one that went wrong wins, or else the last
+    // one.
     if (fits(attempt) && (best == nullptr || attempt.went_wrong() || !best->went_wrong())) best = &attempt;
   return best;
 }
@@ -493,6 +515,7 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
   trace.names = std::make_shared<TraceNames>();
   for (const auto& job : jobs_)
     if (job.incarnation == attempt.job) trace.job = job;
+  // An equal share, so that one rank with many events does not displace the others.
   const std::size_t share = std::max<std::size_t>(1, events_max / std::max<std::size_t>(1, attempt.calls.size()));
   for (const auto& file : files_) {
     if (!file.header || !file.fault.empty() || file.header->incarnation != attempt.job) continue;
@@ -510,6 +533,7 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
           trace.truncated = true;
           break;
         }
+        // The reader's text is valid only until its next event.
         event.text = trace.names->intern(event.text);
         events.push_back(event);
       }

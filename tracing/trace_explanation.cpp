@@ -10,12 +10,14 @@ const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure)
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (event.kind != EventKind::kFailure || event.number == 0) continue;
+      // -1 stands for the rank itself.
       const int whose = event.peer < 0 ? rank : event.peer;
       if (whose != failure.rank) continue;
       const auto* const origin = trace.find(whose, event.number);
       if (origin != nullptr) return origin;
     }
   const ObservedEvent* const sign = failure.last_event;
+  // A hook with a duration has ended, so the rank was not in it.
   if (sign == nullptr || !failure.hook || failure.hook->duration) return sign;
   const ObservedEvent* origin = sign;
   for (const auto& event : trace.events.at(failure.rank))
@@ -35,6 +37,7 @@ Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   const auto* const origin = origin_of(trace, failure);
   if (origin == nullptr) {
     explanation.title = who + ", " + failure.kind + where + ": no trace of it is here";
+    // The title begins a line.
     explanation.title[0] = 'R';
     return explanation;
   }

@@ -26,6 +26,7 @@ std::string summary_of(const EventsByRank& map) {
 std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others) {
   const auto maps = told_maps(trace);
   std::map<std::string, std::vector<int>> ranks;
+  // Maps that name the same ranks and kinds count as the same, whatever their texts.
   for (const auto& [rank, map] : maps) ranks[summary_of(map)].push_back(rank);
   const auto most =
       std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });

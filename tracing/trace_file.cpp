@@ -18,6 +18,7 @@ namespace {
 
 using namespace trace_format;
 
+// Several records of the largest size, so that most records need no further read.
 constexpr std::size_t kChunkBytes = 256 * 1024;
 constexpr int kRanksMax = 1 << 20;
 // Times up to nine years and up to the year 2043, so that sums of a few of them do not overflow.
@@ -54,6 +55,7 @@ class Window {
 
  private:
   void read_more() {
+    // Keeps only the bytes not yet used, so that memory stays bounded for files of any length.
     buffer_.erase(0, at_);
     buffer_offset_ += std::exchange(at_, 0);
     const std::size_t before = buffer_.size();
@@ -81,6 +83,7 @@ std::optional<Phase> phase_named(std::string_view name) {
   return std::nullopt;
 }
 
+// The checksum protects against damage, not against a program that wrote nonsense.
 bool are_times(const v1::TraceEvent& message) {
   const auto within = [](std::int64_t time, std::int64_t most) { return time >= -most && time <= most; };
   return within(message.monotonic_ns(), kMonotonicMax) && within(message.wall_ns(), kWallMax) &&
@@ -152,10 +155,12 @@ struct TraceFileReader::Implementation {
       return std::string_view(window.data(), known) == kMark.substr(0, known) ? Found::kIncomplete : Found::kNone;
     }
     if (std::string_view(window.data(), kMark.size()) != kMark) return Found::kNone;
+    // The length is checked before it is used: the mark may be part of a damaged record.
     const std::uint32_t bytes = get_u32(window.data() + 4);
     if (bytes > kRecordBytesMax) return Found::kNone;
     length = kFrameBytes + bytes;
     if (!window.has(length)) return Found::kIncomplete;
+    // Before parsing: Protobuf accepts many damaged messages.
     if (get_u32(window.data() + 8) != checksum(window.data(), bytes)) return Found::kNone;
     return record.ParseFromArray(window.data() + kFrameBytes, static_cast<int>(bytes)) ? Found::kRecord : Found::kNone;
   }
@@ -173,6 +178,8 @@ struct TraceFileReader::Implementation {
         window.drop(length);
         return true;
       }
+      // Goes on searching: the length of a damaged record may reach beyond the end of a file that
+      // has good records after it.
       if (found == Found::kIncomplete && !incomplete) incomplete = window.offset();
       // Skip to the next byte where a record could begin.
       const std::string_view rest(window.data() + 1, window.size() - 1);
@@ -194,8 +201,10 @@ struct TraceFileReader::Implementation {
     return known ? texts[id - 1] : std::string_view("?");  // its definition was in a damaged part
   }
 
+  // A name that is out of bounds is left out: its events then show "?".
   void take_name(const v1::TraceName& message) {
     if (message.id() == 0 || message.id() > kNamesMax || message.text().size() > kNameBytesMax) return;
+    // Ids are dense unless a definition was damaged. kNamesMax bounds the growth.
     if (message.id() > texts.size()) texts.resize(message.id());
     texts[message.id() - 1] = names->intern(message.text());
   }
@@ -212,6 +221,8 @@ struct TraceFileReader::Implementation {
     event.attempt = message.attempt();
     event.checkpointer = message.checkpointer();
     event.rank = header.rank;
+    // Stored plus one, so that no peer is 0, which Protobuf does not encode. The limit keeps the
+    // cast defined.
     event.peer = static_cast<int>(std::min<std::uint32_t>(message.peer(), kRanksMax)) - 1;
     event.phase = phase_named(name(message.phase()));
     event.actor = name(message.actor());

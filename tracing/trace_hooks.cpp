@@ -11,6 +11,7 @@ std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& 
   for (const auto& event : events) {
     if (event.kind == EventKind::kBegan) open[event.id] = &event;
     if (event.kind != EventKind::kOperation) continue;
+    // The end of a hook has its beginning as cause.
     open.erase(event.cause);
     hooks.push_back(&event);
   }

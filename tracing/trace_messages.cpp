@@ -44,6 +44,7 @@ std::vector<TracedMessage> match_messages(const Trace& trace) {
     for (const auto& event : events) {
       if (!is_from_a_rank(event)) continue;
       const auto found = sent.find({event.peer, event.cause});
+      // Damaged traces may name the id of a message to another rank.
       if (found != sent.end() && messages[found->second].to == rank)
         messages[found->second].handled = &event;
       else
@@ -67,6 +68,7 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
     ++degree[message.from];
     ++degree[message.to];
     // handled + correction of `to` >= sent + correction of `from`.
+    // A handler records its event at its end, so its duration is taken off.
     const Duration bound = wall(*message.sent) - wall(*message.handled, message.handled->duration);
     auto& pair = bounds[std::minmax(message.from, message.to)];
     if (message.from < message.to)
@@ -77,6 +79,8 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
   if (clocks_.empty()) return;
   reference_ = clocks_.begin()->first;
   for (const auto& [rank, count] : degree)
+    // The coordinator, in most cases: it exchanges messages with every rank, so errors add up over
+    // one step only.
     if (count > degree[reference_]) reference_ = rank;
 
   for (auto& [pair, bound] : bounds) {
@@ -97,7 +101,9 @@ TraceClocks::TraceClocks(const Trace& trace, const std::vector<TracedMessage>& m
       if ((pair.first != next && pair.second != next) || !bound.lower || !bound.upper) continue;
       const int other = pair.first == next ? pair.second : pair.first;
       const Duration width = *bound.upper - *bound.lower;
+      // Larger values come from damaged times, and sums of them could overflow.
       if (*bound.lower < -kDifferenceMax || *bound.upper > kDifferenceMax) continue;
+      // A negative width is a violation. Its size still tells how wrong the middle may be.
       const Duration error = *clocks_[next].error + (width < Duration(0) ? -width : width) / 2;
       const Duration middle = (*bound.lower + *bound.upper) / 2;
       auto& clock = clocks_[other];
@@ -144,6 +150,7 @@ MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const Tr
   MessageDelay delay;
   if (const ObservedEvent* const sent = message.sent) {
     const auto& events = trace.events.at(sent->rank);
+    // Backwards from the send event, at most to the event that caused the handler.
     for (const ObservedEvent* before = sent; before != events.data() && sent->cause != 0;) {
       --before;
       if (before->id < sent->cause) break;
@@ -165,6 +172,7 @@ MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const Tr
   const auto unsure = clocks.error(message.from);
   const auto unsure_there = clocks.error(message.to);
   if (!unsure || !unsure_there) return delay;
+  // Counts only the delay that clock errors cannot explain.
   const WallTime begin = clocks.at(*message.sent) + *unsure + *unsure_there;
   const WallTime end = clocks.begin_of(*message.handled);
   if (begin >= end) return delay;
@@ -178,6 +186,7 @@ MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const Tr
     longest = std::max(longest, Duration(next - time));
     next = std::min(next, time);
   }
+  // No events for at least seven eighths of the delay.
   delay.receiver_was_quiet = longest > delay.on_the_way - delay.on_the_way / 8;
   return delay;
 }
@@ -199,6 +208,7 @@ std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<T
     if (receiver == last_seen.end() || trace.attempt.calls.count(message.to) == 0) continue;
     const WallTime sent = clocks.at(*message.sent);
     const Duration unsure = clocks.error(message.to).value_or(Duration(0)) + clocks.error(message.from).value_or(Duration(0));
+    // The receiver was alive later: it would have recorded the message.
     if (receiver->second > sent + unsure) lost.push_back(message);
   }
   return lost;

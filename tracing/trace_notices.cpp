@@ -25,6 +25,7 @@ constexpr Duration kLateMin = std::chrono::milliseconds(100);
 constexpr int kLateShare = 10;  // of the whole call's duration, at least a tenth
 constexpr int kStragglerRatio = 2;
 
+// Milliseconds below one second: most steps of a small save take less.
 std::string in_text(Duration duration) {
   const double seconds = std::chrono::duration<double>(duration).count();
   char text[40];
@@ -35,6 +36,8 @@ std::string in_text(Duration duration) {
   return text;
 }
 
+// One function per kind of notice. Each looks at the whole trace on its own, so that kinds can be
+// added and removed freely.
 struct Noticing {
   const Trace& trace;
   const std::vector<TracedMessage>& messages;
@@ -77,6 +80,7 @@ struct Noticing {
     if (bytes.empty()) return;
     const auto most =
         std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    // Ranks without data to move count too: an uneven plan leaves them idle.
     const std::uint64_t mean = all / trace.events.size();
     if (most->second > kUnevenBytesMin + mean && most->second > 2 * mean)
       add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + std::to_string(most->second >> 20) +
@@ -85,6 +89,7 @@ struct Noticing {
 
   void lost() {
     for (const auto& message : lost_messages(trace, messages, clocks)) {
+      // A failed rank is reported as such; its lost messages follow from that.
       if (has_failed(message.to)) continue;
       add(message.to, std::string(message.sent->name) + " from rank " + std::to_string(message.from) + " to rank " +
                           std::to_string(message.to) + " never arrived");
@@ -103,6 +108,8 @@ struct Noticing {
         const Duration wall = events[i].wall_time - events[i - 1].wall_time;
         const Duration monotonic = events[i].time - events[i - 1].time;
         const Duration jump = wall - monotonic;
+        // The two clocks are read one after the other. A thread that is held up in between looks
+        // like a small jump.
         if (jump < kJumpMin && jump > -kJumpMin) continue;
         add(rank, "the wall clock of rank " + std::to_string(rank) + " was set " + (jump > Duration(0) ? "on" : "back") + " by " +
                       in_text(jump > Duration(0) ? jump : -jump));
@@ -113,6 +120,7 @@ struct Noticing {
   void links_and_restarts() {
     for (const auto& [rank, events] : trace.events) {
       int restarts = 0;
+      // One notice per peer, however often the connection broke.
       std::set<int> lost;
       for (const auto& event : events) {
         if (event.name == kRestarted) ++restarts;
@@ -141,6 +149,7 @@ struct Noticing {
     for (const auto& [rank, events] : trace.events)
       for (const auto& event : events) {
         if (event.kind != EventKind::kState || event.ok || event.name == kStoppedTimer || event.name == kRestarted) continue;
+        // By reason, because a thousand ranks often ignore the same message.
         auto& [count, ranks] = reasons[event.name];
         ++count;
         ranks.insert(rank);
@@ -150,6 +159,7 @@ struct Noticing {
                   std::string(reason));
   }
 
+  // The longest one only: a process without time delays every message.
   void queues() {
     const ObservedEvent* longest = nullptr;
     for (const auto& [rank, events] : trace.events)
@@ -182,6 +192,7 @@ struct Noticing {
         if (event.kind == EventKind::kHandled && event.peer >= 0 && event.ok) asked = nullptr;
         if (event.kind == EventKind::kOutcome) asked = nullptr;
       }
+      // The coordinator asks many ranks; the longest wait covers those.
       if (asked != nullptr && rank != diagnosis.coordinator)
         add(rank, std::string(asked->name) + " of rank " + std::to_string(rank) + " to rank " + std::to_string(asked->peer) +
                       " was not answered within " + in_text(clocks.at(events.back()) - clocks.at(*asked)) +
@@ -198,6 +209,7 @@ struct Noticing {
     for (const auto& message : messages) {
       const MessageDelay it = delay_of(trace, message, clocks);
       const Duration most = std::max({it.in_sender, it.on_the_way, it.in_receiver});
+      // Only the longest delay, because one slow rank delays many messages.
       if (most < least || most <= longest) continue;
       longest = most;
       latest = &message;
@@ -220,6 +232,7 @@ struct Noticing {
   void retries() {
     std::map<std::string_view, std::pair<int, std::set<int>>> seen;
     for (const auto& [rank, events] : trace.events) {
+      // More than one Join to the same rank is a retry.
       std::map<int, int> joins;
       for (const auto& event : events) {
         if (event.kind != EventKind::kSent || event.peer < 0) continue;
@@ -259,6 +272,8 @@ struct Noticing {
 std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks,
                                      const Diagnosis& diagnosis) {
   Noticing noticing{trace, messages, clocks, diagnosis, {}};
+  // Most important first: contradictions in the traces, then broken connections, then slowness,
+  // then details.
   noticing.differing_maps();
   noticing.violated_causes();
   noticing.clock_jumps();

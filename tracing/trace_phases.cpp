@@ -20,6 +20,7 @@ struct PhaseNames {
 };
 constexpr std::array<std::string_view, 3> kEnds = {"PhaseFailed", "PhaseStopped", "Cancel"};
 
+// The states and messages of actors/protocol, in the order of time.
 const std::array<std::pair<std::string_view, PhaseNames>, 5> kPhases = {{
     {"join", {"joining", "joining", {"Join", "", ""}}},
     {"local_plan", {"local plans", "preparing", {"LocalSavePlan", "SameSavePlan", "LocalLoadPlan"}}},
@@ -37,6 +38,7 @@ bool is_answer(const PhaseNames& phase, std::string_view name) {
   return std::any_of(phase.answers.begin(), phase.answers.end(), is) || std::any_of(kEnds.begin(), kEnds.end(), is);
 }
 
+// Stands in for the end of a phase that has none in the traces.
 WallTime end_of_trace(const Trace& trace, const TraceClocks& clocks) {
   WallTime last = WallTime::min();
   for (const auto& [rank, events] : trace.events)
@@ -72,6 +74,7 @@ std::optional<WallTime> answered_at(const Trace& trace, const TraceClocks& clock
     if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != kSupervisor || !is_answer(names, event.name))
       continue;
     const ObservedEvent* const cause = trace.find(event.rank, event.cause);
+    // An answer that was caused by the same answer is passed on for another rank.
     if (cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name) return clocks.at(event);
   }
   return std::nullopt;
@@ -109,6 +112,8 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
   }
   if (parts.empty()) return;
   std::sort(parts.begin(), parts.end());
+  // The lower median: with two ranks, the faster one. Otherwise the slower of two would be its own
+  // median.
   phase.median = parts[(parts.size() - 1) / 2].first;
   phase.slowest = parts.back().first;
   phase.slowest_rank = parts.back().second;
@@ -127,6 +132,7 @@ std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks
     const WallTime time = clocks.at(event);
     if (!states.empty()) states.back().end = time;
     if (name == "idle") {
+      // The first "idle" may be the start of the trace, or the end of the call before.
       if (states.empty()) continue;
       break;
     }
@@ -160,6 +166,7 @@ std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank
   const auto states = states_of(trace, clocks, rank, coordinates ? kCoordinatorState : kRankState);
   if (states.empty()) return "";
   const std::string_view last = states.back().name;
+  // States that belong to a phase without being named after it.
   if (coordinates && last == "settling") return "finish";
   if (!coordinates && last == "planned") return "global_plan";
   for (const auto& [name, names] : kPhases)
@@ -212,11 +219,13 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     if (phase == nullptr) continue;
     const WallTime until = phase->end.value_or(end);
 
+    // The first answer of each rank counts; answers may be repeated.
     std::map<int, WallTime> answered;
     for (const auto& event : found->second) {
       if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != kSupervisor || !is_answer(names, event.name))
         continue;
       const WallTime time = clocks.at(event);
+      // Joins may arrive before the coordinator's own rank has called.
       if (time > until || (time < phase->begin && name != "join")) continue;
       answered.emplace(event.peer, std::max(time, phase->begin));
     }
@@ -235,6 +244,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     std::vector<std::pair<WallTime, int>> order;
     for (const auto& [rank, time] : answered) order.emplace_back(time, rank);
     std::sort(order.begin(), order.end());
+    // If all answered, the wait is for the last one: from the answer before it to its own.
     wait.was_answered = wait.awaited.empty();
     WallTime answer = until;
     if (wait.was_answered && !order.empty()) {

@@ -19,7 +19,7 @@ struct TracedState {
 };
 
 // Returns the states of a rank. `prefix` is trace_names::kRankState or kCoordinatorState. The
-// states of the coordinator end at its first "idle".
+// states end at the first "idle" that follows another state.
 std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix);
 
 // Returns whether a rank ends its part in a phase with this message.

@@ -35,6 +35,7 @@ std::string time_of_day(WallTime time) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(milliseconds);
   const std::time_t since_epoch = seconds.time_since_epoch().count();
   std::tm parts{};
+  // UTC, because the ranks of a job may run in several time zones.
   ::gmtime_r(&since_epoch, &parts);
   char text[64];
   std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", parts.tm_hour, parts.tm_min, parts.tm_sec,

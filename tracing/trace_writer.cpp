@@ -21,6 +21,7 @@ namespace cairn {
 namespace {
 
 constexpr std::uint64_t kParts = 4;  // number of parts kept of a stream
+// A buffer that grew beyond this for one event is given back.
 constexpr std::size_t kBufferKept = 1u << 20;
 
 template <class Time>
@@ -28,6 +29,7 @@ std::int64_t nanoseconds(Time time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+// The kernel may take a part only, and a signal may interrupt.
 void write_all(int file, const std::string& path, ByteSpan bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -39,6 +41,7 @@ void write_all(int file, const std::string& path, ByteSpan bytes) {
 }
 
 int create(const std::string& path) {
+  // Mode 0666 leaves the permissions to the user's umask.
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) throw system_error("create the trace", path, errno);
   return file;
@@ -68,6 +71,7 @@ std::string trace_file_name(const TraceHeader& header) {
   return name;
 }
 
+// Messages and buffers are reused: encoding an event allocates nothing once they have grown.
 struct TraceEncoder::Implementation {
   std::unordered_map<std::string_view, std::uint32_t> names;  // the texts are never freed
   v1::TraceRecord record;
@@ -91,11 +95,13 @@ struct TraceEncoder::Implementation {
     const auto known = names.find(text);
     if (known != names.end()) return known->second;
     if (names.size() >= trace_format::kNamesMax) return 0;
+    // Ids begin at 1: 0 stands for no text.
     const auto id = static_cast<std::uint32_t>(names.size() + 1);
     names.emplace(text, id);
     auto& name = *name_record.mutable_name();
     name.set_id(id);
     name.set_text(text.data(), std::min(text.size(), trace_format::kNameBytesMax));
+    // The definition comes before the first record that uses it.
     append(name_record, bytes);
     return id;
   }
@@ -131,6 +137,8 @@ void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   message.set_attempt(event.attempt);
   message.set_checkpointer(event.checkpointer);
   message.set_peer(static_cast<std::uint32_t>(event.peer + 1));
+  // `id_of` may append records. The event's own record is appended last, when all its names are
+  // defined.
   message.set_phase(event.phase ? self.id_of(to_string(*event.phase), bytes) : 0);
   message.set_actor(self.id_of(event.actor, bytes));
   message.set_name(self.id_of(event.name, bytes));
@@ -149,6 +157,7 @@ void write_trace_file(const std::string& path, const TraceHeader& header, const 
   TraceEncoder encoder;
   encoder.header(header, bytes);
   for (const auto& event : events) encoder.event(event, bytes);
+  // Readers look for "*.trace" only, so that they never see half of a file.
   const std::string unfinished = path + ".unfinished-" + std::to_string(::getpid());
   const int file = create(unfinished);
   try {
@@ -179,6 +188,7 @@ TraceStream::~TraceStream() {
 
 void TraceStream::open_part() {
   if (file_ >= 0) {
+    // -1 first: if creating the new part fails, the stream has ended.
     ::close(std::exchange(file_, -1));
     earlier_.push_back(path_);
     // Together with the new part there are at most kParts.
@@ -193,6 +203,7 @@ void TraceStream::open_part() {
   path_ = directory_ + "/" + trace_file_name(header_);
   file_ = create(path_);
   part_bytes_ = 0;
+  // A new encoder defines all names again, so that every part can be read alone.
   encoder_ = std::make_unique<TraceEncoder>();
   buffer_.clear();
   encoder_->header(header_, buffer_);
@@ -205,6 +216,7 @@ void TraceStream::write(ByteSpan bytes) {
 }
 
 void TraceStream::write_event(const ObservedEvent& event) {
+  // Before the event, so that a part never ends in the middle of one.
   if (part_bytes_ >= part_bytes_max_) open_part();
   buffer_.clear();
   encoder_->event(event, buffer_);
@@ -212,12 +224,15 @@ void TraceStream::write_event(const ObservedEvent& event) {
   if (buffer_.capacity() > kBufferKept) buffer_ = Bytes();
 }
 
+// One lock: events of all threads of the rank go to one file, and the encoder defines names as it
+// goes.
 void TraceStream::on_event(const ObservedEvent& event) noexcept {
   std::lock_guard lock(mutex_);
   if (file_ < 0) return;
   try {
     write_event(event);
   } catch (const std::exception& error) {
+    // The stream ends for good. A save does not fail because its trace cannot be written.
     if (file_ >= 0) ::close(std::exchange(file_, -1));
     write_log(LogLevel::kWarning, header_.rank, std::string("the trace of this rank ends here: ") + error.what());
   }

@@ -107,12 +107,14 @@ class RestoredAtEnd {
 }
 
 // Represents the whole module in the graph.
+// Autograd keeps this node and the inputs instead of the module's activations.
 class ComputedAnew : public torch::autograd::Node {
  public:
   ComputedAnew(Forward forward, const std::vector<torch::Tensor>& inputs, bool preserves_random_state)
       : forward_(std::move(forward)) {
     set_next_edges(torch::autograd::collect_next_edges(inputs));
     for (const auto& input : inputs) {
+      // A SavedVariable notices if the input is changed in place before the backward pass.
       inputs_.emplace_back(input, /*is_output=*/false);
       requires_grad_.push_back(input.defined() && input.requires_grad());
     }
@@ -123,9 +125,12 @@ class ComputedAnew : public torch::autograd::Node {
     std::vector<torch::Tensor> inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const torch::Tensor input = inputs_[i].unpack(pointer_to(*this));
+      // Detached, so that the backward pass below ends at the inputs, whose gradients this node
+      // returns.
       inputs.push_back(input.defined() ? input.detach().set_requires_grad(requires_grad_[i]) : input);
     }
     variable_list results(inputs.size());
+    // No gradient reached the output.
     if (!gradients[0].defined()) return results;
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid())
       refuse_pass("gradients of chosen tensors alone (autograd::grad, or inputs given to backward) would reach all parameters");
@@ -150,6 +155,8 @@ class ComputedAnew : public torch::autograd::Node {
     autocast_.restore();
     const WithoutCastCache without_cache;
     if (!random_state_) return forward_(inputs);
+    // Draws the numbers of the forward call again, and leaves those that the trainer draws next as
+    // they were.
     const RestoredAtEnd<RandomState> random_afterwards{RandomState(inputs)};
     random_state_->restore();
     return forward_(inputs);
@@ -166,6 +173,7 @@ class ComputedAnew : public torch::autograd::Node {
 
 torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
                                 const ActivationCheckpointOptions& options) {
+  // First: the node keeps the states of the generators from before the forward call.
   const NodePointer node = make_node<ComputedAnew>(forward, inputs, options.preserve_rng_state);
   torch::Tensor output;
   {

@@ -16,6 +16,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
+// An event can be asked or waited for without limit, but not waited for with a deadline. The thread
+// therefore asks from time to time.
 constexpr milliseconds kPollMax{50};
 
 // Returns an event that is over when the work queued so far on the current stream is.
@@ -27,6 +29,7 @@ c10::Event end_of_work_on(c10::Device device) {
 
 }  // namespace
 
+// Shared with the thread, which may outlive the watch.
 struct DeviceWatch::State {
   struct Expected {
     std::string action;
@@ -46,8 +49,10 @@ struct DeviceWatch::State {
         expected.pop_front();
         continue;
       }
+      // All deadlines are equally far from their start, so the first one comes first.
       if (steady_clock::now() >= expected.front().until) {
         const std::string action = std::move(expected.front().action);
+        // Without the lock, because `late` breaks the group and may destroy the watch.
         lock.unlock();
         state->late(action);
         return;
@@ -88,6 +93,7 @@ DeviceWatch::~DeviceWatch() {
   }
   state_->changed.notify_all();
   if (state_->thread.get_id() == std::this_thread::get_id()) {
+    // `late` destroys the watch on the watch's own thread, which cannot join itself.
     state_->thread.detach();
   } else {
     state_->thread.join();
@@ -95,6 +101,7 @@ DeviceWatch::~DeviceWatch() {
 }
 
 void DeviceWatch::expect(std::string action, c10::Device device) {
+  // The current stream waits for the collective, so this event is over when the collective is.
   c10::Event over = end_of_work_on(device);
   {
     const std::lock_guard lock(state_->mutex);

@@ -30,6 +30,7 @@ torch::Tensor differentiable(const torch::Tensor& input, const TensorMap& forwar
     result = forward(input);
   }
   if (!torch::GradMode::is_enabled() || !input.requires_grad()) return result;
+  // The history of the result must not replace that of the input.
   if (result.is_same(input)) result = input.detach();
   const auto node = make_node<Mapped>(std::move(backward));
   node->set_next_edges(torch::autograd::collect_next_edges(input));

@@ -20,6 +20,7 @@ const Shard* shard_in(const TensorPlacement& placement) { return std::get_if<Sha
 bool is_partial(const TensorPlacement& placement) { return std::holds_alternative<Partial>(placement); }
 bool cuts(const TensorPlacement& placement, std::int64_t dim) { return placement == TensorPlacement(Shard{dim}); }
 
+// Negative dimensions are resolved here, so that placements can be compared.
 Placements checked(Placements placements, const Extents& size, const ProcessMesh& mesh) {
   if (placements.size() != mesh.axes()) {
     refuse_tensor(std::to_string(placements.size()) + " placements are given for a mesh with " + std::to_string(mesh.axes()) +
@@ -47,6 +48,7 @@ std::vector<Placement> stored(const Placements& placements) {
   return result;
 }
 
+// The sum has the same gradient for each addend, so every rank has the gradient of the whole.
 Placements of_gradient(Placements placements) {
   for (auto& placement : placements) {
     if (is_partial(placement)) placement = Replicate{};
@@ -60,6 +62,7 @@ Box box_of(const Extents& size, const ProcessMesh& mesh, const Placements& place
 
 // --- along one axis ------------------------------------------------------------------------------
 
+// As torch.chunk cuts: the last ranks may get less, or nothing.
 std::int64_t chunk_of(std::int64_t length, int ranks) { return (length + ranks - 1) / ranks; }
 
 // Returns a contiguous copy with `dim` first, padded with zeros to `rows`.
@@ -68,6 +71,7 @@ torch::Tensor rows_first(const torch::Tensor& tensor, std::int64_t dim, std::int
   if (moved.size(0) == rows) return moved.contiguous();
   auto sizes = moved.sizes().vec();
   sizes[0] = rows;
+  // Collectives take parts of equal size from all ranks.
   torch::Tensor filled = torch::zeros(sizes, moved.options());
   filled.narrow(0, 0, moved.size(0)).copy_(moved);
   return filled;
@@ -100,6 +104,7 @@ torch::Tensor gather(const torch::Tensor& part, const ProcessGroup& group, std::
 }
 
 torch::Tensor sum(const torch::Tensor& addend, const ProcessGroup& group) {
+  // A copy, because all_reduce works in place.
   torch::Tensor total = addend.clone(at::MemoryFormat::Contiguous);
   group.all_reduce(total);
   return total;
@@ -111,6 +116,7 @@ torch::Tensor sum_and_cut(const torch::Tensor& addend, const ProcessGroup& group
   auto sizes = rows.sizes().vec();
   sizes[0] = chunk;
   const torch::Tensor own = torch::empty(sizes, rows.options());
+  // One collective instead of a sum of the whole and a cut, which would move more data.
   group.reduce_scatter(own, rows);
   return rows_back(own, dim, count_of(group, length));
 }
@@ -166,6 +172,7 @@ torch::Tensor moved_with_gradient(const torch::Tensor& local, const Extents& siz
   return differentiable(
       local, [&](const torch::Tensor& tensor) { return moved(tensor, size, mesh, from, to); },
       [size, mesh, from = of_gradient(from), to = of_gradient(to)](const torch::Tensor& gradient) {
+        // Differentiable itself, for gradients of gradients.
         return moved_with_gradient(gradient, size, mesh, to, from);
       });
 }
@@ -198,6 +205,8 @@ DistributedTensor DistributedTensor::distribute(const torch::Tensor& whole, cons
   const Extents size = extents_of(whole.sizes());
   placements = checked(std::move(placements), size, mesh);
   const torch::Tensor sent = whole.detach().clone(at::MemoryFormat::Contiguous);
+  // The first rank's values count, so that parts of all ranks fit together even if their tensors
+  // differ.
   mesh.world().broadcast(sent, 0);
   torch::Tensor local = moved(sent, size, mesh, Placements(mesh.axes(), Replicate{}), placements);
   return DistributedTensor(std::move(local), size, mesh, std::move(placements));

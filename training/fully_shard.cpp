@@ -68,6 +68,7 @@ torch::Tensor norm_of(const torch::Tensor& tensor, double norm_type) {
 void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& options, const std::shared_ptr<UnitGroup>& group) {
   if (is_ignored(module, options)) return;
   for (auto& buffer : module.buffers(/*recurse=*/false)) {
+    // Keeps the tensor's identity: the module's members refer to it.
     if (buffer.defined() && buffer.is_floating_point()) buffer.set_data(buffer.detach().to(type));
   }
   for (const auto& child : module.children()) {
@@ -79,6 +80,8 @@ void cast_buffers(Module& module, at::ScalarType type, const FullyShardOptions& 
 void compare_with_others(const Module& module, const std::vector<FoundParameter>& found, const ProcessMesh& mesh,
                          const FullyShardOptions& options) {
   DigestBuilder digest;
+  // Everything that decides which messages are sent. Ranks that differ would wait for one another
+  // until the timeout.
   digest.add(static_cast<std::uint64_t>(options.strategy)).add(static_cast<std::uint64_t>(options.offload_to_host));
   digest.add(static_cast<std::uint64_t>(options.prefetch)).add(options.bucket_bytes);
   for (const std::int64_t size : mesh.mesh().shape()) digest.add(size);
@@ -105,6 +108,7 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
 class MemoryRanges {
  public:
   // Returns false if the range overlaps another.
+  // Ranges do not overlap, so only the neighbours of a new one have to be compared.
   bool add(const torch::Tensor& tensor) {
     if (tensor.numel() == 0) return true;
     std::int64_t last = 0;  // index of the last element
@@ -122,6 +126,8 @@ class MemoryRanges {
   std::map<std::uintptr_t, std::uintptr_t> ends_;  // keyed by start
 };
 
+// Everything is checked before anything changes: a module that is only partly sharded could not be
+// used or restored.
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
   if (mesh.axes() > 2) {
     refuse(ErrorCode::kInvalidArgument, module,
@@ -137,6 +143,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   std::vector<UnitPointer> inner;
   for (const Place& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
+    // Wrapped already, as part of an inner module.
     if (UnitPointer unit = unit_behind(tensor)) {
       if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
@@ -159,9 +166,11 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
            "its parameters are on several devices (" + *devices.begin() + ", " + *devices.rbegin() +
                "); move them together, or ignore the modules that are elsewhere");
   }
+  // After the local checks, and before any change.
   compare_with_others(module, found, mesh, options);
 
   const auto group = std::make_shared<UnitGroup>();
+  // One model has one group: its units take turns in the memory for gathered parameters.
   for (const auto& unit : inner) unit->group()->merge_into(group);
   if (options.mixed_precision.buffers) cast_buffers(module, *options.mixed_precision.buffers, options, group);
   group->note_wrapped(module);
@@ -197,6 +206,7 @@ void shard_inside(Module& module, const ProcessMesh& mesh, const FullyShardOptio
   for (const auto& child : module.named_children()) {
     Module& inner = *child.value();
     if (is_ignored(inner, options) || !seen.insert(&inner).second) continue;
+    // Inner modules first: an outer one gets the parameters that they leave.
     shard_inside(inner, mesh, options, seen);
     const std::int64_t elements = unwrapped_elements(inner, options);
     if (elements > 0 && options.wrap_policy(inner, elements)) shard_one(inner, mesh, options);
@@ -276,9 +286,12 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
   std::vector<torch::Tensor> gradients;
   std::set<const void*> seen;
   for (const auto& parameter : module.parameters()) {
+    // Also for parameters without a gradient here: other ranks may have one, and all ranks must
+    // send the same messages.
     Part& part = part_of_groups(groups_cutting(parameter), parameter.device());
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.push_back(parameter.grad());
+    // This rank's part is empty, but the clipping below must still know the tensor.
     if (parameter.grad().numel() == 0) continue;
     const torch::Tensor norm = norm_of(local_tensor(parameter.grad()), norm_type);
     part.norms.push_back(norm.to(part.device));
@@ -295,6 +308,7 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
     norms = torch::cat({norms, norm.cpu()});
   }
   const double total = norm_of(norms, norm_type).item<double>();
+  // As PyTorch computes it, so that training gives the same numbers.
   const double factor = max_norm / (total + 1e-6);
   if (factor < 1) {
     for (auto& gradient : gradients) gradient.mul_(factor);

@@ -24,6 +24,7 @@ struct Holder {
   std::shared_ptr<ShardedUnit> keeps;  // shards: keeps the unit alive
 };
 
+// The address of this function tells Cairn's storages from all others.
 void delete_holder(void* holder) { delete static_cast<Holder*>(holder); }
 
 Holder* holder_in(const torch::Tensor& tensor) {
@@ -76,6 +77,7 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
                            "): the model computes with a gathered copy. Change the shard in "
                            "the module's parameters(), or make the optimizer after fully_shard");
   }
+  // Views need sizes and strides only. Autograd makes many of them without ever reading.
   if (!reads) return;
   auto unit = unit_of(owner);
   for (const auto& known : given.units) {
@@ -130,6 +132,7 @@ bool has_room_for_parts(const torch::Tensor& tensor, const Given& given) {
 class Uses {
  public:
   explicit Uses(const Units& units) : units_(units) {
+    // All are pinned first: gathering one unit frees the others.
     for (const auto& unit : units_) unit->pin();
     try {
       for (const auto& unit : units_) unit->use();
@@ -182,6 +185,7 @@ void check_after(const c10::FunctionSchema& schema, const torch::jit::Stack& sta
   }
 }
 
+// The fallback for all operations: runs whenever an argument has the key of sharded tensors.
 void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const bool reads = !makes_views(schema);
@@ -204,6 +208,7 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
     }
   }
   const Uses uses(given.units);
+  // Skips this kernel: the operation now runs on plain memory.
   const c10::DispatchKeySet after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
   // Only ATen's operations are checked. Those that make a tensor of a part's size (`_like`, `new_`)
   // read none of its elements.
@@ -237,6 +242,7 @@ void install_gather_on_use() {
   (void)library;
 }
 
+// Schemas mark results that share memory with an argument.
 bool makes_views(const c10::FunctionSchema& schema) {
   const auto is_view = [](const c10::Argument& returned) {
     return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();
@@ -246,6 +252,8 @@ bool makes_views(const c10::FunctionSchema& schema) {
 
 torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options) {
   torch::Tensor tensor = torch::empty({0}, options.requires_grad(false));
+  // The storage claims its full size, so that LibTorch accepts the sizes, although there may be no
+  // memory behind it.
   const c10::Storage storage(c10::Storage::use_byte_size_t(), storage_bytes, std::move(data), storage_of(tensor)->allocator(),
                              /*resizable=*/false);
   std::vector<std::int64_t> strides(sizes.size(), 1);
@@ -268,6 +276,7 @@ void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory) {
   holder->owner = held->owner;
   holder->memory = memory;
   void* const data = memory.defined() ? memory.data_ptr() : nullptr;
+  // Frees the earlier holder, and with it the earlier memory.
   storage_of(tensor)->set_data_ptr_noswap(data_with(std::move(holder), data, tensor.device()));
 }
 
@@ -278,6 +287,7 @@ void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<Sh
   c10::StorageImpl* const storage = storage_of(shard);
   void* const data = storage->data_ptr().get();
   Holder* const raw = holder.get();
+  // The holder takes over the shard's own memory, and frees it when the storage goes.
   raw->data = storage->set_data_ptr(data_with(std::move(holder), data, shard.device()));
 }
 

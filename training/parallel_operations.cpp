@@ -26,6 +26,8 @@ torch::Tensor laid_out(const torch::Tensor& local, const Extents& size, const Pa
 
 // Returns a tensor that every rank has whole, but uses for its own part of the work.
 torch::Tensor used_in_parts(const torch::Tensor& whole, const ParallelParameter& parameter) {
+  // Each rank's gradient covers its own part of the work. Marked as Partial, the backward pass adds
+  // them up.
   return DistributedTensor::from_local(whole, extents_of(whole.sizes()), parameter.mesh, {Replicate{}}).to_local({Partial{}});
 }
 
@@ -88,6 +90,8 @@ torch::Tensor parallel_affine(const torch::Tensor& bias, const ParallelArgument*
                                                "\" is cut, and cannot be added to the whole output of \"" + weight.parameter->name +
                                                '"');
     }
+    // The sum over ranks comes first. A bias that each rank added before it would be added several
+    // times.
     torch::Tensor output = parallel_product(input, weight);
     if (alpha.toDouble() != 1) output = output * alpha;
     return bias.defined() ? at::add(output, bias.to(output.scalar_type()), beta) : output;  // autocast has cast the output only
@@ -136,6 +140,8 @@ torch::Tensor parallel_embedding(const ParallelArgument& weight, const torch::Te
     // all ranks get gradients and send the same messages.
     found = at::zeros(sizes, part.options().requires_grad(false)) + part.sum();
   } else {
+    // Indices of other ranks' rows look up row 0 and become zeros, so that the sum over ranks has
+    // each row once.
     const torch::Tensor elsewhere = (indices < begin).logical_or(indices >= begin + count);
     const bool padding_is_here = padding_index >= begin && padding_index < begin + count;
     found = at::embedding(part, (indices - begin).masked_fill(elsewhere, 0), padding_is_here ? padding_index - begin : -1)

@@ -31,6 +31,8 @@ const ParallelHandle* handle_in(const torch::Tensor& tensor) {
 }
 
 torch::Tensor handle_tensor(const torch::Tensor& like, std::unique_ptr<ParallelHandle> handle) {
+  // A handle has the size of the whole parameter and no memory. Layers see the sizes that they
+  // expect.
   at::DataPtr data(nullptr, handle.release(), &delete_handle, like.device());
   return tensor_over(std::move(data), like.nbytes(), like.sizes(), like.options());
 }
@@ -70,12 +72,15 @@ void follow_requires_grad(const ParallelHandle& handle, const torch::Tensor& who
 std::optional<ParallelArgument> argument_of(const torch::Tensor& tensor, const c10::FunctionSchema& schema) {
   const ParallelHandle* const handle = handle_in(tensor);
   if (handle == nullptr) return std::nullopt;
+  // Weak, because the whole tensor owns the handle: a strong reference would be a cycle.
   const auto pointer = handle->whole.lock();
   if (handle->is_gradient || !pointer) refuse_operation(*handle, schema);
   const torch::Tensor whole(pointer);
   follow_requires_grad(*handle, whole);
   ParallelArgument argument{handle->parameter};
   argument.detached = whole.requires_grad() && !tensor.requires_grad();
+  // The parameter itself and its transpose are the only views that the rules below understand.
+  // Strides tell them apart.
   if (tensor.storage_offset() != 0) refuse_operation(*handle, schema);
   if (tensor.sizes() == whole.sizes() && tensor.strides() == whole.strides()) return argument;
   argument.transposed = true;
@@ -122,6 +127,8 @@ torch::Tensor computed(const std::string& name, const Arguments& arguments,
   return {};
 }
 
+// The fallback for all operations that get a handle. A few are computed in parts; views pass
+// through; all others are refused, because they would read memory that is not there.
 void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const std::size_t count = schema.arguments().size(), first = stack->size() - count;
@@ -144,6 +151,7 @@ void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet 
   const bool adds = (schema.name() == "aten::add_" || schema.name() == "aten::add") && schema.overload_name() == "Tensor";
   if (adds && !parallel[0] && is_vector(parallel[1])) {
     (*stack)[first + 1] = parallel_bias(arguments[0].toTensor(), *parallel[1]);
+    // Calls the operation anew instead of redispatching: the other argument has changed.
     operation.callBoxed(stack);
     return;
   }
@@ -176,6 +184,7 @@ void make_parallel(const torch::Tensor& whole, std::shared_ptr<const ParallelPar
   parameters_by_part().put(parameter->part, parameter);
   torch::Tensor held = whole;
   held.mutable_grad() = torch::Tensor();
+  // Keeps the tensor's identity, because the module's members refer to it.
   held.set_data(handle_tensor(whole, handle(false)));
   mark_with(held, kParallelKey);
   if (!held.requires_grad()) return;

@@ -33,6 +33,7 @@ std::vector<std::string> parts_of_name(const std::string& name) {
 }
 
 bool name_matches(const std::string& pattern, const std::string& name) {
+  // Part by part, so that a '*' does not match across dots.
   const auto patterns = parts_of_name(pattern), parts = parts_of_name(name);
   return std::equal(patterns.begin(), patterns.end(), parts.begin(), parts.end(),
                     [](const std::string& each, const std::string& part) { return ::fnmatch(each.c_str(), part.c_str(), 0) == 0; });
@@ -47,6 +48,7 @@ struct Cut {
   bool input_is_parallel = true;
 };
 
+// Reads the whole plan and collects its problems before the module changes.
 class PlanReader {
  public:
   PlanReader(Module& module, const ParallelPlan& plan) {
@@ -87,6 +89,7 @@ class PlanReader {
     if (auto* const linear = dynamic_cast<torch::nn::LinearImpl*>(&layer)) {
       weight.whole = linear->weight;
       add(weight);
+      // The bias of a row-wise layer stays whole: it is added once, to the sum of all ranks.
       if (columns == nullptr || !linear->bias.defined()) return;
       Cut bias = weight;
       bias.name = prefix + "bias";
@@ -105,6 +108,7 @@ class PlanReader {
     }
   }
 
+  // A tied parameter is one tensor in two layers. Both must want the same cut.
   void add(const Cut& cut) {
     const std::string the = "\"" + cut.name + "\" ";
     if (is_parallel_handle(cut.whole)) return problem(the + "is parallel already");
@@ -140,6 +144,7 @@ class PlanReader {
   std::string problems_;
 };
 
+// Ranks with different plans would wait for each other's collectives until the timeout.
 void compare_plans(const Module& module, const std::vector<Cut>& cuts, const ProcessMesh& mesh) {
   DigestBuilder digest;
   for (const Cut& cut : cuts) {
@@ -179,6 +184,7 @@ void parallelize(Module& module, const ProcessMesh& mesh, const ParallelPlan& pl
                 "parallelize: the mesh has " + std::to_string(mesh.axes()) + " axes; pass one of them, as mesh.along(\"tp\")");
   }
   const PlanReader reader(module, plan);
+  // Before anything changes, so that an error leaves the module as it was on every rank.
   compare_plans(module, reader.cuts(), mesh);
   std::map<const void*, torch::Tensor> parts;  // keyed by the whole parameter
   for (const Cut& cut : reader.cuts()) {
@@ -195,6 +201,7 @@ void parallelize(Module& module, const ProcessMesh& mesh, const ParallelPlan& pl
   for (const auto& inner : module.modules()) {
     for (auto& parameter : registered_parameters(*inner)) {
       const auto part = parts.find(parameter.value().unsafeGetTensorImpl());
+      // Optimizers and state dicts find the part here. The layer's own member keeps the handle.
       if (part != parts.end()) parameter.value() = part->second;
     }
   }

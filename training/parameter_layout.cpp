@@ -19,6 +19,7 @@ namespace {
 // did not cut it.
 std::shared_ptr<const ParallelParameter> parallel_behind(const torch::Tensor& parameter) {
   const auto unit = unit_behind(parameter);
+  // fully_shard registers shards in place of the parts, and keeps the parts as its full tensors.
   return parallel_parameter_of(unit ? unit->full(memory_owner(parameter)->index) : parameter);
 }
 
@@ -69,6 +70,7 @@ std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter) {
   std::vector<ProcessGroup> groups;
   if (const auto parallel = parallel_behind(parameter)) groups.push_back(parallel->group());
   if (const auto unit = unit_behind(parameter)) groups.push_back(unit->shard_group());
+  // A group of one rank cuts nothing.
   groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& group) { return group.size() == 1; }), groups.end());
   return groups;
 }
@@ -94,6 +96,7 @@ void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, 
   if (declare_on_root(shard, *parallel, mesh, placements)) return;
   Box box = *local_box(size, mesh.mesh(), placements, rank);
   const Box outer = *local_box(parallel->size, parallel->mesh.mesh(), {Shard{parallel->dim}}, rank);
+  // The shard lies within the part: its place in the whole is the sum of both offsets.
   for (std::size_t dim = 0; dim < box.offsets.size(); ++dim) box.offsets[dim] += outer.offsets[dim];
   declare_shard(shard, box, parallel->size);
 }

@@ -106,10 +106,12 @@ class ProcessGroup::Implementation {
   const std::shared_ptr<Family>& family() const { return family_; }
 
   // Closes the group. Peers that wait for this rank notice.
+  // Dropping the references ends Gloo's connections. NCCL has to be told.
   void close() {
     Backend on_host, on_device;
     {
       const std::lock_guard lock(mutex_);
+      // Destroyed after the lock is released: that closes connections and may wait.
       on_host.swap(on_host_);
       on_device.swap(on_device_);
     }
@@ -145,6 +147,8 @@ class ProcessGroup::Implementation {
       throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
   }
 
+  // Two locks: `making_` lets one thread make connections, which takes long; `mutex_` guards the
+  // pointers and is held for moments, so that `close` need not wait.
   Backend on_host(const std::string& action) {
     const std::lock_guard making(making_);
     {
@@ -231,6 +235,7 @@ class ProcessGroup::Implementation {
       cause = error.what();
     }
     let_go();
+    // Backends report a timeout by texts of their own, so the time decides.
     const bool late = steady_clock::now() - began >= options_.timeout;
     throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, cause, late));
   }
@@ -253,6 +258,8 @@ class ProcessGroup::Implementation {
   }
 
   // Breaks the family. Returns the error text.
+  // Two steps for a timeout: first ask who is missing, then break the family with a text that names
+  // them.
   std::string fail(const std::string& action, const std::string& cause, bool late) {
     const std::string begin =
         action + ": " + describe() + (late ? " waited " + std::to_string(options_.timeout.count()) + " ms" : " failed");
@@ -274,6 +281,8 @@ class ProcessGroup::Implementation {
       if (family_->failure.empty() || family_->failure == instead_of) family_->failure = failure;
       members.swap(family_->members);
     }
+    // Without the lock of the family: closing a group may take time, and wakes ranks that ask for
+    // the failure.
     for (const auto& member : members) {
       if (const auto group = member.lock()) group->close();
     }
@@ -292,6 +301,7 @@ class ProcessGroup::Implementation {
     if (!store_) return missing;
     try {
       const std::string prefix = name_ + "/failed";
+      // The key comes before the count: whoever sees the full count finds all keys.
       store_->set(prefix + '/' + std::to_string(rank_), std::vector<std::uint8_t>{1});
       const auto has_all = [&](std::int64_t more) { return store_->add(prefix, more) >= size(); };
       // Other ranks may have started to wait a little later.
@@ -376,6 +386,8 @@ void Pending::wait() {
   const std::unique_ptr<State> state = std::move(state_);
   state->group->run(
       state->action, [&] { state->group->wait_for(*state->work, state->on_device); }, [&] { state->work.reset(); });
+  // The host does not wait for devices. The watch reports a collective that a device never
+  // finishes.
   if (state->on_device) state->group->watch(state->action, state->kept.front().device());
   state->work.reset();
   if (state->finish) state->finish();
@@ -490,6 +502,8 @@ Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch:
   const std::string action = describe("all-gather", input);
   const Backend backend = implementation_->backend(action, input.device());
   implementation_->run(action, [&] {
+    // As bytes, because moving needs no arithmetic: any type can travel, also those that a backend
+    // does not know.
     auto work = backend->all_gather(bytes_of(output), bytes_of(input));
     pending = Pending::of({implementation_, action, std::move(work), {output, input}});
   });
@@ -515,6 +529,8 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
       return;
     }
     const at::ScalarType type = type_of_sums(input.scalar_type(), *backend);
+    // The backend has no reduce-scatter: each rank collects its parts and adds them up itself, in
+    // the order of ranks.
     const torch::Tensor parts = torch::empty_like(input);
     auto work = backend->all_to_all(bytes_of(parts), bytes_of(input));
     auto finish = [output, parts, type, n = size()] {
@@ -572,6 +588,8 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
     auto work = backend->broadcast(bytes_of(tensor), root);
     pending = Pending::of({implementation_, action, std::move(work), {tensor}});
   });
+  // Before the wait: closing the group ends the collective by destroying the backend, which a
+  // reference would prevent.
   backend.reset();
   pending.wait();
 }

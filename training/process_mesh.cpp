@@ -8,6 +8,7 @@
 namespace cairn::training {
 namespace {
 
+// The mesh has world ranks, because plans and checkpoints use those.
 DeviceMesh mesh_of(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names) {
   std::int64_t places = 1;
   std::string text;
@@ -50,6 +51,7 @@ ProcessMesh::ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> sh
   const auto by_axis = ranks_by_axis(mesh_.shape(), group.rank());
   for (std::size_t axis = 0; axis < by_axis.size(); ++axis) {
     axes_.push_back(
+        // The first rank tells apart the groups of one axis, which share a store.
         group.subgroup(by_axis[axis], name + "/axis" + std::to_string(axis) + "/from" + std::to_string(by_axis[axis].front())));
   }
 }
@@ -62,6 +64,7 @@ ProcessMesh ProcessMesh::from_axes(const ProcessGroup& group, std::vector<Proces
   for (std::size_t axis = 0; axis < axes.size(); ++axis) {
     std::vector<int> wanted;
     for (const int rank : by_axis[axis]) wanted.push_back(group.ranks()[static_cast<std::size_t>(rank)]);
+    // Compared on each rank: groups made in another order would exchange data with the wrong ranks.
     if (axes[axis].ranks() != wanted)
       throw Error(ErrorCode::kInvalidArgument, "process mesh: the group of axis " + std::to_string(axis) + " has " +
                                                    name_ranks(axes[axis].ranks()) + " of the world, but on this rank that axis has " +
@@ -73,6 +76,7 @@ ProcessMesh ProcessMesh::from_axes(const ProcessGroup& group, std::vector<Proces
 ProcessMesh::ProcessMesh(DeviceMesh mesh, ProcessGroup world, std::vector<ProcessGroup> axes)
     : mesh_(std::move(mesh)), world_(std::move(world)), axes_(std::move(axes)) {}
 
+// A mesh of one axis remembers the whole mesh, so that checkpoints can say where parts lie in both.
 ProcessMesh ProcessMesh::along(const std::string& axis_name) const {
   const auto& names = mesh_.axis_names();
   const auto found = std::find(names.begin(), names.end(), axis_name);

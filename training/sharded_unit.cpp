@@ -16,6 +16,7 @@
 namespace cairn::training {
 namespace {
 
+// Runs when autograd has stored a parameter's gradient.
 class AfterAccumulation : public torch::autograd::FunctionPostHook {
  public:
   explicit AfterAccumulation(std::function<void()> work) : work_(std::move(work)) {}
@@ -49,6 +50,7 @@ ShardedUnit::ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mes
   } else if (mesh.axes() == 2) {
     replica_group_ = mesh.axis(0);
   }
+  // A group of one rank has nobody to exchange gradients with.
   if (replica_group_ && replica_group_->size() == 1) replica_group_.reset();
 }
 
@@ -91,6 +93,8 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   const Box box = *local_box(extents, mesh_.mesh(), placements, rank);
   const torch::Tensor part = part_of(full, box.offsets, box.sizes);
   torch::Tensor shard =
+      // A copy of its own: a view would keep the whole parameter in memory. Page-locked if it is
+      // offloaded, which makes copies to the device faster.
       torch::empty(part.sizes(), part.options().device(parameter.place).pinned_memory(parameter.place != full.device()))
           .copy_(part);
   // Equal gradients alone would preserve initial differences between replicas.
@@ -107,6 +111,8 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   const auto bytes = static_cast<std::size_t>(parameter.chunk_elements * shard_group_.size()) * c10::elementSize(type);
   full.mutable_grad() = torch::Tensor();
   torch::Tensor handle = full;
+  // The parameter keeps its identity, because the module's members and autograd refer to it. Its
+  // memory is gone until it is gathered.
   handle.set_data(tensor_without_memory(size, full.options().dtype(type), bytes,
                                         {MemoryOwner::Role::kParameter, weak_from_this(), index, found.name}));
   mark_as_sharded(full);
@@ -128,6 +134,7 @@ void ShardedUnit::watch_gradient(std::size_t index) {
     torch::Tensor& gradient = unit->parameters_[index].full.mutable_grad();
     if (memory_owner(gradient) != nullptr) gradient = torch::Tensor();
   });
+  // Kept here, because autograd has only a weak reference to it, and it holds the hook.
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.full);
   parameter.accumulator->add_post_hook(std::make_unique<AfterAccumulation>([weak, index] {
     if (const auto unit = weak.lock()) unit->gradient_came(index);
@@ -160,8 +167,10 @@ void ShardedUnit::use() {
     group->note_backward();
     group->note_turn(*this);
     at_work_ = true;
+    // Only the first use in a pass counts.
     if (!std::exchange(used_, true) && reduces() && !late_) group->note_used(*this);
   }
+  // Before gathering, so that the peak is one unit and those around it.
   group->free_others(*this);
   gather();
 }
@@ -171,6 +180,8 @@ void ShardedUnit::unpin() {
   if (!group()->in_scope()) free();
 }
 
+// Moving or casting a module replaces memory without asking. Training would go on with stale
+// shards.
 void ShardedUnit::check_untouched() const {
   std::string changed;
   const auto say = [&](const Parameter& parameter, const char* what) { changed += "\n  \"" + parameter.name + "\" " + what; };
@@ -231,6 +242,7 @@ void ShardedUnit::begin_gathering() {
   std::int64_t bytes = 0;
   for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
   const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
+  // One message for all parameters of the unit: many small ones would cost the latency of each.
   const torch::Tensor own = torch::empty({bytes}, options);
   gathering.parts = torch::empty({ranks, bytes}, options);
   std::int64_t offset = 0;
@@ -262,6 +274,7 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
     const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));
     const auto part = static_cast<std::int64_t>(memory.nbytes()) / ranks;
     if (part > 0)
+      // Messages are ordered by rank, parameters need their rows together. The copy reorders them.
       as_wide_rows(bytes_of(memory).view({ranks, part}), part).copy_(as_wide_rows(gathering.parts.narrow(1, offset, part), part));
     memories.push_back(memory);
     offset += bytes_per_rank(parameter);
@@ -286,6 +299,7 @@ void ShardedUnit::gather() {
   group()->note_gathered(*this);
 }
 
+// The all-gather runs while the present unit computes.
 void ShardedUnit::prefetch() {
   if (gathered_ || gathering_) return;
   begin_gathering();
@@ -298,12 +312,14 @@ void ShardedUnit::drop_prefetched() {
   set_gathered_bytes(0);
 }
 
+// The group counts the sum over its units, for memory_use.
 void ShardedUnit::set_gathered_bytes(std::int64_t bytes) {
   group()->count_gathered(bytes - memory_.gathered);
   memory_.gathered = bytes;
 }
 
 void ShardedUnit::free() {
+  // An operation is using the memory. `unpin` frees it afterwards.
   if (!gathered_ || pins_ > 0) return;
   const auto alive = shared_from_this();  // freeing the memory may drop the last reference to this unit
   for (const Parameter& parameter : parameters_) {
@@ -315,6 +331,7 @@ void ShardedUnit::free() {
   group()->note_freed(*this);
 }
 
+// For state dicts, one parameter at a time. Training gathers all parameters of a unit at once.
 torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) const {
   const Parameter& parameter = parameters_[index];
   const int ranks = shard_group_.size();

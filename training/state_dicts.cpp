@@ -97,6 +97,7 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
     const StateDictType type = unit ? unit->state_dict_type() : StateDictType::kSharded;
     if (options.full_state_dict || type == StateDictType::kFull) {
       check_invariant(parameter.defined(), "a sharded entry of a state dict belongs to no parameter");
+      // A collective: every rank calls it, in the same order, also those that keep nothing.
       const torch::Tensor whole = whole_like(parameter, local.detach());
       return keeps ? Value(moved(whole)) : Value();
     }
@@ -162,6 +163,7 @@ std::string unexpected_names(const Dict& live, const Dict& state_dict) {
 
 // Broadcasts a text that only rank 0 knows; may be empty.
 std::string text_from_rank0(const std::string& text, const ProcessGroup& world) {
+  // The length first, because the other ranks must make room for the text.
   torch::Tensor length = torch::full({1}, static_cast<std::int64_t>(text.size()), torch::kLong);
   world.broadcast(length, 0);
   torch::Tensor bytes = torch::empty({length.item<std::int64_t>()}, torch::kUInt8);
@@ -188,11 +190,14 @@ void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const
     }
     if (strict) problems += unexpected_names(live, state_dict);
   }
+  // All ranks learn of a problem before any tensor is sent, so that none waits for one that does
+  // not come.
   problems = text_from_rank0(problems, world);
   if (!problems.empty()) refuse_dict("a model's", problems);
   world.broadcast(sent, 0);
   std::int64_t index = 0;
   for (const auto& [name, value] : live) {
+    // The flags come from rank 0, so that all ranks skip the same entries.
     if (sent[index++].item<int>() == 0) continue;
     const torch::Tensor to = tensor_of(value);
     torch::Tensor whole = torch::empty(array_of(size_of(value)), to.options().requires_grad(false));
@@ -207,6 +212,8 @@ void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const
 Dict get_model_state_dict(const Module& model, const StateDictOptions& options) {
   const auto parameters = registered_tensors(model);
   const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
+  // Parameters are found by their full names. The two dicts have the same entries in the same
+  // order.
   StateDictOptions full_names = options;
   full_names.keep_submodule_prefixes = true;
   const Dict names = selected(model, full_names);
@@ -248,6 +255,7 @@ void set_model_state_dict(Module& model, const Dict& state_dict, const StateDict
     return set_from_rank0(live, state_dict, options.strict, world_of(model));
   }
   std::string problems;
+  // Collected first, so that nothing changes if anything does not fit.
   std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
   for (const auto& [name, value] : live) {
     const Value* const given = state_dict.find(name);
@@ -320,6 +328,8 @@ Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
       if (option == "params") continue;
       const Value* first = nullptr;
       for (const Value& name : live_group.dict().at("params").list()) {
+        // LibTorch has options per group, the flat form per parameter: the first parameter that has
+        // one decides.
         if (first == nullptr) first = flat.find("param_groups." + name.to_text() + "." + option);
       }
       if (first != nullptr) group.insert(option, *first);
@@ -374,6 +384,7 @@ Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const 
       whole = nested_form(state_dict, live, options);
       Dict rest = whole;
       Dict taken = take_whole_tensors(rest, live);
+      // Everything but the tensors, and the list of tensors that follow one by one.
       text = serialize_leaf(List{std::move(rest), std::move(taken)});
     } catch (const std::exception& error) {  // the other ranks wait for an answer
       failure = error.what();
@@ -390,6 +401,7 @@ Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const 
       torch::Tensor tensor = torch::empty(array_of(size_of(to)), tensor_of(to).options().requires_grad(false));
       if (world.rank() == 0) tensor.copy_(whole.at("state")[name][field].tensor());
       world.broadcast(tensor, 0);
+      // A copy of the part, because a view would keep the whole tensor in memory.
       local["state"][name][field] = to.is_sharded() ? part_for(to, tensor).clone() : tensor;
     }
   }
@@ -421,6 +433,7 @@ Dict get_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
     for (const auto& [field, value] : fields.dict()) entry.insert(field, delivered(value, parameter, options, keeps));
     state.insert(name, std::move(entry));
   }
+  // Only now: the collectives above need every rank.
   if (!keeps) return {};
   dict["state"] = std::move(state);
   return options.flatten_optimizer_state_dict ? flattened(dict) : dict;

@@ -14,6 +14,8 @@ namespace {
 const std::string kMismatch = "=";
 const std::string kAbsent = "-";
 
+// Ranks meet in the store before they connect, because a connection to a rank that never comes
+// fails late and names nobody.
 class StoreMeeting {
  public:
   StoreMeeting(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,
@@ -26,11 +28,13 @@ class StoreMeeting {
 
   void run() {
     is_first_ = store_.arrive(std::to_string(rank_) + " " + std::to_string(size())) == 1;
+    // Two processes with one rank would make the count complete without the rank that is missing.
     if (store_.add("came/" + std::to_string(rank_), 1) > 1)
       end(kMismatch + "rank " + std::to_string(ranks_[place(rank_)]) + " came twice to the group \"" + name_ +
           "\": give each process a RANK of its own, and each group of a store a name of its own");
     await(MeetingStore::card_key(1));
     compare_with_first();
+    // The last rank opens the door for all.
     if (store_.add("agreed", 1) == size()) store_.set("all", "agreed");
     await("all");
   }

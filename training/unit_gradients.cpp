@@ -42,10 +42,12 @@ void ShardedUnit::gradient_came(std::size_t index) {
   group()->note_backward();
   at_work_ = true;
   Parameter& parameter = parameters_[index];
+  // Nested backward passes, as of checkpoint_activations, may bring a gradient more than once.
   if (parameter.gradient_came) return;
   parameter.gradient_came = true;
   ++gradients_come_;
   if (!reduces()) {
+    // Nothing is sent, so the order of units does not matter.
     if (gradients_come_ == gradients_expected()) finish_backward();
   } else if (shard_group_.size() == 1 && group()->is_alone(*this) && !late_) {
     begin_complete_buckets();
@@ -61,6 +63,8 @@ void ShardedUnit::begin_complete_buckets() {
     reductions_.push_back(begin_reduction(buckets_[buckets_begun_++]));
 }
 
+// Starts the remaining messages and does not wait for them: they travel while autograd computes the
+// next unit's gradients.
 void ShardedUnit::finish_backward() {
   at_work_ = used_ = false;
   group()->note_finished(*this);
@@ -81,10 +85,12 @@ void ShardedUnit::finish_backward() {
   free();
 }
 
+// A pass that threw leaves partial gradients, which must not mix with those of the next one.
 void ShardedUnit::abandon_backward() {
   at_work_ = used_ = false;
   group()->note_finished(*this);
   gradients_come_ = 0;
+  // The operations that had pinned the unit are gone with the pass.
   pins_ = 0;
   reductions_.clear();
   buckets_begun_ = 0;
@@ -118,6 +124,7 @@ void ShardedUnit::take_gradients_alone() {
     if (gradient.is_sparse()) gradient = gradient.to_dense();
     const torch::Tensor own = shard(i);
     if (own.defined() && !own.grad().defined() && gradient.options().type_equal(own.options())) {
+      // Takes the tensor over, which saves a copy.
       own.mutable_grad() = gradient.contiguous();
       if (parameters_[i].is_cut) mark_as_sharded(own.grad());
     } else {
@@ -155,12 +162,15 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
   reduction.members = members;
   at::ScalarType type = parameters_[members.front()].type;
   for (const std::size_t i : members) type = c10::promoteTypes(type, parameters_[i].type);
+  // One message has one type: the widest of its members, unless the caller wants another.
   type = options_.mixed_precision.reduction.value_or(type);
   for (const std::size_t i : members) reduction.elements += aligned(parameters_[i].chunk_elements, type);
   const int ranks = shard_group_.size();
   const std::int64_t row = reduction.elements + aligned(static_cast<std::int64_t>(members.size()), type);
   const auto options = torch::TensorOptions().dtype(type).device(device());
   const torch::Tensor sent = torch::empty({ranks, row}, options);
+  // The flags follow the elements in each row. They are summed along with them, so no second
+  // message is needed.
   sent.narrow(1, reduction.elements, row - reduction.elements).fill_(1);
   std::int64_t offset = 0, flag = reduction.elements;
   for (const std::size_t i : members) {
@@ -180,6 +190,7 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
     offset += room;
     ++flag;
   }
+  // Without the flags, which must stay whole numbers.
   if (divides_before(type)) sent.narrow(1, 0, reduction.elements).div_(averaged());
   if (ranks > 1) {
     reduction.sums = torch::empty({row}, options);
@@ -209,6 +220,7 @@ torch::Tensor ShardedUnit::end_reductions() {
   for (Reduction& reduction : reductions_) {
     reduction.pending.wait();
     const auto count = static_cast<std::int64_t>(reduction.members.size());
+    // Flags of all reductions go to the host in one transfer; see put_gradients in unit_group.cpp.
     had.push_back(reduction.sums.narrow(0, reduction.elements, count).to(torch::kFloat));
     if (!divides_before(reduction.sums.scalar_type())) reduction.sums.div_(averaged());
     // Convert here, while devices still work in parallel with the host.
@@ -229,6 +241,7 @@ const float* ShardedUnit::put_gradients(const float* had) {
   const torch::NoGradGuard no_grad;
   for (const Reduction& reduction : reductions_) {
     for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+      // Above 0 if any rank had a gradient.
       if (*had++ > 0 && reduction.gradients[i].defined()) put_gradient(reduction.members[i], reduction.gradients[i]);
     }
   }
@@ -243,6 +256,7 @@ bool ShardedUnit::has_gradient_left(const Parameter& parameter) {
 
 bool ShardedUnit::has_gradients_left() const { return std::any_of(parameters_.begin(), parameters_.end(), has_gradient_left); }
 
+// For gradients that came after the unit had finished.
 void ShardedUnit::reduce_gradients_left() {
   const torch::NoGradGuard no_grad;
   make_buckets();

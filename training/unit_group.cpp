@@ -26,6 +26,7 @@ torch::Tensor gradients_left(const std::vector<UnitPointer>& units) {
   for (const auto& unit : units) own.push_back(unit->has_gradients_left() ? 1 : 0);
   const ShardedUnit& first = *units.front();
   const torch::Tensor left = torch::tensor(own).to(first.full(0).device());
+  // Sums over both groups, and so over all ranks that have a part or a copy of the units.
   if (first.shard_group().size() > 1) first.shard_group().all_reduce(left);
   if (first.replica_group()) first.replica_group()->all_reduce(left);
   return left;
@@ -67,12 +68,15 @@ void UnitGroup::merge_into(const std::shared_ptr<UnitGroup>& other) {
   append(other->gathered_, gathered_);
   append(other->wrapped_, wrapped_);
   other->gathered_bytes_ += std::exchange(gathered_bytes_, 0);
+  // Units ask for `current`, so that those of this group find the other one.
   merged_into_ = other;
 }
 
 void UnitGroup::remove(ShardedUnit& unit) {
   for (auto* const list : {&units_, &gathered_, &used_, &reducing_}) take_off(*list, unit);
   for (Order* const order : {&forward_, &backward_}) {
+    // The orders of past calls must not point to a unit that is gone. A null pointer keeps the
+    // places of the others.
     std::replace(order->last.begin(), order->last.end(), &unit, static_cast<ShardedUnit*>(nullptr));
     std::replace(order->now.begin(), order->now.end(), &unit, static_cast<ShardedUnit*>(nullptr));
   }
@@ -90,10 +94,12 @@ bool UnitGroup::has_wrapped(const torch::nn::Module& module) const {
 }
 
 void UnitGroup::enter_forward() {
+  // The last pass threw, and autograd has not dropped its callback yet.
   if (in_backward_ && !in_backward_pass()) abandon_backward();
   if (forward_depth_++ > 0 || in_backward_) return;
   for (const auto& unit : units()) {
     unit->free();
+    // Parameters may have been frozen or unfrozen since the last call.
     unit->follow_requires_grad();
   }
   forward_.begin();
@@ -104,6 +110,7 @@ void UnitGroup::leave_forward() {
   drop_prefetched();
   const bool backward_follows = torch::GradMode::is_enabled();
   for (const auto& unit : units()) {
+    // Without a backward pass nobody would free them later.
     if (!backward_follows || !unit->keeps_until_backward()) unit->free();
   }
 }
@@ -152,6 +159,8 @@ void UnitGroup::Order::begin() {
 ShardedUnit* UnitGroup::Order::next_after(ShardedUnit& unit) {
   const std::size_t place = now.size();
   now.push_back(&unit);
+  // The last call predicts this one until they differ. A wrong guess would gather a unit for
+  // nothing.
   as_last = as_last && place < last.size() && last[place] == &unit;
   return as_last && place + 1 < last.size() ? last[place + 1] : nullptr;
 }
@@ -171,6 +180,8 @@ void UnitGroup::drop_prefetched() {
   for (const auto& unit : units()) unit->drop_prefetched();
 }
 
+// Every rank sends the same messages here, whatever its own graph has used: units are taken in
+// their order, and flags say who has gradients.
 void UnitGroup::end_backward() {
   const auto alive = units();
   for (const auto& unit : alive) {

@@ -15,6 +15,8 @@ std::size_t PickleTree::child_count(const Node& node) const {
     case PickleKind::kDict:
       return container(node).size();
     case PickleKind::kObject:
+      // Arguments, items and, if it was set, the state. The callee is a global, which has no
+      // children.
       return objects_[node.second].state == kNoId ? 2 : 3;
     case PickleKind::kPersistentId:
       return 1;

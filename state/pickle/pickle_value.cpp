@@ -39,6 +39,7 @@ const char* to_string(PickleKind kind) noexcept {
 std::string to_string(const PickleGlobal& global) { return std::string(global.module) + "." + std::string(global.name); }
 
 const std::vector<PickleTree::Id>& PickleTree::container(const Node& node) const {
+  // Empty lists and dicts have no container, which saves memory in pickles of many.
   static const std::vector<Id> empty;
   return node.second == kNoContainer ? empty : containers_[node.second];
 }
@@ -53,6 +54,8 @@ void unsupported(const PickleValue& value, const std::string& why) {
   throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
 }
 
+// Readers ask for what they need. A mismatch means that the pickle is not what it should be, and
+// the error says where.
 void PickleValue::expect(PickleKind kind_wanted) const {
   if (is(kind_wanted)) return;
   std::string found = to_string(kind());
@@ -82,6 +85,7 @@ std::int64_t PickleValue::as_int() const {
 double PickleValue::as_float() const {
   expect(PickleKind::kFloat);
   double value;
+  // The node holds the bits of the number.
   std::memcpy(&value, &tree_->nodes_[id_].second, sizeof value);
   return value;
 }
@@ -111,6 +115,7 @@ std::size_t PickleValue::size() const {
   return tree_->container(node).size();
 }
 
+// Checked: the index comes from the code, the size from the pickle.
 PickleValue PickleValue::operator[](std::size_t index) const {
   const auto& node = tree_->nodes_[id_];
   if (node.kind != PickleKind::kTuple) expect(PickleKind::kList);
@@ -133,9 +138,11 @@ PickleValue PickleValue::mapped(std::size_t index) const {
   return {tree_, tree_->container(tree_->nodes_[id_])[2 * index + 1]};
 }
 
+// Linear, because dicts of fields are short. Readers of large dicts go through all pairs anyway.
 std::optional<PickleValue> PickleValue::find(std::string_view wanted) const {
   expect(PickleKind::kDict);
   const auto& pairs = tree_->container(tree_->nodes_[id_]);
+  // Backwards: in Python, the last assignment to a key counts.
   for (std::size_t i = pairs.size(); i >= 2; i -= 2) {
     const PickleValue candidate{tree_, pairs[i - 2]};
     if (candidate.is(PickleKind::kText) && candidate.as_text() == wanted) return PickleValue{tree_, pairs[i - 1]};
@@ -158,6 +165,8 @@ PickleValue PickleValue::arguments() const {
   return {tree_, tree_->objects_[tree_->nodes_[id_].second].arguments};
 }
 
+// Python calls __setstate__ with it, or updates __dict__ by it. The reader knows which of the two
+// the class does.
 std::optional<PickleValue> PickleValue::state() const {
   expect(PickleKind::kObject);
   const auto state = tree_->objects_[tree_->nodes_[id_].second].state;

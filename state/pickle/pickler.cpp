@@ -25,6 +25,7 @@ Pickler::Pickler(int protocol) : protocol_(protocol) {
   put(static_cast<unsigned char>(protocol));
 }
 
+// Pickles are little-endian on every machine.
 void Pickler::put_little_endian(std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
 }
@@ -33,6 +34,8 @@ void Pickler::none() { put(pickle::kNone); }
 void Pickler::boolean(bool value) { put(value ? kNewTrue : kNewFalse); }
 
 void Pickler::integer(std::int64_t value) {
+  // The shortest form, as CPython chooses it. As unsigned numbers, negative values are too large
+  // for the first two.
   const auto bits = static_cast<std::uint64_t>(value);
   if (bits <= kMax8) {
     put(kBinInt1);
@@ -57,6 +60,7 @@ void Pickler::real(double value) {
   std::uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   put(kBinFloat);
+  // Big-endian, unlike all other numbers in pickles.
   for (int i = 7; i >= 0; --i) out_.push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
 }
 
@@ -79,6 +83,7 @@ void Pickler::text(std::string_view value) {
                 "a text of " + std::to_string(value.size()) + " bytes is more than pickle protocol 2 holds");
   }
   out_.append(value);
+  // Python's pickler memoises texts as well. Key names repeat once per parameter.
   texts_.emplace(std::move(key), remember());
 }
 
@@ -110,6 +115,7 @@ void Pickler::bytes(ByteSpan value) {
 
 void Pickler::global(std::string_view module, std::string_view name) {
   auto key = std::string(module) + "\n" + std::string(name);
+  // Names of classes repeat for each object, and take a few bytes from the second time on.
   if (const auto known = globals_.find(key); known != globals_.end()) return recall(known->second);
   if (protocol_ >= 4) {
     text(module);
@@ -126,6 +132,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
 
 void Pickler::mark() { put(kMark); }
 void Pickler::empty_tuple() { put(kEmptyTuple); }
+// Opcodes of their own spare these tuples the mark.
 void Pickler::tuple(int count) {
   check_invariant(count >= 1 && count <= 3, "only tuples of 1, 2 or 3 values need no mark");
   put(static_cast<unsigned char>(kTuple1 + count - 1));
@@ -142,9 +149,12 @@ void Pickler::new_object() { put(kNewObject); }
 void Pickler::build() { put(kBuild); }
 void Pickler::persistent_id() { put(kBinPersistentId); }
 
+// The number of slots is counted on both sides. An extra or missing call would shift all later
+// references.
 Pickler::Slot Pickler::remember() {
   const auto slot = slots_++;
   if (protocol_ >= 4) {
+    // MEMOIZE names no slot: the unpickler counts them in the same order.
     put(kMemoize);
   } else if (slot <= kMax8) {
     put(kBinPut);

@@ -8,6 +8,7 @@
 namespace cairn {
 
 ParsedInt parse_text_int(std::string_view digits) {
+  // Python 2 ends a long with this letter, and Python 3 does so in protocol 0.
   if (!digits.empty() && digits.back() == 'L') digits.remove_suffix(1);
   ParsedInt parsed;
   std::int64_t value = 0;
@@ -20,6 +21,7 @@ ParsedInt parse_text_int(std::string_view digits) {
 ParsedInt parse_binary_int(std::string_view bytes) {
   const bool is_negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
   const unsigned char sign = is_negative ? 0xff : 0;
+  // Sign-extended: bytes that the pickle leaves out repeat the sign.
   std::uint64_t bits = is_negative ? ~std::uint64_t{0} : 0;
   ParsedInt parsed;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -30,11 +32,13 @@ ParsedInt parse_binary_int(std::string_view bytes) {
       parsed.is_too_large = true;
     }
   }
+  // With nine bytes or more, bit 63 must still agree with the sign.
   if ((bits >> 63 != 0) != is_negative) parsed.is_too_large = true;
   if (!parsed.is_too_large) parsed.value = static_cast<std::int64_t>(bits);
   return parsed;
 }
 
+// from_chars, unlike strtod, does not depend on the locale.
 std::optional<double> parse_text_float(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -44,6 +48,7 @@ std::optional<double> parse_text_float(std::string_view text) {
 
 double parse_binary_float(std::string_view bytes) {
   std::uint64_t bits = 0;
+  // Big-endian, unlike all other numbers in pickles.
   for (const char byte : bytes) bits = bits << 8 | static_cast<unsigned char>(byte);
   double value;
   std::memcpy(&value, &bits, sizeof value);
@@ -53,6 +58,8 @@ double parse_binary_float(std::string_view bytes) {
 std::optional<std::string> unescape_text(std::string_view line) {
   std::string text;
   for (std::size_t i = 0; i < line.size(); ++i) {
+    // Protocol 0 escapes some characters as \u and hexadecimal digits. Every other byte is a
+    // Latin-1 character.
     const bool is_escape = line[i] == '\\' && i + 1 < line.size() && (line[i + 1] == 'u' || line[i + 1] == 'U');
     if (!is_escape) {
       append_utf8(text, static_cast<unsigned char>(line[i]));

@@ -12,6 +12,7 @@ struct WritingSink {
   void add(char byte) { out.push_back(byte); }
 };
 
+// Counts by running the same code, so that the length cannot differ from the bytes.
 struct CountingSink {
   std::uint64_t count = 0;
   void add(std::string_view text) { count += text.size(); }
@@ -31,6 +32,8 @@ class Emitter {
     const auto strides = contiguous_strides(sizes);
     if (!storage.is_typed) elements *= static_cast<std::int64_t>(element_size(dtype));  // an untyped storage counts bytes
 
+    // Opcodes: \x80 PROTO, ( MARK, t TUPLE, Q BINPERSID, \x89 NEWFALSE, ) EMPTY_TUPLE, R REDUCE, .
+    // STOP.
     sink_.add("\x80\x02");
     global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     sink_.add("((");
@@ -60,6 +63,7 @@ class Emitter {
  private:
   void memoize() {
     sink_.add('q');
+    // One byte is enough: a tensor needs about twenty slots.
     sink_.add(static_cast<char>(slot_++));
   }
 
@@ -109,6 +113,7 @@ class Emitter {
       sink_.add(')');
       return;
     }
+    // Tuples of one to three elements have opcodes of their own, which need no mark.
     if (values.size() > 3) sink_.add('(');
     for (const auto value : values) integer(value);
     sink_.add(values.size() > 3 ? 't' : static_cast<char>('\x84' + values.size()));
@@ -121,6 +126,8 @@ class Emitter {
 
 }  // namespace
 
+// Types that PyTorch added later have no typed storage class. The pickle then names the dtype
+// itself.
 StorageClass storage_class(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -181,6 +188,7 @@ Bytes tensor_pickle(DType dtype, const Extents& sizes) {
   return bytes;
 }
 
+// Layouts are computed for every chunk of every rank, so this must not allocate.
 std::uint64_t tensor_pickle_length(DType dtype, const Extents& sizes) {
   CountingSink sink;
   Emitter<CountingSink>(sink).tensor(dtype, sizes);

@@ -37,6 +37,7 @@ StorageReference storage_of(const PickleValue& value) {
   id[3].as_text();  // the device is ignored: the bytes are in the archive
   const auto count = id[4].as_int();
   const std::uint64_t width = result.dtype ? element_size(*result.dtype) : 1;
+  // Sizes in bytes must fit into 63 bits, as LibTorch's do.
   if (count < 0 || static_cast<std::uint64_t>(count) > std::numeric_limits<std::int64_t>::max() / width)
     corrupt(id, "a storage of " + std::to_string(count) + " elements");
   result.bytes = static_cast<std::uint64_t>(count) * width;
@@ -70,6 +71,7 @@ void check_reach(const PickleValue& where, const TensorDescription& tensor) {
     const auto size = static_cast<std::uint64_t>(tensor.sizes[i]);
     const auto stride = static_cast<std::uint64_t>(tensor.strides[i]);
     if (size == 0) is_empty = true;
+    // A dimension of size 0 or 1 does not move the highest element.
     if (size <= 1) continue;
     if (count > kMax / size)
       corrupt(where, "a tensor of size " + to_string(tensor.sizes) + " has more elements than 63 bits count");
@@ -85,6 +87,7 @@ void check_reach(const PickleValue& where, const TensorDescription& tensor) {
 
 }  // namespace
 
+// Strides of dimensions with size 0 or 1 may be anything in PyTorch.
 bool TensorDescription::is_contiguous() const {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
   std::int64_t expected = 1;
@@ -96,6 +99,8 @@ bool TensorDescription::is_contiguous() const {
   return true;
 }
 
+// Patterns, because newer versions of PyTorch add types. A checkpoint with one of them can then
+// still be listed.
 const std::vector<PickleGlobal>& dtype_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result{{"torch", "Size"}, {"torch", "bool"}};
@@ -128,6 +133,7 @@ const std::vector<PickleGlobal>& tensor_globals() {
 bool is_tensor(const PickleValue& value) {
   if (!value.is(PickleKind::kObject)) return false;
   const auto callee = value.callee().as_global();
+  // All such names on the list are functions that make tensors.
   return callee.module == "torch._utils" && callee.name.substr(0, 9) == "_rebuild_";
 }
 
@@ -156,11 +162,14 @@ TensorDescription describe_tensor(const PickleValue& value) {
   if (value.is_object_of("torch._utils", "_rebuild_parameter")) {
     const auto arguments = value.arguments();
     auto tensor = describe_tensor(arguments[0]);
+    // The parameter's flag counts, not that of the tensor in it.
     tensor.requires_grad = arguments[1].as_bool();
     return tensor;
   }
   const bool is_v2 = value.is_object_of("torch._utils", "_rebuild_tensor_v2");
   const bool is_v3 = value.is_object_of("torch._utils", "_rebuild_tensor_v3");
+  // Three functions rebuild tensors: the first is of old versions, the second of all typed
+  // storages, the third of types without one.
   if (!is_v2 && !is_v3 && !value.is_object_of("torch._utils", "_rebuild_tensor"))
     corrupt(value,
             std::string("expected a tensor, found ") +

@@ -27,6 +27,7 @@ class Unpickler {
   }
 
   PickleTree run() {
+    // Python has one object of each of these. One node for each keeps trees small.
     none_ = add(PickleKind::kNone, 0, 0);
     false_ = add(PickleKind::kBool, 0, 0);
     true_ = add(PickleKind::kBool, 0, 1);
@@ -56,7 +57,9 @@ class Unpickler {
   [[noreturn]] void corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, where() + ": " + why); }
   [[noreturn]] void unsupported(const std::string& why) const { throw Error(ErrorCode::kUnsupported, where() + ": " + why); }
 
+  // Every byte of the input passes through here or take_line, which keep to its bounds.
   std::string_view take(std::uint64_t count, const char* reading) {
+    // Subtracts, because position + count could overflow.
     if (count > bytes_.size() - position_)
       corrupt(std::string("the pickle ends within ") + reading + ": " + std::to_string(count) + " bytes are needed, " +
               std::to_string(bytes_.size() - position_) + " are left");
@@ -72,6 +75,7 @@ class Unpickler {
     return value;
   }
 
+  // For the opcodes of protocol 0, whose arguments are text up to a line feed.
   std::string_view take_line(const char* reading) {
     const auto end = bytes_.view().find('\n', position_);
     if (end == std::string_view::npos) corrupt(std::string("the pickle ends within ") + reading + ", which no line feed ends");
@@ -82,15 +86,18 @@ class Unpickler {
 
   // --- nodes ---
 
+  // Values cost more memory than their opcodes. The limit grows with the pickle.
   Id add(PickleKind kind, std::uint64_t first, std::uint64_t second) {
     if (tree_.nodes_.size() >= nodes_max_)
       unsupported("it holds more than " + std::to_string(nodes_max_) + " values, the most that are read of so many bytes");
+    // Positions are for error texts; 32 bits keep a node at 24 bytes.
     const auto position = std::min<std::uint64_t>(opcode_position_, std::numeric_limits<std::uint32_t>::max());
     tree_.nodes_.push_back({kind, static_cast<std::uint32_t>(position), first, second});
     return static_cast<Id>(tree_.nodes_.size() - 1);
   }
 
   Id add_bytes(PickleKind kind, std::string_view bytes) {
+    // Borrows from the pickle, which outlives the tree.
     return add(kind, bytes.size(), reinterpret_cast<std::uint64_t>(bytes.data()));
   }
 
@@ -113,10 +120,13 @@ class Unpickler {
   Id add_container(PickleKind kind) { return add(kind, 0, PickleTree::kNoContainer); }
 
   Id add_global(std::string_view module, std::string_view name) {
+    // Protocols 0 to 2 use the names of Python 2.
     if (module == "__builtin__") module = "builtins";
     if (module == "copy_reg") module = "copyreg";
     if (const auto known = global_nodes_.find({module, name}); known != global_nodes_.end()) return known->second;
     const PickleGlobal wanted{module, name};
+    // The only gate for classes and functions: everything that an object could be made of passes
+    // here.
     if (std::none_of(allowed_.begin(), allowed_.end(), [&](const PickleGlobal& one) { return allows(one, wanted); }))
       unsupported("it asks for " + printable(to_string(wanted)) +
                   ", which is not on the list of what may occur here; nothing was executed");
@@ -131,11 +141,13 @@ class Unpickler {
     return wanted.name.substr(0, begin.size()) == begin;
   }
 
+  // Python would call the function here. This only notes the function and its arguments.
   Id add_object(Id callee, Id arguments) {
     if (tree_.nodes_[callee].kind != PickleKind::kGlobal)
       unsupported(std::string("it calls ") + to_string(tree_.nodes_[callee].kind) + "; only named classes and functions are read");
     if (tree_.nodes_[arguments].kind != PickleKind::kTuple)
       corrupt(std::string("the arguments of a call are ") + to_string(tree_.nodes_[arguments].kind) + ", not a tuple");
+    // Created at once: an OrderedDict gets its items after it is made.
     const auto items = add_container(PickleKind::kDict);
     tree_.objects_.push_back({callee, arguments, PickleTree::kNoId, items});
     return add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
@@ -182,9 +194,11 @@ class Unpickler {
   // Moves stack_[from..] into the list or dict below them.
   void put_into(std::size_t from, PickleKind kind) {
     const auto floor = marks_.empty() ? 0 : marks_.back();
+    // The container must lie above the last mark, as in CPython.
     if (from <= floor) corrupt("values are put into a container, and there is none");
     auto target = stack_[from - 1];
     if (kind == PickleKind::kDict && tree_.nodes_[target].kind == PickleKind::kObject)
+      // SETITEMS on an object assigns to it as to a dict.
       target = tree_.objects_[tree_.nodes_[target].second].items;
     const auto found = tree_.nodes_[target].kind;
     if (found == PickleKind::kObject) unsupported("it appends to an object; only lists are read");
@@ -199,6 +213,7 @@ class Unpickler {
 
   // --- memo ---
 
+  // Python numbers slots from 0, so that a vector is enough. Damaged pickles may use any number.
   void memo_put(std::uint64_t slot) {
     const auto id = top();
     if (slot < memo_.size()) {
@@ -237,6 +252,7 @@ class Unpickler {
     push(add(PickleKind::kInt, 0, static_cast<std::uint64_t>(*parsed.value)));
   }
 
+  // Protocol 0 has no opcodes for truth values and writes them as 00 and 01.
   void push_text_int(std::string_view line) {
     if (line == "00") return push(false_);
     if (line == "01") return push(true_);
@@ -253,12 +269,14 @@ class Unpickler {
   void push_escaped_text(std::string_view line) {
     auto text = unescape_text(line);
     if (!text) corrupt("a str with a broken escape");
+    // A deque: addresses of its elements stay valid as it grows.
     tree_.owned_texts_.push_back(std::move(*text));
     push(add_bytes(PickleKind::kText, tree_.owned_texts_.back()));
   }
 
   // --- one opcode ---
 
+  // The stack effects are those of CPython's pickle module, except that calls only make nodes.
   void step(unsigned char opcode) {
     using namespace pickle;
     switch (opcode) {
@@ -277,6 +295,7 @@ class Unpickler {
         if (marks_.size() > depth_max_) unsupported("values nest more than " + std::to_string(depth_max_) + " deep");
         return marks_.push_back(stack_.size());
       case kPop:
+        // CPython keeps marks on the stack, so POP may remove one.
         if (stack_.size() == (marks_.empty() ? 0 : marks_.back()) && !marks_.empty()) return marks_.pop_back();
         pop();
         return;
@@ -296,6 +315,7 @@ class Unpickler {
       case kLong:
         return push_int(parse_text_int(take_line("an int")));
       case kBinInt:
+        // BININT is signed; BININT1 and BININT2 are not.
         return push(add_int(static_cast<std::int32_t>(take_unsigned(4, "an int"))));
       case kBinInt1:
         return push(add_int(static_cast<std::int64_t>(take_unsigned(1, "an int"))));
@@ -381,6 +401,7 @@ class Unpickler {
         const auto keywords = pop();
         const auto arguments = pop();
         const auto callee = pop();
+        // Keyword arguments could change the meaning of the object. Only an empty dict is accepted.
         if (tree_.nodes_[keywords].kind != PickleKind::kDict || tree_.nodes_[keywords].second != PickleTree::kNoContainer)
           unsupported("it instantiates a class with keyword arguments");
         return push(add_object(callee, arguments));
@@ -417,6 +438,7 @@ class Unpickler {
     }
   }
 
+  // A named reason for what Python may write and Cairn does not read. Everything else is damage.
   [[noreturn]] void refuse(unsigned char opcode) const {
     using namespace pickle;
     switch (opcode) {
@@ -447,6 +469,7 @@ class Unpickler {
     push(add_tuple(stack_.size() - count));
   }
 
+  // Opcodes of protocol 0, which build a list or dict from everything since the mark.
   void container_from_mark(PickleKind kind) {
     const auto from = pop_mark();
     if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");

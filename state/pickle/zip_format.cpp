@@ -7,6 +7,7 @@
 namespace cairn::zip {
 namespace {
 
+// Byte by byte: zip is little-endian on every machine.
 template <class Integer>
 void put(Bytes& out, Integer value) {
   for (std::size_t i = 0; i < sizeof(Integer); ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
@@ -27,6 +28,7 @@ bool needs_64(std::uint64_t value) { return value >= kSee64; }
 constexpr std::uint16_t kVersionMadeBy = 0x031e;  // zip 3.0 on Unix, as miniz writes
 constexpr std::uint16_t kVersionNeeded = 45;      // zip64
 
+// An entry without data has no descriptor; all zeros in its header are its true values.
 std::uint16_t flags_for(std::uint64_t size) { return static_cast<std::uint16_t>(kFlagUtf8 | (size == 0 ? 0 : kFlagDescriptor)); }
 
 }  // namespace
@@ -43,6 +45,7 @@ std::uint64_t local_header_length(std::string_view name, std::uint64_t size) {
 }
 
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment) {
+  // The padding field has a header of its own, which counts as padding.
   const auto least = end + kExtraFieldHeaderBytes;
   return kExtraFieldHeaderBytes + (alignment - least % alignment) % alignment;
 }
@@ -75,6 +78,7 @@ void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, 
   }
 }
 
+// Signature, CRC-32 and two sizes, of 4 or 8 bytes each.
 std::uint64_t descriptor_length(std::uint64_t size) { return size == 0 ? 0 : needs_64(size) ? 24 : 16; }
 
 void append_descriptor(Bytes& out, std::uint64_t size, std::uint32_t crc32) {
@@ -95,6 +99,8 @@ std::uint64_t directory_entry_length(std::string_view name, std::uint64_t size, 
   return kDirectoryHeaderBytes + name.size() + (values > 0 ? kExtraFieldHeaderBytes + values : 0);
 }
 
+// Repeats all entries with their positions. Readers begin here, because only the end of an archive
+// is at a known place.
 void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64_t directory_offset) {
   const auto begin = out.size();
   const auto capped = [](std::uint64_t value) { return static_cast<std::uint32_t>(std::min<std::uint64_t>(value, kSee64)); };
@@ -129,6 +135,7 @@ void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64
     }
   }
   const std::uint64_t directory_size = out.size() - begin;
+  // Written for small archives as well, as torch.save does.
   put_u32(out, kEnd64Signature);
   put_u64(out, kEnd64Bytes - 12);  // size of the record after this field
   put_u16(out, kVersionMadeBy);

@@ -114,6 +114,7 @@ ZipReader::ZipReader(ByteSpan archive, std::string what)
 void ZipReader::corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, what_ + ": " + why); }
 void ZipReader::unsupported(const std::string& why) const { throw Error(ErrorCode::kUnsupported, what_ + ": " + why); }
 
+// Every read passes through here: offsets and lengths come from the archive and may be damaged.
 Bytes ZipReader::read_range(std::uint64_t offset, std::uint64_t length, const char* reading) const {
   if (offset > size_bytes_ || length > size_bytes_ - offset)
     corrupt(std::string(reading) + " would take bytes " + std::to_string(offset) + " to " + std::to_string(offset) + " + " +
@@ -136,6 +137,8 @@ void ZipReader::read_directory() {
   const auto tail = read_range(tail_offset, tail_bytes, "its end records");
   std::uint64_t end = 0;
   bool is_found = false;
+  // Backwards from the end. A signature within the comment is passed over, because the comment's
+  // length would not fit.
   for (std::size_t at = tail.size() >= kEndBytes ? tail.size() - kEndBytes + 1 : 0; at > 0 && !is_found; --at) {
     const char* const record = tail.data() + at - 1;
     if (get_u32(record) != kEndSignature) continue;
@@ -152,6 +155,8 @@ void ZipReader::read_directory() {
   directory_offset_ = get_u32(record + 16);
   auto directory_limit = tail_offset + end;
   if (end >= kEnd64LocatorBytes && get_u32(record - kEnd64LocatorBytes) == kEnd64LocatorSignature) {
+    // From here on the zip64 record counts. Fields of the old record must hold the same number or
+    // the mark for "see there".
     const auto end64_offset = get_u64(record - kEnd64LocatorBytes + 8);
     const auto end64 = read_range(end64_offset, kEnd64Bytes, "its zip64 end record");
     if (get_u32(end64.data()) != kEnd64Signature) corrupt("no zip64 end record where its locator points to");
@@ -166,6 +171,8 @@ void ZipReader::read_directory() {
     directory_offset_ = offset64;
     directory_limit = end64_offset;
   }
+  // Nothing may lie between the directory and the end records: two readers could otherwise see two
+  // directories.
   if (directory_offset_ > directory_limit || directory_bytes != directory_limit - directory_offset_)
     corrupt("its directory, said to be " + std::to_string(directory_bytes) + " bytes at " + std::to_string(directory_offset_) +
             ", does not end where its end records begin");
@@ -174,6 +181,7 @@ void ZipReader::read_directory() {
 }
 
 void ZipReader::parse_directory(std::string_view directory, std::uint64_t count) {
+  // Before `reserve`: a damaged count must not allocate.
   if (count > directory.size() / kDirectoryHeaderBytes)
     corrupt("its end record counts " + std::to_string(count) + " entries, more than its directory has room for");
   entries_.reserve(count);
@@ -199,6 +207,7 @@ void ZipReader::parse_directory(std::string_view directory, std::uint64_t count)
     Zip64Values wide(directory.substr(name_length, extra_length));
     entry_is_whole(wide.is_whole());
     directory.remove_prefix(name_length + extra_length + comment_length);
+    // In this order: the zip64 field has only the values whose 32-bit fields hold the mark.
     entry_is_whole(wide.resolve(entry.size_bytes) && wide.resolve(compressed) && wide.resolve(entry.header_offset));
 
     const auto called = "entry \"" + printable(entry.name) + "\"";
@@ -228,6 +237,8 @@ std::uint64_t ZipReader::data_offset(const Entry& entry) const {
   const std::size_t name_length = get_u16(header.data() + 26);
   const std::size_t extra_length = get_u16(header.data() + 28);
   const auto rest = read_range(entry.header_offset + kLocalHeaderBytes, name_length + extra_length, "a local header");
+  // The local header repeats the directory. Where they differ, other readers would see another
+  // archive.
   if (std::string_view(rest).substr(0, name_length) != entry.name) corrupt(called + " has another name in its local header");
   if (get_u16(header.data() + 8) != 0 || (flags & kFlagEncrypted) != 0) corrupt(called + " is stored, but not in its local header");
 

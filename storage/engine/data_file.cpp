@@ -25,6 +25,7 @@ std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
 }  // namespace
 
 void check_file_length(Store& store, const FileInfo& file) {
+  // PyTorch records no lengths.
   if (!file.length) return;
   const std::uint64_t actual = store.size_bytes(file.name);
   if (actual == *file.length) return;
@@ -60,12 +61,14 @@ void OpenedFiles::add(std::size_t file, std::shared_ptr<const DataFile> opened) 
 }
 
 void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
+  // It would displace everything else and then itself.
   if (bytes.size() > kept_bytes_max_) return;
   auto copy = std::make_shared<const Bytes>(bytes.view());
   std::lock_guard lock(mutex_);
   if (!blocks_.emplace(Place{file, block}, std::move(copy)).second) return;
   oldest_first_.emplace_back(file, block);
   kept_bytes_ += bytes.size();
+  // Oldest first: tools read the tensors of a file in order.
   while (kept_bytes_ > kept_bytes_max_) {
     const auto oldest = blocks_.find(oldest_first_.front());
     kept_bytes_ -= oldest->second->size();

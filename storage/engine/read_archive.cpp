@@ -26,6 +26,8 @@ void ReadJob::read_archive(const Task& task, bool verify_only) {
         "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset));
     const ArchivedTensor stored = read_archived_tensor(archive);
     const TensorDescription& tensor = stored.description;
+    // The metadata and the archive are two descriptions of one tensor. Reading by the wrong one
+    // would fill in wrong values without an error.
     if (tensor.sizes != *first.chunk_sizes || tensor.dtype != first.stored_dtype)
       throw Error(ErrorCode::kCorrupt, "it holds a tensor of " + to_string(tensor.sizes) + " " + to_string(tensor.dtype) +
                                            ", but the metadata say " + to_string(*first.chunk_sizes) + " " +
@@ -50,6 +52,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
   const std::uint64_t elements_begin = storage_begin + stored.description.storage_offset * element_bytes;
   const bool check_all = request_.verify || request_.verify_first;
 
+  // All items of the archive are filled in one pass, so that its bytes are read once.
   std::vector<std::pair<Region, std::shared_ptr<Destination>>> wanted;
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
@@ -84,11 +87,16 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
 }
 
+// read_storage compares the CRC-32; its result is not needed.
 void ReadJob::check_strided(const TorchArchive& archive, const ArchivedTensor& stored) {
+  // These storages are held in memory as a whole, outside of the staging blocks. One at a time
+  // bounds that memory.
   std::lock_guard one_at_a_time(strided_mutex_);
   archive.read_storage(stored.description.storage_key);
 }
 
+// PyTorch may store views: transposed, expanded or lazily conjugated. LibTorch makes the same view
+// of the stored bytes, and its elements are copied one after another.
 void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored) {
   std::lock_guard one_at_a_time(strided_mutex_);
   const TensorDescription& tensor = stored.description;
@@ -101,6 +109,7 @@ void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const 
     torch::Tensor view =
         flat.as_strided(array_of(tensor.sizes), array_of(tensor.strides), static_cast<std::int64_t>(tensor.storage_offset));
     if (tensor.is_conjugated) view = view.conj();
+    // The view has the flag that PyTorch stored; the copy below resolves it.
     if (tensor.is_negated) view = torch::_neg_view(view);
     return view;
   });

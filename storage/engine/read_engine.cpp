@@ -15,6 +15,8 @@ constexpr std::uint64_t kTaskBytesMax = 4u << 20;
 
 std::size_t task_bytes(const ReadEngineOptions& options) {
   const std::uint64_t share =
+      // Each thread needs a block at the same time. Whole checksum blocks, because a task never
+      // splits one.
       options.bytes_in_flight_max / std::max(1u, options.threads) / kChecksumBlockBytes * kChecksumBlockBytes;
   if (options.bytes_in_flight_max < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +

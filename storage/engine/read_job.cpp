@@ -13,6 +13,7 @@
 namespace cairn {
 
 ReadJob::ReadJob(ReadRequest request, StagingRing& ring)
+    // As many tasks at once as there are staging blocks, so that no task has to wait for one.
     : StagedWork(kStages, ring.blocks_max()), request_(std::move(request)), ring_(ring), streams_(CurrentStreams::capture()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
@@ -38,6 +39,8 @@ std::size_t ReadJob::begin_stage(int stage) {
 
 void ReadJob::run_task(int stage, std::size_t index) {
   try {
+    // Hooks and copies on this thread use the caller's streams, and so come after the caller's work
+    // on the device.
     const CurrentStreams::Scope streams(streams_);
     if (stage == kOpen) return open(*files_[index]);
     Task& task = tasks_[index];
@@ -73,6 +76,7 @@ void ReadJob::open(File& file) {
     file.content_bytes = file.opened->content_bytes;
     file.grid_bytes = file.opened->checksum_block_bytes;
   } catch (const Error&) {
+    // Names an item in the error, because a user knows tensors rather than files.
     for (const Item& item : items_)
       if (item.storage && file_by_index_[item.storage->file] == &file) rethrow_for(item);
     throw;
@@ -82,6 +86,8 @@ void ReadJob::open(File& file) {
 std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
   auto file = std::make_shared<DataFile>();
   file->checksum_block_bytes = kChecksumBlockBytes;
+  // Before anything is read: a file that was cut short is reported as such, and not as a read error
+  // at some offset.
   check_file_length(*request_.store, info);
   file->content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
   if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
@@ -90,6 +96,7 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
   if (*info.trailer_length > file->content_bytes)
     throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
   file->content_bytes -= *info.trailer_length;
+  // Without checks the checksums are not needed, which saves a read per file.
   if (!request_.verify && !request_.verify_first) return file;
   Trailer trailer = read_trailer(*request_.store, info);
   if (trailer.save_id != request_.metadata->save_id)
@@ -107,6 +114,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   if (verify_only && !task.file->is_checked()) return;
   const StagingBlock staging = staging_block();
   if (!verify_only)
+    // Before the read, so that the store can read directly into the destinations.
     for (const std::uint32_t span : task.spans) resolve(items_[task.file->spans[span].item]);
   const std::vector<Range> ranges = place(task, staging, verify_only);
   std::vector<ReadRange> reads;
@@ -120,6 +128,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   }
   for (const Range& range : ranges) {
     if (failed()) throw Stopped();
+    // A kept block was checked when it was read first.
     if (!task.file->is_checked() || range.kept) continue;
     check(task, range);
     if (request_.keep_blocks && !range.direct) keep_end(*task.file, range);
@@ -151,7 +160,9 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
       const std::uint64_t end = std::min(piece.end, (at / grid + 1) * grid);
       const Span* only = nullptr;
       std::size_t count = 0;
+      // Spans that end before `at` are never needed again: blocks ascend.
       while (first < task.spans.size() && spans[task.spans[first]].range.end <= at) ++first;
+      // Two are enough to know that the block is shared.
       for (std::size_t i = first; !verify_only && count < 2 && i < task.spans.size(); ++i) {
         const Span& span = spans[task.spans[i]];
         if (span.range.begin >= end) break;
@@ -176,6 +187,7 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
         range.memory = const_cast<char*>(range.kept->data());  // is only read from
       else if (!range.direct)
         free += end - at;
+      // Joins neighbours in file and memory, so that the store gets few large reads.
       Range* last = ranges.empty() ? nullptr : &ranges.back();
       if (last && !last->kept && !range.kept && last->end == at && last->direct == range.direct &&
           last->memory + (last->end - last->begin) == range.memory)
@@ -235,6 +247,8 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
     changed_.wait(lock, [&] { return failed() || !item.resolving; });
     if (failed()) throw Stopped();
     if (item.destination) return item.destination;
+    // Other threads wait instead of calling the planner for the same item twice. The planner is
+    // called without the lock, because it is user code.
     item.resolving = true;
   }
   auto destination = std::make_shared<Destination>();
@@ -270,6 +284,8 @@ void ReadJob::release(Item& item) {
     std::lock_guard lock(mutex_);
     check_invariant(item.missing > 0, "an item was filled more often than planned");
     if (--item.missing > 0) return;
+    // The last part is there. Whoever fills it commits the item, and nobody else touches it any
+    // more.
     filled = std::move(item.destination);
   }
   if (item.item->type != LoadItemType::kByteIO)
@@ -324,6 +340,7 @@ std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
       if (caught.code() != ErrorCode::kNotFound && caught.code() != ErrorCode::kCorrupt) return error;
       const auto now = published_metadata(*request_.store);
       const std::string& id = request_.metadata->save_id;
+      // The checkpoint is still there, so the error is what it says.
       if (now && now->save_id == id) return error;
       return std::make_exception_ptr(
           Error(ErrorCode::kChanged, "the checkpoint at " + request_.store->url() + (now ? " was replaced" : " was removed") +
@@ -339,6 +356,7 @@ std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
 void ReadJob::finish() noexcept {
   std::exception_ptr failure = error();
   if (failure) failure = explain(failure);
+  // Before the future is ready: its owner may then free the plan and the tensors.
   items_.clear();
   tasks_.clear();
   files_.clear();

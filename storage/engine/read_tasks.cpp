@@ -26,6 +26,7 @@ ReadJob::File& ReadJob::file_of(const StorageInfo& storage) {
     throw Error(ErrorCode::kCorrupt, "the metadata of " + request_.store->url() + " names a file that it does not list");
   File*& file = file_by_index_[storage.file];
   if (!file) {
+    // Only files that the plan needs. A checkpoint of a thousand ranks has a thousand files.
     files_.push_back(std::make_unique<File>());
     file = files_.back().get();
     file->info = &metadata.files[storage.file];
@@ -77,6 +78,7 @@ void ReadJob::add_item(std::uint32_t index) {
     throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" in " + url_of(storage) + " is stored through the transforms " + names +
                                              ", which Cairn cannot undo: save it with PyTorch without them");
   }
+  // Items without bytes need no file, not even an existing one.
   if (is_bytes ? storage.length > 0 : volume(item.lengths) > 0) file_of(storage);
   if (is_bytes)
     planned.region = Region(storage.offset, storage.length);
@@ -110,6 +112,7 @@ void ReadJob::make_tasks() {
       task.archive = true;
       task.file = &file_of(*item.storage);
       const StorageInfo& storage = *item.storage;
+      // Subtracts, because offset + length may overflow in damaged metadata.
       if (storage.length > task.file->content_bytes || storage.offset > task.file->content_bytes - storage.length)
         throw_beyond_end(item);
       task.items.push_back(index);
@@ -127,6 +130,7 @@ void ReadJob::make_tasks() {
 void ReadJob::make_tasks(File& file) {
   const std::size_t first_task = tasks_.size();
   std::vector<Span>& spans = file.spans;
+  // In file order, so that disks and caches see ascending reads.
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
     return std::tie(a.range.begin, a.range.end, a.item) < std::tie(b.range.begin, b.range.end, b.item);
   });
@@ -151,6 +155,7 @@ void ReadJob::make_tasks(File& file) {
       add_piece(file, piece, task, task_bytes);
       piece = wanted;
     } else {
+      // The first span begins the first piece.
       if (piece.begin == piece.end) piece.begin = wanted.begin;
       piece.end = std::max(piece.end, wanted.end);
     }
@@ -169,6 +174,7 @@ void ReadJob::make_tasks(File& file) {
     active.erase(std::remove_if(active.begin(), active.end(), [&](std::uint32_t span) { return spans[span].range.end <= begin; }),
                  active.end());
     made.spans = active;
+    // An item is committed when all tasks that hold a part of it are done.
     for (const std::uint32_t span : active) ++items_[spans[span].item].missing;
   }
 }

@@ -36,6 +36,7 @@ Region::Region(std::uint64_t payload_offset, const Extents& chunk_sizes, const E
   std::uint64_t extent = run_bytes_;
   std::uint64_t bytes = run_bytes_;
   for (Level& level : levels_) {
+    // From the first to the last byte of one repetition, and the bytes in it.
     level.extent = extent;
     level.bytes = bytes;
     extent += (level.count - 1) * level.stride;
@@ -64,6 +65,7 @@ std::vector<Region::Span> Region::spans(std::uint64_t gap_max) const {
     for (std::size_t level = split; level-- > 0;) {
       begin += levels_[level].stride;
       if (++index[level] < levels_[level].count) break;
+      // Counts like an odometer: the innermost level runs fastest.
       begin -= levels_[level].count * levels_[level].stride;
       index[level] = 0;
     }
@@ -85,6 +87,7 @@ void Region::visit_level(std::size_t level, std::uint64_t base, std::uint64_t po
   }
   const Level& loop = levels_[level];
   if (end <= base) return;
+  // Goes straight to the repetitions that meet the range, because a region may have millions.
   const std::uint64_t first = begin < base + loop.extent ? 0 : (begin - base - loop.extent) / loop.stride + 1;
   const std::uint64_t last = std::min(loop.count - 1, (end - base - 1) / loop.stride);
   for (std::uint64_t i = first; i <= last; ++i)

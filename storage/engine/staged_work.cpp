@@ -11,6 +11,7 @@ StagedWork::StagedWork(int stages, std::size_t concurrency_max)
 void StagedWork::fail(std::exception_ptr error) noexcept {
   {
     std::lock_guard lock(mutex_);
+    // The first error counts. Later ones often follow from it.
     if (!error_) error_ = std::move(error);
     failed_ = true;
   }
@@ -39,6 +40,8 @@ bool StagedWork::next(int& stage, std::size_t& index) {
       return true;
     }
     if (stage_ + 1 >= stages_) return false;
+    // One thread begins the stage, without the lock, because planning the tasks may take long. The
+    // others wait.
     beginning_ = true;
     const int beginning = stage_ + 1;
     lock.unlock();
@@ -52,6 +55,7 @@ bool StagedWork::next(int& stage, std::size_t& index) {
   }
 }
 
+// Runs on every thread of the pool at the same time, until no task is left to begin.
 void StagedWork::run() noexcept {
   while (true) {
     try {
@@ -65,6 +69,7 @@ void StagedWork::run() noexcept {
     }
     {
       std::lock_guard lock(mutex_);
+      // A stage ends when its last task is done, which may be after all have begun.
       ++done_;
     }
     changed_.notify_all();

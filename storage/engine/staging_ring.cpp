@@ -16,9 +16,11 @@ StagingRing::StagingRing(std::uint64_t bytes_max, std::size_t block_bytes)
 
 StagingRing::~StagingRing() { free_kept(); }
 
+// Never waits: engines begin a task only when there is a block for it.
 char* StagingRing::try_acquire() {
   std::lock_guard lock(mutex_);
   if (!free_.empty()) {
+    // The block used last is the likeliest to be in the cache.
     char* block = free_.back();
     free_.pop_back();
     return block;
@@ -61,6 +63,7 @@ void StagingRing::reserve(std::uint64_t bytes) {
   keeps_ = true;
   while (allocated_ < std::min<std::uint64_t>(blocks, blocks_max_)) {
     char* const block = allocate();
+    // Touches the pages, so that the first save does not wait for them.
     std::memset(block, 0, block_bytes_);
     free_.push_back(block);
   }
@@ -69,6 +72,7 @@ void StagingRing::reserve(std::uint64_t bytes) {
 void StagingRing::release(char* block) noexcept {
   std::lock_guard lock(mutex_);
   free_.push_back(block);
+  // Memory was given back while this block was in use.
   if (!keeps_) free_kept();
 }
 

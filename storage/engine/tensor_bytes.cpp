@@ -41,6 +41,7 @@ void copy_run(char* strided, std::int64_t stride, char* dense, std::int64_t coun
     return;
   }
   const std::int64_t stride_bytes = stride * static_cast<std::int64_t>(element_bytes);
+  // A constant size lets the compiler turn each memcpy into one load and store.
   switch (element_bytes) {
     case 1:
       return copy_strided<kRead, 1>(strided, stride_bytes, dense, count);
@@ -62,6 +63,8 @@ void copy_run(char* strided, std::int64_t stride, char* dense, std::int64_t coun
 template <class Visit>
 void visit_boxes(const torch::Tensor& tensor, std::int64_t first, std::int64_t count, const Visit& visit) {
   if (count == 0) return;
+  // A range of elements is a box only if it is made of whole rows. Otherwise it is split at row
+  // boundaries, one dimension after another.
   if (tensor.dim() == 0 || (first == 0 && count == tensor.numel())) return visit(tensor);
   const std::int64_t row = tensor.numel() / tensor.size(0);
   std::int64_t index = first / row;
@@ -82,6 +85,8 @@ void visit_boxes(const torch::Tensor& tensor, std::int64_t first, std::int64_t c
 template <bool kRead>
 void copy_by_torch(const torch::Tensor& tensor, torch::ScalarType dtype, std::int64_t first, char* bytes, std::int64_t count) {
   torch::NoGradGuard no_grad;
+  // In small steps on the CPU: LibTorch would otherwise use its thread pool, which the trainer
+  // needs. On a device, one large copy is best.
   const std::int64_t step = tensor.device().is_cpu() ? kTorchSerialElements : count;
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   while (count > 0) {
@@ -112,6 +117,7 @@ TensorBytes::TensorBytes(torch::Tensor tensor, torch::ScalarType dtype) : dtype_
   tensor_ = tensor.detach();
   element_bytes_ = c10::elementSize(dtype);
   size_bytes_ = static_cast<std::uint64_t>(tensor_.numel()) * element_bytes_;
+  // Only plain memory can be copied byte by byte. LibTorch copies everything else.
   const bool plain = tensor_.device().is_cpu() && tensor_.scalar_type() == dtype && !tensor_.is_conj() && !tensor_.is_neg();
   if (!plain || tensor_.numel() == 0) return;
 
@@ -120,6 +126,8 @@ TensorBytes::TensorBytes(torch::Tensor tensor, torch::ScalarType dtype) : dtype_
     const std::int64_t size = tensor_.size(dim);
     const std::int64_t stride = tensor_.stride(dim);
     if (size == 1) continue;
+    // Merges dimensions that are adjacent in memory, so that the runs below are as long as
+    // possible.
     if (!sizes_.empty() && strides_.back() == size * stride) {
       sizes_.back() *= size;
       strides_.back() = stride;
@@ -189,6 +197,7 @@ void TensorBytes::write(std::uint64_t first, ByteSpan source) const {
   copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
 }
 
+// Only devices in use: asking for the stream of another one would create a context there.
 CurrentStreams CurrentStreams::capture() {
   CurrentStreams current;
   for (const c10::Device& device : cuda_devices_in_use())

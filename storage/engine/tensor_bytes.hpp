@@ -24,6 +24,7 @@ class TensorBytes {
   // The run holds elements of `dtype`; if the tensor has another dtype, copies convert. Throws
   // kUnsupported for a tensor without strides (sparse, quantized, undefined).
   TensorBytes(torch::Tensor tensor, torch::ScalarType dtype);
+  // Does the same with the tensor's own dtype.
   explicit TensorBytes(const torch::Tensor& tensor);
 
   bool defined() const { return tensor_.defined(); }

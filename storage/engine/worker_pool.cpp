@@ -19,6 +19,7 @@ constexpr unsigned kThreadsMax = 1024;
 
 }  // namespace
 
+// Linux keeps 15 bytes of a thread's name and refuses longer ones.
 WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(threads), name_(name.substr(0, 15)) {
   if (threads > kThreadsMax)
     throw Error(ErrorCode::kInvalidArgument,
@@ -47,6 +48,7 @@ void WorkerPool::start(std::shared_ptr<PoolWork> work) {
   entry->work = std::move(work);
   {
     std::lock_guard lock(mutex_);
+    // On first use, because many readers and writers are made and never used.
     if (threads_.size() < threads_wanted_) start_threads();
     works_.push_back(std::move(entry));
   }
@@ -54,6 +56,7 @@ void WorkerPool::start(std::shared_ptr<PoolWork> work) {
 }
 
 void WorkerPool::start_threads() {
+  // The trainer's signal handlers run on its own threads only.
   const SignalsBlocked blocked;
   try {
     while (threads_.size() < threads_wanted_) {
@@ -61,6 +64,7 @@ void WorkerPool::start_threads() {
       pthread_setname_np(threads_.back().native_handle(), name_.c_str());
     }
   } catch (const std::system_error& error) {
+    // Fewer threads than wanted are slower, but enough.
     if (threads_.empty())
       throw Error(ErrorCode::kUnavailable, std::string("cannot start a thread for input and output: ") + error.what() +
                                                ": raise the limit of threads or processes");
@@ -77,12 +81,15 @@ void WorkerPool::serve() noexcept {
     lock.unlock();
     entry->work->run();
     lock.lock();
+    // `run` returns when the work has no more tasks to begin. Other threads may still run its last
+    // ones.
     if (!entry->exhausted) {
       entry->exhausted = true;
       works_.erase(std::find(works_.begin(), works_.end(), entry));
     }
     const bool last = --entry->running == 0;
     lock.unlock();
+    // Only when no thread runs a task of it.
     if (last) entry->work->finish();
     entry.reset();  // may destroy the work, so not under the lock
     lock.lock();
@@ -100,6 +107,7 @@ void for_each_in_parallel(unsigned threads, std::size_t count, const std::functi
       } catch (...) {
         std::lock_guard lock(mutex);
         if (!error) error = std::current_exception();
+        // No thread begins another task after the first error.
         next = count;
       }
     }

@@ -20,6 +20,7 @@ void WriteJob::copy_overlap(const Block& block, std::uint64_t offset, ByteSpan b
 
 void WriteJob::fill(Block& block) {
   File& file = *block.file;
+  // Items ascend by offset; an item may span many blocks.
   auto item = std::partition_point(file.items.begin(), file.items.end(),
                                    [&](const Item& other) { return other.placed->end() <= block.begin; });
   for (; item != file.items.end() && item->placed->offset < block.end; ++item) {
@@ -32,6 +33,8 @@ void WriteJob::fill(Block& block) {
       fill_payload(block, *item);
     else if (placed.offset >= block.begin)
       resolve(*item);  // nothing to copy, but the planner is called and the shape is checked
+    // The suffix has the checksum of the whole payload, which may be filled by other threads. It is
+    // written when the last of them is done.
     if (placed.payload_end() < block.end && placed.end() > block.begin) block.owed.push_back(&*item);
   }
 }
@@ -45,6 +48,7 @@ void WriteJob::fill_payload(Block& block, Item& item) {
   std::uint32_t crc = 0;
   for (std::uint64_t at = begin; at < end;) {
     if (failed_) throw Stopped();
+    // Piece by piece, so that the bytes are still in the CPU cache when their checksum is computed.
     const std::uint64_t next = std::min(end, (at / kChecksumBlockBytes + 1) * kChecksumBlockBytes);
     const MutableByteSpan part = block.memory.bytes(at - block.begin, next - at);
     data->read(at - placed.payload_offset(), part);
@@ -63,6 +67,8 @@ void WriteJob::fill_payload(Block& block, Item& item) {
 void WriteJob::seal_part(Block& block, Item& item, std::uint32_t crc) {
   std::shared_ptr<const TensorBytes> released;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
+  // Blocks of an item are filled in any order. Each part keeps its checksum until all are there to
+  // be combined.
   item.part_crc32[block.index - item.first_block] = crc;
   if (--item.parts_missing > 0) return;
   const std::uint64_t block_bytes = ring_.block_bytes();
@@ -106,6 +112,8 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
   {
     std::lock_guard lock(mutex_);
     item.resolving = false;
+    // A sealed item needs its tensor no more. Keeping it would hold the memory until the end of the
+    // save.
     if (!item.sealed()) item.data = data;
   }
   changed_.notify_all();
@@ -161,6 +169,7 @@ void WriteJob::complete(Block& block) {
   checksums.finish();
   std::copy(checksums.blocks().begin(), checksums.blocks().end(),
             file.block_crc32.begin() + static_cast<std::ptrdiff_t>(block.begin / kChecksumBlockBytes));
+  // Before the write: the tail of the file needs only the checksums, and can be built meanwhile.
   file.staged_crc32[block.index] = checksums.whole();
   {
     std::lock_guard lock(mutex_);
@@ -209,6 +218,7 @@ class WriteJob::Tail {
   std::uint64_t finish() {
     const std::uint64_t length = begin_ + used_;
     const std::size_t alignment = block_.file->writer->alignment_bytes();
+    // Direct I/O writes whole units. Closing the file cuts it to its true length.
     const std::size_t padded = (used_ + alignment - 1) / alignment * alignment;
     std::memset(block_.memory.data() + used_, 0, padded - used_);
     used_ = padded;
@@ -246,6 +256,8 @@ class WriteJob::Tail {
   BlockChecksums checksums_{kChecksumBlockBytes};
 };
 
+// The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
+// known one by one, so it is built from front to back by one thread.
 void WriteJob::write_tail(Block& block) {
   fill_owed(block);  // all blocks before this one are checksummed, so every owed item is sealed
   File& file = *block.file;
@@ -254,6 +266,8 @@ void WriteJob::write_tail(Block& block) {
   for (const std::uint32_t item : file.source->layout.bytes_items) {
     if (failed_) throw Stopped();
     const Bytes bytes = resolve_bytes(item);
+    // Resolved one at a time and only now, because bytes objects may be large, and their lengths
+    // need not be known before.
     file.result.bytes_item_lengths.push_back(bytes.size());
     bytes_crc32.push_back(tail.append(bytes));
   }

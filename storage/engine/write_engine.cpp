@@ -15,6 +15,7 @@ std::size_t staging_block_bytes(const WriteEngineOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
                                                  ") and block_bytes (" + std::to_string(options.block_bytes) +
                                                  ") must each be at least " + std::to_string(kChecksumBlockBytes));
+  // Whole checksum blocks, so that each block can be checksummed alone.
   const std::uint64_t bytes = std::min(options.bytes_in_flight_max, options.block_bytes);
   return static_cast<std::size_t>(bytes / kChecksumBlockBytes * kChecksumBlockBytes);
 }

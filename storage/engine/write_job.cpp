@@ -18,6 +18,7 @@ constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 // Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
 // priority.
 void lower_priority() noexcept {
+  // On Linux both calls apply to one thread, although their names say process.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
@@ -37,6 +38,8 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
 WriteJob::WriteJob(WriteRequest request, StagingRing& ring, unsigned threads)
     : request_(std::move(request)),
       ring_(ring),
+      // One more than threads: while the last blocks of a file are written, the next file can be
+      // opened.
       files_open_max_(threads + 1),
       streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
@@ -80,8 +83,12 @@ void WriteJob::run() noexcept {
   }
 }
 
+// Called with the lock. Earlier files come first, so that few files are open and each is closed
+// early.
 std::optional<WriteJob::Task> WriteJob::next_task() {
   if (!request_.copy_first)
+    // Completing first frees staging blocks. With `copy_first`, copying comes first, because the
+    // trainer waits for it.
     if (auto task = next_completable()) return task;
   while (first_open_ < files_.size() && files_[first_open_].stage == Stage::kClosed) ++first_open_;
   std::size_t open = 0;
@@ -92,6 +99,7 @@ std::optional<WriteJob::Task> WriteJob::next_task() {
   }
   if (next_to_open_ < files_.size() && open < files_open_max_) {
     File& file = files_[next_to_open_++];
+    // Set under the lock, so that no other thread opens the file as well.
     file.stage = Stage::kOpening;
     return Task{Task::Kind::kOpen, &file, nullptr};
   }
@@ -105,10 +113,13 @@ std::optional<WriteJob::Task> WriteJob::next_completable() {
   return Task{Task::Kind::kComplete, block->file, block};
 }
 
+// The stages of a file in order: fill its blocks, fill the tail, build the tail when all checksums
+// are there, close.
 std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
   if (file.stage != Stage::kOpen) return std::nullopt;
   if (file.next_block < file.whole_blocks) {
     Block* block = new_block(file, file.next_block);
+    // All staging memory is in use. A thread that completes a block wakes this one.
     if (!block) return std::nullopt;
     ++file.next_block;
     return Task{Task::Kind::kFill, &file, block};
@@ -134,6 +145,7 @@ std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
 WriteJob::Block* WriteJob::new_block(File& file, std::uint64_t index) {
   char* memory = ring_.try_acquire();
   if (!memory) return nullptr;
+  // Owns the memory from here on, also if the allocation below fails.
   StagingBlock staging(ring_, memory);
   auto block = std::make_unique<Block>();
   block->file = &file;
@@ -181,6 +193,7 @@ void WriteJob::open(File& file) {
     item.placed = &layout.tensors[i];
     if (item.placed->layout.payload_bytes == 0) continue;
     item.first_block = item.placed->payload_offset() / block_bytes;
+    // One part per staging block that the payload meets.
     item.parts_missing = static_cast<std::size_t>((item.placed->payload_end() - 1) / block_bytes - item.first_block + 1);
     item.part_crc32.resize(item.parts_missing);
   }
@@ -225,9 +238,11 @@ void WriteJob::finish() noexcept {
     blocks.swap(blocks_);
     completable_.clear();
   }
+  // First, because blocks refer to files.
   blocks.clear();
   if (error) {
     for (File& file : files)
+      // Removes finished files as well: without a commit record nobody reads them.
       if (file.writer) file.writer->discard();
   } else {
     try {

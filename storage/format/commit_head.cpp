@@ -9,6 +9,8 @@
 namespace cairn {
 namespace {
 
+// Windows of reading: the first fits the small fields around a large one, the last a record of many
+// small fields.
 constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
 constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
 // Limit on the length of a save id and of the commit information. User metadata has no other limit.
@@ -35,6 +37,7 @@ class FieldWalk {
   }
 
   std::string bytes(std::uint64_t length) {
+    // Before the allocation: a damaged length must not take memory.
     if (length > kFieldBytesMax || length > end_ - position_) damaged();
     std::string content(length, '\0');
     store_.read(name_, {{position_, {content.data(), content.size()}}});
@@ -81,6 +84,7 @@ class FieldWalk {
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
   if (!store.exists(name)) return std::nullopt;
   const std::uint64_t size = store.size_bytes(name);
+  // Too short for Cairn: PyTorch's, or not a record at all.
   if (size < kCommitFooterBytes) return std::nullopt;
   std::string end(kCommitFooterBytes, '\0');
   store.read(name, {{size - kCommitFooterBytes, {end.data(), end.size()}}});
@@ -126,6 +130,8 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name)
         walk.damaged();
     }
   }
+  // The checksum was not verified, because that needs the whole record. These checks notice most
+  // records that were replaced during the walk.
   if (!has_commit || head.save_id.empty()) walk.damaged();
   return head;
 }

@@ -37,6 +37,7 @@ void require_described(const std::vector<FileInfo>& files) {
 }
 
 Metadata decode_own(ByteSpan record, const std::string& what) {
+  // The checksum comes before the version: a damaged version must not be reported as a newer Cairn.
   const auto footer = *parse_commit_footer(record);
   const auto covered = record.size() - kCommitFooterBytes + kCommitCrcAt;
   if (crc32(0, record.subspan(0, covered)) != footer.crc32)
@@ -74,11 +75,15 @@ void check_commit_record_fits(std::uint64_t items) {
                                            "; shard over fewer ranks, or save several checkpoints");
 }
 
+// Checked before encoding and, by other code, after decoding: a record that cannot be read back
+// must never be published.
 Bytes encode_commit_record(const Metadata& metadata) {
   if (!metadata.commit || metadata.save_id.empty())
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");
   if (!std::all_of(metadata.files.begin(), metadata.files.end(), is_described))
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs the length, checksum and trailer length of each file");
+  // Cairn's section follows the pickle. PyTorch's unpickler stops at the end of the pickle and
+  // ignores the rest.
   const auto section = encode_metadata(metadata);
   auto record = pickle_torch_metadata(metadata, has_mark(metadata.save_id) ? metadata.save_id : kSaveIdMark + metadata.save_id);
   const auto offset = record.size();
@@ -89,6 +94,7 @@ Bytes encode_commit_record(const Metadata& metadata) {
   put_u64(record, section.size());
   put_u32(record, kFormatVersion);
   record += kCommitMagic;
+  // Covers everything before it, also the pickle and the footer's own fields.
   put_u32(record, crc32(0, record));
   return record;
 }
@@ -98,6 +104,8 @@ Metadata decode_commit_record(ByteSpan record, const std::string& what) {
   if (parse_commit_footer(record)) return decode_own(record, what);
 
   auto torch = unpickle_torch_metadata(record, what);
+  // The mark in the pickle proves that there was a footer. Without this check, a truncated record
+  // would be read as PyTorch's, with nothing to compare its files with.
   if (has_mark(torch.metadata.save_id))
     throw Error(ErrorCode::kCorrupt, what + ": Cairn wrote it (save id \"" + torch.metadata.save_id +
                                          "\"), but the footer at its end is missing or damaged: it was cut off or overwritten");

@@ -12,6 +12,8 @@ namespace {
 // Offsets stay below 2^63, because file systems use signed 64-bit offsets.
 constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
 
+// Every rank and the coordinator compute this layout alone and must get the same one. It depends on
+// the plan only.
 void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
   const WriteItem& written = plan.items[item];
   PlacedTensor placed;
@@ -26,6 +28,7 @@ void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
 }
 
 void append(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
+  // Bytes objects follow the tensors: their lengths are known only when they are written.
   if (plan.items[item].type == WriteItemType::kByteIO)
     file.bytes_items.push_back(item);
   else

@@ -45,6 +45,8 @@ struct Places {
   ItemLayout layout;
 };
 
+// All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
+// in parallel with, everything around them.
 Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   Places result;
   const auto payload = payload_bytes(dtype, sizes, item_offset);
@@ -53,6 +55,7 @@ Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   result.payload_header = result.version + small_entry_length(kVersionName, kVersion.size());
   const auto unpadded = result.payload_header + zip::local_header_length(kPayloadName, payload);
   result.padding =
+      // The payload is aligned within the file, not within the item.
       zip::padding_for(item_offset + unpadded, payload >= kLargePayloadBytes ? kLargePayloadAlignment : kSmallPayloadAlignment);
   result.layout.prefix_bytes = unpadded + result.padding;
   result.layout.payload_bytes = payload;
@@ -82,6 +85,7 @@ Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) 
   append_small_entry(out, kByteOrderName, kByteOrder);
   append_small_entry(out, kVersionName, kVersion);
   zip::append_local_header(out, kPayloadName, where.layout.payload_bytes, where.padding);
+  // Other items were placed by the layout before this prefix was built.
   check_invariant(out.size() == where.layout.prefix_bytes, "an item's prefix is as long as its layout says");
   return out;
 }

@@ -89,6 +89,8 @@ std::uint64_t count_of(const PickleValue& value) {
   return static_cast<std::uint64_t>(count);
 }
 
+// Python pickles a member of an enumeration as a call of its class with the value. Python 3.11.0
+// pickles it as an attribute of the class.
 MemoryFormat memory_format_of(const PickleValue& value) {
   const auto is_encoding = [](const PickleValue& global) {
     return global.is_global(kMetadataModules[0], "_MEM_FORMAT_ENCODING") ||
@@ -110,6 +112,7 @@ MemoryFormat memory_format_of(const PickleValue& value) {
   corrupt(value, "expected a memory format");
 }
 
+// DCP's class has its own __getstate__, which returns a tuple of the fields.
 TensorProperties properties_of(const PickleValue& value) {
   if (!is_dcp_object(value, "TensorProperties") && !value.is_object_of(kShardedTensorModule, "TensorProperties"))
     corrupt(value, "expected TensorProperties");
@@ -177,9 +180,11 @@ class MetadataReader {
  public:
   explicit MetadataReader(const PickleTree& tree) : budget_(tree) {}
 
+  // Most fields may be absent: versions of PyTorch since 1.13 have added several.
   Metadata run(const PickleValue& root) {
     const auto fields = fields_of(root, "Metadata");
     const auto entries = dict_of(fields.at("state_dict_metadata"));
+    // Locations first: entries look theirs up.
     if (const auto storage = optional_field(fields, "storage_data")) collect_locations(dict_of(*storage));
     for (std::size_t i = 0; i < entries.size(); ++i) add_entry(entries.key(i), entries.mapped(i));
     if (const auto planner = optional_field(fields, "planner_data")) add_paths(dict_of(*planner));
@@ -202,6 +207,7 @@ class MetadataReader {
   };
 
   std::uint32_t file_of(const PickleValue& value) {
+    // A file name appears once per item, and thousands of items share a file.
     const auto [known, is_new] = files_.try_emplace(budget_.text(value), static_cast<std::uint32_t>(metadata_.files.size()));
     if (is_new) {
       check_file_name(value);
@@ -264,6 +270,7 @@ class MetadataReader {
     if (tensor.properties.dtype == DType::kUnknown)
       tensor.unknown_dtype = budget_.copy(properties, (*properties.state())[0].as_global().name);
     tensor.size = budget_.extents(fields.at("size"));
+    // Throws if no tensor can have this size.
     volume(tensor.size);
     const auto chunks = fields.at("chunks");
     for (std::size_t i = 0; i < chunks.size(); ++i) add_chunk(chunks[i], fqn, locations, chunks.size(), tensor);
@@ -274,6 +281,7 @@ class MetadataReader {
                  TensorStorageMetadata& tensor) {
     const auto fields = fields_of(value, "ChunkStorageMetadata");
     Box box{budget_.extents(fields.at("offsets")), budget_.extents(fields.at("sizes"))};
+    // The location is recorded under the offset as written, before the correction below.
     const auto stored_offset = box.offsets;
     const bool dims_agree = box.offsets.size() == tensor.size.size() && box.sizes.size() == tensor.size.size();
     // Some versions place empty chunks beyond the tensor's end.
@@ -287,6 +295,7 @@ class MetadataReader {
     if (locations == nullptr) return;  // the writer recorded no locations
 
     const auto found = locations->by_offset.find(stored_offset);
+    // PyTorch's index has the offset of a chunk; in old versions, tensors with one chunk have none.
     if (found != locations->by_offset.end()) {
       tensor.storage.push_back(found->second);
     } else if (locations->whole && chunk_count == 1) {
@@ -298,6 +307,7 @@ class MetadataReader {
     }
   }
 
+  // The paths are those of DCP's default planner. Another planner may put anything there.
   void add_paths(const PickleValue& planner) {
     if (!planner.is(PickleKind::kDict)) unsupported(planner, "the planner_data of a user-defined planner");
     for (std::size_t i = 0; i < planner.size(); ++i) {

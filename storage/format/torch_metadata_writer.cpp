@@ -12,12 +12,15 @@ constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metad
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 constexpr const char* kDcpVersion = "1.0.0";
 
+// Writes the calls that CPython's pickler would write for DCP's objects. Python needs no Cairn to
+// read them.
 class MetadataPickler {
  public:
   MetadataPickler(const Metadata& metadata, const std::string& save_id) : metadata_(metadata), save_id_(save_id) {}
 
   Bytes run() && {
     begin_object(kMetadataModule, "Metadata");
+    // The fields of DCP's data class, in its order.
     out_.text("state_dict_metadata");
     entries();
     out_.text("planner_data");
@@ -68,6 +71,7 @@ class MetadataPickler {
     sizes_.emplace(extents, out_.remember());
   }
 
+  // In the form of DCP's __getstate__: a tuple of the fields.
   void properties(const TensorProperties& tensor) {
     out_.global(kMetadataModule, "TensorProperties");
     out_.empty_tuple();
@@ -148,6 +152,7 @@ class MetadataPickler {
     begin_object(kMetadataModule, "MetadataIndex");
     out_.text("fqn");
     out_.text(fqn);
+    // PyTorch leaves the index out of comparisons. It only speeds up its own look-up.
     out_.text("index");
     if (chunk == nullptr) {
       out_.none();
@@ -165,6 +170,7 @@ class MetadataPickler {
     out_.integer(static_cast<std::int64_t>(info.offset));
     out_.text("length");
     out_.integer(static_cast<std::int64_t>(info.length));
+    // Written only if needed, because older versions of PyTorch have no such field.
     if (!info.transforms.empty()) {
       out_.text("transform_descriptors");
       out_.empty_list();

@@ -43,6 +43,7 @@ Footer read_footer(ByteSpan bytes, const std::string& object) {
   if (bytes.size() != kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
   const char* data = bytes.data();
   if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) corrupt(object, "its magic number is missing");
+  // Before the version, which may be damaged as well.
   if (crc32(0, {data, kFooterCrcAt}) != get(data + kFooterCrcAt, 4)) corrupt(object, "the checksum of its footer does not match");
   const std::uint64_t version = get(data + kVersionAt, 4);
   if (version == 0) corrupt(object, "version 0 does not exist");
@@ -56,11 +57,14 @@ std::uint64_t blocks_of(std::uint64_t content_bytes, std::uint64_t block_bytes) 
   return content_bytes / block_bytes + (content_bytes % block_bytes != 0 ? 1 : 0);
 }
 
+// The decoder has the same conditions in code of its own, so that a mistake in one is found by the
+// other.
 void check_before_encoding(const Trailer& trailer) {
   check_invariant(trailer.block_crc32.size() == blocks_of(trailer.content_bytes, trailer.checksum_block_bytes),
                   "a trailer must hold one checksum for each block of its file");
   std::uint64_t end = 0;
   for (const TrailerItem& item : trailer.items) {
+    // Bytes in a hole would belong to no item, and no tool could name what was damaged there.
     check_invariant(item.offset == end, "the items of a file must follow one another without holes");
     check_invariant(item.payload_offset >= item.offset && item.payload_offset + item.payload_bytes <= item.offset + item.length,
                     "the payload of an item must lie within the item");
@@ -101,6 +105,7 @@ TrailerItem to_item(v1::TrailerItem& encoded, std::uint64_t content_bytes, const
   item.payload_offset = encoded.payload_offset();
   item.payload_bytes = encoded.payload_bytes();
   item.payload_crc32 = encoded.payload_crc32();
+  // Subtracts, because sums of damaged numbers may overflow.
   const bool within_content = item.length <= content_bytes && item.offset <= content_bytes - item.length;
   const bool within_item = within_content && item.payload_offset >= item.offset && item.payload_bytes <= item.length &&
                            item.payload_offset - item.offset <= item.length - item.payload_bytes;
@@ -149,6 +154,8 @@ Bytes encode_trailer(const Trailer& trailer) {
   return bytes;
 }
 
+// From the outside inwards: footer, checksum of the body, the body's message, and the relations
+// between its numbers.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object) {
   if (bytes.size() < kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
   const std::size_t body_bytes = bytes.size() - kTrailerFooterBytes;

@@ -23,6 +23,7 @@ std::string absolute_root(const std::string& path) {
     if (!here) throw system_error("find the working directory, below which lies", path, errno);
     root = here.get() + ("/" + root);
   }
+  // One place has one name: texts and comparisons depend on it.
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   return root;
 }
@@ -74,6 +75,7 @@ void FileStore::create_root() {
     missing.push_back(existing);
     if (existing == "/") break;
   }
+  // Before the new directories: a synced entry is lost if the directory above it is not on disk.
   sync_names_up_from(existing);
   remember_durable(existing);
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
@@ -101,6 +103,7 @@ void FileStore::sync_names_up_from(std::string directory) {
     FileStatus here, above;
     if (files_.status(directory, true, here) >= 0) {
       if (files_.durable.has(directory, here)) return;
+      // A mount point: its name is not an entry of the parent's file system.
       if (files_.status(parent, true, above) >= 0 && here.device != above.device) return;
     }
     const int synced = files_.sync_directory(parent);
@@ -110,6 +113,7 @@ void FileStore::sync_names_up_from(std::string directory) {
   }
 }
 
+// Not durable: the writer's `sync` syncs the directories up to the root.
 void FileStore::make_parents(const ObjectName& name) {
   refuse_links_above(name);
   for (std::size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
@@ -145,6 +149,7 @@ void FileStore::read(const ObjectName& name, const std::vector<ReadRange>& range
   if (found.kind != FileKind::kRegular) throw not_an_object(path);
   for (const ReadRange& range : ranges) {
     std::size_t done = 0;
+    // A read may return less than was asked for, such as at 2 GiB or from a network file system.
     while (done < range.destination.size()) {
       const std::size_t left = range.destination.size() - done;
       const ssize_t result = files_.read_at(file, range.destination.data() + done, left, range.offset + done);

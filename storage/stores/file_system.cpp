@@ -119,6 +119,7 @@ class SystemFiles final : public FileSystem {
       ~Closer() { ::closedir(directory); }
     } closer{directory};
     while (true) {
+      // readdir returns null at the end and on errors; only errno tells them apart.
       errno = 0;
       const dirent* entry = ::readdir(directory);
       if (entry == nullptr) return -errno;
@@ -128,6 +129,7 @@ class SystemFiles final : public FileSystem {
       if (entry->d_type == DT_REG) kind = FileKind::kRegular;
       if (entry->d_type == DT_DIR) kind = FileKind::kDirectory;
       if (entry->d_type == DT_LNK) kind = FileKind::kLink;
+      // Some file systems do not store the kind in the directory.
       if (entry->d_type == DT_UNKNOWN) {
         struct stat found;
         if (::fstatat(::dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;  // removed meanwhile
@@ -155,6 +157,7 @@ class SystemFiles final : public FileSystem {
     if (directory < 0) return directory;
     const int result = retried([&] { return ::fsync(directory); });
     ::close(directory);  // read-only handle: close has no error to report
+    // Some file systems cannot sync directories. Nothing more can be done there.
     return result == -EINVAL || result == -EOPNOTSUPP ? 0 : result;
   }
 };
@@ -164,6 +167,8 @@ class SystemFiles final : public FileSystem {
 bool DurableDirectories::has(const std::string& path, const FileStatus& status) const {
   std::lock_guard lock(mutex_);
   const auto found = identities_.find(path);
+  // Device and inode: a directory that was removed and made again under the same name has to be
+  // synced again.
   return found != identities_.end() && found->second == std::pair(status.device, status.serial);
 }
 

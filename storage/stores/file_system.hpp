@@ -52,6 +52,7 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
+  // Filled by the file store, so that it syncs each directory once per process.
   DurableDirectories durable;
 
   // --- files: handles are small numbers; the caller that opened one closes it ---

@@ -29,6 +29,8 @@ FileWriter::FileWriter(FileSystem& files, std::string root, std::string path, co
   try {
     if (const int result = files_.status_of(file_, identity_); result < 0) throw system_error("inspect", path_, -result);
     if (options.expected_bytes > 0) {
+      // A full disk is found now, before anything is written. File systems without reservation find
+      // it later.
       const int result = files_.allocate(file_, options.expected_bytes);
       if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINVAL)
         throw system_error("reserve " + std::to_string(options.expected_bytes) + " bytes for", path_, -result);
@@ -55,6 +57,7 @@ void FileWriter::require_writing(const char* action) const {
 }
 
 void FileWriter::write_at(std::uint64_t offset, ByteSpan bytes) {
+  // Shared: several threads write different parts. `finish` and `discard` wait for all of them.
   std::shared_lock lock(mutex_);
   require_writing("write to");
   if (offset % alignment_ != 0 || bytes.size() % alignment_ != 0 ||
@@ -100,6 +103,8 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
     // without writing them. Only a new file is safe.
     if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
   }
+  // After the sync and before the success is reported: a fence by another job may have removed the
+  // file meanwhile.
   if (!names_this_file())
     throw Error(ErrorCode::kNotFound,
                 "cannot finish writing " + path_ + ": it was removed or replaced meanwhile; was its save ended by another?");

@@ -27,6 +27,7 @@ class InjectedWriter : public ObjectWriter {
   void write_at(std::uint64_t offset, ByteSpan bytes) override {
     for (const auto& rule : pass(*injector_, "write_at", url_)) {
       if (rule.action != FaultAction::kShortWrite) continue;
+      // Direct I/O takes aligned sizes only.
       const std::size_t half = bytes.size() / 2 - bytes.size() / 2 % inner_->alignment_bytes();
       if (half > 0) inner_->write_at(offset, bytes.subspan(0, half));
       throw Error(ErrorCode::kUnavailable, "cannot write " + std::to_string(bytes.size()) + " bytes at " + std::to_string(offset) +
@@ -64,6 +65,7 @@ class InjectedStore : public Store {
     return std::make_unique<InjectedWriter>(passed("create").create(name, options), injector_, child_url(url_, name));
   }
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    // The rules are taken before the read and flip bits after it.
     const auto rules = pass(*injector_, "read", url_);
     inner_->read(name, ranges);
     for (const auto& rule : rules)

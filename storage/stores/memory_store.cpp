@@ -56,10 +56,13 @@ struct MemoryStore::Memory {
   std::uint64_t last_generation = 0;
 };
 
+// The name is taken at once, and the content appears when the writer closes, as in a file store
+// with exclusive creation.
 class MemoryStore::Writer : public ObjectWriter {
  public:
   Writer(std::shared_ptr<Memory> memory, std::string name, std::string url, const CreateOptions& options)
       : memory_(std::move(memory)), name_(std::move(name)), url_(std::move(url)), content_(std::make_shared<std::string>()) {
+    // Before the name is taken, so that running out of memory leaves nothing behind.
     resize_or_fail(*content_, options.expected_bytes, url_);
     std::lock_guard lock(memory_->mutex);
     const auto [object, added] = memory_->objects.emplace(name_, Memory::Object{});
@@ -79,6 +82,7 @@ class MemoryStore::Writer : public ObjectWriter {
     {
       std::shared_lock lock(mutex_);
       require_writing();
+      // Writers of different parts copy at the same time. Only growing needs the lock alone.
       if (end <= content_->size()) return copy(offset, bytes);
     }
     std::unique_lock lock(mutex_);
@@ -99,6 +103,8 @@ class MemoryStore::Writer : public ObjectWriter {
     resize_or_fail(*content_, length, url_);
     std::lock_guard memory_lock(memory_->mutex);
     const auto object = memory_->objects.find(name_);
+    // The name may belong to another object by now. A generation tells them apart, as an inode does
+    // in a file store.
     if (object == memory_->objects.end() || object->second.generation != generation_)
       throw Error(ErrorCode::kNotFound,
                   "cannot finish writing " + url_ + ": it was removed or replaced meanwhile; was its save ended by another?");
@@ -238,6 +244,8 @@ void MemoryStore::begin_attempt(const std::string& save_id) {
   throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
 }
 
+// One lock makes the three steps of publishing one: the attempt is open, the record appears, the
+// attempt ends.
 void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   const auto content = std::make_shared<std::string>();

@@ -16,6 +16,7 @@ std::invoke_result_t<const Act&> observe(StoreObserver& observer, const char* na
   const MonotonicTime begin = system_clock().now();
   const auto tell = [&](std::optional<ErrorCode> code, std::string_view failure) {
     const Duration duration = system_clock().now() - begin;
+    // Looking for an object that is not there is no failure of the store.
     const bool has_failed = code && *code != ErrorCode::kNotFound;
     if (duration < observer.duration_min() && !has_failed) return;
     std::string url;

@@ -65,6 +65,7 @@ std::shared_ptr<Store> open_store(const std::string& url) {
   // Called without the lock: a factory is user code and may itself open stores.
   std::shared_ptr<Store> store = factory(url);
   if (!store) throw Error(ErrorCode::kPrecondition, "cannot open store \"" + url + "\": the factory of its scheme returned none");
+  // Around any kind of store, so that faults hit all of them in the same way.
   if (auto injector = active_injector()) return inject_faults(std::move(store), std::move(injector));
   return store;
 }

@@ -51,6 +51,7 @@ StoreUrl split_url(const std::string& url) {
     throw Error(ErrorCode::kInvalidArgument, "cannot open a store: its URL or path holds a NUL byte");
   StoreUrl parts;
   const std::size_t colon = url.find(':');
+  // A letter and a colon are too short for a scheme, and on other systems a drive.
   if (colon == 1 && is_letter(url[0]) && url.size() > 2 && (url[2] == '/' || url[2] == '\\'))
     throw Error(ErrorCode::kInvalidArgument,
                 "cannot open store \"" + url + "\": it looks like a path on a drive, which this system does not have; write \"./" +
@@ -58,6 +59,7 @@ StoreUrl split_url(const std::string& url) {
   if (colon != std::string::npos && is_scheme_name(url.substr(0, colon))) {
     const std::string scheme = lower_case(url.substr(0, colon));
     parts.has_slashes = url.compare(colon + 1, 2, "//") == 0;
+    // "a:b" may be a file name. Without slashes, only a registered scheme counts as one.
     if (parts.has_slashes || is_store_registered(scheme)) {
       parts.scheme = scheme;
       std::size_t path = colon + 1;
@@ -83,6 +85,7 @@ std::string parent_url(const std::string& url) {
   return parts.prefix + parent;
 }
 
+// The name is checked, so that it cannot lead out of the place.
 std::string child_url(const std::string& url, const std::string& name) {
   check_object_name(name);
   const StoreUrl parts = split_url(url);

@@ -10,7 +10,7 @@ struct StoreUrl {
   std::string scheme;        // lower case; "" for a plain path
   std::string prefix;        // as written, up to the path: "mem://name", "file://", "file:", ""
   std::string authority;     // between "//" and the path, "" where there is none
-  std::string path;          // between "//" and the path; "" if absent
+  std::string path;          // after the prefix, as written; "" if absent
   bool has_slashes = false;  // "//" follows the colon
 };
 

@@ -19,7 +19,7 @@ TEST_CASE("a broken invariant throws, a sound one does not") {
   }
 }
 
-TEST_CASE("system errors say what was done to what, why it failed and what callers may branch on") {
+TEST_CASE("system errors name action, object and cause, and have a code") {
   const auto code = [](int error_number) { return system_error("write to", "/x", error_number).code(); };
   CHECK(code(ENOENT) == ErrorCode::kNotFound);
   CHECK(code(EEXIST) == ErrorCode::kAlreadyExists);

@@ -74,7 +74,7 @@ TEST_CASE("exceptions of any type are captured") {
   CHECK(captured(std::bad_alloc()).what == "out of memory");
 }
 
-TEST_CASE("without an exception at hand, the one in flight is captured, and else its absence is told") {
+TEST_CASE("without a given exception, the current one or its absence is captured") {
   try {
     throw CustomError("in flight");
   } catch (...) {
@@ -164,7 +164,7 @@ TEST_CASE("a thousand ranks with causes of their own stay readable") {
   CHECK(text.find("ranks 16-999: 984 further causes") != std::string::npos);
 }
 
-TEST_CASE("what was raised comes before what follows from it, and lines of long texts are indented") {
+TEST_CASE("raised failures come before lost ranks, and lines of long texts are indented") {
   const std::string text =
       describe(map_of({failure_of(0, "connection closed", FailureKind::kLost),
                        failure_of(1, "connection closed", FailureKind::kLost), failure_of(2, "first line\nsecond line")}));

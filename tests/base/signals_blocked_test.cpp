@@ -16,7 +16,7 @@ bool blocks(int number) {
 
 }  // namespace
 
-TEST_CASE("signals: a thread that is started under the block gets the program's no more, and its own still") {
+TEST_CASE("signals: a thread started under the block gets only the signals that it causes") {
   bool of_the_program = false;
   bool of_its_own = true;
   {

@@ -330,7 +330,7 @@ Bytes varint(std::uint64_t value) {
 
 }  // namespace
 
-TEST_CASE("a message that is cut short or has a flipped bit anywhere is refused, or means something") {
+TEST_CASE("a message cut short or with a flipped bit is refused or decodes validly") {
   const auto random = seeded_random(71);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
     const Envelope envelope = random_envelope(*random, kind);
@@ -341,7 +341,7 @@ TEST_CASE("a message that is cut short or has a flipped bit anywhere is refused,
   }
 }
 
-TEST_CASE("a message with bytes exchanged, put in or taken out anywhere is refused, or means something") {
+TEST_CASE("a message with swapped, added or missing bytes is refused or decodes validly") {
   const auto random = seeded_random(72);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
     const Envelope envelope = random_envelope(*random, kind);

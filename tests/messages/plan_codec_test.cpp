@@ -129,7 +129,7 @@ v1::SavePlan sample_save_message() {
   return message;
 }
 
-TEST_CASE("a save plan whose columns do not fit each other is corrupt, and the error says why") {
+TEST_CASE("a save plan with contradicting columns is corrupt, and the error says why") {
   CHECK_NOTHROW(from_proto(sample_save_message()));
   using Message = v1::SavePlan;
   const std::vector<std::pair<const char*, std::function<void(Message&)>>> cases = {
@@ -184,7 +184,7 @@ TEST_CASE("a save plan whose columns do not fit each other is corrupt, and the e
   }
 }
 
-TEST_CASE("a load plan whose columns do not fit each other is corrupt, and the error says why") {
+TEST_CASE("a load plan with contradicting columns is corrupt, and the error says why") {
   LoadPlan plan;
   ReadItem item;
   item.dest_name = plan.names.intern("a");

@@ -454,7 +454,7 @@ TEST_CASE("empty shards vanish, but a tensor without elements keeps one chunk") 
 
 // --- results -------------------------------------------------------------------------------------
 
-TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in the order of saving") {
+TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in saving order") {
   const auto plans = plans_of(2, [](SavePlan& plan, int rank) {
     add_bytes(plan, "bytes");
     add_tensor(plan, "replicated", {4});

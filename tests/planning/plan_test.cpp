@@ -143,7 +143,7 @@ TEST_CASE("the digest of a save plan covers all that makes it another plan") {
   }
 }
 
-TEST_CASE("the digest of a save plan leaves out what changes from save to save, and how names are numbered") {
+TEST_CASE("the digest of a save plan leaves out contents of bytes objects and name ids") {
   const Digest original = plan_digest(sample_save_plan());
   SavePlan plan = sample_save_plan();
   plan.items[1].content_hash = 99;

@@ -72,7 +72,7 @@ TEST_CASE("a struct's fields come back as they were, tensors in place") {
   CHECK(same(average, counted({2, 3})));
 }
 
-TEST_CASE("fields that are missing, too many, or of another type are all named, and nothing is taken over") {
+TEST_CASE("fields that are missing, unexpected or of another type are named; none changes") {
   const auto kept = std::make_shared<Kept>();
   const auto object = object_of(kept);
   Dict wrong = object_of(sample())->state_dict();

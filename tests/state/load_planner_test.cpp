@@ -175,7 +175,7 @@ TEST_CASE("tensors are filled in place, whatever their layout") {
   CHECK(state["leaf"].tensor().is_leaf());
 }
 
-TEST_CASE("a destination is given out itself, or through a tensor of the stored type where its memory reads otherwise") {
+TEST_CASE("a destination is filled directly, or through a tensor of the stored type") {
   const MemoryCheckpoint checkpoint = save({{{"w", counted({4, 3})}}});
   const auto resolve = [&](torch::Tensor target, LoadPlannerOptions options = {}) {
     StateDict state{{"w", target}};

@@ -28,7 +28,7 @@ std::vector<std::string> keys(const Dict& dict) {
 
 }  // namespace
 
-TEST_CASE("a module's state dict holds parameters and buffers in PyTorch's order, tied ones under each name") {
+TEST_CASE("a module's state dict is in PyTorch's order, with tied tensors under each name") {
   NetImpl net;
   const Dict dict = module_state_dict(net);
   CHECK(keys(dict) == std::vector<std::string>{"scale", "tied", "counter", "body.weight", "norm.weight", "norm.bias",

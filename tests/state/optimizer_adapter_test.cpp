@@ -200,7 +200,7 @@ TEST_CASE("options come from the checkpoint") {
   CHECK(has(text, "max_exp_avg_sq"));
 }
 
-TEST_CASE("state that a parameter never got is there before the first step, and absent for frozen ones") {
+TEST_CASE("optimizer state exists before the first step, except for frozen parameters") {
   Trainer trainer(makers()[0].second);
   trainer.net->parameters()[0].set_requires_grad(false);
   const Dict dict = adam_state(trainer);

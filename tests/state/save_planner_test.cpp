@@ -122,7 +122,7 @@ TEST_CASE("resolve_data gives exactly the item's chunk, without lazy bits, of an
   CHECK(alias.is_alias_of(matrix));
 }
 
-TEST_CASE("resolve_data narrows parts within the global tensor, and refuses what the rank does not hold") {
+TEST_CASE("resolve_data narrows parts of the global tensor, and refuses other ranks' parts") {
   const torch::Tensor whole = counted({8, 3});
   const ShardedTensor sharded({8, 3}, DType::kFloat32, {{whole.slice(0, 2, 5), {2, 0}}, {whole.slice(0, 6, 8), {6, 0}}});
   DefaultSavePlanner planner;
@@ -159,7 +159,7 @@ TEST_CASE("bytes are the value's at planning, and can be asked for again") {
   CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "a")))).to_text() == "text");
 }
 
-TEST_CASE("equal values hash alike, different ones do not, and none of it is in the plan's digest") {
+TEST_CASE("equal values have equal hashes, and the plan's digest leaves the hashes out") {
   DefaultSavePlanner planner;
   const SavePlan first = local_plan(planner, {{"a", 1}});
   const SavePlan again = local_plan(planner, {{"a", 1}}, 1);

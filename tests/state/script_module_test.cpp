@@ -8,7 +8,7 @@
 using namespace cairn;
 using namespace cairn::testing;
 
-TEST_CASE("script module: a result that is not one tensor is refused by forward, and given by run") {
+TEST_CASE("script module: forward refuses a result that is not one tensor, run returns it") {
   torch::jit::Module pair("Pair");
   pair.define("def forward(self, x):\n  return x, x\n");
   ScriptModule module(pair);

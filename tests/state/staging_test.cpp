@@ -95,7 +95,7 @@ TEST_CASE("memory that tensors share, strides and types are kept in the copy") {
   CHECK(stager.bytes_held() < 4000);
 }
 
-TEST_CASE("conjugated views are copied as what they show; what cannot be copied is left to the planner") {
+TEST_CASE("conjugated views are copied resolved; sparse tensors are left to the planner") {
   DefaultStager stager;
   const torch::Tensor complex = torch::complex(counting({3}), counting({3}, 5));
   const torch::Tensor sparse = counting({2, 2}).to_sparse();
@@ -175,7 +175,7 @@ TEST_CASE("memory is bounded: what is kept goes first, then a state is refused")
   CHECK(torch::equal(staged(stager, {{"weight", counting({200})}}).at("weight").tensor(), counting({200})));
 }
 
-TEST_CASE("page-locked memory that is not to be had is plain memory instead, and kept as such") {
+TEST_CASE("if page-locked memory is not available, plain memory is used and kept") {
   if (has_pinned_memory()) return;  // this machine has page-locked memory
   const auto pool = std::make_shared<StagingPool>(0, true);
   const char* where = nullptr;
@@ -217,7 +217,7 @@ bool has_gpu() {
   return torch::cuda::is_available();
 }
 
-TEST_CASE("GPU: tensors are copied after the work that was given before, into page-locked memory") {
+TEST_CASE("GPU: tensors are copied into page-locked memory after earlier work") {
   if (!has_gpu()) return;
   DefaultStager stager(kept());
   for (int round = 0; round < 2; ++round) {
@@ -258,7 +258,7 @@ TEST_CASE("GPU: many small tensors of every length come over whole, between larg
 }
 
 #ifdef CAIRN_HAS_CUDA
-TEST_CASE("GPU: each device's current stream is waited for, also one that is not the default") {
+TEST_CASE("GPU: the copy waits for each device's current stream, default or not") {
   if (!has_gpu()) return;
   DefaultStager stager;
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();

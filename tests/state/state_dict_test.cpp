@@ -179,7 +179,7 @@ TEST_CASE("an IValue that contains itself is refused, however it does") {
   dict.clear();
 }
 
-TEST_CASE("an IValue nested without end is refused, and what it shares is neither visited nor copied without bound") {
+TEST_CASE("an IValue that contains itself is refused, and copies of shared parts limited") {
   const auto list_of = [](const std::vector<c10::IValue>& elements) {
     c10::impl::GenericList list(c10::AnyType::get());
     for (const c10::IValue& element : elements) list.push_back(element);

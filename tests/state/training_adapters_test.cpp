@@ -57,7 +57,7 @@ void check_sampler_goes_on(const std::function<std::shared_ptr<Sampler>()>& make
 
 }  // namespace
 
-TEST_CASE("a scheduler goes on where it was, in an optimizer whose learning rate was restored") {
+TEST_CASE("a restored scheduler continues at its step, with the optimizer's learning rate") {
   for (const int steps : {0, 1, 3, 4, 7}) {
     CAPTURE(steps);
     Scheduled trained;
@@ -108,7 +108,7 @@ TEST_CASE("random numbers go on where they were") {
   CHECK(torch::equal(torch::randn({100}), expected));
 }
 
-TEST_CASE("a generator of the trainer's own goes on where it was, and leaves the others alone") {
+TEST_CASE("a trainer's own generator continues where it was, and changes no other") {
   torch::Generator trained = at::detail::createCPUGenerator();
   trained.set_current_seed(3);
   torch::Generator fresh = at::detail::createCPUGenerator();

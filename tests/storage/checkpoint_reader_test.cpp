@@ -162,7 +162,7 @@ TEST_CASE("checkpoint reader: reading before it is set up is refused") {
   CHECK(thrown_by([&] { reader.read_data({}, planner); }).code == ErrorCode::kPrecondition);
 }
 
-TEST_CASE("checkpoint reader: a missing, short, long or damaged file is named with rank, tensor and offset") {
+TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and offset") {
   const Memory memory("reader");
   const std::string url = "mem://reader/x";
   const StateDict state = plain_state(true);
@@ -236,7 +236,7 @@ TEST_CASE("checkpoint reader: a missing, short, long or damaged file is named wi
   }
 }
 
-TEST_CASE("checkpoint reader: a checkpoint that is replaced while it is read is told from a damaged one") {
+TEST_CASE("checkpoint reader: a replaced checkpoint is told from a damaged one") {
   const Memory memory("reader");
   const std::string url = "mem://reader/x";
   const StateDict state = plain_state(true);
@@ -264,7 +264,7 @@ TEST_CASE("checkpoint reader: a checkpoint that is replaced while it is read is 
   CHECK(same(target, state));
 }
 
-TEST_CASE("checkpoint reader: an operation of the store, or a planner, that fails, fails the read with its own exception") {
+TEST_CASE("checkpoint reader: an exception of the store or planner fails the read") {
   register_recorded();
   const Memory memory("recorded");
   const std::string url = "recorded://recorded/x";
@@ -407,7 +407,7 @@ TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays
   CHECK(bytes <= get_object(*open_store(url), data_file_name(0, 0, local_save_id(1))).size());
 }
 
-TEST_CASE("checkpoint reader: reads one after another open each file once and read each small block once") {
+TEST_CASE("checkpoint reader: later reads open no file and read no small block again") {
   register_recorded();
   const Memory memory("recorded");
   const std::string url = "recorded://recorded/x";
@@ -469,7 +469,7 @@ TEST_CASE("checkpoint reader: reads one after another open each file once and re
   CHECK(refused < kTensors);
 }
 
-TEST_CASE("checkpoint reader: every dtype, shape and layout comes back, in one file or one per item") {
+TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
   const Memory memory("reader");
   const TemporaryDirectory directory;
   torch::manual_seed(5);
@@ -520,7 +520,7 @@ TEST_CASE("checkpoint reader: every dtype, shape and layout comes back, in one f
     }
 }
 
-TEST_CASE("checkpoint reader: a tensor that is loaded as another dtype is converted when asked for") {
+TEST_CASE("checkpoint reader: a tensor is converted to another dtype if asked for") {
   const Memory memory("reader");
   StateDict state;
   state["w"] = torch::randn({300, 400});
@@ -534,7 +534,7 @@ TEST_CASE("checkpoint reader: a tensor that is loaded as another dtype is conver
   CHECK(target["w"].tensor().equal(state["w"].tensor().to(torch::kFloat64)));
 }
 
-TEST_CASE("checkpoint reader: what PyTorch wrote loads exactly, on 1 to 4 ranks, cut by rows and by columns") {
+TEST_CASE("checkpoint reader: PyTorch's checkpoints load on 1 to 4 ranks, in any cut") {
   const std::string root = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/";
   for (const char* const folder : {"single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"}) {
     INFO(folder);

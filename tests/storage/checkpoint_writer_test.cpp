@@ -128,7 +128,7 @@ TEST_CASE("checkpoint writer: options that cannot work are refused") {
   CHECK(text.find("threads") != std::string::npos);
 }
 
-TEST_CASE("checkpoint writer: a run that cannot be opened is known before anything is written") {
+TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before it writes") {
   const Memory memory("writer");
   CheckpointWriterOptions options;
   options.run_url = "nosuch://run";
@@ -139,7 +139,7 @@ TEST_CASE("checkpoint writer: a run that cannot be opened is known before anythi
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
 
-TEST_CASE("checkpoint writer: names that Python cannot read are refused before anything is written") {
+TEST_CASE("checkpoint writer: names that Python cannot read fail the save before it writes") {
   const Memory memory("writer");
   const std::string url = "mem://writer/x";
   std::string text;
@@ -268,7 +268,7 @@ TEST_CASE("checkpoint writer: a checkpoint that exists is kept when overwriting 
   CHECK(open_store(url)->open_attempts().empty());
 }
 
-TEST_CASE("checkpoint writer: of two saves at once without overwriting, the store lets one exist") {
+TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one is published") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions keep;
@@ -286,7 +286,7 @@ TEST_CASE("checkpoint writer: of two saves at once without overwriting, the stor
   CHECK(loaded(url) == 2);
 }
 
-TEST_CASE("checkpoint writer: whichever operation of the store fails, the old or the new checkpoint is there, whole") {
+TEST_CASE("checkpoint writer: any failing operation leaves the old or new checkpoint whole") {
   register_watched();
   for (const bool single_file : {true, false}) {
     CheckpointWriterOptions options;
@@ -325,7 +325,7 @@ TEST_CASE("checkpoint writer: whichever operation of the store fails, the old or
   watched_control = nullptr;
 }
 
-TEST_CASE("checkpoint writer: a planner that drops an item at the last moment fails the save") {
+TEST_CASE("checkpoint writer: a planner that drops an item in finish_plan fails the save") {
   const Memory memory("writer");
   class Dropping : public DefaultSavePlanner {
    public:
@@ -347,7 +347,7 @@ TEST_CASE("checkpoint writer: a planner that drops an item at the last moment fa
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
 
-TEST_CASE("checkpoint writer: planners transform what is written, and transform it back at the load") {
+TEST_CASE("checkpoint writer: planners transform data when saving, and back when loading") {
   const Memory memory("writer");
   const std::string url = "mem://writer/x";
   class Encoding : public DefaultSavePlanner {
@@ -422,7 +422,7 @@ TEST_CASE("checkpoint writer: planners may replace the tensors that are written 
   CHECK(target["weight"].tensor().equal(elsewhere.other));
 }
 
-TEST_CASE("checkpoint writer: a planner that reorders its items at the last moment is followed") {
+TEST_CASE("checkpoint writer: a planner may reorder its items in finish_plan") {
   const Memory memory("writer");
   class Reordering : public DefaultSavePlanner {
    public:
@@ -466,7 +466,7 @@ TEST_CASE("checkpoint writer: finishing without having planned is refused") {
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
 
-TEST_CASE("checkpoint writer: several ranks, one file each or one per item; ranks without items have none") {
+TEST_CASE("checkpoint writer: ranks write one file or one per item, or none without items") {
   const TemporaryDirectory directory;
   for (const bool single_file : {true, false}) {
     const std::string url = directory.path() + (single_file ? "/run/single" : "/run/items");
@@ -521,7 +521,7 @@ TEST_CASE("checkpoint writer: several ranks, one file each or one per item; rank
   }
 }
 
-TEST_CASE("checkpoint writer: the generation before stays until the next save, older ones go") {
+TEST_CASE("checkpoint writer: the replaced generation stays until the next save") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriter writer;  // used for several saves
@@ -564,7 +564,7 @@ TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, wh
   CHECK(read_metadata(*open_store(url)).commit->retired == std::vector<std::string>{local_save_id(8), local_save_id(7)});
 }
 
-TEST_CASE("checkpoint writer: files of a record that cannot be read stay until the next save") {
+TEST_CASE("checkpoint writer: files of an unreadable record stay until the next save") {
   for (const bool newer_version : {false, true}) {
     const Memory memory("writer");
     const std::string url = "mem://writer/run/step";
@@ -592,7 +592,7 @@ TEST_CASE("checkpoint writer: files of a record that cannot be read stay until t
   }
 }
 
-TEST_CASE("checkpoint writer: the commit sequence only grows at a place, whatever run it counts for") {
+TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any run") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
   const StateDict state = state_of(1);

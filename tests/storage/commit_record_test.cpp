@@ -249,7 +249,7 @@ TEST_CASE("a newer format version says so") {
   CHECK(decoding(with_footer([](std::string& footer) { footer[7] = '\x7f'; })).code == ErrorCode::kCorrupt);
 }
 
-TEST_CASE("a record of Cairn's that does not describe a file is refused, so that no file is read unchecked") {
+TEST_CASE("a record of Cairn's without a file's length, checksum or trailer is refused") {
   const auto whole = sample();
   const auto pickle = pickle_torch_metadata(whole, "cairn-" + whole.save_id);
   const auto record_of = [&](const Metadata& metadata) {
@@ -334,7 +334,7 @@ TEST_CASE("metadata that contradicts itself is refused, saying what is wrong") {
   CHECK(is_refusal(decoding(tensor_metadata(kNothing, size({4}), chunks({})))));
 }
 
-TEST_CASE("items that share bytes are refused, unless they are one item that is recorded twice") {
+TEST_CASE("items that share bytes are refused, unless one item is recorded twice") {
   const auto with = [](auto change) {
     auto metadata = sample();
     change(std::get<TensorStorageMetadata>(*metadata.find("model.weight")).storage,

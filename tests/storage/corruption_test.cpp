@@ -70,7 +70,7 @@ std::vector<std::pair<std::string, Bytes>> spoilt(const Bytes& whole, const Form
 
 }  // namespace
 
-TEST_CASE("corruption: a load finds every flipped bit of a small checkpoint of Cairn's, and names the file") {
+TEST_CASE("corruption: a load finds every flipped bit and names the file") {
   const Written written(1);
   DamagedCheckpoint checkpoint("damaged", written.url());
   for (const auto& [name, whole] : checkpoint.objects())
@@ -102,7 +102,7 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
   MESSAGE(refused, " of ", tried, " flips are refused");
 }
 
-TEST_CASE("corruption: a region cut off, taken out, doubled, shifted, zeroed or exchanged is an error or changes nothing") {
+TEST_CASE("corruption: damaged regions of any kind are an error or change nothing") {
   const Written written(2);
   const Written other(2, "another", 200);  // its files have the same names and lengths
   std::size_t chosen = 0;
@@ -183,7 +183,7 @@ TEST_CASE("corruption: a rank's file in the place of another's of the same lengt
   }
 }
 
-TEST_CASE("corruption: files of PyTorch's exchanged among ranks and checkpoints are refused where they differ in shape") {
+TEST_CASE("corruption: exchanged files of PyTorch's are refused if their shapes differ") {
   const std::vector<std::string> sources{golden("nested"), golden("hsdp_2x2"), golden("single")};
   std::size_t refused = 0;
   for (const std::string& source : sources) {
@@ -205,7 +205,7 @@ TEST_CASE("corruption: files of PyTorch's exchanged among ranks and checkpoints 
   CHECK(refused > 100);
 }
 
-TEST_CASE("corruption: flipped bits of the metadata of several ranks of PyTorch's do not mix up what the ranks wrote") {
+TEST_CASE("corruption: flipped bits in PyTorch's metadata do not mix up the ranks' items") {
   // Loads few items, so that no other item reveals a swap of two ranks' items at the same offset.
   for (const std::string folder : {"nested", "fsdp_even"}) {
     DamagedCheckpoint checkpoint("damaged", golden(folder), 2);

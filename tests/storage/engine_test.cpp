@@ -159,7 +159,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: less staging memory than one checksum block 
   CHECK_THROWS_AS(WriteEngine({2, kBlock, kBlock - 1}), Error);
 }
 
-TEST_CASE_FIXTURE(Fixture, "engine: an operation of the store that fails, whichever it is, fails the write and leaves nothing") {
+TEST_CASE_FIXTURE(Fixture, "engine: any failing store operation fails the write and leaves nothing") {
   add_variety(items);
   for (const auto& [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
     copy_first = first;
@@ -195,7 +195,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: a planner that throws fails the write with i
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something else than it planned fails the write") {
+TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something it did not plan fails the write") {
   WriteEngine engine({2, 4 * kBlock, kBlock});
   SUBCASE("other sizes") { items.add("item", torch::zeros({4})), items.plan.items[0].chunk.sizes = {5}; }
   SUBCASE("other dtype") { items.add("item", torch::zeros({4})), items.plan.items[0].properties.dtype = DType::kInt32; }

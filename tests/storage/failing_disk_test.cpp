@@ -89,7 +89,7 @@ std::string id_of(double value) { return local_save_id(static_cast<std::uint64_t
 
 }  // namespace
 
-TEST_CASE_FIXTURE(LeakCheck, "failing disk: whichever operation of a save fails, and however, the checkpoint before stays whole") {
+TEST_CASE_FIXTURE(LeakCheck, "failing disk: any failing operation leaves the earlier checkpoint whole") {
   struct Way {
     int number;
     ErrorCode code;
@@ -147,7 +147,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: whichever operation of a save fails,
   disk.reset();
 }
 
-TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before anything is written, and the next save works") {
+TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before the write, and the next save works") {
   for (const bool direct : {true, false}) {
     CheckpointWriterOptions options;
     options.direct_io = direct;

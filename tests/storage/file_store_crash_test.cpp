@@ -65,7 +65,7 @@ std::uint64_t at_every_operation(Act act) {
 
 }  // namespace
 
-TEST_CASE("a power loss at any operation of a save leaves the old or the new checkpoint, whole") {
+TEST_CASE("a power loss during a save leaves the old or the new checkpoint whole") {
   for (const bool had_old : {true, false}) {
     for (const bool exclusive_rename : {true, false}) {
       for (const Survival& survival : survivals()) {
@@ -134,7 +134,7 @@ TEST_CASE("what a save, a sync or a new root promised is there after a power los
   CHECK(store.fenced_attempts() == Names{"dead"});
 }
 
-TEST_CASE("a parent directory that another rank has just made is synced by whoever syncs a file in it") {
+TEST_CASE("syncing a file also syncs a parent directory that another rank has just made") {
   SimulatedFileSystem files;
   FileStore store(kRoot, files);
   store.create_root();
@@ -144,7 +144,7 @@ TEST_CASE("a parent directory that another rank has just made is synced by whoev
   CHECK((get_object(store, "below/mine") == kData));
 }
 
-TEST_CASE("a power loss at any operation of a fence leaves an attempt that can be fenced, and a fence that returned holds") {
+TEST_CASE("a power loss during a fence leaves a fenceable attempt; a finished fence holds") {
   for (const bool with_record : {true, false}) {
     for (const Survival& survival : survivals()) {
       const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
@@ -181,7 +181,7 @@ TEST_CASE("a power loss at any operation of a fence leaves an attempt that can b
   }
 }
 
-TEST_CASE("a fence before or within any operation of a publication: one of the two wins, and it stays so") {
+TEST_CASE("a fence at any operation of a publication: exactly one wins, for good") {
   for (const bool within : {false, true}) {
     for (const bool replaces_directories : {true, false}) {
       for (const bool exclusive_rename : {true, false}) {
@@ -229,7 +229,7 @@ TEST_CASE("a fence before or within any operation of a publication: one of the t
   }
 }
 
-TEST_CASE("a begin before any operation of a fence, and a fence before any operation of a begin: nothing can be published") {
+TEST_CASE("a begin and a fence that race in any order: nothing can be published") {
   for (const bool begin_is_the_rival : {true, false}) {
     at_every_operation([&](std::uint64_t index) {
       SimulatedFileSystem files;
@@ -283,7 +283,7 @@ TEST_CASE("a second fence before any operation of a fence") {
   });
 }
 
-TEST_CASE("an operation that fails: a typed error, nothing left behind, and another try works") {
+TEST_CASE("a failing operation throws a typed error, leaves nothing and can be retried") {
   const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
     SimulatedFileSystem files;
     put_old_checkpoint(files);
@@ -344,7 +344,7 @@ TEST_CASE("a fence whose operation fails says so, or has fenced nevertheless") {
   });
 }
 
-TEST_CASE("a checkpoint survives, also where others have made the directories above it and not synced them") {
+TEST_CASE("a checkpoint survives even if others made its parent directories without a sync") {
   for (const auto& made : {Names{"/runs"}, Names{"/runs", "/runs/run"}, Names{"/runs", "/runs/run", kRoot}}) {
     INFO(made.size(), " directories were there");
     SimulatedFileSystem files;
@@ -399,7 +399,7 @@ TEST_CASE("a full disk is known before anything is written") {
   CHECK((record_in(store) == kNewRecord));
 }
 
-TEST_CASE("a file system that cannot refuse atomically is told so, and overwriting still works") {
+TEST_CASE("without an exclusive rename or link, publishing fails unless it may overwrite") {
   SimulatedFileSystem files;
   files.features.exclusive_rename = false;
   files.features.links = false;

@@ -176,7 +176,7 @@ TEST_CASE("links are read through and never removed through") {
   CHECK_FALSE(fs::is_symlink(directory.path() + "/.metadata"));
 }
 
-TEST_CASE("a publication whose attempt is gone says that its directory may have been removed") {
+TEST_CASE("an error about a missing attempt says that its directory may have been removed") {
   const TemporaryDirectory directory;
   FileStore store(directory.path() + "/step");
   store.create_root();

@@ -39,7 +39,7 @@ TEST_CASE("sizes that no file can hold are refused") {
   CHECK(thrown_by([&] { item_layout(DType::kUInt8, {1}, ~std::uint64_t{0}); }).code == ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("an item is as long as its layout says, its payload aligned, and an archive that reads back") {
+TEST_CASE("an item has its layout's length, an aligned payload, and is a readable archive") {
   for (const auto dtype : {DType::kFloat32, DType::kBool, DType::kComplex128, DType::kBFloat16, DType::kFloat8E4M3Fn}) {
     for (const auto& sizes : kShapes) {
       for (const auto offset : kOffsets) {

@@ -54,7 +54,7 @@ TEST_CASE("layout: a rank without items has no file") {
   CHECK(layout_files({}, false).empty());
 }
 
-TEST_CASE("layout: tensors follow one another, payloads are aligned, bytes objects come last") {
+TEST_CASE("layout: tensors are adjacent, payloads are aligned, bytes objects come last") {
   SavePlan plan;
   add_tensor(plan, "small", {3});
   add_bytes(plan, "bytes");

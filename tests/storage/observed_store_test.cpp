@@ -53,7 +53,7 @@ class TolerantStore final : public WrappedStore {
 
 }  // namespace
 
-TEST_CASE("an observed store: every operation is told where all are wanted, from whatever thread") {
+TEST_CASE("an observed store: with a minimum of 0, every operation is reported") {
   const auto seen = std::make_shared<SeenOperations>(Duration(0));
   const auto store = observe_operations(memory(), seen);
   store->create_root();
@@ -71,7 +71,7 @@ TEST_CASE("an observed store: every operation is told where all are wanted, from
   CHECK(seen->seen[2].url == child_url(store->url(), "object"));
 }
 
-TEST_CASE("an observed store: quick ones are not told, but failures are, unless something was only not there") {
+TEST_CASE("an observed store: quick operations are not reported, but failures are") {
   const auto seen = std::make_shared<SeenOperations>(std::chrono::hours(1));
   const auto control = std::make_shared<StoreControl>();
   const auto inner = memory();
@@ -100,7 +100,7 @@ TEST_CASE("an observed store: a name without a URL does not change how an operat
   CHECK(seen->only().code == ErrorCode::kUnavailable);
 }
 
-TEST_CASE("an observed store: it is the store itself without an observer, and behaves like it with one") {
+TEST_CASE("an observed store: it behaves like the store, and is the store without observer") {
   const auto plain = memory();
   CHECK(observe_operations(plain, nullptr) == plain);
   const auto seen = std::make_shared<SeenOperations>(Duration(0));

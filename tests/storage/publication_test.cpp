@@ -104,7 +104,7 @@ TEST_CASE("names that Cairn did not give are not taken for its data files") {
   CHECK(save_id_of_file(data_file_name(0, 0, id)) == id);
 }
 
-TEST_CASE_FIXTURE(EmptyMemory, "clean-up removes dead saves and older generations, and keeps the current and the replaced one") {
+TEST_CASE_FIXTURE(EmptyMemory, "clean-up removes dead saves and old generations except the replaced one") {
   save(*store, id_of(1));
   const Metadata replaced = save(*store, id_of(2));
   store->begin_attempt(id_of(3));  // died while writing
@@ -173,7 +173,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current 
   CHECK(visible_names(*store) == file_names({id_of(2), id_of(5), id_of(1, 'b')}));
 }
 
-TEST_CASE("a record retires what it replaces and what that one had retired, newest first, and no more than asked for") {
+TEST_CASE("a record retires the generations before it, newest first, up to the given number") {
   CHECK(retired_generations(std::nullopt, 3).empty());
   Metadata replaced = metadata_of(id_of(9));
   replaced.commit->retired = {id_of(7), "no save id of Cairn's", id_of(3)};
@@ -206,7 +206,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "what a save replaces: nothing, a generation, or 
   CHECK(commit_sequence_after(metadata_of(id_of(3), 1, ~std::uint64_t{0})) == 1);  // damage that no checksum detects
 }
 
-TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint that exists") {
+TEST_CASE("a clean-up beside another job removes no file of a checkpoint that exists") {
   const std::string ours = id_of(5), rival_id = id_of(1, 'b');
   for (const char* moment :
        {"list", "open_attempts", "fence", "exists", "read", "remove", "fenced_attempts", "clear_attempt", "never"}) {
@@ -260,7 +260,7 @@ TEST_CASE("another job at any moment of a clean-up loses no file of a checkpoint
   forget_memory("publication");
 }
 
-TEST_CASE("two jobs that save to one place again and again: every published checkpoint is whole") {
+TEST_CASE("two jobs that keep saving to one place publish only whole checkpoints") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/step";
   open_store(place)->create_root();
@@ -299,7 +299,7 @@ TEST_CASE("two jobs that save to one place again and again: every published chec
   for (const FileInfo& file : last->files) CHECK(store->exists(file.name));
 }
 
-TEST_CASE("a power loss at any operation of a clean-up leaves the checkpoint and its predecessor whole") {
+TEST_CASE("a power loss during a clean-up leaves the checkpoint and its predecessor whole") {
   using Survival = SimulatedFileSystem::Survival;
   for (const Survival survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0},
                                   Survival{Survival::kRandom, 1}, Survival{Survival::kRandom, 2}, Survival{Survival::kRandom, 3}}) {
@@ -333,7 +333,7 @@ TEST_CASE("a power loss at any operation of a clean-up leaves the checkpoint and
   }
 }
 
-TEST_CASE("clean-up goes on where the store refuses to remove, and forgets no save whose files are still there") {
+TEST_CASE("clean-up continues after a refused removal, and keeps the save's attempt fenced") {
   SimulatedFileSystem files;
   FileStore store("/step", files);
   store.create_root();
@@ -389,7 +389,7 @@ TEST_CASE("settling races publication: they agree") {
   }
 }
 
-TEST_CASE("the commit sequence is not told where the largest could not be looked at just now") {
+TEST_CASE("the commit sequence is an error if a place in the run cannot be read for now") {
   struct BusyStore : MemoryStore {
     using MemoryStore::MemoryStore;
     std::uint64_t size_bytes(const ObjectName& name) override {
@@ -405,7 +405,7 @@ TEST_CASE("the commit sequence is not told where the largest could not be looked
   forget_memory("publication");
 }
 
-TEST_CASE("the commit sequence goes on from the largest in the run, whatever else lies there") {
+TEST_CASE("the commit sequence follows the largest in the run, beside any other files") {
   forget_memory("publication");
   const auto run = open_store("mem://publication/run");
   CHECK(CommitSequence(std::nullopt).next(run) == 1);

@@ -81,7 +81,7 @@ TEST_CASE("names that Cairn did not give are not taken for its checkpoints") {
   CHECK(step_of_name("step_9223372036854775807.2") == 9223372036854775807);
 }
 
-TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, and says what is not Cairn's or cannot be read") {
+TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, with foreign and unreadable places apart") {
   CHECK(run.list().checkpoints.empty());
   save_in_run(*run.open("step_100"), 1);
   save_in_run(*run.open("step_50"), 2);
@@ -160,7 +160,7 @@ TEST_CASE_FIXTURE(RunInMemory, "remains of dead saves and removals go, others' f
   CHECK(checkpoint_names(run) == Names{"step_7", "step_4"});
 }
 
-TEST_CASE("in directories a checkpoint leaves nothing behind, and what a link leads to stays") {
+TEST_CASE("a removed checkpoint leaves no directory behind, and targets of links stay") {
   const TemporaryDirectory directory;
   const RunDirectory run(directory.path() + "/run");
   const RunDirectory other(directory.path() + "/other");
@@ -249,7 +249,7 @@ TEST_CASE_FIXTURE(LinkedRun, "a save to a place that is a link removes nothing t
   CHECK(saved.size() == before.size() + 3);
 }
 
-TEST_CASE("a checkpoint whose saver died between publishing it and ending its attempt can be removed") {
+TEST_CASE("a checkpoint can be removed if its saver died before it ended the attempt") {
   const TemporaryDirectory directory;
   const RunDirectory run(directory.path() + "/run");
   save_in_run(*run.open("step_1"), 1);
@@ -259,7 +259,7 @@ TEST_CASE("a checkpoint whose saver died between publishing it and ending its at
   CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
 }
 
-TEST_CASE("what stands where a record would be, and is none, makes a place unusable; what else is there stays") {
+TEST_CASE("a place with a directory or link named like a record cannot be used, and stays") {
   namespace fs = std::filesystem;
   const TemporaryDirectory directory;
   const std::string root = directory.path() + "/run";
@@ -283,7 +283,7 @@ TEST_CASE("what stands where a record would be, and is none, makes a place unusa
   CHECK(run.open("step_3")->exists(data_file_name(0, 0, run_save_id(3))));
 }
 
-TEST_CASE("a power loss at any operation of a removal leaves the checkpoint whole, or remains that the next clean-up removes") {
+TEST_CASE("a power loss during a removal leaves the checkpoint whole or leftovers") {
   using Survival = SimulatedFileSystem::Survival;
   std::vector<Survival> survivals{{Survival::kSynced, 0}, {Survival::kEverything, 0}};
   for (std::uint64_t seed = 1; seed <= 20; ++seed) survivals.push_back({seed % 2 == 0 ? Survival::kAny : Survival::kRandom, seed});

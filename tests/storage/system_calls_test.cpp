@@ -66,7 +66,7 @@ std::uint64_t counted_sequence(const std::string& name) { return read_metadata(*
 
 }  // namespace
 
-TEST_CASE("the directories above a checkpoint are synced once in a process, by the coordinator") {
+TEST_CASE("the coordinator syncs the directories above a checkpoint, once in a process") {
   insert_counted_disk();
   SavingRanks ranks;
   ranks.save("step_1");
@@ -82,7 +82,7 @@ TEST_CASE("the directories above a checkpoint are synced once in a process, by t
   CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's directory
 }
 
-TEST_CASE("ranks of several processes look up the attempt by name, without listing the directory") {
+TEST_CASE("ranks of several processes look up the attempt by name, without a listing") {
   insert_counted_disk();
   SavingRanks ranks;
   ranks.save("step_1");
@@ -106,7 +106,7 @@ TEST_CASE("directories above a checkpoint are synced again if they were replaced
   CHECK(counted_disk->calls_that_begin("sync directory /home/runs") == 1 + 1 + 3 + kCountedRanks);
 }
 
-TEST_CASE("after a failed save one rank fences and lists, and the others remove their own files") {
+TEST_CASE("after a failed save one rank fences and lists, the others remove their files") {
   insert_counted_disk();
   SavingRanks ranks;
   ranks.save("step_1");
@@ -131,7 +131,7 @@ TEST_CASE("shards with a hole are refused when they are planned, before anything
   CHECK(counted_disk->calls_that_begin("create") == 0);
 }
 
-TEST_CASE("a directory of somebody else's that cannot be read fails no save, and is asked once") {
+TEST_CASE("a foreign directory that cannot be read fails no save, and is asked once") {
   for (const int error_number : {EIO, ENOTCONN, ESTALE, ETIMEDOUT}) {
     CAPTURE(error_number);
     insert_counted_disk();
@@ -149,7 +149,7 @@ TEST_CASE("a directory of somebody else's that cannot be read fails no save, and
   }
 }
 
-TEST_CASE("the sequence of a checkpoint is not known while an earlier one of the run cannot be read") {
+TEST_CASE("a save fails while an earlier checkpoint of the run cannot be read") {
   insert_counted_disk();
   SavingRanks ranks;
   ranks.save("step_1");
@@ -157,7 +157,7 @@ TEST_CASE("the sequence of a checkpoint is not known while an earlier one of the
   CHECK(thrown_by([&] { ranks.save("step_2"); }).code == ErrorCode::kUnavailable);
 }
 
-TEST_CASE("a directory of somebody else's that does not answer is waited for once, and not for long") {
+TEST_CASE("a foreign directory that does not answer delays a save once, for a short time") {
   // Blocks lookups in "hung" until `release` is called.
   struct HungStore : MemoryStore {
     using MemoryStore::MemoryStore;

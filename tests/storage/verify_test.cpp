@@ -99,7 +99,7 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
   CHECK(faults[1].fqn == "c");
 }
 
-TEST_CASE("verify: a file that is damaged from end to end has a fault for each item, not for each block") {
+TEST_CASE("verify: a wholly damaged file has one fault for each item, not for each block") {
   const Saved saved(large_state());
   Bytes bytes = get_object(*saved.store, saved.file);
   const std::uint64_t content_bytes = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length;
@@ -132,7 +132,7 @@ TEST_CASE("verify: missing, short and exchanged files") {
   CHECK(by_file.count(files[3].name) == 0);
 }
 
-TEST_CASE("verify: a file that cannot be read is a fault like others, and the other files are checked all the same") {
+TEST_CASE("verify: an unreadable file is one fault, and the other files are still checked") {
   const TemporaryDirectory directory;
   LocalSave save;
   save.checkpoint_id = directory.path() + "/step";

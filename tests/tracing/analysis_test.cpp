@@ -64,7 +64,7 @@ ObservedEvent lost_link(int peer, std::string_view text) {
   return event;
 }
 
-TEST_CASE("trace analysis: a good save with a slow rank: who took how long, and who was waited for") {
+TEST_CASE("trace analysis: a good save with a slow rank has durations and a longest wait") {
   ScriptedTraces script(4);
   script_good_save(script, {5, 40, 900, 50});
   const Analysed it(script.write());
@@ -89,7 +89,7 @@ TEST_CASE("trace analysis: a good save with a slow rank: who took how long, and 
   CHECK(notes(it.diagnosis, "rank 2 took 900.3 ms for write"));
 }
 
-TEST_CASE("trace analysis: clocks that differ are aligned by the messages, within the bound that is told") {
+TEST_CASE("trace analysis: differing clocks are aligned by messages, within a stated error") {
   ScriptedTraces script(4);
   script.set_ahead(1, 250);
   script.set_ahead(2, -4000);
@@ -175,7 +175,7 @@ TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original
   CHECK(near(milliseconds(*failure.hook->duration), 20));
 }
 
-TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who waited for it in vain") {
+TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who waited") {
   ScriptedTraces script(3);
   script_joins(script, 3);
   script.state(0, 1, "coordinator: moving");
@@ -218,7 +218,7 @@ TEST_CASE("trace analysis: a rank that fell silent: since when, where, and who w
   CHECK(near(milliseconds(it.diagnosis.wait->duration), 5001.2));
 }
 
-TEST_CASE("trace analysis: the chain of causes crosses ranks, and its parts make up the whole time") {
+TEST_CASE("trace analysis: the chain of causes crosses ranks and fills the whole time") {
   ScriptedTraces script(4);
   script_good_save(script, {5, 40, 900, 50});
   const Analysed it(script.write());
@@ -247,7 +247,7 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks, and its parts make
   CHECK(steps.front().what == "had not called yet");
 }
 
-TEST_CASE("trace analysis: a rank that was told otherwise than the rest is noticed, and does not decide what failed") {
+TEST_CASE("trace analysis: a rank with another failure map is noticed, the rest decides") {
   ScriptedTraces script(4);
   for (int rank = 0; rank < 4; ++rank) {
     script.call(rank, rank);
@@ -265,7 +265,7 @@ TEST_CASE("trace analysis: a rank that was told otherwise than the rest is notic
   CHECK(notes(it.diagnosis, "rank 0 was told another failure map"));
 }
 
-TEST_CASE("trace analysis: late messages, retries, slow stores and ranks that were lost after their part are noticed") {
+TEST_CASE("trace analysis: late messages, retries, slow stores and late losses are noticed") {
   ScriptedTraces script(3);
   script_good_save(script, {5, 6, 7});
   const Analysed good(script.write());
@@ -317,7 +317,7 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
 }
 
-TEST_CASE("trace analysis: of a coordinator that is gone both are told, where it stood and where the others missed it") {
+TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the others") {
   ScriptedTraces script(2);
   for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
   script.state(0, 5, "coordinator: joining");
@@ -339,7 +339,7 @@ TEST_CASE("trace analysis: of a coordinator that is gone both are told, where it
   CHECK(missing.front().chain.empty());
 }
 
-TEST_CASE("trace analysis: of a rank that stood still and went on, the last sign is the one before the others gave up on it") {
+TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it was given up") {
   ScriptedTraces script(2);
   for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
   script.state(0, 5, "coordinator: joining");
@@ -601,7 +601,7 @@ TEST_CASE("trace directory: lines about processes that make no sense are skipped
   CHECK(processes.at(1).describe() == "exited with code 5");
 }
 
-TEST_CASE("trace directory: a pipe named like a trace is a fault, one named like a list of ends is skipped") {
+TEST_CASE("trace directory: a pipe named *.trace is a fault, one named *.ends is skipped") {
   ScriptedTraces script(1);
   script_good_save(script, {5});
   const std::string path = script.write();
@@ -614,7 +614,7 @@ TEST_CASE("trace directory: a pipe named like a trace is a fault, one named like
   CHECK(faults == path + "/pipe.trace is no trace: it is a pipe or a device");
 }
 
-TEST_CASE("trace directory: several saves, two jobs, and files that cannot be read are kept apart") {
+TEST_CASE("trace directory: saves, jobs and unreadable files are kept apart") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6}, 0, 1);
   script.set_attempt(2);
@@ -670,7 +670,7 @@ TEST_CASE("trace directory: more events than are asked for are left out, and tha
   CHECK_FALSE(directory.read(directory.attempts().front()).truncated);
 }
 
-TEST_CASE("trace directory: a message that comes after an outcome and before the next call belongs to the next call") {
+TEST_CASE("trace directory: a message after an outcome belongs to the next call") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6}, 0, 1);
   const std::uint64_t outcome = script.last_id(0);
@@ -686,7 +686,7 @@ TEST_CASE("trace directory: a message that comes after an outcome and before the
   CHECK(directory.read(attempts[first]).events.at(0).back().name != "Join");
 }
 
-TEST_CASE("trace directory: a file that is gone since costs its own events only, and that is said") {
+TEST_CASE("trace directory: a file that has gone costs only its own events and is reported") {
   ScriptedTraces script(2);
   script_good_save(script, {5, 6});
   const TraceDirectory directory(script.write());
@@ -714,7 +714,7 @@ struct SavesOfOneRank {
   std::vector<std::uint64_t> ends;
 };
 
-TEST_CASE("trace directory: what rings of one rank both hold counts once, whatever their names") {
+TEST_CASE("trace directory: events in two rings of a rank count once, whatever their names") {
   const SavesOfOneRank whole;
   const TraceDirectory expected(whole.script.write());
   REQUIRE(expected.attempts().size() == 4);

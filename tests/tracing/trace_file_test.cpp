@@ -117,7 +117,7 @@ TEST_CASE("trace file: one that was cut anywhere is read up to the cut") {
   }
 }
 
-TEST_CASE("trace file: every flipped bit is noticed, and costs no more than the record that it is in") {
+TEST_CASE("trace file: every flipped bit is noticed and costs at most the record around it") {
   Files files;
   const Sample sample(6);
   for (std::size_t at = sample.begins.front(); at < sample.bytes.size(); ++at)
@@ -197,7 +197,7 @@ TEST_CASE("trace file: random bytes are refused or read without harm") {
   }
 }
 
-TEST_CASE("trace stream: parts follow one another, the oldest go, and every one can be read alone") {
+TEST_CASE("trace stream: parts rotate, the oldest are removed, and each can be read alone") {
   TemporaryDirectory directory;
   const std::string traces = directory.path() + "/made/here";
   {
