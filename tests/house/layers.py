@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # From the bottom up: a folder includes itself and those before it.
-FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "training", "runtime"]
+FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "training", "runtime", "tools"]
 
 # Narrower than the order: nothing of these may appear, although they lie below.
 FORBIDDEN_FOLDERS = {
