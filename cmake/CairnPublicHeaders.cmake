@@ -57,6 +57,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/checkpointer.hpp
     runtime/from_mpi.hpp
     runtime/injection.hpp
+    runtime/library_versions.hpp
     runtime/metrics.hpp
     runtime/process_groups.hpp
     runtime/sharded_optimizer.hpp

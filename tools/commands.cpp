@@ -11,9 +11,7 @@
 #include <fmt/format.h>
 
 #include <cairn/base/utf8.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
-#include <cairn/storage/publication.hpp>
-#include <cairn/storage/stores/url.hpp>
+#include <cairn/storage/read_metadata.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -69,7 +67,9 @@ void refuse_safetensors(const std::filesystem::path& path) {
   if (!file.read(head.data(), head.size()) || head[8] != '{') return;
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error || zip::get_u64(head.data()) > size - 8) return;
+  std::uint64_t length = 0;
+  for (std::size_t i = 8; i > 0; --i) length = length << 8 | static_cast<unsigned char>(head[i - 1]);
+  if (error || length > size - 8) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{} is a file in the safetensors format, which `cairn convert` writes and no command reads: name the "
                           "checkpoint or the file of torch.save that it was made of",
@@ -79,9 +79,7 @@ void refuse_safetensors(const std::filesystem::path& path) {
 OpenedCheckpoint open_checkpoint(const std::string& url) {
   OpenedCheckpoint opened;
   opened.store = open_existing(url);
-  auto metadata = published_metadata(*opened.store);
-  if (!metadata) throw Error(ErrorCode::kNotFound, fmt::format("the checkpoint at {} was removed just now", printable(url)));
-  opened.metadata = std::move(*metadata);
+  opened.metadata = read_metadata(*opened.store);
   return opened;
 }
 
@@ -99,13 +97,6 @@ std::optional<int> rank_of_file(const std::string& name) {
   const auto [stop, error] = std::from_chars(file.data() + kPrefix.size(), end, rank);
   if (error != std::errc() || stop == end || *stop != '_' || rank < 0 || rank >= kWorldSizeMax) return std::nullopt;
   return rank;
-}
-
-std::optional<std::filesystem::path> local_path(const std::string& url) {
-  const StoreUrl parts = split_url(url);
-  if (parts.scheme.empty() || !is_store_registered(parts.scheme)) return std::filesystem::path(url);
-  if (parts.scheme != "file") return std::nullopt;
-  return std::filesystem::path(parts.path);
 }
 
 std::string human_bytes(std::uint64_t bytes) {

@@ -115,8 +115,6 @@ inline constexpr int kWorldSizeMax = 65536;
 // Returns the rank that wrote a data file, Cairn's or PyTorch's, from its name; below
 // kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
-// Returns the local path of a URL; nothing for stores that are not directories.
-std::optional<std::filesystem::path> local_path(const std::string& url);
 // Returns "12.3 MiB".
 std::string human_bytes(std::uint64_t bytes);
 // Returns "4 min": whole units, rounded down.

@@ -13,7 +13,6 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/storage/stores/file_system.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -21,7 +20,11 @@ namespace {
 void sync_folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
-  if (const int result = system_files().sync_directory(folder); result < 0) throw system_error("sync", folder, -result);
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool is_synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);  // some file systems cannot
+  const int why = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!is_synced) throw system_error("sync", folder, why);
 }
 
 Error already_there(const std::string& path) {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <cairn/tools/commands.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/read_metadata.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -24,20 +24,16 @@ std::optional<double> written_at(const std::string& url) {
 // Fills in the fields that only the whole record contains.
 void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
   const auto place = run.open(listed.name);
-  const auto metadata = published_metadata(*place);
-  if (!metadata) {
-    listed.fault = "its record is gone";
-    return;
-  }
-  listed.by_cairn = written_by_cairn(*metadata);
-  listed.save_id = metadata->save_id;
+  const Metadata metadata = read_metadata(*place);
+  listed.by_cairn = written_by_cairn(metadata);
+  listed.save_id = metadata.save_id;
   int ranks = 0;
-  for (const FileInfo& file : metadata->files) {
+  for (const FileInfo& file : metadata.files) {
     ranks = std::max(ranks, rank_of_file(file.name).value_or(-1) + 1);
     listed.bytes += file.length ? *file.length : place->size_bytes(file.name);
   }
-  if (metadata->commit)
-    listed.world_size = metadata->commit->world_size;
+  if (metadata.commit)
+    listed.world_size = metadata.commit->world_size;
   else if (ranks > 0)
     listed.world_size = ranks;
 }

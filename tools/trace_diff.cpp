@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <cairn/tools/trace.hpp>
-#include <cairn/tracing/trace_hooks.hpp>
 
 namespace cairn::tools {
 namespace {

@@ -5,10 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <cairn/base/rank_text.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/tools/trace.hpp>
-#include <cairn/tracing/trace_phases.hpp>
 
 namespace cairn::tools {
 namespace {

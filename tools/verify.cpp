@@ -15,9 +15,7 @@
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/publication.hpp>
 #include <cairn/storage/run_directory.hpp>
-#include <cairn/storage/stores/url.hpp>
 
 namespace cairn::tools {
 namespace {
