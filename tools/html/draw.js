@@ -4,14 +4,10 @@
 const GUTTER = 176, AXIS_HEIGHT = 46, PHASES_TOP = 25, PHASES_HEIGHT = 15;
 const FONT = '11px system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif';
 
+// The colours of page.css, as they are now.
 function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  const theme = {};
-  for (const name of ['page', 'surface', 'raised', 'line', 'line-strong', 'text', 'muted', 'faint', 'accent', 'accent-soft', 'fail', 'fail-soft', 'good',
-    'warn', 'match', 'joining', 'planning', 'global', 'moving', 'waiting', 'finishing', 'handler', 'arrow', 'other-a', 'other-b', 'other-c', 'on-fill',
-    'on-waiting', 'hatch'])
-    theme[name] = style.getPropertyValue('--' + name).trim();
-  return theme;
+  const root = document.styleSheets[0].cssRules[0].style, now = getComputedStyle(document.documentElement);
+  return Object.fromEntries(Array.from(root).filter(name => name.startsWith('--')).map(name => [name.slice(2), now.getPropertyValue(name).trim()]));
 }
 
 // States and phases of one kind have one colour.
@@ -35,29 +31,14 @@ class Painter {
     this.colours = model.names.map(name => colourName(name));
     this.stateColours = model.machines.map(machine => machine === null ? 'other-a' : colourName(machine.state));
     this.failed = new Set(model.data.failures.map(failure => model.rankPlaces.get(failure.rank)));
-    this.setTheme();
-    this.arrows = new ArrowPainter(this);
-  }
-
-  setTheme() {
     this.theme = readTheme();
-    const tile = document.createElement('canvas');
-    [tile.width, tile.height] = [8, 8];
-    const c = tile.getContext('2d');
-    c.strokeStyle = this.theme.hatch;
-    c.lineWidth = 1.4;
-    c.beginPath();
-    for (const shift of [-8, 0, 8]) {
-      c.moveTo(shift, 8);
-      c.lineTo(shift + 8, 0);
-    }
-    c.stroke();
-    this.hatch = this.context.createPattern(tile, 'repeat');
+    this.arrows = new Arrows(this);
   }
 
   get scale() { return (this.view.width - GUTTER) / (this.view.end - this.view.begin); }  // pixels a second
   x(time) { return GUTTER + (time - this.view.begin) * this.scale; }
   timeAt(x) { return this.view.begin + (x - GUTTER) / this.scale; }
+  y(down) { return down - this.view.scroll + AXIS_HEIGHT; }  // of a height among the lanes
 
   draw() {
     const {view, context: c, theme} = this;
@@ -72,6 +53,7 @@ class Painter {
       this.arrows.draw();
       this.matches();
       this.failureLines();
+      this.selection();
     });
     this.clip(0, AXIS_HEIGHT, GUTTER, view.height - AXIS_HEIGHT, () => this.gutter());
     this.axis();
@@ -90,7 +72,7 @@ class Painter {
   eachVisibleRank(visit) {
     const {view, lanes} = this;
     for (let place = Math.max(0, lanes.rankAt(view.scroll)); place < lanes.ranks.length; ++place) {
-      const top = lanes.ranks[place].top - view.scroll + AXIS_HEIGHT;
+      const top = this.y(lanes.ranks[place].top);
       if (top > view.height) break;
       visit(lanes.ranks[place], place, top);
     }
@@ -206,14 +188,10 @@ class Painter {
   silence(x, y, width, height, text) {
     const {context: c, theme} = this;
     if (width <= 0) return;
-    c.fillStyle = this.hatch;
+    c.fillStyle = theme.silence;
     c.fillRect(x, y + 3, width, height - 6);
-    if (width < this.width(text) + 20) return;
-    const left = Math.max(x, GUTTER) + 10;
-    c.fillStyle = theme.surface;
-    c.fillRect(left - 5, y + height / 2 - 8, this.width(text) + 10, 16);
     c.fillStyle = theme.muted;
-    c.fillText(text, left, y + height / 2);
+    c.fillText(this.fit(text, width - 20), Math.max(x, GUTTER) + 10, y + height / 2);
   }
 
   // A row in steps of at least a pixel: what is narrower is drawn together, the darker the more of it there is.
@@ -323,7 +301,7 @@ class Painter {
     const seen = new Set();
     for (let i = lowerBound(view.matchTimes, view.begin); i < view.matches.length && view.matchTimes[i] <= view.end; ++i) {
       const at = view.matches[i];
-      const x = Math.round(this.x(model.time[at])), y = lanes.yOf(at) - view.scroll + AXIS_HEIGHT;
+      const x = Math.round(this.x(model.time[at])), y = this.y(lanes.yOf(at));
       if (y < AXIS_HEIGHT - 20 || y > view.height + 20) continue;
       const key = x * 65536 + Math.round(y);
       if (seen.has(key)) continue;
@@ -344,7 +322,7 @@ class Painter {
       c.fillRect(x, AXIS_HEIGHT, 1, view.height);
       c.globalAlpha = 1;
       const place = model.rankPlaces.get(failure.rank);
-      const top = this.lanes.ranks[place].top - view.scroll + AXIS_HEIGHT;
+      const top = this.y(this.lanes.ranks[place].top);
       const text = failure.label;
       const width = this.width(text) + 12;
       const left = Math.min(x, view.width - width - 4);
@@ -352,6 +330,35 @@ class Painter {
       c.fillStyle = theme.surface;
       c.fillText(text, left + 6, top + 12.5);
     }
+  }
+
+  // The selected event in a frame, and the chain that led to it.
+  selection() {
+    const {context: c, theme, view, model, lanes} = this;
+    if (view.selected < 0) return;
+    c.strokeStyle = c.fillStyle = theme.accent;
+    c.lineWidth = 1.75;
+    const places = view.chain.slice(-400).map(at => [this.x(model.time[at]), this.y(lanes.yOf(at))]);
+    c.globalAlpha = 0.75;
+    c.beginPath();
+    for (const place of places) c.lineTo(...place);
+    c.stroke();
+    for (const [x, y] of places) {
+      c.beginPath();
+      c.arc(x, y, 2.5, 0, 7);
+      c.fill();
+    }
+    c.globalAlpha = 1;
+    const [begin, end] = lanes.extentOf(view.selected);
+    const y = this.y(lanes.yOf(view.selected));
+    const half = lanes.ranks[model.rank[view.selected]].isOpen ? ROW_HEIGHT / 2 : SUMMARY_HEIGHT / 2 - 2;
+    // At least so wide that it is seen, and not much wider than the view.
+    const middle = this.x((begin + end) / 2);
+    const left = Math.max(-10, Math.min(this.x(begin) - 2, middle - 7)), right = Math.min(view.width + 10, Math.max(this.x(end) + 2, middle + 7));
+    c.lineWidth = 2;
+    c.beginPath();
+    c.roundRect(left, y - half, right - left, 2 * half, 3);
+    c.stroke();
   }
 
   gutter() {

@@ -120,12 +120,6 @@ class Lanes {
   // The states of the rank are in the line that sums up.
   hasOwnLine(rank, lane) { return !lane.isEmpty && lane !== rank.states; }
 
-  // How high all would be with these open.
-  heightWith(places) {
-    return places.reduce((sum, place) => this.ranks[place].lanes.reduce(
-      (height, lane) => height + (this.hasOwnLine(this.ranks[place], lane) ? lane.height : 0), sum + RANK_GAP), this.ranks.length * SUMMARY_HEIGHT);
-  }
-
   setOpen(places) {
     this.open = new Set(places);
     this.layOut();

@@ -130,26 +130,10 @@ class Model {
 
   // What `at` led to directly, in order of time.
   effects(at) {
-    if (this.effectStarts === undefined) {
-      const starts = this.effectStarts = new Uint32Array(this.count + 1);
-      for (let i = 0; i < this.count; ++i)
-        if (this.cause[i] >= 0) ++starts[this.cause[i] + 1];
-      for (let i = 0; i < this.count; ++i) starts[i + 1] += starts[i];
-      const fill = starts.slice();
-      this.effectList = new Int32Array(starts[this.count]);
-      for (let i = 0; i < this.count; ++i)
-        if (this.cause[i] >= 0) this.effectList[fill[this.cause[i]]++] = i;
-    }
-    const list = Array.from(this.effectList.subarray(this.effectStarts[at], this.effectStarts[at + 1]));
+    const list = [];
+    for (let i = 0; i < this.count; ++i)
+      if (this.cause[i] === at) list.push(i);
     return list.sort((a, b) => this.time[a] - this.time[b]);
-  }
-
-  find(rank, id) {
-    const place = this.rankPlaces.get(rank);
-    if (place === undefined) return -1;
-    const {first, last} = this.ranks[place];
-    const at = lowerBound(this.id, id, first, last);
-    return at < last && this.id[at] === id ? at : -1;
   }
 
   // As `cairn trace messages` says it.

@@ -5,25 +5,23 @@ class Page {
   constructor(data) {
     this.model = new Model(data);
     this.lanes = new Lanes(this.model);
-    this.overview = document.getElementById('overview');
     this.overlay = document.getElementById('overlay');
-    this.view = {begin: 0, end: 1, scroll: 0, width: 1, height: 1, ratio: 1, matches: new Int32Array(0), matchTimes: new Float64Array(0)};
-    this.painter = new Painter(document.getElementById('lanes'), this.model, this.lanes, this.view);
+    this.view = {begin: 0, end: 1, scroll: 0, width: 1, height: 1, ratio: 1, selected: -1, chain: [],
+                 matches: new Int32Array(0), matchTimes: new Float64Array(0)};
+    this.painter = new Painter(this.overlay, this.model, this.lanes, this.view);
     this.panel = new Panel(this.model, at => this.select(at, true));
-    this.selected = -1;
-    this.hovered = -1;
     this.match = -1;
     this.failure = -1;
     this.query = '';
-    this.frames = 0;
-    this.isFresh = false;
     this.head();
     this.open();
-    this.listen();
+    listen(this);
     this.resize();
     this.showFailure();
     this.isOpened = true;
   }
+  get selected() { return this.view.selected; }
+  get chain() { return this.view.chain; }
 
   head() {
     const {data} = this.model;
@@ -36,23 +34,18 @@ class Page {
     const count = value => value.toLocaleString('en');
     document.getElementById('subtitle').textContent =
       `${durationText(data.seconds)} from ${data.begin_time} UTC; ${count(data.world_size)} ranks, ${count(this.model.count)} events, ` +
-      `${count(this.painter.arrows.remote.heads.length)} messages between ranks` + (data.truncated ? '; too long: later events are left out' : '');
+      `${count(this.painter.arrows.remote.length)} messages between ranks` + (data.truncated ? '; too long: later events are left out' : '');
     this.shownFailures = data.failures.filter(failure => failure.event >= 0);
     document.getElementById('to_failure').hidden = this.shownFailures.length === 0;
   }
 
-  // Ranks that tell most are open from the beginning.
+  // All ranks are open from the beginning if they fit, or else those that failed, and the coordinator.
   open() {
     const {data, ranks} = this.model;
-    const coordinator = this.model.rankPlaces.get(data.coordinator);
-    const weight = place => ranks[place].failures.length !== 0 ? 2 : place === coordinator ? 1 : 0;
-    const places = ranks.map((rank, place) => place).filter(place => !ranks[place].missing).sort((a, b) => weight(b) - weight(a) || a - b);
-    const seen = this.overlay.getBoundingClientRect().height - AXIS_HEIGHT;
-    let count = 0;
-    while (count < places.length && (count === 0 || this.lanes.heightWith(places.slice(0, count + 1)) <= seen)) ++count;
-    // All of them, or those of which there is something to tell.
-    if (count < places.length) count = Math.min(count, places.filter(place => weight(place) !== 0).length);
-    this.lanes.setOpen(places.slice(0, count));
+    const places = ranks.map((rank, place) => place).filter(place => !ranks[place].missing);
+    const isTelling = place => ranks[place].failures.length !== 0 || ranks[place].number === data.coordinator;
+    this.lanes.setOpen(places);
+    if (this.lanes.height > this.overlay.getBoundingClientRect().height - AXIS_HEIGHT) this.lanes.setOpen(places.filter(isTelling));
   }
 
   // --- view ---------------------------------------------------------------------------------------------------------------
@@ -63,37 +56,20 @@ class Page {
     view.ratio = window.devicePixelRatio || 1;
     view.width = Math.max(GUTTER + 50, box.width);
     view.height = Math.max(AXIS_HEIGHT + 20, box.height);
-    for (const canvas of [this.painter.canvas, this.overlay]) {
-      canvas.width = Math.round(view.width * view.ratio);
-      canvas.height = Math.round(view.height * view.ratio);
-    }
-    const strip = this.overview.getBoundingClientRect();
-    this.overview.width = Math.round(strip.width * view.ratio);
-    this.overview.height = Math.round(strip.height * view.ratio);
-    this.overviewImage = null;
+    this.overlay.width = Math.round(view.width * view.ratio);
+    this.overlay.height = Math.round(view.height * view.ratio);
     this.change();
   }
 
   change() {
-    const {view, lanes} = this;
+    const {view, lanes, painter} = this;
     view.scroll = Math.max(0, Math.min(view.scroll, lanes.height + 30 - (view.height - AXIS_HEIGHT)));
-    this.isFresh = false;
-    this.refresh();
-  }
-  refresh() {
-    if (this.pending) return;
-    this.pending = requestAnimationFrame(() => {
+    this.pending ||= requestAnimationFrame(() => {
       this.pending = 0;
-      if (!this.isFresh) {
-        this.painter.draw();
-        drawOverview(this);
-        const note = document.getElementById('note');
-        note.hidden = this.painter.arrows.note === '';
-        note.textContent = this.painter.arrows.note;
-        this.isFresh = true;
-      }
-      drawOverlay(this);
-      ++this.frames;
+      painter.draw();
+      const note = document.getElementById('note');
+      note.textContent = this.model.count === 0 ? 'No events are in this trace.' : painter.arrows.note;
+      note.hidden = note.textContent === '';
     });
   }
 
@@ -130,9 +106,9 @@ class Page {
   // --- selection ----------------------------------------------------------------------------------------------------------
 
   select(at, isToBeSeen = false) {
-    this.panel.showEvent(at, this.selected !== -1 || this.isOpened);
-    this.selected = at;
-    this.chain = at < 0 ? [] : this.model.chain(at);
+    this.panel.showEvent(at, this.isOpened);
+    this.view.selected = at;
+    this.view.chain = at < 0 ? [] : this.model.chain(at);
     const announced = at < 0 ? 'Nothing is selected' : `${this.panel.rankName(at)}: ${this.model.describe(at)}, at ${durationText(this.model.time[at])}`;
     document.getElementById('announcer').textContent = announced;
     if (at >= 0 && isToBeSeen) {
@@ -241,7 +217,6 @@ class Page {
     view.matchTimes = Float64Array.from(view.matches, at => model.time[at]);
     // The first one that is in view.
     this.match = view.matches.length === 0 ? -1 : Math.min(lowerBound(view.matchTimes, view.begin), view.matches.length - 1);
-    this.overviewImage = null;
     this.showMatches();
     this.change();
   }
@@ -250,7 +225,6 @@ class Page {
     const found = document.getElementById('found');
     found.textContent = this.query === '' ? '' : matches.length === 0 ? 'none' : `${(this.match + 1).toLocaleString('en')} / ${matches.length.toLocaleString('en')}`;
     found.classList.toggle('none', this.query !== '' && matches.length === 0);
-    for (const id of ['previous', 'next']) document.getElementById(id).disabled = matches.length === 0;
     this.panel.showFound(this.query, matches, this.match);
   }
   goToMatch(step) {
@@ -261,7 +235,6 @@ class Page {
     this.select(matches[this.match], true);
   }
 
-  listen() { listen(this); }
 }
 
 const data = JSON.parse(document.getElementById('data').textContent);

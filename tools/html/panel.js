@@ -2,7 +2,7 @@
 // The panel beside the chart: what happened, the selected event with what led to it, what was found. All texts of the trace are set as text, never as
 // markup.
 
-const CHAIN_SHOWN = 16, EFFECTS_SHOWN = 12, FOUND_SHOWN = 100;
+const CHAIN_SHOWN = 40, EFFECTS_SHOWN = 12, FOUND_SHOWN = 100;
 
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -38,7 +38,6 @@ class Panel {
     const lines = element('ul', {className: 'lines'});
     for (const line of data.summary.slice(1)) {
       const [, word, text] = /^(\S*)\s+(.*)$/s.exec(line) || [null, '', line];
-      if (word === 'phases' || word === 'ranks') continue;  // they are in the table below
       lines.append(element('li', word === 'failed' ? {className: 'failed-text'} : {}, element('b', {}, word), element('span', {}, text)));
     }
     section.append(lines);
@@ -48,23 +47,6 @@ class Panel {
       section.append(this.steps(failures.slice(0, FOUND_SHOWN).map(failure => failure.event), -1, (at, i) => failures[i].label));
     }
     if (data.end_event >= 0) section.append(element('h3', {}, 'The end'), this.steps([data.end_event]));
-    if (data.phases.length !== 0) section.append(element('h3', {}, 'Phases'), this.phases());
-  }
-
-  phases() {
-    const body = element('tbody');
-    for (const phase of this.model.data.phases) {
-      const swatch = element('span', {className: 'swatch'});
-      swatch.style.background = `var(--${colourName(phase.name)})`;
-      const who = phase.slowest_rank < 0 ? '' : `rank ${phase.slowest_rank}, ${durationText(phase.slowest_seconds)}`;
-      body.append(element('tr', {}, element('td', {}, swatch, phase.name),
-                          element('td', {className: 'number'}, (phase.ended ? '' : '> ') + durationText(phase.seconds)),
-                          element('td', {className: 'number'}, who),
-                          element('td', {className: 'number'}, phase.slowest_rank < 0 ? '' : durationText(phase.median_seconds))));
-    }
-    const head = element('tr', {}, element('th', {}, ''), element('th', {className: 'number'}, 'took'),
-                         element('th', {className: 'number'}, 'slowest'), element('th', {className: 'number'}, 'median'));
-    return element('table', {}, element('thead', {}, head), body);
   }
 
   // --- an event -----------------------------------------------------------------------------------------------------------
@@ -81,8 +63,9 @@ class Panel {
     event.append(this.fields(at));
     if (model.text[at] !== 0) event.append(element('div', {className: failed ? 'quote failed' : 'quote', tabIndex: 0}, model.texts[model.text[at]]));
     this.otherEnd(at);
-    event.append(element('h3', {}, 'What led to it'));
-    this.chain(at, CHAIN_SHOWN);
+    const chain = model.chain(at), shown = this.steps(chain.slice(-CHAIN_SHOWN), at);
+    shown.id = 'chain';
+    event.append(element('h3', {}, chain.length > CHAIN_SHOWN ? `What led to it: the last ${CHAIN_SHOWN} of ${chain.length} steps` : 'What led to it'), shown);
     const effects = model.effects(at);
     if (effects.length !== 0) {
       event.append(element('h3', {}, 'What it led to'), this.steps(effects.slice(0, EFFECTS_SHOWN), at));
@@ -126,26 +109,6 @@ class Panel {
     } else if (model.isMessage(at) && model.peer[at] >= 0) {
       event.append(element('p', {className: 'where'}, 'Its other end is not in the traces.'));
     }
-  }
-
-  chain(at, most) {
-    const chain = this.model.chain(at);
-    const shown = chain.slice(-most);
-    if (shown.length < chain.length) {
-      const more = element('button', {className: 'more'}, `${chain.length - shown.length} earlier steps`);
-      const list = this.steps(shown, at);
-      more.onclick = () => {
-        const all = this.steps(chain, at);
-        list.replaceWith(all);
-        more.remove();
-      };
-      this.event.append(more, list);
-      list.id = 'chain';
-      return;
-    }
-    const list = this.steps(shown, at);
-    list.id = 'chain';
-    this.event.append(list);
   }
 
   // Events to go to, one a line.
