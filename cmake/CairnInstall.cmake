@@ -1,4 +1,4 @@
-# The install rules of the libraries, their documents and the examples. Those of the commands are in runtime/tools.
+# The install rules of the libraries, their documents and the examples. Those of the commands are in tools/.
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
 

@@ -1,10 +1,9 @@
 # cairn_library(<folder> [TORCH] DEPENDS <target>...)
-# The static, position-independent library of one folder: every .cpp file below it, minus those in `tools/`.
+# The static, position-independent library of one folder: every .cpp file below it.
 # TORCH: compiled with the shared precompiled header of LibTorch.
 function(cairn_library name)
   cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "^tools/")
   add_library(cairn_${name} STATIC ${sources})
   target_link_libraries(cairn_${name} PUBLIC cairn_settings ${ARG_DEPENDS})
   if(ARG_TORCH)

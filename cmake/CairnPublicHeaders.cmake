@@ -45,6 +45,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/checkpoints/cancellation.hpp
     runtime/checkpoints/checkpointer.hpp
     runtime/checkpoints/sharded_optimizer.hpp
+    runtime/library_versions.hpp
     runtime/observation/call_listener.hpp
     runtime/observation/metrics.hpp
     runtime/observation/progress.hpp

@@ -1,4 +1,4 @@
-// The versions of the libraries that this one was built with. Internal.
+// The versions of the libraries that this one was built with: for logs and bug reports.
 #pragma once
 
 #include <string>

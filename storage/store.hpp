@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -181,5 +182,8 @@ std::shared_ptr<Store> open_store(const std::string& url);
 std::string parent_url(const std::string& url);
 // Returns `url` with a name appended: ("/run", "step_1") -> "/run/step_1".
 std::string child_url(const std::string& url, const std::string& name);
+// Returns the directory that a plain path or a "file:" URL names; nothing for other URLs. Accesses
+// nothing. Throws kInvalidArgument as open_store does for a text that is neither.
+std::optional<std::filesystem::path> local_path(const std::string& url);
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 #include <cairn/tracing/trace_diagnosis.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
@@ -8,7 +9,6 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
-#include <cairn/tracing/trace_hooks.hpp>
 #include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
@@ -389,6 +389,19 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.slow_store = slow_store_of(trace, diagnosis);
   diagnosis.notices = notices_of(trace, messages, clocks, diagnosis);
   return diagnosis;
+}
+
+std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events) {
+  std::vector<const ObservedEvent*> hooks;
+  std::map<std::uint64_t, const ObservedEvent*> open;  // ids are ascending
+  for (const auto& event : events) {
+    if (event.kind == EventKind::kBegan) open[event.id] = &event;
+    if (event.kind != EventKind::kOperation) continue;
+    open.erase(event.cause);
+    hooks.push_back(&event);
+  }
+  for (const auto& [id, event] : open) hooks.push_back(event);
+  return hooks;
 }
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/tracing/trace_chain.hpp>
@@ -118,5 +119,13 @@ struct Diagnosis {
 
 // The result points into `trace`.
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
+
+// Returns the hooks of planners and storage among `events` of one rank, each with its latest event:
+// the end (kOperation) of each finished hook, in order, then the beginning (kBegan) of each
+// unfinished one, in order.
+std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
+
+// Returns whether a rank ends its part in a phase with a message of this type.
+bool is_answer(std::string_view message_type);
 
 }  // namespace cairn

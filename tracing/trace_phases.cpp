@@ -141,8 +141,8 @@ std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks
   return states;
 }
 
-bool is_answer(std::string_view message) {
-  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, message); });
+bool is_answer(std::string_view message_type) {
+  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, message_type); });
 }
 
 int coordinator_of(const Trace& trace) {

@@ -22,9 +22,6 @@ struct TracedState {
 // states end at the first "idle" that follows another state.
 std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix);
 
-// Returns whether a rank ends its part in a phase with this message.
-bool is_answer(std::string_view message);
-
 // Returns the rank whose trace has the coordinator's states; -1 if unknown.
 int coordinator_of(const Trace& trace);
 

@@ -1,5 +1,8 @@
 #include <cairn/storage/stores/url.hpp>
 
+#include <filesystem>
+#include <optional>
+
 #include <cairn/base/error.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -92,6 +95,12 @@ std::string child_url(const std::string& url, const std::string& name) {
   std::string path = without_trailing_slashes(parts.path);
   const bool relative_start = parts.path.empty() && !parts.has_slashes;
   return parts.prefix + path + (relative_start ? "" : "/") + name;
+}
+
+std::optional<std::filesystem::path> local_path(const std::string& url) {
+  const StoreUrl parts = split_url(url);
+  if (!parts.scheme.empty() && parts.scheme != "file") return std::nullopt;
+  return std::filesystem::path(parts.path);
 }
 
 }  // namespace cairn

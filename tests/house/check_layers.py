@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Each folder, and each part of one, includes only those below it, and only the libraries that it may know; none changes the environment.
-A file implements the header of its name. No folder holds more than a fifth of the product.
+"""Each folder, and each part of one, includes only those below it, and only the libraries that it may know; tools/ includes public headers;
+none changes the environment. A file implements the header of its name. No folder holds more than a fifth of the product.
 """
 
 import collections
 import re
 
-from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, NEEDS_DOCTEST, PARTS, ROOT
+from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, INTERNAL_FOR_TOOLS, NEEDS_DOCTEST, PARTS, ROOT
 from layers import finish, includes, public_headers, relative, sources
 
 # The one header of `actors` that the state machines share with users: plain numbers.
@@ -98,6 +98,18 @@ def public_faults(names):
                 yield f"{name}:{line}: a public header includes {included}"
 
 
+def tools_faults(public):
+    """`tools` includes what users may include, its own headers, and a short list, of which each entry is needed."""
+    unused = set(INTERNAL_FOR_TOOLS)
+    for path in sources("tools", ".hpp", ".cpp"):
+        for line, included, _ in includes(path):
+            target = included.removeprefix("cairn/")
+            unused.discard(target)
+            if included != target and own_part(target) != "tools" and target not in public and target not in INTERNAL_FOR_TOOLS:
+                yield f"{relative(path)}:{line}: includes {target}, which is internal: use a public header"
+    yield from (f"tests/house/layers.py: tools/ does not include {name} any more" for name in sorted(unused))
+
+
 def environment_faults(path):
     """The environment is the trainer's: other threads read it, and other libraries obey it."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -112,6 +124,7 @@ def main():
     faults += [fault for path in paths for fault in faults_of(path)]
     faults += [fault for path in paths for fault in environment_faults(path)]
     faults += public_faults(public_headers())
+    faults += tools_faults(public_headers())
     finish("layers", faults, len(paths))
 
 

@@ -7,11 +7,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # From the bottom up: a folder includes itself and those before it.
-FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training"]
+FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training", "tools"]
 
 # The parts of a folder, from the bottom up: a part includes itself and those before it. "" is the folder itself, without its parts.
 PARTS = {
-    "runtime": ["launch", "observation", "worlds", "checkpoints", "runs", "testing", "", "tools"],
+    "runtime": ["launch", "observation", "worlds", "checkpoints", "runs", "testing", ""],
 }
 
 # Narrower than the order: nothing of these may appear, although they lie below.
@@ -23,6 +23,22 @@ FORBIDDEN_FOLDERS = {
     "actors/protocol": {"state", "storage"},
     "training": {"messages", "tracing", "storage", "actors", "runtime/observation", "runtime/worlds", "runtime/checkpoints", "runtime/runs",
                  "runtime/testing"},
+}
+
+# `tools` is written against public headers, as users' programs are. It also includes these, each for a reason.
+INTERNAL_FOR_TOOLS = {
+    "base/rank_text.hpp": "names ranks as the library's own texts do",
+    "base/save_id.hpp": "`convert` makes a save id of its own",
+    "base/status_line.hpp": "there is one status line in a process, above which the log appears",
+    "base/utf8.hpp": "shows names from checkpoints as the library's errors do",
+    "planning/closest_names.hpp": "suggests names as the library's errors do",
+    "runtime/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
+    "state/leaf_reader.hpp": "reads files of torch.save that are larger than memory",
+    "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
+    "state/pickle/torch_archive.hpp": "the same: their archives",
+    "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
+    "storage/publication.hpp": "`convert` goes on with, and removes, files of its own unpublished saves",
+    "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"

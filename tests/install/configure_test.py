@@ -229,7 +229,7 @@ class Places(Configured):
                 (tree / path.name).symlink_to(path)
         self.configure(source=tree)
         files = {one["file"].removeprefix(f"{tree}/") for one in json.loads((self.build / "compile_commands.json").read_text())}
-        for file in ("base/log.cpp", "actors/protocol/coordinator_machine.cpp", "actors/links/frames.cpp", "runtime/worlds/world.cpp", "runtime/tools/ls.cpp"):
+        for file in ("base/log.cpp", "actors/protocol/coordinator_machine.cpp", "actors/links/frames.cpp", "runtime/worlds/world.cpp", "tools/ls.cpp"):
             self.assertIn(file, files)
 
 

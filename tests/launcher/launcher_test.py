@@ -13,7 +13,7 @@ import termios
 import time
 import unittest
 
-LAUNCHER = os.environ.get("CAIRN_LAUNCH") or os.path.join(os.path.dirname(__file__), "..", "..", "runtime", "tools", "cairn-launch")
+LAUNCHER = os.environ.get("CAIRN_LAUNCH") or os.path.join(os.path.dirname(__file__), "..", "..", "tools", "cairn-launch")
 PATIENCE = 60  # seconds; only a hang meets it
 
 

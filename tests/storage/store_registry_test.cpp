@@ -177,6 +177,14 @@ TEST_CASE("the parent of a place") {
   CHECK(code_of([] { parent_url(""); }) == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("the directory of a store on this machine") {
+  for (const char* url : {"/run", "run", "./ftp:run", "ftp:run"}) CHECK(local_path(url) == std::filesystem::path(url));
+  CHECK(local_path("file:///run/step_1") == std::filesystem::path("/run/step_1"));
+  CHECK(local_path("file:run") == std::filesystem::path("run"));
+  for (const char* elsewhere : {"mem://run", "ftp://host/run"}) CHECK(local_path(elsewhere) == std::nullopt);
+  CHECK(code_of([] { local_path(""); }) == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("a place below another") {
   const std::vector<std::pair<std::string, std::string>> places{
       {"/run", "/run/step_1"},

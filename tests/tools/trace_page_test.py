@@ -335,7 +335,7 @@ class Large(PageTest):
         self.assertLess(os.path.getsize(path), 64 << 20)
         self.open("failed", ranks=LARGE_RANKS, messages=LARGE_MESSAGES)
         # All of what was sent to others, and what it takes to get there and to end.
-        self.assertGreater(self.tell("page.painter.arrows.remote.heads.length"), LARGE_RANKS * LARGE_MESSAGES)
+        self.assertGreater(self.tell("page.painter.arrows.remote.length"), LARGE_RANKS * LARGE_MESSAGES)
         self.assertGreater(self.tell("page.model.count"), 2 * LARGE_RANKS * LARGE_MESSAGES)
         self.assertEqual(self.tell("page.model.describe(page.selected)"), "storage ended write_data")
         self.assertGreater(self.colours(), 20)

@@ -1,8 +1,0 @@
-// The part of `cairn` that only cairn-tensors has.
-#include <cairn/runtime/tools/commands.hpp>
-
-namespace cairn::tools {
-
-void become_program_for(int /*argc*/, char** /*argv*/) {}
-
-}  // namespace cairn::tools

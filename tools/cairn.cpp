@@ -1,0 +1,134 @@
+// The command `cairn`: inspects, verifies, compares and converts checkpoints, and analyses traces.
+// commands.hpp lists the exit codes.
+#include <csignal>
+#include <iostream>
+#include <new>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include <cairn/planning/closest_names.hpp>
+#include <cairn/runtime/library_versions.hpp>
+#include <cairn/tools/commands.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  cairn ls run                          the checkpoints of a run
+  cairn inspect run/step_100            what a checkpoint holds
+  cairn verify run/step_100             reads every byte, lists every fault
+  cairn diff run/step_100 run/step_200  what differs
+  cairn cat run/step_100 model.weight --slice 0:4,:
+  cairn convert run/step_100 model.pt --to torch
+  cairn prune run --keep last=3         removes the others; shows them first, and asks
+  cairn doctor run                      what would make saves slow or fail here
+  source <(cairn completion bash)       completes commands and options from now on
+  cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
+
+`cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
+Exit codes: )";
+
+// Prints an error: one line or a list, never a stack trace. Scripts branch on `code`. The text may
+// hold names from files, and terminals obey escape sequences.
+int report(ExitCode code, const std::string& what) {
+  std::istringstream lines(what);
+  std::string text = "cairn: ";
+  for (std::string line; std::getline(lines, line);) text += printable(line) + '\n';
+  std::cerr << text;
+  return code;
+}
+
+ExitCode exit_code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kAlreadyExists:
+    case ErrorCode::kPrecondition:
+      return kWrongUse;
+    default:
+      return kFoundBad;
+  }
+}
+
+// Returns "cairn 0.1.0", then one line per library.
+std::string versions() {
+  std::string text;
+  for (const LibraryVersion& library : library_versions())
+    text += (text.empty() ? "cairn" : "\n" + library.name) + " " + library.version;
+  return text;
+}
+
+std::string exit_codes() {
+  std::string text;
+  for (const ExitStatus& status : kExitStatuses)
+    text += (text.empty() ? "" : "; ") + std::to_string(status.code) + " " + status.meaning;
+  return text + ".";
+}
+
+// Throws WrongUse, with the closest name, if the first argument is not the name of a command.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  const std::string name = argc < 2 ? "" : argv[1];
+  if (name.empty() || name.front() == '-') return;
+  Metadata names;
+  for (const auto* const command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->check_name(name)) return;
+    names.state_dict_metadata.emplace_back(command->get_name(), BytesStorageMetadata());
+  }
+  throw WrongUse("there is no command \"" + name + "\": " + "the closest is \"" +
+                 closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn --help lists all");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
+  app.set_version_flag("--version", versions(), "Print the versions of cairn and of what it is built from, and exit");
+  app.footer(kExamples + exit_codes());
+  app.require_subcommand(1);
+
+  Run chosen;
+  add_ls(app, chosen);
+  add_inspect(app, chosen);
+  add_verify(app, chosen);
+  add_cat(app, chosen);
+  add_diff(app, chosen);
+  add_convert(app, chosen);
+  add_prune(app, chosen);
+  add_doctor(app, chosen);
+  add_trace(app, chosen);
+  add_documentation(app, chosen);
+
+  check_command(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kFine : kWrongUse;
+  }
+  return chosen();
+}
+
+}  // namespace
+}  // namespace cairn::tools
+
+int main(int argc, char** argv) {
+  using namespace cairn::tools;
+  // Without SIGXFSZ, exceeding `ulimit -f` is an error like any other, and the partial file is
+  // removed.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // If the reader of the output closes the pipe (`cairn inspect DIR | head`), exit silently, even
+  // if the parent process ignored SIGPIPE.
+  std::signal(SIGPIPE, SIG_DFL);
+  int code = kFoundBad;
+  try {
+    become_program_for(argc, argv);
+    code = run(argc, argv);
+  } catch (const cairn::Error& error) {
+    code = report(exit_code_of(error), error.what());
+  } catch (const std::bad_alloc&) {
+    code = report(kFoundBad, "out of memory");
+  } catch (const std::exception& error) {
+    code = report(kFoundBad, error.what());
+  }
+  std::cout.flush();
+  // A full disk or a closed pipe must not look like success.
+  if (!std::cout) code = report(kFoundBad, "cannot write to standard output");
+  return code;
+}

@@ -1,0 +1,238 @@
+// `cairn cat`: prints elements of a tensor, or a value.
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/planning/closest_names.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/slice.hpp>
+#include <cairn/tools/tensor_source.hpp>
+#include <cairn/tools/value_text.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kCatExamples = R"(Examples:
+  cairn cat run/step_100 model.weight                  its first and last elements
+  cairn cat run/step_100 model.weight --slice 0:4,:    the first four rows
+  cairn cat run/step_100 model.weight --slice -1,0     one element
+  cairn cat run/step_100 model.weight --full           all of it
+  cairn cat run/step_100 step                          a value
+  cairn cat run/step_100 model.weight --json           for programs
+  cairn cat model.pt weight                            of what torch.save wrote
+
+Only the bytes that are shown are read (of Cairn's checkpoints, the blocks that their checksums cover). Parts of PyTorch's tensors cannot be
+checked by themselves: cairn verify checks all of them. Ends with 1 if a value cannot be shown.)";
+
+struct CatOptions {
+  std::string checkpoint;
+  std::string key;
+  std::string slice;
+  bool full = false;
+  bool json = false;
+};
+
+using CatJson = nlohmann::ordered_json;
+
+// Larger tensors are summarised: only the ends of each dimension are read and shown.
+constexpr std::int64_t kShownMax = 1000;
+constexpr std::int64_t kEnds = 3;
+constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
+
+// The shown part of a tensor: per dimension one range, or two with a gap between them.
+struct Shown {
+  DType dtype = DType::kUnknown;
+  Extents sizes;              // of `tensor`
+  std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
+  torch::Tensor tensor;       // dense; numbers_of the elements
+};
+
+Shown read_shown(TensorSource& source, const std::string& key, DType dtype, const Box& box, bool all) {
+  Shown shown;
+  shown.dtype = dtype;
+  const std::size_t dims = box.sizes.size();
+  const bool is_cut = !all && volume(box.sizes) > kShownMax;
+  shown.sizes = box.sizes;
+  shown.has_gap.assign(dims, false);
+  for (std::size_t dim = 0; dim < dims && is_cut; ++dim) {
+    if (box.sizes[dim] <= 2 * kEnds) continue;
+    shown.has_gap[dim] = true;
+    shown.sizes[dim] = 2 * kEnds;
+  }
+  if (volume(shown.sizes) > kInMemoryMax)
+    throw WrongUse(fmt::format("{} elements are too many to show at once, {} at most: ask for a part with --slice",
+                               volume(shown.sizes), kInMemoryMax));
+  // Read both ends of each dimension that has a gap, in all combinations.
+  for (std::uint64_t corner = 0; corner < (std::uint64_t{1} << dims); ++corner) {
+    Box from = box;
+    Extents to = Extents::filled(dims, 0);
+    bool exists = true;
+    for (std::size_t dim = 0; dim < dims; ++dim) {
+      const bool second = (corner >> dim & 1) != 0;
+      if (second && !shown.has_gap[dim]) exists = false;
+      if (!shown.has_gap[dim]) continue;
+      from.sizes[dim] = kEnds;
+      if (second) {
+        from.offsets[dim] += box.sizes[dim] - kEnds;
+        to[dim] = kEnds;
+      }
+    }
+    if (!exists) continue;
+    torch::Tensor part = source.read(key, from);
+    if (!shown.tensor.defined() && part.numel() == volume(shown.sizes)) {
+      shown.tensor = std::move(part);
+      break;
+    }
+    if (!shown.tensor.defined()) shown.tensor = torch::empty(array_of(shown.sizes), part.options());
+    part_of(shown.tensor, to, from.sizes).copy_(part);
+  }
+  shown.tensor = numbers_of(shown.tensor, dtype);
+  return shown;
+}
+
+// Prints nested brackets, one line per row, with aligned columns.
+class TensorText {
+ public:
+  TensorText(const Shown& shown, const Slice& slice) : shown_(shown), slice_(slice) {
+    for (std::int64_t i = 0; i < shown.tensor.numel(); ++i) {
+      texts_.push_back(element_text(shown.tensor, shown.dtype, i));
+      width_ = std::max(width_, texts_.back().size());
+    }
+    for (std::size_t dim = 0; dim < slice.is_index.size(); ++dim)
+      if (!slice.is_index[dim]) dims_.push_back(dim);
+  }
+
+  void print(std::ostream& out) {
+    if (shown_.tensor.numel() == 0) {
+      out << "[]\n";
+      return;
+    }
+    print(out, 0, 0);
+    out << '\n';
+  }
+
+ private:
+  // Prints dimension `level` of the shown dimensions, from element `first` on.
+  void print(std::ostream& out, std::size_t level, std::int64_t first) {
+    if (level == dims_.size()) {
+      out << std::string(dims_.empty() ? 0 : width_ - texts_[static_cast<std::size_t>(first)].size(), ' ')
+          << texts_[static_cast<std::size_t>(first)];
+      return;
+    }
+    const std::size_t dim = dims_[level];
+    std::int64_t stride = 1;
+    for (std::size_t inner = dim + 1; inner < shown_.sizes.size(); ++inner) stride *= shown_.sizes[inner];
+    const bool innermost = level + 1 == dims_.size();
+    const std::string separator =
+        innermost ? ", " : "," + std::string(dims_.size() - level - 1, '\n') + std::string(level + 1, ' ');
+    out << '[';
+    for (std::int64_t i = 0; i < shown_.sizes[dim]; ++i) {
+      if (i > 0) out << separator;
+      if (shown_.has_gap[dim] && i == kEnds) out << "..." << separator;
+      print(out, level + 1, first + i * stride);
+    }
+    out << ']';
+  }
+
+  const Shown& shown_;
+  const Slice& slice_;
+  std::vector<std::string> texts_;
+  std::size_t width_ = 0;
+  std::vector<std::size_t> dims_;
+};
+
+CatJson nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_t& next) {
+  while (dim < slice.is_index.size() && slice.is_index[dim]) ++dim;
+  if (dim == slice.is_index.size()) return element_json(shown.tensor, shown.dtype, next++);
+  CatJson list = CatJson::array();
+  for (std::int64_t i = 0; i < shown.sizes[dim]; ++i) list.push_back(nested(shown, slice, dim + 1, next));
+  return list;
+}
+
+void cat_tensor(TensorSource& source, const CatOptions& options, const TensorStorageMetadata& stored) {
+  const Slice slice = parse_slice(options.slice, stored.size);
+  const Shown shown = read_shown(source, options.key, stored.properties.dtype, slice.box, options.full || options.json);
+  if (options.json) {
+    std::int64_t next = 0;
+    const CatJson json{{"key", options.key},
+                       {"dtype", to_string(stored.properties.dtype)},
+                       {"shape", stored.size.to_vector()},
+                       {"offsets", slice.box.offsets.to_vector()},
+                       {"sizes", slice.box.sizes.to_vector()},
+                       {"values", nested(shown, slice, 0, next)}};
+    std::cout << json.dump(-1, ' ', false, CatJson::error_handler_t::replace) << '\n';
+    return;
+  }
+  std::cout << fmt::format("{} {} {}{}\n", printable(options.key), to_string(stored.properties.dtype), to_string(stored.size),
+                           options.slice.empty() ? "" : ", " + to_string(slice.box));
+  TensorText(shown, slice).print(std::cout);
+}
+
+// Returns the exit code.
+int cat_value(TensorSource& source, const CatOptions& options) {
+  std::string kind = "bytes", text;
+  int code = kFine;
+  try {
+    const Value value = source.read_value(options.key);
+    kind = value_kind(value);
+    text = value_text(value, options.full ? std::string::npos / 2 : 4000);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    text = fmt::format("{} that cannot be shown: {}", human_bytes(source.read_bytes(options.key).size()), printable(error.what()));
+    code = kFoundBad;
+  }
+  if (options.json) {
+    std::cout << CatJson{{"key", options.key}, {"kind", kind}, {"text", text}}.dump(-1, ' ', false,
+                                                                                    CatJson::error_handler_t::replace)
+              << '\n';
+  } else {
+    std::cout << fmt::format("{} is {}\n{}\n", printable(options.key), kind, text);
+  }
+  return code;
+}
+
+// Returns the reason why there is nothing to show.
+std::string why_no_key(const std::string& key, const Metadata& metadata) {
+  constexpr std::size_t kNamedMax = 5;
+  std::string below;
+  std::size_t count = 0;
+  for (const auto& [name, entry] : metadata.state_dict_metadata)
+    if (name.size() > key.size() && name[key.size()] == '.' && name.compare(0, key.size(), key) == 0 && ++count <= kNamedMax)
+      below += fmt::format("{}\"{}\"", count == 1 ? "" : ", ", printable(name));
+  if (count == 0) return printable(closest_names_text(key, metadata, SuggestPrefixes::kNo));
+  return fmt::format("below it are {}{}", below, count > kNamedMax ? fmt::format(" and {} more", count - kNamedMax) : "");
+}
+
+int cat(const CatOptions& options) {
+  const auto source = open_tensor_source(options.checkpoint, CheckParts::kNo);
+  const Metadata::Entry* const entry = source->metadata().find(options.key);
+  if (entry == nullptr)
+    throw WrongUse(fmt::format("{} has no key \"{}\": {}", source->name(), printable(options.key),
+                               why_no_key(options.key, source->metadata())));
+  if (const auto* tensor = std::get_if<TensorStorageMetadata>(entry)) {
+    cat_tensor(*source, options, *tensor);
+    return kFine;
+  }
+  if (!options.slice.empty()) throw WrongUse(fmt::format("\"{}\" is no tensor: it has no slices", printable(options.key)));
+  return cat_value(*source, options);
+}
+
+}  // namespace
+
+void add_cat(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<CatOptions>();
+  auto* const command = app.add_subcommand(kCatCommand.name, kCatCommand.description);
+  command->footer(kCatExamples);
+  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("KEY", options->key, "The key, as cairn inspect --json has it")->required();
+  command->add_option("--slice", options->slice, "Which part: a range, a number or ':' for each dimension")->type_name("0:4,:");
+  command->add_flag("--full", options->full, "All elements: 2^28 of them at most");
+  command->add_flag("--json", options->json, "Print JSON, with all elements: as many at most");
+  command->callback([options, &chosen] { chosen = [options] { return cat(*options); }; });
+}
+
+}  // namespace cairn::tools

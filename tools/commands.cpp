@@ -1,0 +1,135 @@
+#include <cairn/tools/commands.hpp>
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <cairn/base/utf8.hpp>
+#include <cairn/storage/read_metadata.hpp>
+
+namespace cairn::tools {
+namespace {
+
+bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
+}
+
+// Returns what a directory without a commit record is most likely to be, and what to do.
+const char* why_no_record(const std::vector<ObjectInfo>& objects) {
+  const auto any = [&](auto&& is_such) {
+    return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) { return is_such(object.name); });
+  };
+  if (any([](const std::string& name) { return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"); }))
+    return "It holds safetensors files, which no command reads: name the checkpoint that they were made of";
+  if (any([](const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }))
+    return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with "
+           "PyTorch and save it with collectives";
+  return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_existing(const std::string& url) {
+  auto store = open_store(url);
+  if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
+    throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
+  if (store->exists(kCommitRecordName)) return store;
+  if (const auto path = file_at(url)) {
+    refuse_safetensors(*path);
+    throw WrongUse(fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
+                               "inspect, cat, diff and convert",
+                               printable(store->url())));
+  }
+  const auto objects = store->list();
+  if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()), objects.size(),
+                          kCommitRecordName, why_no_record(objects)));
+}
+
+std::optional<std::filesystem::path> file_at(const std::string& place) {
+  auto path = local_path(place);
+  std::error_code error;
+  if (!path || !std::filesystem::is_regular_file(*path, error) || path->filename() == kCommitRecordName) return std::nullopt;
+  return path;
+}
+
+void refuse_safetensors(const std::filesystem::path& path) {
+  // The length of the header, 8 bytes, then the header, which is JSON.
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 9> head{};
+  if (!file.read(head.data(), head.size()) || head[8] != '{') return;
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  std::uint64_t length = 0;
+  for (std::size_t i = 8; i > 0; --i) length = length << 8 | static_cast<unsigned char>(head[i - 1]);
+  if (error || length > size - 8) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} is a file in the safetensors format, which `cairn convert` writes and no command reads: name the "
+                          "checkpoint or the file of torch.save that it was made of",
+                          printable(path.string())));
+}
+
+OpenedCheckpoint open_checkpoint(const std::string& url) {
+  OpenedCheckpoint opened;
+  opened.store = open_existing(url);
+  opened.metadata = read_metadata(*opened.store);
+  return opened;
+}
+
+std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
+  return static_cast<std::uint64_t>(volume(tensor.size)) * element_size(tensor.properties.dtype);
+}
+
+std::optional<int> rank_of_file(const std::string& name) {
+  constexpr std::string_view kPrefix = "__";
+  const auto slash = name.rfind('/');
+  const std::string_view file = std::string_view(name).substr(slash == std::string::npos ? 0 : slash + 1);
+  if (file.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
+  int rank = 0;
+  const char* const end = file.data() + file.size();
+  const auto [stop, error] = std::from_chars(file.data() + kPrefix.size(), end, rank);
+  if (error != std::errc() || stop == end || *stop != '_' || rank < 0 || rank >= kWorldSizeMax) return std::nullopt;
+  return rank;
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  static constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double amount = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (amount >= 1024 && unit + 1 < kUnits.size()) {
+    amount /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", amount, kUnits[unit]);
+}
+
+std::string human_seconds(double seconds) {
+  struct Unit {
+    const char* name;
+    double seconds;
+  };
+  static constexpr std::array<Unit, 4> kUnits{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
+  for (const Unit& unit : kUnits)
+    if (seconds >= 2 * unit.seconds) return fmt::format("{:.0f} {}", seconds / unit.seconds - 0.5, unit.name);
+  return fmt::format("{:.0f} s", std::max(0.0, seconds));
+}
+
+std::string printable(const std::string& text) { return printable_utf8(text); }
+
+bool written_by_cairn(const Metadata& metadata) { return metadata.commit.has_value(); }
+
+bool matches(const std::string& name, const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(name, pattern); });
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,133 @@
+// The commands of `cairn`: how each one registers itself on the command line, and what they share.
+// This header does not include LibTorch, which only commands that use tensors need.
+//
+// A command describes its options where it is defined. If the command line names the command, it
+// stores in `chosen` the function to run. That function prints its result to standard output and
+// returns the exit code, or throws.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace CLI {
+class App;
+}
+
+namespace cairn::tools {
+
+// Scripts rely on these values.
+enum ExitCode : int {
+  kFine = 0,
+  kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: they differ
+  kWrongUse = 2,      // the command line is wrong
+  kNotChecked = 3,    // `verify` found no fault, but could not check everything
+  kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
+};
+
+// The only table of exit codes: the help and the manual show these texts.
+struct ExitStatus {
+  ExitCode code;
+  const char* meaning;
+};
+inline constexpr ExitStatus kExitStatuses[] = {
+    {kFine, "all is fine"},
+    {kFoundBad, "found bad: damage, a difference, a problem, or what was asked for could not be done"},
+    {kWrongUse, "wrong use: the command line, or a place where nothing is"},
+    {kNotChecked, "no fault, but something could not be checked (only verify)"},
+    {kBrokenPipe, "whoever read the output has stopped reading"},
+};
+
+// The command line is invalid: `cairn` exits with kWrongUse.
+class WrongUse : public Error {
+ public:
+  explicit WrongUse(const std::string& what) : Error(ErrorCode::kInvalidArgument, what) {}
+};
+
+using Run = std::function<int()>;
+
+void add_ls(CLI::App& app, Run& chosen);
+void add_inspect(CLI::App& app, Run& chosen);
+void add_verify(CLI::App& app, Run& chosen);
+void add_cat(CLI::App& app, Run& chosen);
+void add_diff(CLI::App& app, Run& chosen);
+void add_prune(CLI::App& app, Run& chosen);
+void add_doctor(CLI::App& app, Run& chosen);
+void add_convert(CLI::App& app, Run& chosen);
+void add_trace(CLI::App& app, Run& chosen);
+void add_documentation(CLI::App& app, Run& chosen);  // last, because `cairn manual` describes all others
+
+// --- the two programs ---
+//
+// Loading LibTorch takes half a second of processor time. So `cairn` is built without it, and has
+// only commands that need no tensors. The others are in the program cairn-tensors, which has all
+// commands. When one of them is asked for, `cairn` becomes that program.
+
+struct CommandSummary {
+  const char* name;
+  const char* description;
+};
+// The commands of cairn-tensors that `cairn` knows by name only.
+inline constexpr CommandSummary kInspectCommand{"inspect", "Show keys, shapes, ranks, files and origin of a checkpoint"};
+inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of checkpoints and list all faults"};
+inline constexpr CommandSummary kCatCommand{"cat", "Print elements of a tensor, or a value"};
+inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
+inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
+inline constexpr CommandSummary kPruneCommand{"prune", "Remove checkpoints of a run that need not stay"};
+inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, for man"};
+inline constexpr CommandSummary kCompletionCommand{"completion", "Print what completes commands and options in a shell"};
+
+// In `cairn`: becomes cairn-tensors if the command line needs it. Throws if that program cannot be
+// started. In cairn-tensors: does nothing.
+void become_program_for(int argc, char** argv);
+
+// --- shared by the commands ---
+
+struct OpenedCheckpoint {
+  std::shared_ptr<Store> store;
+  Metadata metadata;
+};
+
+// Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
+// mistaken for a damaged checkpoint; kNotFound, with a list of what is there, if files exist but no
+// checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
+std::shared_ptr<Store> open_existing(const std::string& url);
+OpenedCheckpoint open_checkpoint(const std::string& url);
+// Returns the path if `place` is a regular file other than a commit record. Commands that read
+// torch.save files treat it as one.
+std::optional<std::filesystem::path> file_at(const std::string& place);
+// Throws kUnsupported, with advice, if `path` is a file in the safetensors format.
+void refuse_safetensors(const std::filesystem::path& path);
+
+// Returns the bytes of all elements of a tensor.
+std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
+// The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
+// in a record or a file name.
+inline constexpr int kWorldSizeMax = 65536;
+// Returns the rank that wrote a data file, Cairn's or PyTorch's, from its name; below
+// kWorldSizeMax.
+std::optional<int> rank_of_file(const std::string& name);
+// Returns "12.3 MiB".
+std::string human_bytes(std::uint64_t bytes);
+// Returns "4 min": whole units, rounded down.
+std::string human_seconds(double seconds);
+// Replaces invalid UTF-8 bytes and control characters by \xNN: names come from files, and terminals
+// obey escape sequences.
+std::string printable(const std::string& text);
+// Returns whether Cairn wrote the checkpoint, rather than PyTorch.
+bool written_by_cairn(const Metadata& metadata);
+
+// Returns whether `name` matches a pattern with shell wildcards: `*` any text (dots included), `?`
+// one character, `[a-c]` one of these characters.
+bool matches(const std::string& name, const std::string& pattern);
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
+
+}  // namespace cairn::tools

@@ -1,0 +1,268 @@
+#include <cairn/tools/conversion.hpp>
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <regex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include <cairn/base/version.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/partial_file.hpp>
+#include <cairn/tools/value_text.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn::tools {
+namespace {
+
+bool is_floating(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat8E4M3Fn:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E4M3FnUz:
+    case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Returns the path of a renamed key. It keeps the leading levels that the new name still begins
+// with. The rest becomes a single key, dots included, because that is how modules name their
+// parameters.
+Path path_of_renamed(const Path& before, const std::string& key) {
+  Path path;
+  std::string above;
+  for (const PathElement& element : before) {
+    const std::string name = std::visit(
+        [](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+            return value;
+          else
+            return std::to_string(value);
+        },
+        element);
+    const std::string longer = above + name + ".";
+    if (key.compare(0, longer.size(), longer) != 0) break;
+    path.push_back(element);
+    above = longer;
+  }
+  path.emplace_back(key.substr(above.size()));
+  return path;
+}
+
+nlohmann::ordered_json in_identity(const std::string& level) { return printable(level); }
+nlohmann::ordered_json in_identity(std::int64_t level) { return level; }
+
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
+
+std::uint64_t disk_bytes(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+}
+
+// Returns the bytes on the disk that an interrupted run of the same conversion may have left. Also
+// counts files of other saves in a directory: a file that does not fit then fails on its own.
+std::uint64_t disk_bytes_left_behind(const ConvertOptions& options) {
+  if (options.format != "dcp") return disk_bytes(partial_path_of(options.destination));
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(options.destination, error), end; !error && file != end; file.increment(error))
+    if (file->path().extension() == ".distcp") bytes += disk_bytes(file->path());
+  return bytes;
+}
+
+}  // namespace
+
+EndingSignals::EndingSignals() {
+  caught_signal = 0;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    struct sigaction action {};
+    action.sa_handler = [](int which) { caught_signal = which; };
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    if (::sigaction(number, &action, nullptr) == 0) before_.emplace_back(number, before);
+  }
+}
+
+EndingSignals::~EndingSignals() {
+  for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
+}
+
+int EndingSignals::caught() noexcept { return caught_signal; }
+
+std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
+
+Conversion::Conversion(const ConvertOptions& options)
+    : options_(options), source_(open_tensor_source(options.source, CheckParts::kYes)) {
+  std::optional<DType> cast;
+  if (!options_.cast.empty()) {
+    cast = dtype_from_name(options_.cast);
+    if (!cast || !is_floating(*cast) || !scalar_type_of(*cast))
+      throw WrongUse(fmt::format(
+          "--cast {}: give a type of floating point that the LibTorch in use can hold, such as float32, bfloat16 or float16",
+          printable(options_.cast)));
+  }
+  const Metadata& metadata = source_->metadata();
+  std::unordered_map<std::string, const Path*> paths;
+  for (const auto& [fqn, path] : metadata.planner_data) paths[fqn] = &path;
+  std::unordered_map<std::string, std::string> origins;
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    if (!options_.select.empty() && !matches_any(fqn, options_.select)) continue;
+    if (matches_any(fqn, options_.exclude)) continue;
+    ConvertedKey key;
+    key.source = fqn;
+    key.key = renamed(fqn);
+    const auto path = paths.find(fqn);
+    key.path = path == paths.end() || path->second->empty() ? Path{fqn} : *path->second;
+    if (key.key != fqn) key.path = path_of_renamed(key.path, key.key);
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+      key.is_tensor = true;
+      key.stored = *tensor;
+      key.dtype = cast && is_floating(tensor->properties.dtype) ? *cast : tensor->properties.dtype;
+      const std::uint64_t width = std::max<std::uint64_t>(1, element_size(key.dtype));  // 0: an unknown type, left out later
+      const std::uint64_t elements_max = std::numeric_limits<std::int64_t>::max() / width;
+      if (static_cast<std::uint64_t>(volume(tensor->size)) > elements_max)
+        throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" of size {} is too large to count its bytes", printable(fqn),
+                                                         to_string(tensor->size)));
+    }
+    if (const auto [other, is_new] = origins.emplace(key.key, fqn); !is_new)
+      throw Error(ErrorCode::kAlreadyExists, fmt::format("\"{}\" and \"{}\" would both become \"{}\": change --rename",
+                                                         printable(other->second), printable(fqn), printable(key.key)));
+    keys_.push_back(std::move(key));
+  }
+  if (keys_.empty() && !metadata.state_dict_metadata.empty())
+    throw WrongUse(
+        fmt::format("no key of {} is left to convert: `cairn inspect` lists them; in --select and --exclude * stands for any text",
+                    source_->name()));
+}
+
+std::string Conversion::renamed(const std::string& before) const {
+  std::string key = before;
+  for (const std::string& rule : options_.renames) {
+    const auto middle = rule.rfind('=');
+    if (middle == std::string::npos || middle == 0)
+      throw WrongUse(fmt::format("--rename {}: write REGEX=REPL, as in '^module\\.='", printable(rule)));
+    std::string replacement = rule.substr(middle + 1);
+    for (std::size_t at = 0; at + 1 < replacement.size(); ++at)  // \1 like sed, $1 like ECMAScript
+      if (replacement[at] == '\\' && replacement[at + 1] >= '0' && replacement[at + 1] <= '9') replacement[at] = '$';
+    try {
+      key = std::regex_replace(key, std::regex(rule.substr(0, middle)), replacement);
+    } catch (const std::regex_error& error) {
+      throw WrongUse(fmt::format("--rename {}: {}", printable(rule), error.what()));
+    }
+  }
+  if (key.empty() && !before.empty()) throw WrongUse(fmt::format("--rename leaves nothing of the key \"{}\"", printable(before)));
+  return key;
+}
+
+void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>& why) {
+  std::vector<std::string> found;
+  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
+                             [&](const ConvertedKey& key) {
+                               std::string reason = why(key);
+                               if (reason.empty()) return false;
+                               found.push_back(printable(key.source) + ": " + reason);
+                               return true;
+                             }),
+              keys_.end());
+  if (!found.empty() && !options_.skip_unsupported) {
+    std::string text = fmt::format("cannot convert {}; --skip-unsupported leaves this out:", source_->name());
+    for (const auto& reason : found) text += "\n  " + reason;
+    throw Error(ErrorCode::kUnsupported, text);
+  }
+  unsupported_.insert(unsupported_.end(), found.begin(), found.end());
+}
+
+void Conversion::drop_values() {
+  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
+                             [&](const ConvertedKey& key) {
+                               if (!key.is_tensor) values_.push_back(key.source);
+                               return !key.is_tensor;
+                             }),
+              keys_.end());
+}
+
+torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
+  if (EndingSignals::caught() != 0)
+    throw Error(ErrorCode::kCancelled, fmt::format("converting {} was interrupted by {}; its unfinished output is removed",
+                                                   source_->name(), ::strsignal(EndingSignals::caught())));
+  if (!bytes_) require_room();
+  torch::Tensor tensor = source_->read(key.source, box);
+  if (key.dtype != key.stored.properties.dtype)
+    tensor = numbers_of(tensor, key.stored.properties.dtype).to(*scalar_type_of(key.dtype));
+  done_ += tensor.nbytes();
+  progress_.update(done_, *bytes_);
+  return tensor;
+}
+
+void Conversion::require_room() {
+  std::uint64_t bytes = 0;
+  for (const ConvertedKey& key : keys_)
+    if (key.is_tensor && __builtin_add_overflow(bytes, key.bytes(), &bytes)) bytes = std::numeric_limits<std::uint64_t>::max();
+  std::filesystem::path place = std::filesystem::absolute(options_.destination).lexically_normal();
+  std::error_code error;
+  if (!std::filesystem::is_directory(place, error)) place = place.parent_path();
+  struct statvfs status {};
+  // Some file systems do not tell their size. Writing to them fails when they are full.
+  if (::statvfs(place.c_str(), &status) == 0 && status.f_blocks > 0) {
+    const std::uint64_t available = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+    const std::uint64_t there = disk_bytes_left_behind(options_);
+    if (bytes > there && bytes - there > available)
+      throw Error(ErrorCode::kNoSpace,
+                  fmt::format("the tensors to write take {}, and {} are free at {}: free space, leave out keys or choose another "
+                              "place",
+                              human_bytes(bytes - there), human_bytes(available), printable(place.string())));
+  }
+  bytes_ = bytes;
+}
+
+std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {
+  // A piece is in memory in both dtypes. Half of the limit is left for the reader's own buffers.
+  const std::size_t width = element_size(key.dtype) + element_size(key.stored.properties.dtype);
+  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / width));
+}
+
+bool Conversion::report() const {
+  for (const auto& reason : unsupported_) std::cerr << "left out: " << reason << '\n';
+  if (values_.empty()) return true;
+  constexpr std::size_t kNamesMax = 10;
+  std::cerr << fmt::format("left out: {} values that are no tensors:", values_.size());
+  for (std::size_t i = 0; i < std::min(values_.size(), kNamesMax); ++i) std::cerr << ' ' << printable(values_[i]);
+  std::cerr << (values_.size() > kNamesMax ? " …\n" : "\n");
+  if (!options_.skip_unsupported) std::cerr << "this counts as a fault, unless --skip-unsupported or --exclude leaves them out\n";
+  return options_.skip_unsupported;
+}
+
+nlohmann::ordered_json Conversion::identity() const {
+  nlohmann::ordered_json keys = nlohmann::ordered_json::array();
+  for (const ConvertedKey& key : keys_) {
+    nlohmann::ordered_json path = nlohmann::ordered_json::array();
+    for (const PathElement& element : key.path) std::visit([&](const auto& level) { path.push_back(in_identity(level)); }, element);
+    nlohmann::ordered_json entry{{"key", printable(key.key)}, {"from", printable(key.source)}, {"path", path}};
+    if (key.is_tensor)
+      entry.update(
+          {{"stored", to_string(key.stored.properties.dtype)}, {"dtype", to_string(key.dtype)}, {"shape", key.stored.size}});
+    keys.push_back(std::move(entry));
+  }
+  return {{"cairn", kVersion},        {"from", source_->identity()},         {"to", options_.format},
+          {"cast", options_.cast},    {"world", options_.world.value_or(0)}, {"keys", keys},
+          {"memory", options_.memory}};
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,121 @@
+// The plan of `cairn convert`, for any format: which keys to write, under which names and with
+// which dtypes.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+#include <nlohmann/json.hpp>
+
+#include <cairn/tools/tensor_source.hpp>
+#include <cairn/tools/terminal.hpp>
+
+namespace cairn::tools {
+
+struct ConvertOptions {
+  std::string source;
+  std::string destination;
+  std::string format;                // "safetensors", "torch", "dcp"
+  std::vector<std::string> renames;  // "REGEX=REPL", applied to each key in this order
+  std::vector<std::string> select;   // patterns for keys of the source
+  std::vector<std::string> exclude;
+  std::string cast;          // a dtype for floating-point tensors; "": unchanged
+  std::optional<int> world;  // for dcp: the number of ranks to shard over
+  std::uint64_t memory = 256u << 20;
+  bool force = false;
+  bool skip_unsupported = false;  // leave out what the format cannot represent, instead of refusing
+};
+
+struct ConvertedKey {
+  std::string source;  // its key in the source
+  std::string key;
+  Path path;  // the nested path of `key`
+  bool is_tensor = false;
+  TensorStorageMetadata stored;   // for tensors: as in the source
+  DType dtype = DType::kFloat32;  // for tensors: the dtype to write
+
+  std::uint64_t bytes() const;  // of the tensor in the target dtype
+};
+
+// Catches SIGINT, SIGTERM and SIGHUP, each unless it was ignored before. The conversion then ends
+// with kCancelled, so that its partial output is removed. A second signal ends the process at once.
+// One object at a time.
+class EndingSignals {
+ public:
+  EndingSignals();
+  ~EndingSignals();  // restores the previous handlers
+  EndingSignals(const EndingSignals&) = delete;
+  EndingSignals& operator=(const EndingSignals&) = delete;
+  // Returns the signal that was caught; 0 if there was none.
+  static int caught() noexcept;
+
+ private:
+  std::vector<std::pair<int, struct sigaction>> before_;
+};
+
+// Maps keys of the source to keys of the target. Throws WrongUse for invalid options,
+// kAlreadyExists if two keys would get the same name, naming both; kUnsupported if a tensor is too
+// large to count its bytes.
+class Conversion {
+ public:
+  explicit Conversion(const ConvertOptions& options);
+
+  const ConvertOptions& options() const { return options_; }
+  TensorSource& source() const { return *source_; }
+  const std::vector<ConvertedKey>& keys() const { return keys_; }
+  // Leaves out keys that the target cannot represent, with `skip_unsupported`; otherwise throws
+  // kUnsupported, naming all of them. `why` returns the reason, or "" if the target can represent
+  // the key.
+  void leave_out(const std::function<std::string(const ConvertedKey&)>& why);
+  // Leaves out all values that are not tensors, even without `skip_unsupported`. `report` mentions
+  // them.
+  void drop_values();
+
+  // Reads a part of a tensor, converts it to the target dtype, and returns it dense, in the
+  // carrier_type_of that dtype. Throws kCancelled after a signal that EndingSignals catches. The
+  // first call calls `require_room`.
+  torch::Tensor read(const ConvertedKey& key, const Box& box);
+  // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
+  // before making a plan of them, which can be as large as they are.
+  void require_room();
+  // Returns the number of elements to hold in memory at a time.
+  std::int64_t piece_elements(const ConvertedKey& key) const;
+  // Lists on standard error what was left out. Returns whether all of it was meant to be left out.
+  bool report() const;
+  // Returns a value that is equal if and only if source and options are.
+  nlohmann::ordered_json identity() const;
+
+ private:
+  std::string renamed(const std::string& key) const;
+
+  const ConvertOptions options_;
+  const std::unique_ptr<TensorSource> source_;
+  std::vector<ConvertedKey> keys_;
+  std::vector<std::string> unsupported_;  // "key: why"
+  std::vector<std::string> values_;       // keys of values that were left out
+  std::optional<std::uint64_t> bytes_;  // of all tensors, once there is room for them
+  std::uint64_t done_ = 0;
+  ProgressBar progress_{"converting"};
+};
+
+// The totals for the last line of output.
+struct Converted {
+  std::size_t tensors = 0;
+  std::size_t values = 0;
+  std::uint64_t bytes = 0;
+  bool resumed = false;
+};
+
+Converted convert_to_safetensors(Conversion& conversion);
+Converted convert_to_torch(Conversion& conversion);
+Converted convert_to_dcp(Conversion& conversion);
+
+}  // namespace cairn::tools

@@ -1,0 +1,87 @@
+// `cairn convert`: converts a checkpoint or a torch.save file to another format or layout.
+#include <csignal>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/conversion.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kConvertExamples = R"(Examples:
+  cairn convert run/step_100 model.safetensors --to safetensors --select 'model.*' --rename '^model\.='
+  cairn convert run/step_100 model.pt --to torch            for torch.load(weights_only=True)
+  cairn convert model.pt checkpoint --to dcp --world 8      for torch.distributed.checkpoint, laid out over 8 ranks
+  cairn convert run/step_100 small.pt --to torch --cast bfloat16 --exclude 'optimizer.*'
+
+Formats:
+  safetensors  one file with the tensors, under their flattened names
+  torch        one file with tensors and values, nested as they were saved; io.BytesIO and bytearray become bytes
+  dcp          a directory that torch.distributed.checkpoint loads, and Cairn; without --world laid out as the source is
+
+SRC is a checkpoint of Cairn or PyTorch, or a file of torch.save with a plain state dict. A renamed key keeps the levels of nesting that its new name
+still begins with. --cast is for tensors of floating point.
+
+Values that are no tensors do not fit into safetensors. The file is written without them, and the command ends with 1 unless --skip-unsupported
+is given.
+
+DST appears once it is whole. Tensors that do not fit into the free space are refused before they are written. SIGINT, SIGTERM and SIGHUP
+end a conversion and remove its unfinished output. A full disk, a lost file system or SIGKILL leaves the work done so far beside DST
+(DST.cairn-partial, or in the directory), and the same command goes on from there.)";
+
+int convert(const ConvertOptions& options) {
+  if (options.world && options.format != "dcp") throw WrongUse("--world is for --to dcp: other formats have no ranks");
+  const EndingSignals signals;
+  try {
+    Conversion conversion(options);
+    const Converted converted = options.format == "safetensors" ? convert_to_safetensors(conversion)
+                                : options.format == "torch"     ? convert_to_torch(conversion)
+                                                                : convert_to_dcp(conversion);
+    const bool is_as_asked = conversion.report();
+    std::cout << fmt::format("{}: {} tensors, {} values, {}{}\n", printable(options.destination), converted.tensors,
+                             converted.values, human_bytes(converted.bytes),
+                             converted.resumed ? "; gone on from where it was interrupted" : "");
+    return is_as_asked ? kFine : kFoundBad;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled || EndingSignals::caught() == 0) throw;
+    std::cerr << "cairn: " << error.what() << std::endl;
+  }
+  // The output is removed: end as the signal would have ended the process.
+  std::signal(EndingSignals::caught(), SIG_DFL);
+  std::raise(EndingSignals::caught());
+  return kFoundBad;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<ConvertOptions>();
+  auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
+  command->footer(kConvertExamples);
+  command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("DST", options->destination, "The file or directory to write")->required();
+  command->add_option("--to", options->format, "The format")->required()->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
+  command->add_option("--select", options->select, "Only keys that are as this pattern; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
+  command->add_option("--exclude", options->exclude, "Not keys that are as this pattern; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
+  command->add_option("--rename", options->renames, "Replaces what matches in each key; \\1 is the first group; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("REGEX=REPL");
+  command->add_option("--cast", options->cast, "The type of tensors of floating point")->type_name("DTYPE");
+  command->add_option("--world", options->world, "Lay tensors out by rows over so many ranks")->check(CLI::Range(1, kWorldSizeMax));
+  command->add_option("--memory", options->memory, "For elements of tensors, about")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE")
+      ->default_str("256MiB");
+  command->add_flag("--force", options->force, "Replace DST if it is there");
+  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold");
+  command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });
+}
+
+}  // namespace cairn::tools

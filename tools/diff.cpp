@@ -1,0 +1,310 @@
+// `cairn diff`: compares two checkpoints. Only a piece of one tensor of each is in memory at a
+// time.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/pieces.hpp>
+#include <cairn/tools/tensor_source.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/tools/value_text.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kDiffExamples = R"(Examples:
+  cairn diff run/step_100 run/step_200                     keys, shapes, types and values
+  cairn diff a b --tolerance 1e-6                          elements that are as close as that count as equal
+  cairn diff a b --tensors 'model.*'                       of these keys only
+  cairn diff run/step_100 model.pt                         with what torch.save wrote
+  cairn diff a b --json                                    for programs
+
+Layouts do not matter: what 4 ranks saved is compared with what 2 saved. NaN equals NaN. Of different types, values are compared as numbers.
+Ends with 1 if anything differs.)";
+
+struct DiffOptions {
+  std::string a;
+  std::string b;
+  std::vector<std::string> tensors;
+  double tolerance = 0;
+  std::uint64_t memory = 256u << 20;
+  bool json = false;
+};
+
+using DiffJson = nlohmann::ordered_json;
+
+// The differences between the elements of one tensor.
+struct ElementDifference {
+  std::int64_t elements = 0;
+  std::int64_t different = 0;  // beyond the tolerance
+  std::int64_t one_nan = 0;    // of these: NaN on one side only
+  double max = 0;              // the largest absolute difference, without NaN
+  double sum = 0;
+  std::vector<std::int64_t> first;  // index of the first element that differs
+  std::string first_a, first_b;
+
+  double mean() const { return elements > one_nan ? sum / static_cast<double>(elements - one_nan) : 0; }
+};
+
+struct KeyDifference {
+  std::string key;
+  const char* what = "";  // "only_a", "only_b", "kind", "shape", "dtype", "values", "value", "unreadable"
+  std::string a, b;       // both sides as text
+  std::optional<ElementDifference> elements;
+};
+
+bool are_whole(const torch::Tensor& numbers) { return !numbers.is_floating_point() && !numbers.is_complex(); }
+
+// Represents each number exactly as a sum of two doubles, because a 64-bit integer does not fit
+// into one. For all types, the difference of two close numbers is exact, and a difference is 0 only
+// if the numbers are equal.
+struct SplitNumbers {
+  torch::Tensor coarse;
+  torch::Tensor fine;  // has the sign of `coarse`, if neither is 0
+};
+
+SplitNumbers split(const torch::Tensor& numbers, DType dtype) {
+  if (!are_whole(numbers))
+    return {numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble), torch::zeros({}, at::kDouble)};
+  constexpr std::int64_t kHalf = std::int64_t{1} << 32;
+  const torch::Tensor bits = numbers.to(at::kLong);
+  const bool may_exceed = dtype == DType::kUInt64;
+  const torch::Tensor high = may_exceed ? bits.bitwise_right_shift(32).bitwise_and(kHalf - 1) : bits.div(kHalf, "trunc");
+  const torch::Tensor low = may_exceed ? bits.bitwise_and(kHalf - 1) : bits - high * kHalf;
+  return {high.to(at::kDouble) * static_cast<double>(kHalf), low.to(at::kDouble)};
+}
+
+// A piece of one of the two tensors.
+struct Piece {
+  torch::Tensor numbers;  // flat
+  DType dtype;
+
+  Piece(const torch::Tensor& elements, DType type) : numbers(numbers_of(elements, type).reshape({-1})), dtype(type) {}
+};
+
+void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begin, const Extents& size, double tolerance,
+                   ElementDifference& found) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor &flat_a = piece_a.numbers, &flat_b = piece_b.numbers;
+  found.elements += flat_a.numel();
+  if (piece_a.dtype == piece_b.dtype && !flat_a.ne(flat_b).any().item<bool>()) return;
+  const SplitNumbers a = split(flat_a, piece_a.dtype), b = split(flat_b, piece_b.dtype);
+  const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
+  const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
+  const torch::Tensor distance = difference.abs();
+  // Compare floating-point numbers directly: `coarse` holds all of each, and the difference of
+  // equal infinities is NaN.
+  torch::Tensor differs = are_whole(flat_a) || are_whole(flat_b) ? difference.ne(0) : a.coarse.ne(b.coarse);
+  differs.logical_and_(nan_a.logical_and(nan_b).logical_not());
+  const torch::Tensor one_nan = nan_a.logical_xor(nan_b);
+  const torch::Tensor beyond = tolerance > 0 ? differs.logical_and(distance.le(tolerance).logical_not()) : differs;
+  const torch::Tensor counted = torch::where(differs.logical_and(one_nan.logical_not()), distance, torch::zeros_like(distance));
+  found.max = std::max(found.max, counted.max().item<double>());
+  found.sum += counted.sum().item<double>();
+  found.one_nan += one_nan.sum().item<std::int64_t>();
+  const auto different = beyond.sum().item<std::int64_t>();
+  if (different > 0 && found.different == 0) {
+    const auto at = beyond.to(at::kByte).argmax().item<std::int64_t>();
+    found.first_a = element_text(flat_a, piece_a.dtype, at);
+    found.first_b = element_text(flat_b, piece_b.dtype, at);
+    std::int64_t rest = begin + at;
+    found.first.assign(size.size(), 0);
+    for (std::size_t dim = size.size(); dim > 0; --dim) {
+      found.first[dim - 1] = rest % size[dim - 1];
+      rest /= size[dim - 1];
+    }
+  }
+  found.different += different;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(const DiffOptions& options)
+      : options_(options),
+        a_(open_tensor_source(options.a, CheckParts::kYes)),
+        b_(open_tensor_source(options.b, CheckParts::kYes)) {}
+
+  void run() {
+    for (const auto& [key, entry] : a_->metadata().state_dict_metadata) {
+      if (!is_wanted(key)) continue;
+      const Metadata::Entry* const other = b_->metadata().find(key);
+      ++keys_;
+      if (other == nullptr)
+        add(key, "only_a", described(entry), "");
+      else if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry))
+        if (const auto* tensor_b = std::get_if<TensorStorageMetadata>(other); tensor_b && tensor_b->size == tensor->size)
+          bytes_ += tensor_bytes(*tensor) + tensor_bytes(*tensor_b);
+    }
+    for (const auto& [key, entry] : b_->metadata().state_dict_metadata) {
+      if (!is_wanted(key) || a_->metadata().find(key) != nullptr) continue;
+      ++keys_;
+      add(key, "only_b", "", described(entry));
+    }
+    ProgressBar progress("comparing");
+    for (const auto& [key, entry] : a_->metadata().state_dict_metadata) {
+      const Metadata::Entry* const other = b_->metadata().find(key);
+      if (is_wanted(key) && other != nullptr) compare(key, entry, *other, progress);
+    }
+  }
+
+  void print() const {
+    std::cout << fmt::format("a: {}\nb: {}\n", a_->name(), b_->name());
+    Table table;
+    for (const auto& one : differences_) {
+      std::string text = one.elements ? told(*one.elements) : one.a.empty() ? one.b : one.b.empty() ? one.a : one.a + " / " + one.b;
+      table.add({coloured(Colour::kBad, shown(one.what)), printable(one.key), std::move(text)});
+    }
+    table.print(std::cout, "");
+    if (differences_.empty())
+      std::cout << fmt::format(
+          "{}: {} keys\n", coloured(Colour::kGood, options_.tolerance > 0 ? "no difference beyond the tolerance" : "no difference"),
+          keys_);
+    else
+      std::cout << fmt::format("{} difference{} in {} keys\n", differences_.size(), differences_.size() == 1 ? "" : "s", keys_);
+  }
+
+  void print_json() const {
+    DiffJson json{
+        {"a", a_->name()}, {"b", b_->name()}, {"keys", keys_}, {"equal", differences_.empty()}, {"differences", DiffJson::array()}};
+    for (const auto& one : differences_) {
+      DiffJson entry{{"key", one.key}, {"what", one.what}, {"a", one.a}, {"b", one.b}};
+      if (one.elements) {
+        const ElementDifference& found = *one.elements;
+        const auto number = [](double value) {
+          return std::isfinite(value) ? DiffJson(value) : DiffJson(fmt::format("{}", value));
+        };
+        entry.update({{"elements", found.elements},
+                      {"different", found.different},
+                      {"one_nan", found.one_nan},
+                      {"max", number(found.max)},
+                      {"mean", number(found.mean())},
+                      {"first", found.first}});
+      }
+      json["differences"].push_back(std::move(entry));
+    }
+    std::cout << json.dump(2, ' ', false, DiffJson::error_handler_t::replace) << '\n';
+  }
+
+  bool is_equal() const { return differences_.empty(); }
+  std::size_t keys() const { return keys_; }
+
+ private:
+  static const char* shown(const std::string& what) {
+    if (what == "only_a") return "only in a";
+    if (what == "only_b") return "only in b";
+    if (what == "unreadable") return "not compared";
+    return what == "kind" ? "kind" : what == "shape" ? "shape" : what == "dtype" ? "dtype" : what == "values" ? "values" : "value";
+  }
+
+  static std::string told(const ElementDifference& found) {
+    std::string index;
+    for (const auto i : found.first) index += (index.empty() ? "" : ", ") + std::to_string(i);
+    return fmt::format("{} of {} elements{}: max {:.6g}, mean {:.6g}; first at [{}]: {} / {}", found.different, found.elements,
+                       found.one_nan > 0 ? fmt::format(", NaN in one of the two in {}", found.one_nan) : "", found.max,
+                       found.mean(), index, found.first_a, found.first_b);
+  }
+
+  static std::string described(const Metadata::Entry& entry) {
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+    return tensor ? fmt::format("{} {}", to_string(tensor->properties.dtype), to_string(tensor->size)) : "bytes";
+  }
+
+  bool is_wanted(const std::string& key) const { return options_.tensors.empty() || matches_any(key, options_.tensors); }
+
+  void add(const std::string& key, const char* what, std::string a, std::string b) {
+    differences_.push_back({key, what, std::move(a), std::move(b), std::nullopt});
+  }
+
+  void compare(const std::string& key, const Metadata::Entry& entry_a, const Metadata::Entry& entry_b, ProgressBar& progress) {
+    const auto* a = std::get_if<TensorStorageMetadata>(&entry_a);
+    const auto* b = std::get_if<TensorStorageMetadata>(&entry_b);
+    if ((a == nullptr) != (b == nullptr)) return add(key, "kind", described(entry_a), described(entry_b));
+    try {
+      if (a == nullptr) return compare_values(key);
+      if (a->size != b->size) return add(key, "shape", described(entry_a), described(entry_b));
+      if (a->properties.dtype != b->properties.dtype) add(key, "dtype", described(entry_a), described(entry_b));
+      compare_elements(key, *a, *b, progress);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kCorrupt) throw;
+      add(key, "unreadable", printable(error.what()), "");
+    }
+  }
+
+  void compare_values(const std::string& key) {
+    const Bytes a = a_->read_bytes(key), b = b_->read_bytes(key);
+    if (a == b) return;
+    // Compare values, not bytes: different programs serialize the same value to different bytes.
+    const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
+    if (serialize_leaf(value_a) == serialize_leaf(value_b)) return;
+    constexpr std::size_t kTextMax = 200;
+    add(key, "value", value_text(value_a, kTextMax), value_text(value_b, kTextMax));
+  }
+
+  void compare_elements(const std::string& key, const TensorStorageMetadata& a, const TensorStorageMetadata& b,
+                        ProgressBar& progress) {
+    // For two pieces and the temporaries of the comparison: per element some doubles and flags.
+    constexpr std::uint64_t kBytesPerElement = 96;
+    const auto elements_max = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / kBytesPerElement));
+    const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);
+    ElementDifference found;
+    for_each_piece(a.size, elements_max, [&](const Box& box, std::int64_t begin) {
+      compare_piece({a_->read(key, box), a.properties.dtype}, {b_->read(key, box), b.properties.dtype}, begin, a.size,
+                    options_.tolerance, found);
+      done_ += static_cast<std::uint64_t>(volume(box.sizes)) * width;
+      progress.update(done_, bytes_);
+    });
+    if (found.different == 0) return;
+    differences_.push_back({key, "values", found.first_a, found.first_b, std::move(found)});
+  }
+
+  const DiffOptions& options_;
+  const std::unique_ptr<TensorSource> a_;
+  const std::unique_ptr<TensorSource> b_;
+  std::vector<KeyDifference> differences_;
+  std::size_t keys_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t done_ = 0;
+};
+
+int diff(const DiffOptions& options) {
+  Comparison comparison(options);
+  comparison.run();
+  if (comparison.keys() == 0 && !options.tensors.empty())
+    throw WrongUse("no key of either is as asked for; * stands for any text: `cairn inspect` lists the keys");
+  options.json ? comparison.print_json() : comparison.print();
+  return comparison.is_equal() ? kFine : kFoundBad;
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<DiffOptions>();
+  auto* const command = app.add_subcommand(kDiffCommand.name, kDiffCommand.description);
+  command->footer(kDiffExamples);
+  command->add_option("A", options->a, "A checkpoint, or a file of torch.save")->required();
+  command->add_option("B", options->b, "Another one")->required();
+  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  command->add_option("--tolerance", options->tolerance, "Elements whose absolute difference is at most this are equal")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--memory", options->memory, "For elements of tensors, about")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE")
+      ->default_str("256MiB");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &chosen] { chosen = [options] { return diff(*options); }; });
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,259 @@
+// `cairn manual` and `cairn completion`.
+#include <cairn/tools/documentation.hpp>
+
+#include <iostream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/base/version.hpp>
+#include <cairn/tools/commands.hpp>
+
+namespace cairn::tools {
+namespace {
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands({}); }
+std::vector<const CLI::Option*> options_of(const CLI::App& app) { return app.get_options({}); }
+
+bool is_positional(const CLI::Option& option) { return option.get_lnames().empty() && option.get_snames().empty(); }
+
+// Returns the names of an option: "--json", "-o".
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const auto& name : option.get_snames()) names.push_back("-" + name);
+  for (const auto& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+// Returns the fixed choices of an option's value: "safetensors", "torch", "dcp". Empty if it has
+// none.
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const auto begin = type.find('{'), end = type.find('}');
+  std::vector<std::string> choices;
+  if (begin == std::string::npos || end == std::string::npos) return choices;
+  std::string rest = type.substr(begin + 1, end - begin - 1) + ",";
+  for (std::size_t comma; (comma = rest.find(',')) != std::string::npos; rest.erase(0, comma + 1))
+    choices.push_back(rest.substr(0, comma));
+  return choices;
+}
+
+std::string value_name(const CLI::Option& option) {
+  const auto choices = choices_of(option);
+  std::string text;
+  for (const std::string& choice : choices) text += (text.empty() ? "" : "|") + choice;
+  if (!text.empty()) return text;
+  const std::string type = option.get_type_name();
+  const bool is_word = !type.empty() && type.front() >= 'A' && type.front() <= 'Z';  // a description of CLI11's check may follow
+  return is_word ? type.substr(0, type.find_first_of(" :")) : type;
+}
+
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// Calls `visit(app, "trace explain")` for the app and all commands below it.
+template <class Visit>
+void for_each_command(const CLI::App& app, const std::string& path, Visit&& visit) {
+  visit(app, path);
+  for (const CLI::App* command : commands_of(app))
+    for_each_command(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), visit);
+}
+
+// --- the manual ---
+
+std::string roff(const std::string& text) {
+  std::string escaped;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((i == 0 || text[i - 1] == '\n') && (text[i] == '.' || text[i] == '\'')) escaped += "\\&";
+    if (text[i] == '\\')
+      escaped += "\\e";
+    else if (text[i] == '-')
+      escaped += "\\-";
+    else
+      escaped += text[i];
+  }
+  return escaped;
+}
+
+void add_command(std::string& page, const CLI::App& app, const std::string& path) {
+  std::string synopsis = "cairn " + path;
+  for (const CLI::Option* option : options_of(app))
+    if (is_positional(*option)) synopsis += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
+  page += fmt::format(".SS \"{}\"\n{}.\n", roff(synopsis), roff(app.get_description()));
+  for (const CLI::Option* option : options_of(app)) {
+    if (option->get_name() == "--help" || option->get_lnames() == std::vector<std::string>{"help"}) continue;
+    std::string what = is_positional(*option) ? "\\fI" + roff(option->get_name()) + "\\fR"
+                                              : "\\fB" + roff(joined(names_of(*option), ", ")) + "\\fR";
+    if (!is_positional(*option) && takes_value(*option)) what += " \\fI" + roff(value_name(*option)) + "\\fR";
+    page += fmt::format(".TP\n{}\n{}.", what, roff(option->get_description()));
+    if (takes_value(*option) && !option->get_default_str().empty())
+      page += roff(fmt::format(" If it is left out: {}.", option->get_default_str()));
+    page += "\n";
+  }
+  // A command without examples of its own inherits those of its parent; do not repeat them.
+  if (!app.get_footer().empty() && (app.get_parent() == nullptr || app.get_parent()->get_footer() != app.get_footer()))
+    page += ".PP\n.nf\n" + roff(app.get_footer()) + "\n.fi\n";
+}
+
+// --- completion ---
+
+std::string quoted(const std::string& text) {
+  std::string escaped;
+  for (const char letter : text) escaped += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return "'" + escaped + "'";
+}
+
+// Returns the name of a command in the scripts: " trace explain".
+std::string place(const std::string& path) { return path.empty() ? "" : " " + path; }
+
+// Returns a shell `case` for each step from a command to its subcommand.
+std::string steps(const CLI::App& app) {
+  std::vector<std::string> patterns;
+  for_each_command(app, "", [&](const CLI::App&, const std::string& path) {
+    if (!path.empty()) patterns.push_back(quoted(place(path)));
+  });
+  return joined(patterns, "|");
+}
+
+std::string choice_cases(const CLI::App& app, const std::string& before, const std::string& after) {
+  std::string cases;
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    for (const CLI::Option* option : options_of(command)) {
+      const auto choices = choices_of(*option);
+      if (choices.empty()) continue;
+      for (const std::string& name : names_of(*option))
+        cases += fmt::format("    {}) {}{}{} ;;\n", quoted(place(path) + " " + name), before, joined(choices, " "), after);
+    }
+  });
+  return cases;
+}
+
+constexpr const char* kShells[] = {"bash", "zsh"};
+
+}  // namespace
+
+std::string manual_page(const CLI::App& app) {
+  std::string page = fmt::format(
+      ".TH CAIRN 1 \"\" \"cairn {}\" \"User Commands\"\n.SH NAME\ncairn \\- look at distributed checkpoints, check, compare and "
+      "convert them\n"
+      ".SH SYNOPSIS\n.B cairn\n.I COMMAND\n[\\fIOPTION\\fR...]\n.SH DESCRIPTION\n{}\n.PP\nA checkpoint is given as a path, or as a "
+      "URL of a known "
+      "scheme; Cairn's and PyTorch's are both understood.\nOutput is plain text in files and pipes; on a terminal it has colours, "
+      "and what takes "
+      "longer than two seconds shows how far it is.\n.SH COMMANDS\n",
+      kVersion, roff(app.get_description()));
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    if (!path.empty()) add_command(page, command, path);
+  });
+  page += ".SH EXIT STATUS\n";
+  for (const ExitStatus& status : kExitStatuses)
+    page += fmt::format(".TP\n{}\n{}.\n", static_cast<int>(status.code), roff(status.meaning));
+  page +=
+      ".SH ENVIRONMENT\n.TP\nNO_COLOR\nIf it is set, and not empty, there are no colours.\n.TP\nTERM\nThere are none on a terminal "
+      "that is called dumb "
+      "either.\n.TP\nMASTER_PORT\nWhat cairn doctor looks at, if it is set.\n.SH SEE ALSO\n.BR cairn\\-launch ,\nwhich starts the "
+      "ranks of a job.\n";
+  return page;
+}
+
+std::string bash_completion(const CLI::App& app) {
+  std::string words;
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    std::vector<std::string> all;
+    for (const CLI::App* below : commands_of(command)) all.push_back(below->get_name());
+    for (const CLI::Option* option : options_of(command))
+      for (const std::string& name : names_of(*option)) all.push_back(name);
+    words += fmt::format("    {}) words={} ;;\n", quoted(place(path)), quoted(joined(all, " ")));
+  });
+  return fmt::format(R"(# Completion of cairn for bash; printed by `cairn completion bash`.
+_cairn() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} command='' word words='' choices=''
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD - 1}}"; do
+    case "$command $word" in
+      {0}) command="$command $word" ;;
+    esac
+  done
+  case "$command $previous" in
+{1}  esac
+  if [ -n "$choices" ]; then
+    mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$current")
+    return
+  fi
+  case "$command" in
+{2}  esac
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+  if [ -n "$command" ] && [[ $current != -* ]]; then
+    mapfile -t -O "${{#COMPREPLY[@]}}" COMPREPLY < <(compgen -f -- "$current")
+  fi
+}}
+complete -o filenames -F _cairn cairn
+)",
+                     steps(app), choice_cases(app, "choices='", "'"), words);
+}
+
+std::string zsh_completion(const CLI::App& app) {
+  const auto described = [](const std::string& name, const std::string& what) { return quoted(name + ":" + what); };
+  std::string cases;
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    std::vector<std::string> below, options;
+    for (const CLI::App* one : commands_of(command)) below.push_back(described(one->get_name(), one->get_description()));
+    for (const CLI::Option* option : options_of(command))
+      for (const std::string& name : names_of(*option)) options.push_back(described(name, option->get_description()));
+    cases += fmt::format("    {}) commands=({}); options=({}) ;;\n", quoted(place(path)), joined(below, " "), joined(options, " "));
+  });
+  return fmt::format(R"(#compdef cairn
+# Completion of cairn for zsh; printed by `cairn completion zsh`.
+_cairn() {{
+  local command='' word
+  local -a commands options
+  for word in "${{(@)words[2,CURRENT-1]}}"; do
+    case "$command $word" in
+      ({0}) command="$command $word" ;;
+    esac
+  done
+  case "$command ${{words[CURRENT-1]}}" in
+{1}  esac
+  case "$command" in
+{2}  esac
+  if [[ ${{words[CURRENT]}} == -* ]]; then
+    _describe -o option options
+  else
+    (( $#commands )) && _describe command commands
+    [[ -n $command ]] && _files
+  fi
+}}
+_cairn "$@"
+)",
+                     steps(app), choice_cases(app, "compadd ", "; return"), cases);
+}
+
+void add_documentation(CLI::App& app, Run& chosen) {
+  auto* const manual = app.add_subcommand(kManualCommand.name, kManualCommand.description);
+  manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       where it is not installed: man cairn");
+  manual->callback([&app, &chosen] {
+    chosen = [&app] {
+      std::cout << manual_page(app);
+      return kFine;
+    };
+  });
+  const auto shell = std::make_shared<std::string>();
+  auto* const completion = app.add_subcommand(kCompletionCommand.name, kCompletionCommand.description);
+  completion->footer("Examples:\n  source <(cairn completion bash)\n  cairn completion zsh > \"${fpath[1]}/_cairn\"");
+  completion->add_option("SHELL", *shell, "The shell")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kShells), std::end(kShells))));
+  completion->callback([&app, &chosen, shell] {
+    chosen = [&app, shell] {
+      std::cout << (*shell == "bash" ? bash_completion(app) : zsh_completion(app));
+      return kFine;
+    };
+  });
+}
+
+}  // namespace cairn::tools

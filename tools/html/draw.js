@@ -1,0 +1,417 @@
+'use strict';
+// Draws the part of the lanes that is in view. Nothing here takes longer for a longer trace: rows are walked in steps of a pixel.
+
+const GUTTER = 176, AXIS_HEIGHT = 46, PHASES_TOP = 25, PHASES_HEIGHT = 15;
+const FONT = '11px system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif';
+
+// The colours of page.css, as they are now.
+function readTheme() {
+  const root = document.styleSheets[0].cssRules[0].style, now = getComputedStyle(document.documentElement);
+  return Object.fromEntries(Array.from(root).filter(name => name.startsWith('--')).map(name => [name.slice(2), now.getPropertyValue(name).trim()]));
+}
+
+// States and phases of one kind have one colour.
+const COLOURS = {
+  join: 'joining', joining: 'joining', preparing: 'planning', local_plan: 'planning', 'local plans': 'planning', global_plan: 'global',
+  'global plan': 'global', write: 'moving', read: 'moving', moving: 'moving', planned: 'waiting', reported: 'waiting', finish: 'finishing',
+  finishing: 'finishing', ending: 'finishing', settling: 'joining', 'coordinator lost': 'fail', 'coordinator found': 'good',
+};
+function colourName(word) {
+  if (word in COLOURS) return COLOURS[word];
+  let sum = 0;
+  for (const letter of word) sum = (sum * 31 + letter.codePointAt(0)) % 9973;
+  return ['other-a', 'other-b', 'other-c'][sum % 3];
+}
+
+class Painter {
+  constructor(canvas, model, lanes, view) {
+    Object.assign(this, {canvas, model, lanes, view});
+    this.context = canvas.getContext('2d', {alpha: false});
+    this.widths = new Map();
+    this.colours = model.names.map(name => colourName(name));
+    this.stateColours = model.machines.map(machine => machine === null ? 'other-a' : colourName(machine.state));
+    this.failed = new Set(model.data.failures.map(failure => model.rankPlaces.get(failure.rank)));
+    this.theme = readTheme();
+    this.arrows = new Arrows(this);
+  }
+
+  get scale() { return (this.view.width - GUTTER) / (this.view.end - this.view.begin); }  // pixels a second
+  x(time) { return GUTTER + (time - this.view.begin) * this.scale; }
+  timeAt(x) { return this.view.begin + (x - GUTTER) / this.scale; }
+  y(down) { return down - this.view.scroll + AXIS_HEIGHT; }  // of a height among the lanes
+
+  draw() {
+    const {view, context: c, theme} = this;
+    c.setTransform(view.ratio, 0, 0, view.ratio, 0, 0);
+    c.fillStyle = theme.surface;
+    c.fillRect(0, 0, view.width, view.height);
+    c.font = FONT;
+    c.textBaseline = 'middle';
+    this.clip(GUTTER, AXIS_HEIGHT, view.width - GUTTER, view.height - AXIS_HEIGHT, () => {
+      this.grid();
+      this.eachVisibleRank((rank, place, top) => this.rank(rank, place, top));
+      this.arrows.draw();
+      this.matches();
+      this.failureLines();
+      this.selection();
+    });
+    this.clip(0, AXIS_HEIGHT, GUTTER, view.height - AXIS_HEIGHT, () => this.gutter());
+    this.axis();
+  }
+
+  clip(x, y, width, height, draw) {
+    const c = this.context;
+    c.save();
+    c.beginPath();
+    c.rect(x, y, width, height);
+    c.clip();
+    draw();
+    c.restore();
+  }
+
+  eachVisibleRank(visit) {
+    const {view, lanes} = this;
+    for (let place = Math.max(0, lanes.rankAt(view.scroll)); place < lanes.ranks.length; ++place) {
+      const top = this.y(lanes.ranks[place].top);
+      if (top > view.height) break;
+      visit(lanes.ranks[place], place, top);
+    }
+  }
+
+  // --- time ---------------------------------------------------------------------------------------------------------------
+
+  ticks() {
+    const least = 110 / this.scale;
+    const power = 10 ** Math.floor(Math.log10(least));
+    const step = [1, 2, 5, 10].map(factor => factor * power).find(it => it >= least);
+    const first = Math.ceil(this.view.begin / step), times = [];
+    for (let i = first; i * step <= this.view.end && times.length < 100; ++i) times.push(i * step);
+    return {times, step};
+  }
+  tickText(time, step) {
+    const most = Math.max(Math.abs(this.view.begin), Math.abs(this.view.end), step);
+    const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['µs', 1e6] : ['ns', 1e9];
+    const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
+    return `${(time * factor).toFixed(digits)} ${unit}`;
+  }
+
+  grid() {
+    const {context: c, theme, view} = this;
+    c.fillStyle = theme.line;
+    for (const time of this.ticks().times) c.fillRect(Math.round(this.x(time)), AXIS_HEIGHT, 1, view.height);
+  }
+
+  axis() {
+    const {context: c, theme, view, model} = this;
+    c.fillStyle = theme.raised;
+    c.fillRect(0, 0, view.width, AXIS_HEIGHT);
+    c.fillStyle = theme.muted;
+    c.textAlign = 'left';
+    c.fillText('Time since the first call', 12, 13);
+    c.fillText('Phase', 12, PHASES_TOP + PHASES_HEIGHT / 2);
+    this.clip(GUTTER, 0, view.width - GUTTER, AXIS_HEIGHT, () => {
+      const {times, step} = this.ticks();
+      for (const time of times) {
+        const x = Math.round(this.x(time));
+        c.fillStyle = theme['line-strong'];
+        c.fillRect(x, 19, 1, 5);
+        c.fillStyle = theme.muted;
+        c.fillText(this.tickText(time, step), x + 4, 13);
+      }
+      for (const phase of model.data.phases) {
+        const x0 = this.x(phase.begin), x1 = this.x(phase.begin + phase.seconds);
+        this.bar(x0, PHASES_TOP, x1 - x0, PHASES_HEIGHT, theme[colourName(phase.name)], `${phase.name}  ${durationText(phase.seconds)}`);
+        if (!phase.ended && x1 - x0 > 4) this.ragged(x1, PHASES_TOP, PHASES_HEIGHT);
+      }
+    });
+    c.fillStyle = theme['line-strong'];
+    c.fillRect(0, AXIS_HEIGHT - 1, view.width, 1);
+    c.fillRect(GUTTER - 1, 0, 1, view.height);
+  }
+
+  // --- ranks --------------------------------------------------------------------------------------------------------------
+
+  rank(rank, place, top) {
+    const {context: c, theme, view, model, lanes} = this;
+    const info = model.ranks[place];
+    const height = rank.bottom - rank.top;
+    if (this.failed.has(place)) {
+      c.globalAlpha = 0.55;
+      c.fillStyle = theme['fail-soft'];
+      c.fillRect(GUTTER, top, view.width, height);
+      c.globalAlpha = 1;
+    }
+    c.fillStyle = theme.line;
+    c.fillRect(0, Math.round(top + height) - 1, view.width, 1);
+    if (info.missing) {
+      this.silence(GUTTER, top, view.width - GUTTER, SUMMARY_HEIGHT, 'no trace of this rank');
+      return;
+    }
+    const isGone = this.failed.has(place) && info.failures.some(failure => failure.gone);
+    if (isGone || model.data.end === 'unfinished') {
+      const x = this.x(info.end);
+      this.silence(Math.max(GUTTER, x), top, this.x(model.end) - x, SUMMARY_HEIGHT, isGone ? 'no sign of life' : '');
+    }
+    for (const row of rank.states.rows) this.spans(row, top + STATES_TOP, STATES_HEIGHT, at => this.stateColours[model.name[at]], at => model.machines[model.name[at]].state);
+    for (const row of rank.hooks) this.spans(row, top + STATES_TOP + STATES_HEIGHT + 2, 6, at => this.hookColour(at), null);
+    if (!rank.isOpen) {
+      for (const lane of rank.lanes) this.points(lane, top + 11, true);
+      return;
+    }
+    for (const lane of rank.lanes) {
+      if (!lanes.hasOwnLine(rank, lane)) continue;
+      const y = lane.top - lanes.ranks[place].top + top;
+      if (y > view.height || y + lane.height < AXIS_HEIGHT) continue;
+      c.fillStyle = theme.line;
+      c.globalAlpha = 0.5;
+      c.fillRect(GUTTER, Math.round(y), view.width, 1);
+      c.globalAlpha = 1;
+      lane.rows.forEach((row, index) => this.spans(
+        row, y + LANE_GAP / 2 + index * ROW_HEIGHT + 1, ROW_HEIGHT - 3,
+        at => lane.isMachine ? this.stateColours[model.name[at]] : this.spanColour(at),
+        at => lane.isMachine ? model.machines[model.name[at]].state : model.names[model.name[at]]));
+      this.points(lane, y + LANE_GAP / 2 + ROW_HEIGHT / 2, false);
+    }
+  }
+
+  hookColour(at) {
+    if (this.model.hasFailed(at)) return 'fail';
+    const phase = this.model.phase[at];
+    return phase !== 0 ? this.colours[phase] : this.colours[this.model.actor[at]];
+  }
+  spanColour(at) {
+    const {model} = this;
+    if (model.hasFailed(at)) return 'fail';
+    return model.kind[at] === model.handled ? 'handler' : this.hookColour(at);
+  }
+
+  silence(x, y, width, height, text) {
+    const {context: c, theme} = this;
+    if (width <= 0) return;
+    c.fillStyle = theme.silence;
+    c.fillRect(x, y + 3, width, height - 6);
+    c.fillStyle = theme.muted;
+    c.fillText(this.fit(text, width - 20), Math.max(x, GUTTER) + 10, y + height / 2);
+  }
+
+  // A row in steps of at least a pixel: what is narrower is drawn together, the darker the more of it there is.
+  spans(row, y, height, colourOf, labelOf) {
+    const {context: c, theme, view, model} = this;
+    const {begins, ends, events} = row;
+    let i = lowerBound(ends, view.begin);
+    while (i < events.length && begins[i] <= view.end) {
+      const x0 = this.x(begins[i]), x1 = this.x(ends[i]);
+      if (x1 - x0 >= 1.5) {
+        const colour = colourOf(events[i]);
+        this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), colour === 'waiting');
+        if (model.kind[events[i]] === model.began) this.ragged(x1, y, height);
+        ++i;
+        continue;
+      }
+      const next = Math.max(i + 1, lowerBound(begins, this.timeAt(Math.floor(x0) + 1), i));
+      const busy = Math.min(1, 0.55 + 0.15 * (next - i));
+      let shown = events[i];
+      for (let j = i; j < Math.min(next, i + 64); ++j)
+        if (model.hasFailed(events[j])) shown = events[j];
+      c.globalAlpha = busy;
+      c.fillStyle = theme[colourOf(shown)];
+      c.fillRect(Math.floor(x0), y, 1.5, height);
+      c.globalAlpha = 1;
+      i = next;
+    }
+  }
+
+  bar(x, y, width, height, colour, label, isPale = false) {
+    const {context: c, theme, view} = this;
+    const left = Math.max(x, GUTTER - 4), right = Math.min(x + width, view.width + 4);
+    if (right <= left) return;
+    c.fillStyle = colour;
+    c.beginPath();
+    c.roundRect(left, y, Math.max(1, right - left - (width > 3 ? 0.75 : 0)), height, width > 6 && height > 8 ? 2 : 0);
+    c.fill();
+    const from = Math.max(left, GUTTER) + 5;
+    if (label === '' || height < 10 || right - from < 18) return;
+    const text = this.fit(label, right - from - 4);
+    if (text === '') return;
+    c.fillStyle = isPale ? theme['on-waiting'] : theme['on-fill'];
+    c.fillText(text, from, y + height / 2 + 0.5);
+  }
+
+  // The end of what has not ended.
+  ragged(x, y, height) {
+    const {context: c, theme} = this;
+    c.fillStyle = theme.surface;
+    c.beginPath();
+    c.moveTo(x + 1, y);
+    for (let i = 0; i < 4; ++i) c.lineTo(x - (i % 2 === 0 ? 4 : 0), y + height * (i + 0.5) / 4);
+    c.lineTo(x + 1, y + height);
+    c.fill();
+  }
+
+  points(lane, y, onlyImportant) {
+    const {view, model} = this;
+    const {pointTimes, points} = lane;
+    let i = lowerBound(pointTimes, view.begin);
+    while (i < points.length && pointTimes[i] <= view.end) {
+      const x = this.x(pointTimes[i]);
+      const next = Math.max(i + 1, lowerBound(pointTimes, this.timeAt(Math.floor(x) + 3), i));
+      let shown = points[i];
+      for (let j = i; j < Math.min(next, i + 64); ++j)
+        if (this.weight(points[j]) > this.weight(shown)) shown = points[j];
+      if (!onlyImportant || this.weight(shown) > 1) this.point(shown, this.x(model.time[shown]), y);
+      i = next;
+    }
+  }
+  weight(at) {
+    const {model} = this;
+    if (model.flags[at] & (FAILED | LOST)) return 3;
+    return {called: 2, 'has the': 2}[model.kinds[model.kind[at]]] ?? 1;
+  }
+  point(at, x, y) {
+    const {context: c, theme, model} = this;
+    const kind = model.kinds[model.kind[at]];
+    c.beginPath();
+    if (kind === 'sent') {  // a small arrow, off
+      c.fillStyle = model.flags[at] & LOST ? theme.fail : theme.arrow;
+      c.moveTo(x - 2, y - 4);
+      c.lineTo(x + 3, y);
+      c.lineTo(x - 2, y + 4);
+    } else if (model.hasFailed(at)) {
+      c.fillStyle = theme.fail;
+      c.moveTo(x, y - 6);
+      c.lineTo(x + 6, y);
+      c.lineTo(x, y + 6);
+      c.lineTo(x - 6, y);
+    } else {
+      c.fillStyle = kind === 'has the' ? theme.good : kind === 'called' ? theme.accent : theme.muted;
+      c.arc(x, y, {'has the': 4, called: 4}[kind] ?? 3, 0, 7);
+    }
+    c.fill();
+    c.strokeStyle = theme.surface;
+    c.lineWidth = 1;
+    c.stroke();
+  }
+
+  // --- what is marked -----------------------------------------------------------------------------------------------------
+
+  matches() {
+    const {context: c, theme, view, model, lanes} = this;
+    if (view.matches.length === 0) return;
+    c.fillStyle = theme.match;
+    const seen = new Set();
+    for (let i = lowerBound(view.matchTimes, view.begin); i < view.matches.length && view.matchTimes[i] <= view.end; ++i) {
+      const at = view.matches[i];
+      const x = Math.round(this.x(model.time[at])), y = this.y(lanes.yOf(at));
+      if (y < AXIS_HEIGHT - 20 || y > view.height + 20) continue;
+      const key = x * 65536 + Math.round(y);
+      if (seen.has(key)) continue;
+      seen.add(key);
+      c.fillRect(x - 1.5, y - 9, 3, 18);
+      if (seen.size > 20000) break;
+    }
+  }
+
+  failureLines() {
+    const {context: c, theme, view, model} = this;
+    for (const failure of model.data.failures) {
+      if (failure.event < 0) continue;
+      const x = Math.round(this.x(failure.at));
+      if (x < GUTTER || x > view.width) continue;
+      c.fillStyle = theme.fail;
+      c.globalAlpha = 0.8;
+      c.fillRect(x, AXIS_HEIGHT, 1, view.height);
+      c.globalAlpha = 1;
+      const place = model.rankPlaces.get(failure.rank);
+      const top = this.y(this.lanes.ranks[place].top);
+      const text = failure.label;
+      const width = this.width(text) + 12;
+      const left = Math.min(x, view.width - width - 4);
+      c.fillRect(left, top + 4, width, 16);
+      c.fillStyle = theme.surface;
+      c.fillText(text, left + 6, top + 12.5);
+    }
+  }
+
+  // The selected event in a frame, and the chain that led to it.
+  selection() {
+    const {context: c, theme, view, model, lanes} = this;
+    if (view.selected < 0) return;
+    c.strokeStyle = c.fillStyle = theme.accent;
+    c.lineWidth = 1.75;
+    const places = view.chain.slice(-400).map(at => [this.x(model.time[at]), this.y(lanes.yOf(at))]);
+    c.globalAlpha = 0.75;
+    c.beginPath();
+    for (const place of places) c.lineTo(...place);
+    c.stroke();
+    for (const [x, y] of places) {
+      c.beginPath();
+      c.arc(x, y, 2.5, 0, 7);
+      c.fill();
+    }
+    c.globalAlpha = 1;
+    const [begin, end] = lanes.extentOf(view.selected);
+    const y = this.y(lanes.yOf(view.selected));
+    const half = lanes.ranks[model.rank[view.selected]].isOpen ? ROW_HEIGHT / 2 : SUMMARY_HEIGHT / 2 - 2;
+    // At least so wide that it is seen, and not much wider than the view.
+    const middle = this.x((begin + end) / 2);
+    const left = Math.max(-10, Math.min(this.x(begin) - 2, middle - 7)), right = Math.min(view.width + 10, Math.max(this.x(end) + 2, middle + 7));
+    c.lineWidth = 2;
+    c.beginPath();
+    c.roundRect(left, y - half, right - left, 2 * half, 3);
+    c.stroke();
+  }
+
+  gutter() {
+    const {context: c, theme, view, model, lanes} = this;
+    c.fillStyle = theme.raised;
+    c.fillRect(0, AXIS_HEIGHT, GUTTER, view.height);
+    c.textAlign = 'left';
+    this.eachVisibleRank((rank, place, top) => {
+      const info = model.ranks[place];
+      const isFailed = this.failed.has(place);
+      if (isFailed) {
+        c.fillStyle = theme['fail-soft'];
+        c.fillRect(0, top, GUTTER - 1, rank.bottom - rank.top);
+        c.fillStyle = theme.fail;
+        c.fillRect(0, top, 3, rank.bottom - rank.top - 1);
+      }
+      c.fillStyle = theme.line;
+      c.fillRect(0, Math.round(top + rank.bottom - rank.top) - 1, GUTTER - 1, 1);
+      const middle = top + SUMMARY_HEIGHT / 2;
+      c.fillStyle = theme.faint;
+      c.beginPath();
+      if (rank.isOpen) [[10, -2], [17, -2], [13.5, 3]].forEach(([x, y]) => c.lineTo(x, middle + y));
+      else [[11, -4], [16, 0], [11, 4]].forEach(([x, y]) => c.lineTo(x, middle + y));
+      c.fill();
+      c.font = '600 ' + FONT;
+      c.fillStyle = isFailed ? theme.fail : theme.text;
+      const name = `rank ${info.number}`;
+      c.fillText(name, 24, middle);
+      const after = 24 + c.measureText(name).width + 8;
+      c.font = FONT;
+      c.fillStyle = isFailed ? theme.fail : theme.muted;
+      const role = isFailed ? info.failures[0].kind : info.missing ? 'no trace' : info.number === model.data.coordinator ? 'coordinates' : info.host;
+      c.fillText(this.fit(role, GUTTER - 10 - after), after, middle);
+      if (!rank.isOpen) return;
+      c.fillStyle = theme.muted;
+      for (const lane of rank.lanes) {
+        if (!lanes.hasOwnLine(rank, lane)) continue;
+        c.fillText(this.fit(lane.isMachine ? `${lane.label}'s state` : lane.label, GUTTER - 40), 34, lane.top - rank.top + top + LANE_GAP / 2 + ROW_HEIGHT / 2);
+      }
+    });
+  }
+
+  // --- text ---------------------------------------------------------------------------------------------------------------
+
+  width(text) {
+    if (this.widths.size > 20000) this.widths.clear();
+    if (!this.widths.has(text)) this.widths.set(text, this.context.measureText(text.slice(0, 400)).width);
+    return this.widths.get(text);
+  }
+  fit(text, width) {
+    if (this.width(text) <= width) return text;
+    const letters = Array.from(text.slice(0, 400));
+    const keep = Math.floor(letters.length * width / this.width(text)) - 1;
+    return keep < 2 ? '' : letters.slice(0, keep).join('') + '…';
+  }
+}

@@ -1,0 +1,163 @@
+'use strict';
+// Where everything lies: a block a rank, in it a line that sums up, and, if it is open, a lane for each state machine and each actor. Rows of spans
+// never overlap, and are sorted: what is visible of them is found by bisection. Knows times and heights, no pixels of time.
+
+const SUMMARY_HEIGHT = 30, STATES_TOP = 5, STATES_HEIGHT = 13, ROW_HEIGHT = 17, LANE_GAP = 7, RANK_GAP = 5;
+const ROWS_MAX = 4;  // of one lane; what overlaps beyond that is cut
+
+class SpanRow {
+  constructor() { [this.begins, this.ends, this.events] = [[], [], []]; }
+  get free() { return this.ends.length === 0 ? -Infinity : this.ends[this.ends.length - 1]; }
+  push(begin, end, event) {
+    begin = Math.max(begin, this.free);
+    this.begins.push(begin);
+    this.ends.push(Math.max(begin, end));
+    this.events.push(event);
+  }
+  freeze() {
+    this.begins = Float64Array.from(this.begins);
+    this.ends = Float64Array.from(this.ends);
+    this.events = Int32Array.from(this.events);
+    return this;
+  }
+}
+
+// `spans`: [begin, end, event], in any order.
+function inRows(spans) {
+  spans.sort((a, b) => a[0] - b[0] || b[1] - a[1]);
+  const rows = [];
+  for (const [begin, end, event] of spans) {
+    let row = rows.find(it => it.free <= begin);
+    if (row === undefined && rows.length < ROWS_MAX) rows.push(row = new SpanRow());
+    if (row === undefined) row = rows.reduce((best, it) => it.free < best.free ? it : best);
+    row.push(begin, end, event);
+  }
+  return rows.map(row => row.freeze());
+}
+
+class Lanes {
+  constructor(model) {
+    this.model = model;
+    this.rowOf = new Uint8Array(model.count);
+    this.laneOf = new Uint16Array(model.count);  // within its rank
+    this.ranks = model.ranks.map((rank, place) => this.build(rank, place));
+    this.open = new Set();
+    this.layOut();
+  }
+
+  build(rank) {
+    const model = this.model;
+    const lanes = new Map();
+    const lane = (key, label, isMachine) => {
+      if (!lanes.has(key)) lanes.set(key, {label, isMachine, index: lanes.size, spans: [], hooks: [], points: [], last: null});
+      return lanes.get(key);
+    };
+    // Machines first: what a rank is in says more than what it handles.
+    for (const machine of ['rank', 'coordinator']) lane('=' + machine, machine, true);
+    for (let at = rank.first; at < rank.last; ++at) {
+      if (model.isChangeOfState(at)) {
+        const {machine, state} = model.machines[model.name[at]];
+        const its = lane('=' + machine, machine, true);
+        if (its.last !== null) its.spans.push([model.time[its.last], model.time[at], its.last]);
+        its.last = state === 'idle' ? null : at;
+        this.laneOf[at] = its.index;
+        continue;
+      }
+      const its = lane(model.actor[at], model.names[model.actor[at]], false);
+      this.laneOf[at] = its.index;
+      if (model.kind[at] === model.began) {
+        if (model.other[at] >= 0) continue;  // drawn with its end
+        its.hooks.push([model.time[at], rank.end, at]);
+      } else if (model.kind[at] === model.ended) {
+        its.hooks.push([model.begin[at], model.time[at], at]);
+      } else if (model.kind[at] === model.handled || model.begin[at] < model.time[at]) {
+        its.spans.push([model.begin[at], model.time[at], at]);
+      } else {
+        its.points.push(at);
+      }
+    }
+    const built = [...lanes.values()];
+    for (const its of built) {
+      if (its.last !== null) its.spans.push([model.time[its.last], rank.end, its.last]);
+      // What an actor handles, and sends, above what it works on.
+      its.rows = inRows(its.spans);
+      if (its.points.length !== 0 && its.rows.length === 0) its.rows.push(new SpanRow().freeze());
+      its.rows.push(...inRows(its.hooks));
+      its.rows.forEach((row, index) => row.events.forEach(event => {
+        this.rowOf[event] = index;
+        if (model.kind[event] === model.ended && model.other[event] >= 0) this.rowOf[model.other[event]] = index;
+      }));
+      its.points = Int32Array.from(its.points.sort((a, b) => model.time[a] - model.time[b]));
+      its.pointTimes = Float64Array.from(its.points, at => model.time[at]);
+      its.isEmpty = its.rows.length === 0 && its.points.length === 0;
+      its.height = Math.max(1, its.rows.length) * ROW_HEIGHT + LANE_GAP;
+      delete its.spans;
+    }
+    // The line that sums up has the rank's states above its hooks.
+    const hooks = inRows(built.flatMap(its => its.hooks)).slice(0, 1);
+    for (const its of built) delete its.hooks;
+    return {lanes: built, states: built[0], hooks, top: 0, bottom: 0};
+  }
+
+  layOut() {
+    let y = 0;
+    this.ranks.forEach((rank, place) => {
+      rank.top = y;
+      y += SUMMARY_HEIGHT;
+      rank.isOpen = this.open.has(place);
+      for (const lane of rank.lanes) {
+        if (!this.hasOwnLine(rank, lane)) continue;
+        lane.top = y;
+        if (rank.isOpen) y += lane.height;
+      }
+      if (rank.isOpen) y += RANK_GAP;
+      rank.bottom = y;
+    });
+    this.tops = Float64Array.from(this.ranks, rank => rank.top);
+    this.height = y;
+  }
+
+  // The states of the rank are in the line that sums up.
+  hasOwnLine(rank, lane) { return !lane.isEmpty && lane !== rank.states; }
+
+  setOpen(places) {
+    this.open = new Set(places);
+    this.layOut();
+  }
+  toggle(place) {
+    if (!this.open.delete(place)) this.open.add(place);
+    this.layOut();
+  }
+
+  rankAt(y) { return y < 0 || y >= this.height ? -1 : lowerBound(this.tops, y + 1e-9) - 1; }
+  // The middle of the event's row.
+  yOf(at) {
+    const rank = this.ranks[this.model.rank[at]];
+    if (!rank.isOpen) return rank.top + SUMMARY_HEIGHT / 2;
+    if (rank.lanes[this.laneOf[at]] === rank.states) return rank.top + STATES_TOP + STATES_HEIGHT / 2;
+    const lane = rank.lanes[this.laneOf[at]];
+    return lane.top + LANE_GAP / 2 + (this.rowOf[at] + 0.5) * ROW_HEIGHT;
+  }
+  // When what is drawn of the event begins and ends.
+  extentOf(at) {
+    const model = this.model;
+    const drawn = model.kind[at] === model.began && model.other[at] >= 0 ? model.other[at] : at;
+    const lane = this.ranks[model.rank[at]].lanes[this.laneOf[at]];
+    const row = lane.rows[this.rowOf[drawn]];
+    if (row !== undefined) {
+      for (let i = lowerBound(row.begins, model.begin[drawn]); i < row.events.length && row.begins[i] <= model.time[drawn]; ++i)
+        if (row.events[i] === drawn) return [row.begins[i], row.ends[i]];
+    }
+    return [model.begin[drawn], model.time[drawn]];
+  }
+  // All events of the event's lane, in order of time.
+  eventsOfLane(rankPlace, laneIndex) {
+    const lane = this.ranks[rankPlace].lanes[laneIndex];
+    if (lane.ordered === undefined) {
+      const all = [...lane.points];
+      for (const row of lane.rows) all.push(...row.events);
+      lane.ordered = Int32Array.from(all).sort((a, b) => this.model.begin[a] - this.model.begin[b] || a - b);
+    }
+    return lane.ordered;
+  }
+}

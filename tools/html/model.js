@@ -1,0 +1,218 @@
+'use strict';
+// What the page knows: the events of all ranks as columns of numbers, one entry an event. An event is its place in them; events of a rank
+// lie together, in the order in which it recorded them. Knows nothing of drawing.
+
+// Numbers of seven bits a byte, the lowest first, in base64. A missing column is all zeros.
+function decodeColumn(text, take) {
+  const bytes = atob(text);
+  let value = 0, scale = 1, at = 0;
+  for (let i = 0; i < bytes.length; ++i) {
+    const byte = bytes.charCodeAt(i);
+    value += (byte & 127) * scale;
+    if (byte & 128) {
+      scale *= 128;
+      continue;
+    }
+    take(at++, value);
+    value = 0;
+    scale = 1;
+  }
+}
+const unzigzag = value => value % 2 === 0 ? value / 2 : -(value + 1) / 2;
+
+const FAILED = 1, WAITED = 2, LOST = 4;  // bits of `flags`
+
+class Model {
+  constructor(data) {
+    this.data = data;
+    this.names = data.names;
+    this.texts = data.texts;
+    this.kinds = data.kinds;
+    this.count = data.ranks.reduce((sum, rank) => sum + rank.events, 0);
+    this.ranks = data.ranks.map(rank => ({number: rank.rank, host: rank.host, missing: rank.missing, first: 0, last: 0, failures: []}));
+    const n = this.count;
+    this.rank = new Uint16Array(n);  // place in `ranks`
+    this.id = new Float64Array(n);
+    this.time = new Float64Array(n);  // seconds from the first call; of what took time, its end
+    this.begin = new Float64Array(n);
+    this.queued = new Float64Array(n);
+    this.bytes = new Float64Array(n);
+    this.number = new Float64Array(n);
+    this.cause = new Int32Array(n).fill(-1);
+    this.peer = new Int32Array(n).fill(-1);
+    this.kind = new Uint8Array(n);
+    this.flags = new Uint8Array(n);
+    this.actor = new Uint32Array(n);
+    this.name = new Uint32Array(n);
+    this.detail = new Uint32Array(n);  // into `names`, 0: none; so are phase and, into `texts`, text
+    this.phase = new Uint32Array(n);
+    this.text = new Uint32Array(n);
+    this.read(data.ranks);
+    this.join();
+  }
+
+  read(ranks) {
+    let base = 0;
+    ranks.forEach((rank, place) => {
+      const {columns, events} = rank;
+      const first = base;
+      const column = (name, take) => columns[name] === undefined || decodeColumn(columns[name], (at, value) => take(first + at, value));
+      this.rank.fill(place, first, first + events);
+      let id = 0, time = 0;
+      column('id', (at, value) => this.id[at] = id += value);
+      column('time', (at, value) => this.time[at] = 1e-9 * (time += unzigzag(value)));
+      for (const name of ['kind', 'flags', 'actor', 'name', 'detail', 'phase', 'text', 'bytes', 'number'])
+        column(name, (at, value) => this[name][at] = value);
+      column('peer', (at, value) => this.peer[at] = value - 1);
+      column('cause', (at, value) => this.cause[at] = value === 0 ? -1 : at - unzigzag(value));
+      for (let at = first; at < first + events; ++at) this.begin[at] = this.time[at];
+      column('duration', (at, value) => this.begin[at] -= 1e-9 * value);
+      column('queued', (at, value) => this.queued[at] = 1e-9 * value);
+      base += events;
+      Object.assign(this.ranks[place], {first, last: base});
+    });
+  }
+
+  // What follows from the columns: both ends of messages and hooks, how far time goes.
+  join() {
+    const n = this.count;
+    this.sent = this.kinds.indexOf('sent');
+    this.handled = this.kinds.indexOf('handled');
+    this.state = this.kinds.indexOf('is');
+    this.began = this.kinds.indexOf('began');
+    this.ended = this.kinds.indexOf('ended');
+    this.other = new Int32Array(n).fill(-1);  // of a message, its other end; of a hook's end, its beginning, and the other way round
+    this.start = Infinity;
+    this.end = -Infinity;
+    for (let at = 0; at < n; ++at) {
+      const cause = this.cause[at];
+      const isPair = cause >= 0 && !(this.flags[at] & WAITED) &&
+        (this.kind[at] === this.handled ? this.kind[cause] === this.sent : this.kind[at] === this.ended && this.kind[cause] === this.began);
+      if (isPair) {
+        this.other[at] = cause;
+        this.other[cause] = at;
+      }
+      if (this.begin[at] < this.start) this.start = this.begin[at];
+      if (this.time[at] > this.end) this.end = this.time[at];
+    }
+    if (n === 0) [this.start, this.end] = [0, 1];
+    if (this.end <= this.start) this.end = this.start + 1e-6;
+    for (const rank of this.ranks) {
+      rank.end = this.start;
+      for (let at = rank.first; at < rank.last; ++at) rank.end = Math.max(rank.end, this.time[at]);
+    }
+    this.rankPlaces = new Map(this.ranks.map((rank, place) => [rank.number, place]));
+    for (const failure of this.data.failures) {
+      failure.label = `rank ${failure.rank} ${failure.kind}${failure.phase ? ' in ' + failure.phase : ''}`;
+      const place = this.rankPlaces.get(failure.rank);
+      if (place !== undefined) this.ranks[place].failures.push(failure);
+    }
+    // "rank: moving": the machine and its state, of names that have both; null of others.
+    this.machines = this.names.map(name => {
+      const colon = name.indexOf(': ');
+      return colon < 0 || name.startsWith('timer') ? null : {machine: name.slice(0, colon), state: name.slice(colon + 2)};
+    });
+  }
+
+  isChangeOfState(at) { return this.kind[at] === this.state && !(this.flags[at] & FAILED) && this.machines[this.name[at]] !== null; }
+  isMessage(at) { return this.kind[at] === this.sent || this.kind[at] === this.handled; }
+  hasFailed(at) { return (this.flags[at] & FAILED) !== 0; }
+
+  // From the first cause that the traces have to `at` itself.
+  chain(at) {
+    const seen = new Set();
+    while (at >= 0 && !seen.has(at)) {
+      seen.add(at);
+      at = this.cause[at];
+    }
+    return [...seen].reverse();
+  }
+
+  // What `at` led to directly, in order of time.
+  effects(at) {
+    const list = [];
+    for (let i = 0; i < this.count; ++i)
+      if (this.cause[i] === at) list.push(i);
+    return list.sort((a, b) => this.time[a] - this.time[b]);
+  }
+
+  // As `cairn trace messages` says it.
+  describe(at) {
+    const name = this.names[this.name[at]];
+    const actor = this.names[this.actor[at]];
+    if (this.kind[at] === this.state) {
+      if (this.hasFailed(at)) return `${actor} ignored: ${name}`;
+      const machine = this.machines[this.name[at]];
+      if (machine !== null) return `${machine.machine} is ${machine.state}`;
+      if (name.startsWith('timer: ')) return `${actor} met the deadline for ${name.slice(7)}`;
+    }
+    const kind = this.kinds[this.kind[at]];
+    let text = `${kind === 'called' ? 'trainer' : actor} ${kind} ${name}`;
+    if (kind === 'was told:') text += this.peer[at] < 0 ? ' (this rank)' : ` (rank ${this.peer[at]})`;
+    else if (this.peer[at] >= 0) text += ` ${kind === 'sent' ? 'to' : 'from'} rank ${this.peer[at]}`;
+    if (kind === 'has the') text += this.hasFailed(at) ? ': failure' : ': success';
+    return text;
+  }
+
+  // Events that have all words of `query`, in order of time.
+  search(query) {
+    const tests = query.trim().split(/\s+/).filter(word => word !== '').map(word => this.testOf(word));
+    if (tests.length === 0) return new Int32Array(0);
+    const found = [];
+    for (let at = 0; at < this.count; ++at)
+      if (tests.every(test => test(at))) found.push(at);
+    return Int32Array.from(found).sort((a, b) => this.time[a] - this.time[b] || a - b);
+  }
+
+  testOf(word) {
+    const lower = word.toLowerCase();
+    const has = (table, part) => Uint8Array.from(table, text => text.toLowerCase().includes(part) ? 1 : 0);
+    const [, field, value] = /^(rank|peer|actor|kind|name|type|phase):(.+)$/.exec(lower) || [];
+    if (field === 'rank') return at => this.ranks[this.rank[at]].number === Number(value);
+    if (field === 'peer') return at => this.peer[at] === Number(value);
+    if (field === 'kind') {
+      const kinds = has(this.kinds, value);
+      return at => kinds[this.kind[at]] === 1;
+    }
+    if (field !== undefined) {
+      const names = has(this.names, value);
+      const column = this[field === 'type' ? 'name' : field];
+      return at => names[column[at]] === 1;
+    }
+    if (/^#\d+$/.test(lower)) return at => this.id[at] === Number(lower.slice(1));
+    if (lower === 'failed') return at => this.hasFailed(at);
+    if (lower === 'lost') return at => (this.flags[at] & LOST) !== 0;
+    const names = has(this.names, lower), texts = has(this.texts, lower), kinds = has(this.kinds, lower);
+    return at => names[this.name[at]] + names[this.actor[at]] + names[this.detail[at]] + names[this.phase[at]] + texts[this.text[at]] +
+      kinds[this.kind[at]] > 0;
+  }
+}
+
+// First place in [from, to) of an ascending array that is not below `value`.
+function lowerBound(array, value, from = 0, to = array.length) {
+  while (from < to) {
+    const middle = (from + to) >>> 1;
+    if (array[middle] < value) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
+
+function durationText(seconds) {
+  const size = Math.abs(seconds);
+  if (size >= 100) return seconds.toFixed(1) + ' s';
+  if (size >= 1) return seconds.toFixed(3) + ' s';
+  if (size >= 1e-3) return (seconds * 1e3).toFixed(size >= 0.1 ? 1 : 3) + ' ms';
+  if (size >= 1e-6) return (seconds * 1e6).toFixed(size >= 1e-4 ? 0 : 1) + ' µs';
+  return size === 0 ? '0' : (seconds * 1e9).toFixed(0) + ' ns';
+}
+
+function bytesText(bytes) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  while (bytes >= 1024 && unit < units.length - 1) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return (unit === 0 ? bytes : bytes.toFixed(1)) + ' ' + units[unit];
+}

@@ -1,0 +1,448 @@
+// `cairn inspect`: lists the contents of a checkpoint, from its commit record and its small values,
+// or of a file of torch.save, from its pickle.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/layout_picture.hpp>
+#include <cairn/tools/tensor_source.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/tools/value_text.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kInspectExamples = R"(Examples:
+  cairn inspect run/step_100                              keys as a tree, with shapes, and what each rank wrote
+  cairn inspect run/step_100 --tensors 'model.*weight'    of these keys only; * stands for any text, dots as well
+  cairn inspect run/step_100 --layout                     pictures of which rank wrote which box of each tensor
+  cairn inspect run/step_100 --chunks                     where each chunk lies in which file
+  cairn inspect run/step_100 --json                       all of it, for programs
+  cairn inspect model.pt                                  what torch.save wrote
+
+Reads the record of a checkpoint and the small values that it shows; with --json, only the record.
+From a file of torch.save, reads only the pickle.)";
+
+struct InspectOptions {
+  std::string checkpoint;
+  std::vector<std::string> tensors;  // patterns; none: all keys
+  bool json = false;
+  bool chunks = false;  // list every chunk in the text form; JSON always does
+  bool layout = false;
+};
+
+using InspectJson = nlohmann::ordered_json;
+using Entry = std::pair<std::string, Metadata::Entry>;
+
+// The selected part of a checkpoint.
+struct Inspected {
+  std::string url;
+  bool is_file = false;  // of torch.save: no rank wrote it, and nothing is known of places in it
+  const Metadata& metadata;
+  std::vector<const Entry*> entries;
+  std::unordered_map<std::string, const Path*> paths;
+
+  Path path_of(const std::string& fqn) const {
+    const auto found = paths.find(fqn);
+    return found == paths.end() || found->second->empty() ? Path{fqn} : *found->second;
+  }
+  std::optional<int> rank_of(const StorageInfo& storage) const {
+    return storage.file < metadata.files.size() ? rank_of_file(metadata.files[storage.file].name) : std::nullopt;
+  }
+};
+
+struct RankShare {
+  std::set<std::uint32_t> files;
+  std::size_t chunks = 0;
+  std::size_t values = 0;
+  std::uint64_t bytes = 0;  // of elements and bytes objects
+};
+
+// Returns the shares by rank; -1 for files whose names do not give a rank.
+std::map<int, RankShare> shares_of(const Inspected& inspected) {
+  std::map<int, RankShare> shares;
+  for (const Entry* entry : inspected.entries) {
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second)) {
+      for (std::size_t i = 0; i < tensor->storage.size(); ++i) {
+        RankShare& share = shares[inspected.rank_of(tensor->storage[i]).value_or(-1)];
+        share.files.insert(tensor->storage[i].file);
+        ++share.chunks;
+        share.bytes += static_cast<std::uint64_t>(volume(tensor->chunks[i].sizes)) * element_size(tensor->properties.dtype);
+      }
+    } else if (const auto& storage = std::get<BytesStorageMetadata>(entry->second).storage) {
+      RankShare& share = shares[inspected.rank_of(*storage).value_or(-1)];
+      share.files.insert(storage->file);
+      ++share.values;
+      share.bytes += storage->length;
+    }
+  }
+  return shares;
+}
+
+// --- output for programs ---
+
+std::string crc_text(std::uint32_t crc32) { return fmt::format("{:08x}", crc32); }
+
+InspectJson json_of(const Inspected& inspected, const StorageInfo& storage) {
+  const Metadata& metadata = inspected.metadata;
+  const auto rank = inspected.rank_of(storage);
+  InspectJson json{{"file", storage.file < metadata.files.size() ? InspectJson(metadata.files[storage.file].name) : InspectJson()},
+                   {"rank", rank ? InspectJson(*rank) : InspectJson()},
+                   {"offset", storage.offset},
+                   {"length", storage.length}};
+  if (storage.payload_offset != 0) json["payload_offset"] = storage.payload_offset;
+  if (!storage.transforms.empty()) json["transforms"] = storage.transforms;
+  return json;
+}
+
+InspectJson json_of(const Inspected& inspected, const TensorStorageMetadata& tensor) {
+  InspectJson chunks = InspectJson::array();
+  for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+    InspectJson chunk{{"offsets", tensor.chunks[i].offsets.to_vector()}, {"sizes", tensor.chunks[i].sizes.to_vector()}};
+    if (i < tensor.storage.size()) chunk.update(json_of(inspected, tensor.storage[i]));
+    chunks.push_back(std::move(chunk));
+  }
+  return {{"kind", "tensor"},
+          {"dtype", to_string(tensor.properties.dtype)},
+          {"shape", tensor.size.to_vector()},
+          {"bytes", tensor_bytes(tensor)},
+          {"requires_grad", tensor.properties.requires_grad},
+          {"chunks", std::move(chunks)}};
+}
+
+InspectJson json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
+  InspectJson json{{"kind", "bytes"}};
+  if (bytes.storage) json.update(json_of(inspected, *bytes.storage));
+  return json;
+}
+
+InspectJson json_of(const Inspected& inspected) {
+  const Metadata& metadata = inspected.metadata;
+  InspectJson json{{"checkpoint", inspected.url},
+                   {"writer", inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "cairn" : "pytorch"},
+                   {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
+                   {"save_id", metadata.save_id}};
+  if (metadata.commit) {
+    const CommitInfo& commit = *metadata.commit;
+    json["step"] = commit.step ? InspectJson(*commit.step) : InspectJson();
+    json["sequence"] = commit.sequence;
+    json["world_size"] = commit.world_size;
+    json["plan_digest"] = commit.plan_digest;
+    json["user_metadata"] = commit.user_metadata;
+  }
+  InspectJson keys = InspectJson::array();
+  for (const Entry* entry : inspected.entries) {
+    InspectJson key{{"key", entry->first}};
+    if (const auto path = inspected.paths.find(entry->first); path != inspected.paths.end()) {
+      InspectJson elements = InspectJson::array();
+      for (const auto& element : *path->second) std::visit([&](const auto& value) { elements.push_back(value); }, element);
+      key["path"] = std::move(elements);
+    }
+    key.update(std::visit([&](const auto& kind) { return json_of(inspected, kind); }, entry->second));
+    keys.push_back(std::move(key));
+  }
+  json["keys"] = std::move(keys);
+  InspectJson ranks = InspectJson::array();
+  for (const auto& [rank, share] : shares_of(inspected))
+    ranks.push_back({{"rank", rank < 0 ? InspectJson() : InspectJson(rank)},
+                     {"files", share.files.size()},
+                     {"chunks", share.chunks},
+                     {"values", share.values},
+                     {"bytes", share.bytes}});
+  json["ranks"] = std::move(ranks);
+  InspectJson files = InspectJson::array();
+  for (const auto& file : metadata.files) {
+    files.push_back({{"name", file.name},
+                     {"length", file.length ? InspectJson(*file.length) : InspectJson()},
+                     {"crc32", file.crc32 ? InspectJson(crc_text(*file.crc32)) : InspectJson()}});
+  }
+  json["files"] = std::move(files);
+  return json;
+}
+
+// --- output for people ---
+
+void print_head(const Inspected& inspected) {
+  const Metadata& metadata = inspected.metadata;
+  std::uint64_t bytes = 0;
+  std::size_t tensors = 0;
+  for (const Entry* entry : inspected.entries) {
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second)) {
+      bytes += tensor_bytes(*tensor);
+      ++tensors;
+    }
+  }
+  const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
+  line(inspected.is_file ? "file" : "checkpoint", printable(inspected.url));
+  const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
+  const std::string writer = inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "Cairn" : "PyTorch";
+  line("written by", writer + (version.empty() ? "" : " " + version));
+  if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
+  if (metadata.commit) {
+    const CommitInfo& commit = *metadata.commit;
+    if (commit.step) line("step", std::to_string(*commit.step));
+    line("sequence", std::to_string(commit.sequence));
+    line("world size", std::to_string(commit.world_size));
+    for (const auto& [name, value] : commit.user_metadata) line("user", printable(name) + " = " + printable(value));
+  }
+  line("tensors", fmt::format("{}, {}", tensors, human_bytes(bytes)));
+  line("other values", std::to_string(inspected.entries.size() - tensors));
+}
+
+std::string location(const Metadata& metadata, const StorageInfo& storage) {
+  const std::string file = storage.file < metadata.files.size() ? printable(metadata.files[storage.file].name) : "?";
+  return fmt::format("{} at {}, {} bytes", file, storage.offset, storage.length);
+}
+
+// Returns "rank 0", "ranks 0-3" or "ranks 0, 2".
+std::string ranks_text(const std::set<int>& ranks) {
+  if (ranks.empty() || *ranks.begin() < 0) return "";
+  if (ranks.size() == 1) return fmt::format("rank {}", *ranks.begin());
+  if (*ranks.rbegin() - *ranks.begin() + 1 == static_cast<int>(ranks.size()))
+    return fmt::format("ranks {}-{}", *ranks.begin(), *ranks.rbegin());
+  constexpr std::size_t kListedMax = 8;
+  std::string text = "ranks";
+  std::size_t listed = 0;
+  for (const int rank : ranks) {
+    if (listed == kListedMax) return text + ", …";
+    text += fmt::format("{} {}", listed++ == 0 ? "" : ",", rank);
+  }
+  return text;
+}
+
+// Reads small values of a checkpoint, to show them.
+class SmallValues {
+ public:
+  explicit SmallValues(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  // Returns the value as text; "" if it is large, cannot be read, or after kReadMax others.
+  std::string text_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
+    constexpr std::uint64_t kBytesMax = 4096;
+    constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
+    constexpr std::size_t kTextMax = 40;
+    if (!bytes.storage || bytes.storage->length > kBytesMax || read_ == kReadMax) return "";
+    ++read_;
+    try {
+      if (source_ == nullptr) source_ = open_tensor_source(checkpoint_, CheckParts::kNo);
+      return printable(value_text(source_->read_value(fqn), kTextMax));
+    } catch (const std::exception&) {  // `cairn verify` tells what is wrong
+      return "";
+    }
+  }
+
+ private:
+  const std::string checkpoint_;
+  std::unique_ptr<TensorSource> source_;
+  std::size_t read_ = 0;
+};
+
+// The keys as a tree.
+class Tree {
+ public:
+  Tree(const Inspected& inspected, SmallValues values) : inspected_(inspected), values_(std::move(values)) {
+    for (const Entry* entry : inspected.entries) add(*entry);
+  }
+  void print(bool chunks) {
+    print_children(root_, "", chunks);
+    table_.print(std::cout, "");
+  }
+
+ private:
+  struct Node {
+    std::vector<std::pair<std::string, std::unique_ptr<Node>>> children;
+    std::unordered_map<std::string, Node*> by_name;
+    const Entry* entry = nullptr;
+    std::size_t keys = 0;  // below this node
+    std::uint64_t bytes = 0;
+  };
+
+  void add(const Entry& entry) {
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry.second);
+    const auto* value = std::get_if<BytesStorageMetadata>(&entry.second);
+    const std::uint64_t bytes = tensor ? tensor_bytes(*tensor) : value->storage ? value->storage->length : 0;
+    Node* node = &root_;
+    for (const auto& element : inspected_.path_of(entry.first)) {
+      const auto* name = std::get_if<std::string>(&element);
+      node = child(*node, name ? printable(*name) : fmt::format("[{}]", std::get<std::int64_t>(element)));
+      ++node->keys;
+      node->bytes += bytes;
+    }
+    node->entry = &entry;
+  }
+
+  Node* child(Node& node, const std::string& name) {
+    Node*& found = node.by_name[name];
+    if (found == nullptr) {
+      node.children.emplace_back(name, std::make_unique<Node>());
+      found = node.children.back().second.get();
+    }
+    return found;
+  }
+
+  void print_children(const Node& node, const std::string& indent, bool chunks) {
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const auto& [name, below] = node.children[i];
+      const bool is_last = i + 1 == node.children.size();
+      const bool is_root = &node == &root_;
+      const std::string inner = is_root ? "" : indent + (is_last ? "   " : "│  ");
+      print_row(*below, coloured(Colour::kDim, is_root ? "" : indent + (is_last ? "└─ " : "├─ ")) + name, inner, chunks);
+      print_children(*below, inner, chunks);
+    }
+  }
+
+  void print_row(const Node& node, const std::string& name, const std::string& indent, bool chunks) {
+    if (node.entry == nullptr) {
+      table_.add({coloured(Colour::kBold, name), "", "", fmt::format("{} key{}", node.keys, node.keys == 1 ? "" : "s"),
+                  human_bytes(node.bytes), ""});
+      return;
+    }
+    const Metadata& metadata = inspected_.metadata;
+    std::set<int> ranks;
+    std::vector<std::vector<std::string>> places;
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
+      for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
+      table_.add({name, to_string(tensor->properties.dtype), to_string(tensor->size),
+                  inspected_.is_file           ? ""
+                  : tensor->chunks.size() == 1 ? "1 chunk"
+                                               : fmt::format("{} chunks", tensor->chunks.size()),
+                  human_bytes(tensor_bytes(*tensor)), ranks_text(ranks)});
+      for (std::size_t i = 0; i < tensor->chunks.size(); ++i)
+        places.push_back({indent, "", to_string(tensor->chunks[i]), "", "",
+                          i < tensor->storage.size() ? location(metadata, tensor->storage[i]) : "not recorded"});
+    } else {
+      const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
+      if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
+      const std::string size = storage ? human_bytes(storage->length) : inspected_.is_file ? "" : "not recorded";
+      const std::string text =
+          inspected_.is_file ? "" : values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
+      table_.add({name, inspected_.is_file || !text.empty() ? "value" : "bytes", text, "", size, ranks_text(ranks)});
+      if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
+    }
+    if (!chunks) return;
+    for (auto& place : places) table_.add(std::move(place));
+  }
+
+  const Inspected& inspected_;
+  SmallValues values_;
+  Node root_;
+  Table table_;
+};
+
+void print_ranks(const Inspected& inspected) {
+  const auto shares = shares_of(inspected);
+  if (shares.empty()) return;
+  Table table({"rank", "files", "chunks", "values", "size"});
+  for (const auto& [rank, share] : shares)
+    table.add({rank < 0 ? "?" : std::to_string(rank), std::to_string(share.files.size()), std::to_string(share.chunks),
+               std::to_string(share.values), human_bytes(share.bytes)});
+  std::cout << '\n';
+  table.print(std::cout, "");
+}
+
+void print_files(const Inspected& inspected) {
+  if (inspected.metadata.files.empty()) return;
+  Table table({"file", "crc32", "size"});
+  for (const auto& file : inspected.metadata.files)
+    table.add({printable(file.name), file.crc32 ? crc_text(*file.crc32) : "-", file.length ? human_bytes(*file.length) : "-"});
+  std::cout << '\n';
+  table.print(std::cout, "");
+}
+
+// Prints which rank holds which box. Tensors of the same shape with the same boxes share one
+// picture.
+void print_layouts(const Inspected& inspected) {
+  constexpr int kPictureColumns = 64;
+  constexpr int kPictureRows = 10;
+  std::vector<std::pair<std::string, std::vector<std::string>>> pictures;  // the picture, and the tensors that it shows
+  std::unordered_map<std::string, std::size_t> known;
+  for (const Entry* entry : inspected.entries) {
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second);
+    if (tensor == nullptr) continue;
+    std::vector<LabelledBox> boxes;
+    for (std::size_t i = 0; i < tensor->chunks.size(); ++i) {
+      const auto rank = i < tensor->storage.size() ? inspected.rank_of(tensor->storage[i]) : std::nullopt;
+      boxes.push_back({tensor->chunks[i], rank ? std::to_string(*rank) : "?"});
+    }
+    std::string picture = to_string(tensor->size) + "\n";
+    if (boxes.size() == 1 && boxes.front().box == Box::whole(tensor->size)) {
+      picture = fmt::format("whole on rank {}\n", boxes.front().label);
+    } else if (const auto lines = draw_boxes(tensor->size, boxes, std::min(output_columns(), kPictureColumns), kPictureRows)) {
+      for (const std::string& line : *lines) picture += line + '\n';
+    } else {
+      for (const auto& [box, label] : boxes) picture += fmt::format("  rank {:<5} {}\n", label, to_string(box));
+    }
+    const auto [place, is_new] = known.emplace(picture, pictures.size());
+    if (is_new) pictures.emplace_back(std::move(picture), std::vector<std::string>());
+    pictures[place->second].second.push_back(printable(entry->first));
+  }
+  constexpr std::size_t kNamesMax = 6;
+  for (const auto& [picture, names] : pictures) {
+    std::cout << '\n';
+    for (std::size_t i = 0; i < std::min(kNamesMax, names.size()); ++i)
+      std::cout << (i == 0 ? "" : ", ") << coloured(Colour::kBold, names[i]);
+    if (names.size() > kNamesMax) std::cout << fmt::format(", and {} more", names.size() - kNamesMax);
+    std::cout << '\n' << picture;
+  }
+}
+
+int inspect(const InspectOptions& options) {
+  std::unique_ptr<TensorSource> file;
+  OpenedCheckpoint opened;
+  if (file_at(options.checkpoint)) {
+    if (options.layout || options.chunks)
+      throw WrongUse(
+          fmt::format("{} is a file of torch.save: it has no ranks and no chunks to show", printable(options.checkpoint)));
+    file = open_tensor_source(options.checkpoint, CheckParts::kNo);
+  } else {
+    opened = open_checkpoint(options.checkpoint);
+  }
+  const Metadata& metadata = file ? file->metadata() : opened.metadata;
+  Inspected inspected{file ? file->name() : opened.store->url(), file != nullptr, metadata, {}, {}};
+  for (const Entry& entry : metadata.state_dict_metadata)
+    if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
+  for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
+  if (inspected.entries.empty() && !options.tensors.empty())
+    throw WrongUse(fmt::format("no key of {} is as asked for: `cairn inspect` without --tensors lists all; * stands for any text",
+                               printable(inspected.url)));
+  if (options.json) {
+    std::cout << json_of(inspected).dump(2, ' ', false, InspectJson::error_handler_t::replace) << '\n';
+    return kFine;
+  }
+  print_head(inspected);
+  if (options.layout) {
+    std::cout << "\nNumbers in boxes are the ranks that wrote them.\n";
+    print_layouts(inspected);
+    return kFine;
+  }
+  std::cout << '\n';
+  Tree(inspected, SmallValues(options.checkpoint)).print(options.chunks);
+  print_ranks(inspected);
+  print_files(inspected);
+  return kFine;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<InspectOptions>();
+  auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
+  command->footer(kInspectExamples);
+  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN");
+  command->add_flag("--layout", options->layout, "Draw which rank wrote which box");
+  command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &chosen] { chosen = [options] { return inspect(*options); }; });
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,135 @@
+// `cairn ls`: lists the checkpoints of a run.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/run_contents.hpp>
+#include <cairn/tools/terminal.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kLsExamples = R"(Examples:
+  cairn ls run              the latest first, with size, world size and age
+  cairn ls run --json       the same for programs
+
+A checkpoint is damaged if its record cannot be read, or a file that the record names is missing or has another length; no data is
+read: cairn verify does that. Ends with 1 if any is damaged. Leftovers are of saves that have not ended, or of removals: the next save takes them
+away, and so does cairn prune --leftovers.)";
+
+struct LsOptions {
+  std::string run;
+  bool json = false;
+};
+
+using LsJson = nlohmann::ordered_json;
+
+double now_seconds() { return std::chrono::duration<double>(system_clock().wall_now().time_since_epoch()).count(); }
+
+// Returns the checkpoint from which a run would resume: the last one committed that is sound.
+const ListedCheckpoint* latest_sound(const RunContents& contents) {
+  for (const auto& checkpoint : contents.checkpoints)
+    if (checkpoint.by_cairn && checkpoint.sequence && checkpoint.fault.empty()) return &checkpoint;
+  return nullptr;
+}
+
+const ListedCheckpoint* latest(const RunContents& contents) {
+  return !contents.checkpoints.empty() && contents.checkpoints.front().sequence ? &contents.checkpoints.front() : nullptr;
+}
+
+template <class Value>
+LsJson or_null(const std::optional<Value>& value) {
+  return value ? LsJson(*value) : LsJson();
+}
+
+void print_run_json(const std::string& url, const RunContents& contents) {
+  const auto* const newest = latest(contents);
+  const auto* const usable = latest_sound(contents);
+  LsJson json{{"run", url},
+              {"latest", newest ? LsJson(newest->name) : LsJson()},
+              {"latest_sound", usable ? LsJson(usable->name) : LsJson()}};
+  json["checkpoints"] = LsJson::array();
+  for (const auto& one : contents.checkpoints)
+    json["checkpoints"].push_back({{"name", one.name},
+                                   {"writer", one.by_cairn ? "cairn" : "pytorch"},
+                                   {"step", or_null(one.step)},
+                                   {"sequence", or_null(one.sequence)},
+                                   {"save_id", one.save_id},
+                                   {"world_size", or_null(one.world_size)},
+                                   {"bytes", one.bytes},
+                                   {"saved_at", or_null(one.saved_at)},
+                                   {"pinned", one.pinned},
+                                   {"sound", one.fault.empty()},
+                                   {"fault", one.fault},
+                                   {"user_metadata", one.user_metadata}});
+  json["leftovers"] = LsJson::array();
+  for (const auto& one : contents.leftovers)
+    json["leftovers"].push_back({{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}});
+  json["failure_reports"] = contents.failure_reports;
+  std::cout << json.dump(2, ' ', false, LsJson::error_handler_t::replace) << '\n';
+}
+
+std::string state_of(const ListedCheckpoint& one, const RunContents& contents) {
+  std::string text =
+      one.fault.empty() ? coloured(Colour::kGood, "sound") : coloured(Colour::kBad, "DAMAGED: " + printable(one.fault));
+  if (&one == latest(contents)) text += coloured(Colour::kBold, ", latest");
+  if (&one == latest_sound(contents) && &one != latest(contents)) text += coloured(Colour::kBold, ", latest that is sound");
+  if (one.pinned) text += ", pinned";
+  if (one.fault.empty() && !one.by_cairn) text += ", PyTorch's";
+  return text;
+}
+
+void print_run(const RunContents& contents) {
+  const double now = now_seconds();
+  std::uint64_t bytes = 0;
+  Table table({"checkpoint", "step", "size", "ranks", "age", "state"});
+  for (const auto& one : contents.checkpoints) {
+    bytes += one.bytes;
+    table.add({printable(one.name), one.step ? std::to_string(*one.step) : "-", human_bytes(one.bytes),
+               one.world_size ? std::to_string(*one.world_size) : "-", one.saved_at ? human_seconds(now - *one.saved_at) : "-",
+               state_of(one, contents)});
+  }
+  if (contents.checkpoints.empty())
+    std::cout << "no checkpoints\n";
+  else
+    table.print(std::cout, "");
+  for (const auto& one : contents.leftovers)
+    std::cout << fmt::format(
+        "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
+        one.is_open ? "a save has begun there, and runs or has died" : "of a save or a removal that did not end");
+  if (!contents.failure_reports.empty())
+    std::cout << fmt::format("{} report{} of failed saves: `cairn trace` tells what went wrong\n", contents.failure_reports.size(),
+                             contents.failure_reports.size() == 1 ? "" : "s");
+  if (contents.checkpoints.size() > 1)
+    std::cout << fmt::format("{} checkpoints, {}\n", contents.checkpoints.size(), human_bytes(bytes));
+}
+
+int ls(const LsOptions& options) {
+  const RunContents contents = look_at_run(options.run);
+  if (options.json)
+    print_run_json(open_store(options.run)->url(), contents);
+  else
+    print_run(contents);
+  const bool all_sound = std::all_of(contents.checkpoints.begin(), contents.checkpoints.end(),
+                                     [](const ListedCheckpoint& one) { return one.fault.empty(); });
+  return all_sound ? kFine : kFoundBad;
+}
+
+}  // namespace
+
+void add_ls(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<LsOptions>();
+  auto* const command = app.add_subcommand("ls", "List the checkpoints of a run, the latest first, and what saves have left");
+  command->footer(kLsExamples);
+  command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &chosen] { chosen = [options] { return ls(*options); }; });
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,112 @@
+#include <cairn/tools/partial_file.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tools/commands.hpp>
+
+namespace cairn::tools {
+namespace {
+
+void sync_folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool is_synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);  // some file systems cannot
+  const int why = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!is_synced) throw system_error("sync", folder, why);
+}
+
+Error already_there(const std::string& path) {
+  return Error(ErrorCode::kAlreadyExists, fmt::format("{} exists already; --force replaces it", printable(path)));
+}
+
+}  // namespace
+
+std::string partial_path_of(const std::string& path) { return path + ".cairn-partial"; }
+
+PartialFile::PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing)
+    : path_(std::move(path)), partial_path_(partial_path_of(path_)), existing_(existing) {
+  struct stat status {};
+  if (::lstat(path_.c_str(), &status) == 0) {
+    if (existing_ == Existing::kRefused) throw already_there(path_);
+    // Renaming over a device or a pipe would replace it for everyone who uses it.
+    if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode))
+      throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
+                                                         S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
+  }
+  log_ = std::make_unique<ConversionLog>(partial_path_ + ".log", identity);
+  const bool goes_on = !log_->entries().empty() && ::access(partial_path_.c_str(), F_OK) == 0;
+  descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (goes_on ? 0 : O_TRUNC), 0666);
+  if (descriptor_ < 0) {
+    const int why = errno;
+    if (log_->entries().empty()) log_->remove();
+    throw system_error("create", partial_path_, why);
+  }
+  if (goes_on) recorded_ = log_->entries().back();
+}
+
+PartialFile::~PartialFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (finished_ || is_kept()) return;
+  ::unlink(partial_path_.c_str());
+  if (log_) log_->remove();
+}
+
+void PartialFile::write_at(std::uint64_t offset, ByteSpan bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t written = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error(fmt::format("write {} bytes to", bytes.size() - done), partial_path_, errno);
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+void PartialFile::record(nlohmann::ordered_json place) {
+  if (::fdatasync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
+  log_->add(place);
+  recorded_ = std::move(place);
+}
+
+void PartialFile::rename_into_place() {
+  const char* const from = partial_path_.c_str();
+  const char* const to = path_.c_str();
+  if (existing_ == Existing::kReplaced) {
+    if (std::rename(from, to) != 0) throw system_error("rename into place", path_, errno);
+    return;
+  }
+  if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return;
+  // The file system lacks RENAME_NOREPLACE. link() also fails if the name exists.
+  if (errno == EINVAL || errno == ENOSYS) {
+    if (::link(from, to) == 0) {
+      ::unlink(from);
+      return;
+    }
+  }
+  if (errno == EEXIST) throw already_there(path_);
+  throw system_error("rename into place", path_, errno);
+}
+
+void PartialFile::finish(std::uint64_t length) {
+  if (::ftruncate(descriptor_, static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
+  if (::fsync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  if (closed != 0) throw system_error("close", partial_path_, errno);
+  rename_into_place();
+  finished_ = true;
+  log_->remove();
+  sync_folder_of(path_);
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,58 @@
+// A file that appears under its name only when it is complete. Until then it is written beside that
+// name, as "<name>.cairn-partial". A process that is killed with SIGKILL leaves the partial file
+// and a log of its progress, and the same conversion resumes there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/tools/conversion_log.hpp>
+
+namespace cairn::tools {
+
+// Returns the name of the partial file of `path`.
+std::string partial_path_of(const std::string& path);
+
+enum class Existing { kRefused, kReplaced };
+
+class PartialFile {
+ public:
+  // Throws kAlreadyExists if the path exists (with kReplaced: if it is not a regular file or
+  // symbolic link); whatever ConversionLog throws; file system errors.
+  PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing);
+  // If unfinished, keeps the recorded part after `keep_for_later`, and otherwise removes
+  // everything.
+  ~PartialFile();
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  // Returns the last recorded place, possibly of an earlier run; null at the start. Everything
+  // written before it is in the file.
+  const nlohmann::ordered_json& recorded() const { return recorded_; }
+  void write_at(std::uint64_t offset, ByteSpan bytes);
+  // Syncs what has been written, and records `place` as the place to resume at.
+  void record(nlohmann::ordered_json place);
+  void keep_for_later() { keep_ = true; }
+  bool is_kept() const { return keep_ && !recorded_.is_null(); }
+  // Completes the file: cuts it to `length`, syncs it and renames it into place, so that it
+  // survives power loss. Throws kAlreadyExists if a file has appeared there meanwhile.
+  void finish(std::uint64_t length);
+
+ private:
+  void rename_into_place();
+
+  const std::string path_;
+  const std::string partial_path_;
+  const Existing existing_;
+  std::unique_ptr<ConversionLog> log_;
+  int descriptor_ = -1;
+  bool finished_ = false;
+  bool keep_ = false;
+  nlohmann::ordered_json recorded_;
+};
+
+}  // namespace cairn::tools

@@ -1,0 +1,268 @@
+// `cairn prune`: removes checkpoints of a run that no rule keeps, as the manager does.
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <set>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/runtime/runs/retention.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/run_contents.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kPruneExamples = R"(Examples:
+  cairn prune run --keep last=3                              shows what would go, and asks
+  cairn prune run --keep last=3 --keep every=10000 --dry-run shows only
+  cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; loss: of Annotations::metrics, the lower the better
+  cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   the best by either
+  cairn prune run --leftovers                                what saves and removals that died have left
+
+A checkpoint stays that any --keep asks for (without last=, the last one alone is asked for), and always: the latest that is sound, pinned
+ones, one with a save under way, and all that is not Cairn's or has a name of your own. last= and every= are given once, best= once for each
+metric, which some checkpoint must have. First goes the record, then the data: a crash leaves a checkpoint whole, or what the next clean-up
+removes. Ends with 1 if something could not be removed.)";
+
+struct PruneOptions {
+  std::string run;
+  std::vector<std::string> keep;
+  bool leftovers = false;
+  bool yes = false;
+  bool dry_run = false;
+};
+
+[[noreturn]] void refuse_keep(const std::string& spec,
+                              const std::string& why = "write last=K, every=N, best=K:METRIC or best=K:METRIC:higher") {
+  throw WrongUse(fmt::format("--keep {}: {}", printable(spec), why));
+}
+
+template <class Number>
+Number number_of(const std::string& spec, const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1) refuse_keep(spec);
+  return value;
+}
+
+// The rules of all --keep options. A checkpoint stays if any of them keeps it.
+struct Wanted {
+  RetentionPolicy last_and_every;
+  std::vector<RetentionPolicy> best;  // one per metric and direction, with no other rule
+};
+
+// Parses `ranking`: K:METRIC, K:METRIC:higher or K:METRIC:lower.
+RetentionPolicy best_of(const std::string& spec, const std::string& ranking) {
+  const auto colon = ranking.find(':');
+  if (colon == std::string::npos) refuse_keep(spec);
+  RetentionPolicy policy;
+  policy.keep_last = 0;
+  policy.keep_best = number_of<std::uint32_t>(spec, ranking.substr(0, colon));
+  policy.metric = ranking.substr(colon + 1);
+  if (const auto last = policy.metric.rfind(':'); last != std::string::npos) {
+    const std::string direction = policy.metric.substr(last + 1);
+    if (direction != "higher" && direction != "lower")
+      refuse_keep(spec,
+                  fmt::format("\"{}\" is neither higher nor lower; one of them must follow a metric that has a colon in its name",
+                              printable(direction)));
+    policy.better = direction == "higher" ? Better::kHigher : Better::kLower;
+    policy.metric.resize(last);
+  }
+  if (policy.metric.empty()) refuse_keep(spec);
+  return policy;
+}
+
+Wanted wanted_of(const std::vector<std::string>& keep) {
+  Wanted wanted;
+  for (const std::string& spec : keep) {
+    const auto middle = spec.find('=');
+    const std::string kind = spec.substr(0, middle);
+    const std::string rest = middle == std::string::npos ? "" : spec.substr(middle + 1);
+    if (kind == "last") {
+      if (wanted.last_and_every.keep_last) refuse_keep(spec, "last= is given twice");
+      wanted.last_and_every.keep_last = number_of<std::uint32_t>(spec, rest);
+    } else if (kind == "every") {
+      if (wanted.last_and_every.keep_every > 0) refuse_keep(spec, "every= is given twice");
+      wanted.last_and_every.keep_every = number_of<std::int64_t>(spec, rest);
+    } else if (kind == "best") {
+      RetentionPolicy policy = best_of(spec, rest);
+      for (const RetentionPolicy& other : wanted.best)
+        if (other.metric == policy.metric && other.better == policy.better)
+          refuse_keep(spec, fmt::format("the best by {} are asked for twice", printable(policy.metric)));
+      wanted.best.push_back(std::move(policy));
+    } else {
+      refuse_keep(spec);
+    }
+  }
+  if (!wanted.last_and_every.keep_last) wanted.last_and_every.keep_last = 1;
+  check_policy(wanted.last_and_every);
+  return wanted;
+}
+
+// Throws for a metric that no checkpoint has. It is probably misspelt, and would keep no
+// checkpoint.
+void require_metrics(const Wanted& wanted, const std::vector<CheckpointInfo>& infos) {
+  if (infos.empty()) return;
+  std::set<std::string> metrics;
+  for (const CheckpointInfo& info : infos)
+    for (const auto& [name, value] : info.annotations.metrics) metrics.insert(printable(name));
+  for (const RetentionPolicy& policy : wanted.best)
+    if (metrics.count(printable(policy.metric)) == 0)
+      throw WrongUse(fmt::format("no checkpoint of the run has a metric \"{}\"; {}", printable(policy.metric),
+                                 metrics.empty() ? "none has any" : fmt::format("there are: {}", fmt::join(metrics, ", "))));
+}
+
+// Returns the union of what the policies keep, and the latest sound checkpoint.
+Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
+  Retention retention = look_at_retention(run, wanted.last_and_every);
+  require_metrics(wanted, retention.infos);
+  for (const RetentionPolicy& policy : wanted.best) retention.kept.merge(kept_by(policy, retention.infos));
+  return retention;
+}
+
+// Returns why a checkpoint stays, in words. Applies each part of the policy separately.
+std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
+  std::string text;
+  const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
+  RetentionPolicy part;
+  part.keep_last = wanted.last_and_every.keep_last;
+  if (kept_by(part, retention.infos).count(info.name) > 0)
+    add(*part.keep_last == 1 ? "the last" : fmt::format("of the last {}", *part.keep_last));
+  part.keep_last = 0;
+  part.keep_every = wanted.last_and_every.keep_every;
+  if (kept_by(part, retention.infos).count(info.name) > 0) add(fmt::format("every {}", part.keep_every));
+  for (const RetentionPolicy& best : wanted.best)
+    if (kept_by(best, retention.infos).count(info.name) > 0)
+      add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
+  if (info.name == retention.latest_sound) add("the latest that is sound");
+  if (pinned) add("pinned");
+  return text;
+}
+
+bool agreed(const PruneOptions& options) {
+  if (options.yes) return true;
+  if (::isatty(STDIN_FILENO) != 1)
+    throw WrongUse("nothing was removed, as there is no terminal to ask at: --yes removes without asking");
+  std::cout << "Remove them? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+struct Pruning {
+  RunDirectory run;
+  Retention retention;
+  std::vector<RunCheckpoint> go;  // to be removed, the oldest first
+  std::vector<Leftover> leftovers;
+  std::uint64_t bytes = 0;
+};
+
+void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
+  Table table({"", "checkpoint", "step", "size", "why"});
+  for (std::size_t i = 0; i < pruning.retention.checkpoints.size(); ++i) {
+    const RunCheckpoint& checkpoint = pruning.retention.checkpoints[i];
+    const auto listed = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
+                                     [&](const ListedCheckpoint& one) { return one.name == checkpoint.name; });
+    const bool is_listed = listed != contents.checkpoints.end();
+    const bool stays = pruning.retention.kept.count(checkpoint.name) > 0 || (is_listed && listed->pinned);
+    if (!stays) {
+      pruning.go.insert(pruning.go.begin(), checkpoint);
+      if (is_listed) pruning.bytes += listed->bytes;
+    }
+    table.add({stays ? coloured(Colour::kGood, "stays") : coloured(Colour::kWarning, "goes"), printable(checkpoint.name),
+               checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-", is_listed ? human_bytes(listed->bytes) : "-",
+               stays ? why_kept(pruning.retention, wanted, pruning.retention.infos[i], is_listed && listed->pinned) : ""});
+  }
+  for (const Leftover& leftover : pruning.leftovers) {
+    pruning.bytes += leftover.bytes;
+    table.add({coloured(Colour::kWarning, "goes"), printable(leftover.name), "-", human_bytes(leftover.bytes), "leftover"});
+  }
+  table.print(std::cout, "");
+}
+
+// Removes checkpoints and leftovers, and reports each result. Returns whether all were removed.
+bool remove_all(const Pruning& pruning) {
+  std::size_t removed = 0, failed = 0;
+  const auto say = [&](const std::string& name, const std::string& why) {
+    ++failed;
+    std::cerr << fmt::format("{} not removed: {}\n", printable(name), printable(why));
+  };
+  for (const RunCheckpoint& checkpoint : pruning.go) {
+    try {
+      if (const auto stays = pruning.run.remove(checkpoint))
+        say(checkpoint.name, *stays);
+      else
+        ++removed;
+    } catch (const Error& error) {
+      say(checkpoint.name, error.what());
+    }
+  }
+  if (!pruning.leftovers.empty()) {
+    std::set<std::string> stuck;
+    for (const auto& [name, why] : pruning.run.remove_remains({}, false)) {
+      say(name, why);
+      stuck.insert(name);
+    }
+    std::set<std::string> still_there;
+    for (const Leftover& leftover : leftovers_of(pruning.run)) still_there.insert(leftover.name);
+    std::size_t gone = 0;
+    for (const Leftover& leftover : pruning.leftovers) {
+      if (still_there.count(leftover.name) == 0)
+        ++gone;
+      else if (stuck.count(leftover.name) == 0)
+        say(leftover.name, "it holds files that Cairn did not make");
+    }
+    std::cout << fmt::format("{} leftover{} removed\n", gone, gone == 1 ? "" : "s");
+  }
+  std::cout << fmt::format("{} checkpoint{} removed\n", removed, removed == 1 ? "" : "s");
+  return failed == 0;
+}
+
+int prune(const PruneOptions& options) {
+  if (options.keep.empty() && !options.leftovers)
+    throw WrongUse("say what stays, as in --keep last=3, or that leftovers go, with --leftovers");
+  const Wanted wanted = wanted_of(options.keep);
+  const RunContents contents = look_at_run(options.run);
+  Pruning pruning{RunDirectory(options.run), {}, {}, {}, 0};
+  if (!options.keep.empty()) pruning.retention = retention_of(pruning.run, wanted);
+  if (options.leftovers)
+    for (const Leftover& leftover : contents.leftovers)
+      if (!leftover.is_open) pruning.leftovers.push_back(leftover);
+  show(pruning, wanted, contents);
+  const std::size_t count = pruning.go.size() + pruning.leftovers.size();
+  if (count == 0) {
+    std::cout << "nothing to remove\n";
+    return kFine;
+  }
+  std::cout << fmt::format("{} of them, {}, {}\n", count, human_bytes(pruning.bytes), options.dry_run ? "would go" : "are to go");
+  if (options.dry_run) return kFine;
+  if (!agreed(options)) {
+    std::cout << "nothing was removed\n";
+    return kFine;
+  }
+  return remove_all(pruning) ? kFine : kFoundBad;
+}
+
+}  // namespace
+
+void add_prune(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<PruneOptions>();
+  auto* const command = app.add_subcommand(kPruneCommand.name, kPruneCommand.description);
+  command->footer(kPruneExamples);
+  command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
+  command->add_option("--keep", options->keep, "What stays: last=K, every=N, best=K:METRIC[:higher]; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("WHAT");
+  command->add_flag("--leftovers", options->leftovers, "Remove what saves and removals that died have left");
+  command->add_flag("--yes", options->yes, "Do not ask");
+  command->add_flag("--dry-run", options->dry_run, "Show what would go, and remove nothing");
+  command->callback([options, &chosen] { chosen = [options] { return prune(*options); }; });
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,107 @@
+#include <cairn/tools/run_contents.hpp>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/storage/read_metadata.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr std::string_view kFailurePrefix = "failure-";
+
+std::optional<double> written_at(const std::string& url) {
+  const auto path = local_path(url);
+  struct stat status {};
+  if (!path || ::stat((*path / kCommitRecordName).c_str(), &status) != 0) return std::nullopt;
+  return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
+}
+
+// Fills in the fields that only the whole record contains.
+void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
+  const auto place = run.open(listed.name);
+  const Metadata metadata = read_metadata(*place);
+  listed.by_cairn = written_by_cairn(metadata);
+  listed.save_id = metadata.save_id;
+  int ranks = 0;
+  for (const FileInfo& file : metadata.files) {
+    ranks = std::max(ranks, rank_of_file(file.name).value_or(-1) + 1);
+    listed.bytes += file.length ? *file.length : place->size_bytes(file.name);
+  }
+  if (metadata.commit)
+    listed.world_size = metadata.commit->world_size;
+  else if (ranks > 0)
+    listed.world_size = ranks;
+}
+
+ListedCheckpoint look_at(const RunDirectory& run, const std::string& name) {
+  ListedCheckpoint listed;
+  listed.name = name;
+  listed.saved_at = written_at(child_url(run.url(), name));
+  try {
+    listed.pinned = run.is_pinned(name);
+    listed.fault = run.fault_of(name);
+    if (listed.fault.empty()) read_record(run, listed);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnavailable) throw;
+    listed.fault = error.what();
+  }
+  return listed;
+}
+
+}  // namespace
+
+std::vector<Leftover> leftovers_of(const RunDirectory& run) {
+  std::vector<Leftover> leftovers;
+  for (const ObjectName& name : open_store(run.url())->children()) {
+    if (!is_checkpoint_name(name)) continue;
+    try {
+      if (run.has_record(name) || run.is_link(name)) continue;
+      const auto place = run.open(name);
+      Leftover leftover{name, 0, !place->open_attempts().empty()};
+      for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;
+      leftovers.push_back(std::move(leftover));
+    } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault
+      if (error.code() == ErrorCode::kUnavailable) throw;
+    }
+  }
+  return leftovers;
+}
+
+RunContents look_at_run(const std::string& url) {
+  const auto store = open_store(url);
+  if (store->exists(kCommitRecordName))
+    throw WrongUse(fmt::format("{} is a checkpoint, not a run: `cairn inspect` shows what it holds; its run may be {}",
+                               printable(store->url()), printable(parent_url(store->url()))));
+  const auto places = store->children();
+  if (places.empty() && store->list().empty()) {
+    std::error_code error;
+    const auto path = local_path(url);
+    const bool exists = path && std::filesystem::is_directory(*path, error);
+    throw WrongUse(fmt::format("there is no run at {}: {}", printable(store->url()),
+                               exists ? "the directory is empty" : "nothing is there"));
+  }
+  const RunDirectory run(url);
+  const RunDirectory::Listing listing = run.list();
+  RunContents contents;
+  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
+    ListedCheckpoint listed = look_at(run, checkpoint.name);
+    listed.by_cairn = true;
+    listed.save_id = checkpoint.head.save_id;
+    listed.sequence = checkpoint.head.sequence;
+    listed.step = checkpoint.head.step;
+    listed.user_metadata = checkpoint.head.user_metadata;
+    contents.checkpoints.push_back(std::move(listed));
+  }
+  for (const ObjectName& name : listing.others) contents.checkpoints.push_back(look_at(run, name));
+  contents.leftovers = leftovers_of(run);
+  for (const ObjectName& name : places)
+    if (name.compare(0, kFailurePrefix.size(), kFailurePrefix) == 0) contents.failure_reports.push_back(name);
+  return contents;
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,185 @@
+#include <cairn/tools/tensor_source.hpp>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/planning/global_plan.hpp>
+#include <cairn/planning/resharding.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/torch_file.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+
+namespace cairn::tools {
+namespace {
+
+// A planner for a ready-made plan with one destination.
+class OneDestination : public LoadPlanner {
+ public:
+  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
+  LoadPlan create_local_plan() override { return {}; }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
+  LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
+  void load_bytes(const LoadPlan&, const ReadItem&, Bytes read) override { bytes = std::move(read); }
+  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
+    return part_of(tensor, item.dest_offsets, item.lengths);
+  }
+  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
+
+  torch::Tensor tensor;
+  Bytes bytes;
+};
+
+class CheckpointSource final : public TensorSource {
+ public:
+  CheckpointSource(const std::string& url, CheckParts check)
+      : opened_(open_checkpoint(url)), check_(check), unchecked_(without_checks()) {
+    for (CheckpointReader* reader : {&checked_, &unchecked_}) {
+      reader->reset(url);
+      StorageContext context;
+      context.checkpoint_id = url;
+      reader->set_up_storage_reader(opened_.metadata, context);
+    }
+  }
+
+  const Metadata& metadata() const override { return opened_.metadata; }
+  std::string name() const override { return printable(opened_.store->url()); }
+  std::string identity() const override {
+    Bytes record(opened_.store->size_bytes(kCommitRecordName), '\0');
+    opened_.store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
+    return to_hex(sha256(record));
+  }
+
+  torch::Tensor read(const std::string& fqn, const Box& box) override {
+    const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
+    require_chunks(fqn, stored, box);
+    require_readable(fqn);
+    OneDestination planner;
+    planner.tensor = with_torch("make room for " + fqn, [&] {
+      return torch::empty(array_of(box.sizes), *carrier_type_of(stored.properties.dtype));
+    });
+    LoadPlan plan;
+    const NameId name = plan.names.intern(fqn);
+    append_reads(stored, ChunkIndex(stored.chunks), name, name, box, plan);
+    CheckpointReader* reader = &checked_;
+    if (is_archived(stored) && box != Box::whole(stored.size)) {
+      reader = &unchecked_;
+      if (check_ == CheckParts::kYes)
+        for (const ReadItem& item : plan.items) check_archive(fqn, stored.storage[item.storage_chunk]);
+    }
+    reader->read_data(plan, planner).get();
+    return planner.tensor;
+  }
+
+  Bytes read_bytes(const std::string& fqn) override {
+    OneDestination planner;
+    LoadPlan plan;
+    ReadItem item;
+    item.type = LoadItemType::kByteIO;
+    item.dest_name = item.storage_name = plan.names.intern(fqn);
+    plan.items.push_back(std::move(item));
+    checked_.read_data(plan, planner).get();
+    return std::move(planner.bytes);
+  }
+
+  Value read_value(const std::string& fqn) override {
+    try {
+      return deserialize_leaf(read_bytes(fqn));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      throw Error(error.code(), fmt::format("\"{}\": {}", printable(fqn), error.what()));
+    }
+  }
+
+ private:
+  static CheckpointReaderOptions without_checks() {
+    CheckpointReaderOptions options;
+    options.verify = false;
+    return options;
+  }
+
+  // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data
+  // that the checkpoint lacks.
+  void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
+    const auto known = first_faults_.find(fqn);
+    if (known != first_faults_.end() && !known->second) return;
+    std::optional<CoverageFault>& first = first_faults_[fqn];
+    if (known == first_faults_.end()) {
+      for (CoverageFault& fault : check_coverage(fqn, stored.size, stored.chunks))
+        if (!first || first->kind == CoverageFault::Kind::kGap) first = std::move(fault);
+      if (!first) return;
+    }
+    std::int64_t covered = 0;
+    for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box))
+      if (const auto common = intersect(stored.chunks[chunk], box)) covered += volume(common->sizes);
+    if (first->kind == CoverageFault::Kind::kGap && covered == volume(box.sizes)) return;
+    throw Error(ErrorCode::kCorrupt, fmt::format("the chunks of \"{}\" do not cover the tensor exactly: {}", printable(fqn),
+                                                 printable(to_string(*first))));
+  }
+
+  // Returns whether the position of the elements is known only from the archive, as in PyTorch's
+  // checkpoints. Cairn's record contains it.
+  static bool is_archived(const TensorStorageMetadata& stored) {
+    return !stored.storage.empty() && stored.storage.front().payload_offset == 0;
+  }
+
+  // Verifies a whole chunk of a PyTorch checkpoint against its checksum, once.
+  void check_archive(const std::string& fqn, const StorageInfo& storage) {
+    if (!checked_archives_.emplace(storage.file, storage.offset).second) return;
+    const std::string& file = opened_.metadata.files.at(storage.file).name;
+    const TorchArchive archive(
+        storage.length,
+        [&](std::uint64_t offset, MutableByteSpan to) {
+          opened_.store->read(file, {{storage.offset + offset, to}});
+        },
+        fmt::format("\"{}\" in {} at offset {}", fqn, file, storage.offset));
+    const TorchArchive::Storage elements = read_archived_tensor(archive).storage;
+    constexpr std::uint64_t kBlockBytes = 4u << 20;
+    Bytes block;
+    std::uint32_t crc = 0;
+    for (std::uint64_t at = 0; at < elements.size_bytes; at += block.size()) {
+      block.resize(std::min(kBlockBytes, elements.size_bytes - at));
+      opened_.store->read(file, {{storage.offset + elements.offset + at, {block.data(), block.size()}}});
+      crc = crc32(crc, block);
+    }
+    if (crc != elements.crc32)
+      throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
+  }
+
+  OpenedCheckpoint opened_;
+  const CheckParts check_;
+  CheckpointReader checked_;
+  CheckpointReader unchecked_;
+  std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
+  std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if there is no fault
+};
+
+}  // namespace
+
+std::string TensorSource::why_unreadable(const std::string& fqn) const {
+  const auto* stored = std::get_if<TensorStorageMetadata>(metadata().find(fqn));
+  if (stored == nullptr || carrier_type_of(stored->properties.dtype)) return "";
+  return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
+}
+
+void TensorSource::require_readable(const std::string& fqn) const {
+  if (const std::string reason = why_unreadable(fqn); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\": {}", printable(fqn), reason));
+}
+
+std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
+  if (const auto path = file_at(place)) {
+    refuse_safetensors(*path);
+    return open_torch_file(*path);
+  }
+  return std::make_unique<CheckpointSource>(place, check);
+}
+
+}  // namespace cairn::tools

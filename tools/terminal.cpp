@@ -1,0 +1,134 @@
+#include <cairn/tools/terminal.hpp>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ostream>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <cairn/base/status_line.hpp>
+#include <cairn/base/utf8.hpp>
+#include <cairn/tools/commands.hpp>
+
+namespace cairn::tools {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSilentFor{2000};
+constexpr std::chrono::milliseconds kRedraw{100};
+constexpr std::uint64_t kBarColumns = 30;
+constexpr std::size_t kColumnWidthMax = 80;  // names of data files have about 65
+
+bool has_colours() {
+  static const bool has = [] {
+    const char* const refused = std::getenv("NO_COLOR");
+    const char* const terminal = std::getenv("TERM");
+    if (refused != nullptr && *refused != '\0') return false;
+    return is_output_terminal() && terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+  }();
+  return has;
+}
+
+const char* code_of(Colour colour) {
+  switch (colour) {
+    case Colour::kGood:
+      return "32";
+    case Colour::kBad:
+      return "31";
+    case Colour::kWarning:
+      return "33";
+    case Colour::kDim:
+      return "2";
+    case Colour::kBold:
+      return "1";
+  }
+  return "0";
+}
+
+}  // namespace
+
+std::size_t display_width(const std::string& text) {
+  std::size_t width = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text[at] == '\033') {  // a colour code ends with 'm'
+      const auto end = text.find('m', at);
+      at = end == std::string::npos ? text.size() : end + 1;
+      continue;
+    }
+    at += std::max<std::size_t>(1, utf8_character_bytes(std::string_view(text).substr(at)));
+    ++width;
+  }
+  return width;
+}
+
+std::string coloured(Colour colour, const std::string& text) {
+  return has_colours() ? fmt::format("\033[{}m{}\033[0m", code_of(colour), text) : text;
+}
+
+bool is_output_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
+
+int output_columns() {
+  constexpr int kWithoutTerminal = 100;
+  struct winsize size {};
+  if (!is_output_terminal() || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWithoutTerminal;
+  return size.ws_col;
+}
+
+void Table::add(std::vector<std::string> row) {
+  widths_.resize(std::max(widths_.size(), row.size()));
+  for (std::size_t i = 0; i < row.size(); ++i)
+    widths_[i] = std::max(widths_[i], std::min(display_width(row[i]), kColumnWidthMax));
+  rows_.push_back(std::move(row));
+}
+
+void Table::print(std::ostream& out, const std::string& indent) const {
+  for (const auto& row : rows_) {
+    std::size_t last = row.size();
+    while (last > 1 && row[last - 1].empty()) --last;
+    out << indent;
+    for (std::size_t i = 0; i + 1 < last; ++i)
+      out << row[i] << std::string(widths_[i] - std::min(display_width(row[i]), widths_[i]) + 2, ' ');
+    out << row[last - 1] << '\n';
+  }
+}
+
+ProgressBar::ProgressBar(std::string doing)
+    : doing_(std::move(doing)), on_terminal_(has_status_terminal()), start_(steady_clock::now()), drawn_(start_) {}
+
+ProgressBar::~ProgressBar() {
+  if (shown_) clear_status();
+}
+
+void ProgressBar::update(std::uint64_t done, std::uint64_t all) {
+  const std::lock_guard lock(mutex_);
+  done_ = std::max(done_, done);
+  const auto now = steady_clock::now();
+  if (!on_terminal_ || all == 0 || now - start_ < kSilentFor || (shown_ && now - drawn_ < kRedraw)) return;
+  drawn_ = now;
+  draw(all);
+}
+
+void ProgressBar::draw(std::uint64_t all) {
+  const double part = std::min(1.0, static_cast<double>(done_) / static_cast<double>(all));
+  const double seconds = std::chrono::duration<double>(drawn_ - start_).count();
+  std::string bar;
+  for (std::uint64_t i = 0; i < kBarColumns; ++i) bar += static_cast<double>(i) < part * kBarColumns ? "█" : "░";
+  std::string line = fmt::format("{} {} {:3.0f} % of {}, {}/s, {} left", doing_, bar, 100 * part, human_bytes(all),
+                                 human_bytes(static_cast<std::uint64_t>(static_cast<double>(done_) / seconds)),
+                                 human_seconds(part > 0 ? seconds / part - seconds : 0));
+  if (display_width(line) > static_cast<std::size_t>(status_columns())) line = fmt::format("{} {:3.0f} %", doing_, 100 * part);
+  draw_status(line);
+  shown_ = true;
+}
+
+std::uint64_t ProgressBar::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,300 @@
+#include <cairn/tools/trace.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cairn::tools {
+namespace {
+
+// Parses `TraceChoice::after` into seconds since 1970.
+double moment_of(const std::string& text) {
+  if (text.empty()) return 0;
+  std::tm parts{};
+  if (const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts); end != nullptr && *end == 0)
+    return static_cast<double>(::timegm(&parts));
+  try {
+    std::size_t used = 0;
+    const double seconds = std::stod(text, &used);
+    if (used == text.size()) return seconds;
+  } catch (const std::exception&) {
+  }
+  throw WrongUse("\"" + printable(text) + "\" is no time: give it as in 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
+}
+
+// Returns whether it is a call that Cairn made to agree on something, such as whether to save now.
+bool is_internal(const TracedAttempt& attempt) { return attempt.operation == "agreement"; }
+
+bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
+  if (attempt.job.rfind(choice.job, 0) != 0) return false;
+  if (in_seconds(attempt.begin().time_since_epoch()) < moment_of(choice.after)) return false;
+  if (choice.attempt.empty()) return true;
+  if (choice.attempt == "last") return !is_internal(attempt);
+  const std::string counter = std::to_string(attempt.counter);
+  if (choice.attempt.find_first_not_of("0123456789") == std::string::npos)
+    return counter == choice.attempt && !is_internal(attempt);
+  if (attempt.operation + ":" + counter == choice.attempt) return true;
+  return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
+}
+
+TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice) {
+  if (directory.attempts().empty()) {
+    std::string faults;
+    for (const auto& file : directory.files())
+      if (!file.fault.empty()) faults += "\n  " + printable(file.fault);
+    throw Error(ErrorCode::kNotFound, fmt::format("no save or load is in the traces of {}{}", directory.path(), faults));
+  }
+  const TracedAttempt* found = nullptr;
+  if (choice.attempt.empty()) {
+    found = directory.most_interesting(
+        [&](const auto& attempt) { return fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong()); });
+    if (found == nullptr) found = directory.most_interesting([&](const auto& attempt) { return fits(attempt, choice); });
+  } else {
+    const bool is_number = choice.attempt.find_first_not_of("0123456789", choice.attempt.find(':') + 1) == std::string::npos;
+    std::string others;
+    for (const auto& attempt : directory.attempts()) {
+      if (!fits(attempt, choice)) continue;
+      if (found != nullptr && !found->save_id.empty()) others += "\n  " + found->save_id;
+      found = &attempt;
+    }
+    if (is_number && !others.empty())
+      throw WrongUse(fmt::format("several calls match \"{}\": name one by its save id:{}\n  {}", choice.attempt, others,
+                                 found->save_id));
+  }
+  if (found == nullptr && !choice.after.empty() && choice.attempt.empty())
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("no save or load has begun since then, as far as the traces in {} tell", directory.path()));
+  if (found == nullptr)
+    throw WrongUse(fmt::format("no save or load in {} is called \"{}\"{}: `cairn trace list` shows those that are there",
+                               directory.path(), choice.attempt, choice.job.empty() ? "" : " in job " + choice.job));
+  return *found;
+}
+
+constexpr std::size_t kSlowAmong = 3;
+constexpr double kSlowFactor = 4;  // times the median
+constexpr Duration kSlowMin = std::chrono::milliseconds(100);
+
+// The median duration of saves and of loads in a directory of traces.
+class UsualDurations {
+ public:
+  explicit UsualDurations(const TraceDirectory& directory) {
+    std::map<std::string, std::vector<Duration>> by_operation;
+    for (const auto& attempt : directory.attempts())
+      if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.end() - attempt.begin());
+    for (auto& [operation, durations] : by_operation) {
+      if (durations.size() < kSlowAmong) continue;
+      const auto median = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+      std::nth_element(durations.begin(), median, durations.end());
+      medians_[operation] = *median;
+    }
+  }
+
+  // Returns whether the attempt took several times as long as others of its kind.
+  bool are_exceeded_by(const TracedAttempt& attempt) const {
+    const auto found = medians_.find(attempt.operation);
+    if (found == medians_.end()) return false;
+    const Duration own = attempt.end() - attempt.begin();
+    return own > found->second + kSlowMin && in_seconds(own) > kSlowFactor * in_seconds(found->second);
+  }
+
+ private:
+  std::map<std::string, Duration> medians_;  // by operation; only those with at least kSlowAmong attempts
+};
+
+}  // namespace
+
+const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown) {
+  const UsualDurations usual(directory);
+  const TracedAttempt* found = nullptr;
+  for (const auto& attempt : directory.attempts()) {
+    const bool is_shown =
+        attempt.save_id == shown.save_id && attempt.operation == shown.operation && attempt.counter == shown.counter;
+    if (is_shown || !usual.are_exceeded_by(attempt)) continue;
+    if (found == nullptr || attempt.end() - attempt.begin() > found->end() - found->begin()) found = &attempt;
+  }
+  return found;
+}
+
+TraceDirectory open_traces(const std::string& path) {
+  try {
+    return TraceDirectory(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    throw WrongUse(error.what());
+  }
+}
+
+OpenedTrace::OpenedTrace(const TraceChoice& choice)
+    : directory(open_traces(choice.directory)),
+      trace(directory.read(choose(directory, choice))),
+      messages(match_messages(trace)),
+      clocks(trace, messages),
+      begin(trace.attempt.begin()) {
+  std::optional<WallTime> first;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kCall) first = std::min(first.value_or(clocks.at(event)), clocks.at(event));
+  if (first) begin = *first;
+}
+
+double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - begin); }
+
+double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string human_duration(Duration duration) {
+  const double seconds = in_seconds(duration);
+  if (seconds >= 1 || seconds <= -1) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 1e-3 || seconds <= -1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.0f} us", seconds * 1e6);
+}
+
+std::string describe_event(const ObservedEvent& event) {
+  std::string name(event.name);
+  // The supervisor names the states of its rank "rank: moving".
+  if (event.kind == EventKind::kState && event.ok && name.find(": ") != std::string::npos) {
+    if (name.rfind("timer: ", 0) == 0) return fmt::format("{} met the deadline for {}", event.actor, name.substr(7));
+    return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
+  }
+  if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
+  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb_of(event.kind), name);
+  if (event.kind == EventKind::kFailure)
+    text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
+  else if (event.peer >= 0)
+    text += fmt::format(" {} rank {}", event.kind == EventKind::kSent ? "to" : "from", event.peer);
+  if (event.kind == EventKind::kOutcome) text += event.ok ? ": success" : ": failure";
+  if (event.kind == EventKind::kOutcome) text += fmt::format(", committed {}", event.detail);
+  const bool took_time = event.kind == EventKind::kOperation || event.kind == EventKind::kStore;
+  if (took_time) text += fmt::format(" after {}", human_duration(event.duration));
+  if (took_time && !event.ok) text += ", FAILED";
+  if (!event.text.empty()) text += ": " + printable(std::string(event.text));
+  return text;
+}
+
+Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
+  const WallTime time = opened.clocks.at(event);
+  Json json{{"rank", event.rank},        {"id", event.id},       {"seconds", opened.seconds(time)},
+            {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb_of(event.kind)},
+            {"name", event.name}};
+  if (event.peer >= 0) json["peer"] = event.peer;
+  if (event.cause != 0) json["cause"] = event.cause;
+  if (event.attempt != 0) json["attempt"] = event.attempt;
+  if (event.phase) json["phase"] = to_string(*event.phase);
+  if (!event.detail.empty()) json["detail"] = event.detail;
+  if (event.bytes != 0) json["bytes"] = event.bytes;
+  if (event.duration.count() != 0) json["duration_seconds"] = in_seconds(event.duration);
+  if (event.queued.count() != 0) json["queued_seconds"] = in_seconds(event.queued);
+  if (!event.ok) json["ok"] = false;
+  if (!event.text.empty()) json["text"] = event.text;
+  return json;
+}
+
+Json to_json(const TracedAttempt& attempt) {
+  return {{"operation", attempt.operation},
+          {"checkpoint_id", attempt.checkpoint_id},
+          {"attempt", attempt.counter},
+          {"save_id", attempt.save_id},
+          {"job", attempt.job},
+          {"ranks", attempt.calls.size()}};
+}
+
+void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+
+int trace_list(const TraceChoice& choice, bool all) {
+  const TraceDirectory directory = open_traces(choice.directory);
+  const auto end_of = [](const TracedAttempt& attempt) {
+    if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
+    return attempt.has_ended() ? "succeeded" : "unfinished";
+  };
+  const UsualDurations usual(directory);
+  Json list = Json::array();
+  std::size_t hidden = 0;
+  for (const auto& attempt : directory.attempts()) {
+    if (!fits(attempt, choice)) continue;
+    if (is_internal(attempt) && !attempt.went_wrong() && !all && choice.attempt.empty()) {
+      ++hidden;
+      continue;
+    }
+    const WallTime end = attempt.end();
+    const bool slow = usual.are_exceeded_by(attempt);
+    Json entry = to_json(attempt);
+    entry["begin"] = time_of_day(attempt.begin());
+    entry["seconds"] = in_seconds(end - attempt.begin());
+    entry["end"] = end_of(attempt);
+    entry["slow"] = slow;
+    list.push_back(std::move(entry));
+    if (!choice.json)
+      std::cout << fmt::format("{:<9} {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n",
+                               fmt::format("{}:{}", attempt.operation, attempt.counter), time_of_day(attempt.begin()),
+                               human_duration(end - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
+                               attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
+  }
+  if (choice.json) print_json(list);
+  if (hidden != 0 && !choice.json)
+    std::cout << fmt::format("{} internal agreement{} not shown: --all\n", hidden, hidden == 1 ? "" : "s");
+  return kFine;
+}
+
+int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options) {
+  const OpenedTrace opened(choice);
+  std::vector<const ObservedEvent*> events;
+  for (const auto& [rank, of_rank] : opened.trace.events)
+    for (const auto& event : of_rank) events.push_back(&event);
+  // Sort by aligned time. The alignment puts causes before their effects as far as possible.
+  std::stable_sort(events.begin(), events.end(),
+                   [&](const auto* a, const auto* b) { return opened.clocks.at(*a) < opened.clocks.at(*b); });
+  const auto moment = [&](const std::string& text) -> std::optional<double> {
+    if (text.empty()) return std::nullopt;
+    std::tm parts{};
+    if (const char* const end = ::strptime(text.c_str(), "%H:%M:%S", &parts); end != nullptr && (*end == 0 || *end == '.')) {
+      const auto day = std::chrono::duration_cast<Duration>(std::chrono::hours(24)).count();
+      const auto since_midnight = std::chrono::duration<double>(Duration(opened.begin.time_since_epoch().count() % day)).count();
+      const double fraction = *end == '.' ? std::stod("0" + std::string(end)) : 0;
+      return parts.tm_hour * 3600 + parts.tm_min * 60 + parts.tm_sec + fraction - since_midnight;
+    }
+    try {
+      std::size_t used = 0;
+      const double seconds = std::stod(text, &used);
+      if (used == text.size()) return seconds;
+    } catch (const std::exception&) {
+    }
+    throw WrongUse("\"" + printable(text) +
+                   "\" is no time: give seconds from the beginning of the call (1.5), or a time of day (12:00:01.5)");
+  };
+  const auto since = moment(options.since);
+  const auto until = moment(options.until);
+  Json list = Json::array();
+  std::uint64_t shown = 0;
+  for (const auto* event : events) {
+    if (options.rank && event->rank != *options.rank) continue;
+    if (!options.actor.empty() && event->actor != options.actor) continue;
+    if (!options.name.empty() && event->name.find(options.name) == std::string_view::npos) continue;
+    if (!options.kind.empty() && options.kind != verb_of(event->kind)) continue;
+    if (!options.phase.empty() && (!event->phase || options.phase != to_string(*event->phase))) continue;
+    if (options.failed && event->ok) continue;
+    const double seconds = opened.seconds(opened.clocks.at(*event));
+    if ((since && seconds < *since) || (until && seconds > *until)) continue;
+    const std::string text = describe_event(*event);
+    if (!options.text.empty() && text.find(options.text) == std::string::npos) continue;
+    if (++shown > options.limit && options.limit != 0) break;
+    if (choice.json) {
+      list.push_back(to_json(opened, *event));
+      continue;
+    }
+    std::string extra;
+    if (event->bytes != 0) extra += ", " + human_bytes(event->bytes);
+    if (event->queued > std::chrono::milliseconds(1)) extra += ", waited " + human_duration(event->queued);
+    std::cout << fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}\n", seconds, event->rank, event->id, text, extra);
+  }
+  if (choice.json)
+    print_json(list);
+  else if (shown == 0)
+    std::cerr << "nothing that was recorded matches\n";
+  return kFine;
+}
+
+}  // namespace cairn::tools

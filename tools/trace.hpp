@@ -1,0 +1,92 @@
+// `cairn trace`: analyses the traces that ranks recorded of a save or load. Each command prints its
+// result as text or JSON.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/tracing/trace_chain.hpp>
+#include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_explanation.hpp>
+#include <cairn/tracing/trace_messages.hpp>
+#include <cairn/tracing/trace_text.hpp>
+
+namespace cairn::tools {
+
+using Json = nlohmann::ordered_json;
+
+// Selects a save or load in a directory of traces.
+struct TraceChoice {
+  std::string directory;
+  // A counter, alone or as in "save:2", a save id, a part of the checkpoint's id, or "last". "":
+  // the most interesting one.
+  std::string attempt;
+  std::string job;    // the first characters of an incarnation; "": any
+  std::string after;  // only attempts that began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
+  bool json = false;
+};
+
+struct TraceMessagesOptions {
+  std::optional<int> rank;
+  std::string actor;
+  std::string name;   // part of a message type, hook or state
+  std::string kind;   // "sent", "handled", …
+  std::string phase;  // "write"
+  std::string text;   // anywhere in the line
+  std::string since;  // seconds since the beginning of the attempt, or a time of day
+  std::string until;
+  bool failed = false;
+  std::uint64_t limit = 0;  // 0: no limit
+};
+
+int trace_summary(const TraceChoice& choice);
+// Agreements, which Cairn makes itself, are listed if they went wrong, or if `all`.
+int trace_list(const TraceChoice& choice, bool all);
+// Returns the slowest attempt other than `shown` that took several times as long as others of its
+// kind there; null if there is none.
+const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
+int trace_explain(const TraceChoice& choice, std::optional<int> rank);
+int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
+int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
+int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
+int trace_diff(const TraceChoice& before, const TraceChoice& after);
+// `format`: "perfetto" or "html". `path`: "" or "-" for standard output.
+int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
+
+// --- shared by the commands ---
+
+// Throws WrongUse if there are no traces, with a list of what is there.
+TraceDirectory open_traces(const std::string& path);
+
+// The chosen attempt and everything computed from it.
+struct OpenedTrace {
+  explicit OpenedTrace(const TraceChoice& choice);
+
+  TraceDirectory directory;
+  Trace trace;
+  std::vector<TracedMessage> messages;
+  TraceClocks clocks;
+
+  // Returns the time of an event or moment, in seconds since the beginning of the attempt.
+  double seconds(WallTime time) const;
+  WallTime begin;
+};
+
+std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
+std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
+std::string trace_page(const OpenedTrace& opened);                                              // HTML
+
+double in_seconds(Duration duration);
+std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
+std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
+Json to_json(const OpenedTrace& opened, const ObservedEvent& event);
+Json to_json(const TracedAttempt& attempt);
+void print_json(const Json& json);
+
+}  // namespace cairn::tools

@@ -1,0 +1,261 @@
+// `cairn trace export --to html`: writes one page with the whole trace. The scripts in html/, which
+// CMake embeds in this program, draw it. The page makes no network requests.
+//
+// The events of a rank are stored as columns of numbers, one number per event: as base64 of
+// variable-length integers with seven bits per byte, lowest first. That takes a third of the size
+// of JSON, and is decoded without one object per event. Names and texts are replaced by numbers.
+// html/model.js decodes it.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include <cairn/tools/trace.hpp>
+#include <cairn/tools/trace_page_template.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr std::uint64_t kFailedFlag = 1, kWaitedFlag = 2, kLostFlag = 4;  // as in html/model.js
+
+class PageColumn {
+ public:
+  void add(std::uint64_t value) {
+    is_needed_ = is_needed_ || value != 0;
+    for (; value >= 128; value >>= 7) bytes_.push_back(static_cast<char>(value | 128));
+    bytes_.push_back(static_cast<char>(value));
+  }
+  // Zigzag encoding, so that small numbers of either sign stay short.
+  void add_signed(std::int64_t value) { add((static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63)); }
+
+  bool is_needed() const { return is_needed_; }
+  std::string base64() const {
+    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    text.reserve((bytes_.size() + 2) / 3 * 4);
+    for (std::size_t i = 0; i < bytes_.size(); i += 3) {
+      const std::size_t there = std::min<std::size_t>(3, bytes_.size() - i);
+      std::uint32_t bits = 0;
+      for (std::size_t j = 0; j < 3; ++j) bits = bits << 8 | (j < there ? static_cast<unsigned char>(bytes_[i + j]) : 0);
+      for (std::size_t j = 0; j < 4; ++j) text += j <= there ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
+    }
+    return text;
+  }
+
+ private:
+  std::string bytes_;
+  bool is_needed_ = false;
+};
+
+// Numbers distinct texts; 0 means no text.
+class NumberedTexts {
+ public:
+  std::uint64_t number(std::string_view text) {
+    const auto [found, is_new] = numbers_.try_emplace(std::string(text), texts_.size());
+    if (is_new) texts_.push_back(found->first);
+    return found->second;
+  }
+  const Json& all() const { return texts_; }
+
+ private:
+  std::unordered_map<std::string, std::uint64_t> numbers_{{"", 0}};
+  Json texts_ = Json::array({""});
+};
+
+class PageModel {
+ public:
+  explicit PageModel(const OpenedTrace& opened)
+      : opened_(opened), diagnosis_(diagnose(opened.trace, opened.messages, opened.clocks)) {
+    for (const auto& [rank, events] : opened.trace.events) {
+      first_[rank] = count_;
+      count_ += static_cast<std::int64_t>(events.size());
+    }
+    for (const auto& message : lost_messages(opened.trace, opened.messages, opened.clocks)) lost_.insert(message.sent);
+  }
+
+  Json json() {
+    const auto summary = summary_lines(opened_, diagnosis_);
+    Json json = tools::to_json(opened_.trace.attempt);
+    json["title"] = opened_.trace.attempt.describe();
+    json["seconds"] = std::chrono::duration<double>(diagnosis_.duration).count();
+    json["summary"] = summary;
+    json["end"] = to_string(diagnosis_.end);
+    json["begin_time"] = time_of_day(opened_.begin);
+    json["begin_seconds_of_day"] = std::chrono::duration<double>(opened_.begin.time_since_epoch() % std::chrono::hours(24)).count();
+    json["coordinator"] = diagnosis_.coordinator;
+    json["world_size"] = opened_.trace.job.world_size;
+    json["truncated"] = opened_.trace.truncated;
+    json["clock_error_seconds"] = std::chrono::duration<double>(opened_.clocks.error_max()).count();
+    json["phases"] = phases();
+    json["failures"] = failures();
+    json["end_event"] = place_of(last_outcome(opened_.trace, opened_.clocks));
+    json["ranks"] = ranks();
+    json["kinds"] = kinds_.all();
+    json["names"] = names_.all();
+    json["texts"] = texts_.all();
+    return json;
+  }
+
+ private:
+  // Returns the index of an event among all events of the page; -1 for null.
+  std::int64_t place_of(const ObservedEvent* event) const {
+    if (event == nullptr) return -1;
+    return first_.at(event->rank) + (event - opened_.trace.events.at(event->rank).data());
+  }
+  double seconds(WallTime time) const { return opened_.seconds(time); }
+
+  Json phases() const {
+    Json list = Json::array();
+    for (const auto& phase : diagnosis_.phases)
+      list.push_back({{"name", phase.name},
+                      {"begin", seconds(phase.begin)},
+                      {"seconds", std::chrono::duration<double>(phase.duration).count()},
+                      {"ended", phase.has_ended},
+                      {"slowest_rank", phase.slowest_rank},
+                      {"slowest_seconds", std::chrono::duration<double>(phase.slowest).count()},
+                      {"median_seconds", std::chrono::duration<double>(phase.median).count()}});
+    return list;
+  }
+
+  // Returns the failures. `event`: where the page shows it. `at`: when it happened. `told`: when
+  // the first rank learned of it, null if none did.
+  Json failures() const {
+    const auto explanations = explain(opened_.trace, opened_.clocks, diagnosis_);
+    Json list = Json::array();
+    for (const auto& failure : diagnosis_.failures) {
+      const ObservedEvent* told = nullptr;
+      for (const auto& [rank, events] : opened_.trace.events)
+        for (const auto& event : events) {
+          const bool is_it = event.kind == EventKind::kFailure && (event.peer < 0 ? rank : event.peer) == failure.rank;
+          if (is_it && (told == nullptr || opened_.clocks.at(event) < opened_.clocks.at(*told))) told = &event;
+        }
+      const ObservedEvent* shown = told;
+      for (const auto& explanation : explanations)
+        if (explanation.is_failure && explanation.rank == failure.rank && !explanation.chain.empty())
+          shown = explanation.chain.back().event;
+      // If a hook has not ended, the failure did not happen when the hook began.
+      const bool is_open = shown != nullptr && shown->kind == EventKind::kBegan;
+      const WallTime at = shown == nullptr               ? diagnosis_.begin
+                          : is_open && failure.last_sign ? *failure.last_sign
+                                                         : opened_.clocks.at(*shown);
+      list.push_back({{"rank", failure.rank},
+                      {"kind", failure.kind},
+                      {"phase", failure.phase},
+                      {"code", failure.code},
+                      {"gone", failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent)},
+                      {"event", place_of(shown)},
+                      {"at", seconds(at)},
+                      {"told", told == nullptr ? Json() : Json(seconds(opened_.clocks.at(*told)))}});
+    }
+    return list;
+  }
+
+  // Returns all ranks, including those without a trace, because the page shows that they are
+  // missing.
+  Json ranks() {
+    const TracedJob& job = opened_.trace.job;
+    std::map<int, Json> by_rank;
+    for (const int rank : job.missing) by_rank[rank] = {{"rank", rank}, {"missing", true}, {"events", 0}, {"columns", Json::object()}};
+    for (const auto& [rank, events] : opened_.trace.events)
+      by_rank[rank] = {{"rank", rank}, {"missing", false}, {"events", events.size()}, {"columns", columns(rank, events)}};
+    Json list = Json::array();
+    for (auto& [rank, json] : by_rank) {
+      const auto host = job.hosts.find(rank);
+      json["host"] = host == job.hosts.end() ? "" : host->second;
+      list.push_back(std::move(json));
+    }
+    return list;
+  }
+
+  Json columns(int rank, const std::vector<ObservedEvent>& events) {
+    std::map<std::string, PageColumn> columns;
+    std::uint64_t id = 0;
+    std::int64_t time = 0;
+    std::int64_t place = first_.at(rank);
+    for (const auto& event : events) {
+      const std::int64_t now =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(opened_.clocks.at(event) - opened_.begin).count();
+      const ChainLink cause = cause_of(opened_.trace, event);
+      columns["id"].add(event.id - std::exchange(id, event.id));
+      columns["time"].add_signed(now - std::exchange(time, now));
+      columns["kind"].add(kinds_.number(verb_of(event.kind)));
+      columns["actor"].add(names_.number(event.actor));
+      columns["name"].add(names_.number(event.name));
+      columns["detail"].add(names_.number(event.detail));
+      columns["phase"].add(event.phase ? names_.number(to_string(*event.phase)) : 0);
+      columns["text"].add(texts_.number(event.text));
+      columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer) + 1));
+      columns["cause"].add_signed(cause.event == nullptr ? 0 : place - place_of(cause.event));
+      columns["flags"].add((event.ok ? 0 : kFailedFlag) | (cause.waited ? kWaitedFlag : 0) |
+                           (lost_.count(&event) != 0 ? kLostFlag : 0));
+      columns["duration"].add(static_cast<std::uint64_t>(std::max<std::int64_t>(0, event.duration.count())));
+      columns["queued"].add(static_cast<std::uint64_t>(std::max<std::int64_t>(0, event.queued.count())));
+      columns["bytes"].add(event.bytes);
+      columns["number"].add(event.number);
+      ++place;
+    }
+    Json json = Json::object();
+    for (const auto& [name, column] : columns)
+      if (column.is_needed()) json[name] = column.base64();
+    return json;
+  }
+
+  const OpenedTrace& opened_;
+  const Diagnosis diagnosis_;
+  std::map<int, std::int64_t> first_;  // index of each rank's first event
+  std::int64_t count_ = 0;
+  std::set<const ObservedEvent*> lost_;
+  NumberedTexts kinds_;
+  NumberedTexts names_;
+  NumberedTexts texts_;
+};
+
+// Escapes JSON for a script element: characters that could end the element or begin a comment
+// become JSON escapes with the same meaning.
+std::string in_script(std::string json) {
+  std::string text;
+  text.reserve(json.size());
+  for (const char letter : json) {
+    if (letter == '<')
+      text += "\\u003c";
+    else
+      text += letter;
+  }
+  return text;
+}
+
+std::string in_markup(const std::string& plain) {
+  std::string text;
+  for (const char letter : plain) {
+    if (letter == '<')
+      text += "&lt;";
+    else if (letter == '&')
+      text += "&amp;";
+    else
+      text += letter;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string trace_page(const OpenedTrace& opened) {
+  Json json = PageModel(opened).json();
+  std::string summary;
+  for (const auto& line : json["summary"]) summary += in_markup(line.get<std::string>()) + '\n';
+  const auto placed = [](std::string_view& rest, std::string_view mark) {
+    const std::size_t at = rest.find(mark);
+    const std::string before(rest.substr(0, at));
+    rest.remove_prefix(at + mark.size());
+    return before;
+  };
+  std::string_view rest = kTracePageTemplate;
+  std::string page = placed(rest, "<!--summary-->") + summary;
+  page += placed(rest, "<!--data-->");
+  page += "<script type=\"application/json\" id=\"data\">" + in_script(json.dump(-1, ' ', false, Json::error_handler_t::replace)) +
+          "</script>";
+  return page.append(rest);
+}
+
+}  // namespace cairn::tools

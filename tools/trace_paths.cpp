@@ -1,0 +1,236 @@
+// `cairn trace explain`, `timeline` and `critical-path`: why an attempt ended as it did, and where
+// its time went.
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include <cairn/tools/terminal.hpp>
+#include <cairn/tools/trace.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr std::size_t kStepsShown = 60;
+constexpr std::size_t kFailuresExplained = 1;
+
+void check_rank(const OpenedTrace& opened, std::optional<int> rank) {
+  if (!rank || opened.trace.events.count(*rank) != 0) return;
+  if (*rank < 0 || *rank >= opened.trace.job.world_size)
+    throw WrongUse(fmt::format("there is no rank {} in a world of {}", *rank, opened.trace.job.world_size));
+  throw WrongUse(fmt::format("rank {} has no trace of this call", *rank));
+}
+
+// Returns the state change that an event caused, to print beside it.
+std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
+  std::string text;
+  const auto& events = opened.trace.events.at(event.rank);
+  for (auto at = static_cast<std::size_t>(&event - events.data()) + 1; at < events.size(); ++at) {
+    const ObservedEvent& other = events[at];
+    if (other.cause == event.id && other.kind == EventKind::kState && other.ok) {
+      text += fmt::format("{}{}", text.empty() ? "  -> " : ", ", other.name);
+    }
+    if (other.id > event.id + 64) break;
+  }
+  return text;
+}
+
+std::string bar(double from, double to, unsigned columns, char fill) {
+  std::string text(columns, ' ');
+  const auto begin = static_cast<std::size_t>(std::clamp(from, 0.0, 1.0) * columns);
+  const auto end = static_cast<std::size_t>(std::clamp(to, 0.0, 1.0) * columns);
+  for (std::size_t i = begin; i <= std::min<std::size_t>(end, columns - 1); ++i) text[i] = fill;
+  return text;
+}
+
+char letter_of(std::string_view state) {
+  if (state == "rank: joining") return 'j';
+  if (state == "rank: preparing") return 'P';
+  if (state == "rank: planned") return '.';
+  if (state == "rank: moving") return '#';
+  if (state == "rank: reported") return '.';
+  if (state == "rank: ending") return 'e';
+  if (state == "rank: idle") return ' ';
+  return 0;
+}
+
+// Returns whether a rank sends its answer, with which its part in a phase ends. The coordinator's
+// rank also passes on the answers of other ranks.
+bool is_own_answer(const OpenedTrace& opened, const ObservedEvent& event) {
+  if (event.kind != EventKind::kSent || !is_answer(event.name)) return false;
+  const auto* const cause = opened.trace.find(event.rank, event.cause);
+  return cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name;
+}
+
+}  // namespace
+
+int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
+  const OpenedTrace opened(choice);
+  check_rank(opened, rank);
+  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  auto sections = explain(opened.trace, opened.clocks, diagnosis, rank);
+  // Explain only the first failures. The others usually have similar causes, and `--rank` explains
+  // each.
+  std::size_t failures = 0, unsaid = 0;
+  for (auto section = sections.begin(); section != sections.end();) {
+    const bool is_one_more = section->is_failure && ++failures > kFailuresExplained;
+    section = is_one_more ? (++unsaid, sections.erase(section)) : section + 1;
+  }
+  Json json = Json::array();
+  const std::vector<ChainLink>* previous = nullptr;
+  for (const auto& section : sections) {
+    Json steps = Json::array();
+    std::size_t common = 0;
+    while (previous != nullptr && common < std::min(previous->size(), section.chain.size()) &&
+           (*previous)[common].event == section.chain[common].event)
+      ++common;
+    previous = &section.chain;
+    if (!choice.json) std::cout << section.title << '\n';
+    std::optional<WallTime> before;
+    std::size_t skipped = section.chain.size() > kStepsShown ? section.chain.size() - kStepsShown : 0;
+    const bool is_as_above = common > skipped + 1 && common < section.chain.size();
+    if (is_as_above) skipped = common - 1;
+    if (!choice.json && skipped != 0)
+      std::cout << fmt::format(is_as_above ? "  … {} steps as above\n" : "  … {} earlier steps: --json\n", skipped);
+    for (std::size_t i = 0; i < section.chain.size(); ++i) {
+      const auto& link = section.chain[i];
+      const WallTime time = opened.clocks.at(*link.event);
+      if (choice.json) {
+        steps.push_back(to_json(opened, *link.event));
+        if (link.waited) steps.back()["waited"] = true;
+      } else if (i >= skipped) {
+        std::cout << fmt::format("  {:>10.6f} {:>10}  rank {:<3} {}{}{}\n", opened.seconds(time),
+                                 before ? "+" + human_duration(time - *before) : "", link.event->rank, describe_event(*link.event),
+                                 state_after(opened, *link.event), link.waited ? "  … and waited" : "");
+      }
+      before = time;
+    }
+    Json entry{{"title", section.title}, {"rank", section.rank}};
+    if (section.is_failure) entry["phase"] = section.phase;
+    entry["steps"] = std::move(steps);
+    json.push_back(std::move(entry));
+    if (!choice.json) std::cout << '\n';
+  }
+  if (unsaid != 0 && !choice.json)
+    std::cout << fmt::format("{} more failed: explain --rank N says what led to that of rank N\n", unsaid);
+  if (choice.json) print_json(json);
+  if (sections.empty() && !choice.json) std::cout << "no outcome of the call is in the traces\n";
+  return kFine;
+}
+
+int trace_timeline(const TraceChoice& choice, unsigned columns) {
+  constexpr int kBesideRow = 12;  // "rank    0 |" and "|"
+  if (columns == 0) columns = static_cast<unsigned>(std::clamp(output_columns() - kBesideRow, 10, 1000));
+  const OpenedTrace opened(choice);
+  WallTime end = opened.begin;
+  for (const auto& [rank, events] : opened.trace.events)
+    for (const auto& event : events) {
+      end = std::max(end, opened.clocks.at(event));
+      if (event.kind == EventKind::kOutcome) break;
+    }
+  const double whole = std::max(1e-9, std::chrono::duration<double>(end - opened.begin).count());
+  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  Json rows = Json::array();
+  for (const auto& [rank, events] : opened.trace.events) {
+    std::string row(columns, ' ');
+    Json spans = Json::array();
+    char letter = ' ';
+    bool unanswered = false;  // its part is done, and the answer not sent yet
+    double since = 0;
+    const auto paint = [&](double until, bool to_the_end) {
+      if (letter == ' ') return;
+      const std::string painted = bar(since / whole, until / whole, columns, letter);
+      for (unsigned i = 0; i < columns; ++i)
+        if (painted[i] != ' ') row[i] = painted[i];
+      spans.push_back({{"state", std::string(1, letter)}, {"from_seconds", since}, {"to_seconds", until}, {"ended", !to_the_end}});
+    };
+    double last = 0;
+    bool has_ended = false;
+    for (const auto& event : events) {
+      const double seconds = opened.seconds(opened.clocks.at(event));
+      last = seconds;
+      if (event.kind == EventKind::kFailure) {
+        const auto column =
+            std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::clamp(seconds / whole, 0.0, 1.0) * columns));
+        row[column] = 'X';
+      }
+      if (event.kind == EventKind::kOutcome) {
+        paint(seconds, false);
+        letter = ' ';
+        has_ended = true;
+        break;
+      }
+      char next = event.kind == EventKind::kState && event.ok ? letter_of(event.name) : '\0';
+      if (next == '.' && letter != ' ' && letter != '.') {
+        unanswered = true;
+        continue;
+      }
+      if (unanswered && is_own_answer(opened, event)) next = '.';
+      if (next == 0) continue;
+      unanswered = false;
+      paint(seconds, false);
+      letter = next;
+      since = seconds;
+    }
+    if (letter != ' ') paint(last, true);
+    for (auto i = static_cast<std::size_t>(std::clamp(last / whole, 0.0, 1.0) * columns) + 1; i < columns && !has_ended; ++i)
+      row[i] = '?';
+    // Later states must not hide the failure.
+    bool failed = false;
+    for (const auto& event : events) failed = failed || event.kind == EventKind::kFailure;
+    if (failed && row.find('X') == std::string::npos) row[columns - 1] = 'X';
+    std::string fate;
+    for (const auto& failure : diagnosis.failures)
+      if (failure.rank == rank) fate = fmt::format(" {} in {}", failure.kind, failure.phase);
+    if (!choice.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, fate);
+    rows.push_back({{"rank", rank}, {"spans", std::move(spans)}});
+  }
+  for (const int rank : opened.trace.job.missing)
+    if (!choice.json) std::cout << fmt::format("rank {:>4} |{:<{}}|\n", rank, "no trace", columns);
+  if (choice.json)
+    print_json({{"seconds", whole}, {"ranks", std::move(rows)}});
+  else
+    std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.begin), columns)
+              << "j joins   P plans   # writes or reads   . waits   e lets go   ? nothing was recorded   X was told of a failure\n";
+  return kFine;
+}
+
+int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
+  const OpenedTrace opened(choice);
+  check_rank(opened, rank);
+  const auto* const outcome = last_outcome(opened.trace, opened.clocks, rank);
+  if (outcome == nullptr)
+    throw Error(ErrorCode::kNotFound, "no outcome of the call is in the traces: cairn trace shows how far it came");
+  const auto steps = critical_path(opened.trace, opened.clocks, *outcome);
+  Duration whole{0};
+  for (const auto& step : steps) whole += step.duration;
+  Json json = Json::array();
+  Duration rest{0};
+  for (const auto& step : steps) {
+    const double share =
+        whole.count() == 0 ? 0 : 100.0 * static_cast<double>(step.duration.count()) / static_cast<double>(whole.count());
+    if (choice.json) {
+      json.push_back({{"rank", step.rank},
+                      {"what", step.what},
+                      {"begin_seconds", opened.seconds(step.begin)},
+                      {"seconds", std::chrono::duration<double>(step.duration).count()},
+                      {"percent", share}});
+    } else if (share < 1) {
+      rest += step.duration;
+    } else {
+      std::cout << fmt::format("{:>5.1f} %  {:>10}  from {:>10.6f}  rank {:<3} {}\n", share, human_duration(step.duration),
+                               opened.seconds(step.begin), step.rank, step.what);
+    }
+  }
+  if (choice.json)
+    print_json(json);
+  else
+    std::cout << fmt::format(
+                     "{:>5.1f} %  {:>10}  in steps of less than 1 %\n",
+                     whole.count() == 0 ? 0 : 100.0 * static_cast<double>(rest.count()) / static_cast<double>(whole.count()),
+                     human_duration(rest))
+              << fmt::format("         {:>10}  until the end of the call on rank {}\n", human_duration(whole), outcome->rank);
+  return kFine;
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,356 @@
+// `cairn trace DIR`: prints the ten most useful lines.
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include <cairn/base/rank_text.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/tools/trace.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr std::size_t kLines = 10;
+constexpr std::size_t kFailuresShown = 2;
+constexpr std::size_t kTextShown = 240;  // bytes shown of one failure's text
+
+constexpr std::size_t kNameColumns = 11;
+
+std::string line(const char* name, const std::string& text) { return fmt::format("{:<{}}{}", name, kNameColumns, text); }
+
+// Prints a line, in colour and broken between words on a terminal.
+void print_line(const std::string& text) {
+  if (!is_output_terminal()) {
+    std::cout << text << '\n';
+    return;
+  }
+  std::string shown = text;
+  for (const char* const name : {"failed ", "died "})
+    if (text.rfind(name, 0) == 0) shown = coloured(Colour::kBad, text.substr(0, kNameColumns)) + text.substr(kNameColumns);
+  const auto columns = static_cast<std::size_t>(std::max(40, output_columns()));
+  std::size_t used = 0;
+  for (std::size_t at = 0; at < shown.size();) {
+    const std::size_t end = std::min(shown.find(' ', at + 1), shown.size());
+    std::string word = shown.substr(at, end - at);
+    const std::size_t width = display_width(word);
+    if (used != 0 && used + width > columns && word.front() == ' ') {
+      word.replace(0, 1, "\n" + std::string(kNameColumns, ' '));
+      used = kNameColumns + width - 1;
+    } else {
+      used += width;
+    }
+    std::cout << word;
+    at = end;
+  }
+  std::cout << '\n';
+}
+
+constexpr std::size_t kPathShown = 40;  // longer paths are cut to their last two parts
+
+// Shortens the paths in a text: they are long, and what matters stands at their end or after them.
+std::string with_short_paths(const std::string& text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" '\",;\n", at), text.size());
+    std::string word = text.substr(at, end - at);
+    const std::size_t path = word.find('/');
+    const std::size_t last = word.rfind('/');
+    if (path != std::string::npos && word.size() - path > kPathShown && last > path + 1) {
+      const std::size_t before_last = word.rfind('/', last - 1);
+      if (before_last != std::string::npos && before_last > path) word.replace(path, before_last - path, "…");
+    }
+    result += word;
+    if (end < text.size()) result += text[end];
+    at = end + 1;
+  }
+  return result;
+}
+
+std::string shortened(const std::string& text) {
+  const std::string first = with_short_paths(text.substr(0, text.find('\n')));
+  return printable(first.size() > kTextShown ? first.substr(0, kTextShown) + "…" : first);
+}
+
+std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  std::string text = opened.trace.attempt.describe() + " ";
+  switch (diagnosis.end) {
+    case TracedEnd::kSucceeded:
+      text += "succeeded in ";
+      break;
+    case TracedEnd::kFailed:
+      text += "FAILED after ";
+      break;
+    case TracedEnd::kCancelled:
+      text += "was cancelled after ";
+      break;
+    case TracedEnd::kUnfinished:
+      text += "DID NOT END; its traces hold ";
+      break;
+  }
+  text += human_duration(diagnosis.duration);
+  text += fmt::format(", from {} UTC", time_of_day(diagnosis.begin));
+  if (opened.trace.attempt.operation == "save" && diagnosis.end != TracedEnd::kSucceeded) {
+    text += diagnosis.committed == "yes"  ? "; the checkpoint exists"
+            : diagnosis.committed == "no" ? "; nothing was committed"
+                                          : "; nobody knows whether it was committed";
+  }
+  return printable(text);
+}
+
+std::string failure_line(const TracedFailure& failure) {
+  std::string text = fmt::format("rank {} {}", failure.rank, failure.kind);
+  if (!failure.phase.empty()) text += " in " + failure.phase;
+  if (failure.hook && failure.hook->duration)
+    text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
+  if (!failure.code.empty()) text += fmt::format(", {}", failure.code);
+  if (!failure.told) text += " (nobody was told; concluded from its trace)";
+  return text + ": " + shortened(failure.text);
+}
+
+// Returns details of a failure that the traces contain, but the ranks' failure map does not.
+std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFailure& failure) {
+  if (failure.hook && failure.hook->duration) return std::nullopt;
+  std::vector<std::string> parts;
+  if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
+  if (failure.hook)
+    parts.push_back(fmt::format("{} (its {}) began {} after the call and has not ended", failure.hook->name, failure.hook->actor,
+                                human_duration(failure.hook->begin - opened.begin)));
+  else if (failure.last_sign)
+    parts.push_back("no hook was running");
+  if (!failure.last_sign) {
+    const auto& missing = opened.trace.job.missing;
+    const bool has_trace = std::find(missing.begin(), missing.end(), failure.rank) == missing.end();
+    const std::string recorded = has_trace ? "it recorded nothing in this call" : "its trace is not here";
+    parts.push_back(failure.last_action.empty() ? recorded : recorded + ", and " + failure.last_action);
+  } else if (!failure.last_action.empty() && !failure.hook)
+    parts.push_back("it last " + failure.last_action);
+  if (failure.last_sign) parts.push_back(fmt::format("its last event was at {} UTC", time_of_day(*failure.last_sign)));
+  return printable(fmt::format("rank {}: {}", failure.rank, fmt::join(parts, "; ")));
+}
+
+// Returns a line about the first process that ended by itself before this call began, or after it
+// succeeded. A failed call makes trainers end, so later ends say nothing then.
+std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  const std::pair<const int, TracedProcess>* first = nullptr;
+  for (const auto& entry : opened.trace.job.processes) {
+    const auto call = opened.trace.attempt.calls.find(entry.first);
+    const bool is_in_call = call != opened.trace.attempt.calls.end() && !call->second.has_ended;
+    const bool counts = diagnosis.end == TracedEnd::kSucceeded || entry.second.ended < diagnosis.begin;
+    if (entry.second.has_failed() && counts && !is_in_call && (first == nullptr || entry.second.ended < first->second.ended))
+      first = &entry;
+  }
+  if (first == nullptr) return std::nullopt;
+  const WallTime ended = first->second.ended;
+  const WallTime end = diagnosis.begin + diagnosis.duration;
+  return fmt::format("rank {}: its process {} at {} UTC, {}", first->first, printable(first->second.describe()), time_of_day(ended),
+                     ended < diagnosis.begin ? human_duration(diagnosis.begin - ended) + " before this call began"
+                     : ended > end           ? human_duration(ended - end) + " after this call ended"
+                                             : "after its part of this call");
+}
+
+std::string in_store(const TracedStoreOperation& store) {
+  std::string text = fmt::format("{} of its store took {}: {}", store.name, human_duration(store.duration), printable(store.object));
+  if (store.bytes != 0)
+    text += fmt::format(", {}, {}/s", human_bytes(store.bytes),
+                        human_bytes(static_cast<std::uint64_t>(static_cast<double>(store.bytes) / in_seconds(store.duration))));
+  return text;
+}
+
+std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
+  std::string text = fmt::format("rank {} {}, for {}", step.rank, printable(step.what), human_duration(step.duration));
+  if (diagnosis.duration > Duration(0))
+    text += fmt::format(" ({:.0f} % of the call)", 100 * in_seconds(step.duration) / in_seconds(diagnosis.duration));
+  // A store operation belongs to the step if most of it lies within.
+  const auto& store = diagnosis.slow_store;
+  if (store && store->rank == step.rank && 2 * store->duration > step.duration) text += "; " + in_store(*store);
+  return text;
+}
+
+std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
+  const bool for_itself = wait.awaited == std::vector<int>{wait.waiter};
+  return fmt::format("rank {}{} waited for {} in {} since {} UTC, for {}{}", wait.waiter,
+                     wait.waiter == diagnosis.coordinator ? " (coordinates)" : "",
+                     for_itself ? "its own part" : name_ranks(wait.awaited), wait.phase, time_of_day(wait.since),
+                     human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
+}
+
+std::string phases_line(const Diagnosis& diagnosis) {
+  std::string text;
+  for (const auto& phase : diagnosis.phases) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " | ", phase.name, human_duration(phase.duration));
+    if (!phase.has_ended) text += " (no end)";
+  }
+  return text;
+}
+
+std::string ranks_line(const Diagnosis& diagnosis) {
+  std::string text;
+  for (const auto& phase : diagnosis.phases) {
+    if (phase.slowest_rank < 0) continue;
+    text += fmt::format("{}{}: slowest rank {} ({}), median {}", text.empty() ? "" : " | ", phase.name, phase.slowest_rank,
+                        human_duration(phase.slowest), human_duration(phase.median));
+  }
+  return text;
+}
+
+std::string data_line(const Diagnosis& diagnosis) {
+  if (diagnosis.bytes == 0) return "none was moved";
+  std::string text = human_bytes(diagnosis.bytes);
+  if (diagnosis.end != TracedEnd::kSucceeded) return text + " were to be moved";
+  if (diagnosis.bytes_per_second >= 1e8)
+    text += fmt::format(", {:.2f} GB/s", diagnosis.bytes_per_second / 1e9);
+  else if (diagnosis.bytes_per_second > 0)
+    text += fmt::format(", {:.2g} MB/s", diagnosis.bytes_per_second / 1e6);
+  return text;
+}
+
+// Returns a line on how complete the traces are.
+std::string traces_line(const OpenedTrace& opened) {
+  const auto& job = opened.trace.job;
+  std::string text = fmt::format("{} of {} ranks, job {}", job.world_size - static_cast<int>(job.missing.size()), job.world_size,
+                                 job.incarnation.substr(0, 8));
+  if (!job.missing.empty()) text += "; none of " + name_ranks(job.missing);
+  std::uint64_t cut = 0, damaged = 0, unreadable = 0;
+  for (const auto& file : opened.directory.files()) {
+    cut += file.bytes_cut != 0;
+    damaged += !file.damage.empty();
+    unreadable += !file.fault.empty();
+  }
+  if (cut != 0) text += fmt::format("; {} cut off", cut);
+  if (damaged != 0) text += fmt::format("; {} damaged", damaged);
+  if (unreadable != 0) text += fmt::format("; {} cannot be read", unreadable);
+  if (!opened.trace.unread.empty()) text += fmt::format("; {} could not be read again", opened.trace.unread.size());
+  if (opened.trace.truncated) text += "; too many events: the later ones are left out";
+  if (opened.directory.jobs().size() > 1) text += fmt::format("; {} jobs are mixed here", opened.directory.jobs().size());
+  text += fmt::format("; clocks agree within {}", human_duration(opened.clocks.error_max()));
+  const auto unaligned = opened.clocks.unaligned();
+  if (!unaligned.empty()) text += ", not aligned: " + name_ranks(unaligned);
+  return text;
+}
+
+Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
+  Json json{{"rank", failure.rank},   {"kind", failure.kind}, {"code", failure.code},
+            {"phase", failure.phase}, {"text", failure.text}, {"told", failure.told}};
+  if (failure.hook) {
+    json["hook"] = failure.hook->name;
+    json["hook_began_seconds"] = opened.seconds(failure.hook->begin);
+    json["hook_ended"] = failure.hook->duration.has_value();
+  }
+  if (failure.last_sign) json["last_sign"] = time_of_day(*failure.last_sign);
+  if (!failure.last_action.empty()) json["last_action"] = failure.last_action;
+  if (!failure.fate_text.empty()) {
+    json["fate"] = to_string(failure.fate);
+    json["fate_text"] = failure.fate_text;
+  }
+  return json;
+}
+
+Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  Json json = tools::to_json(opened.trace.attempt);
+  json["end"] = to_string(diagnosis.end);
+  json["committed"] = diagnosis.committed;
+  json["begin"] = time_of_day(diagnosis.begin);
+  json["seconds"] = in_seconds(diagnosis.duration);
+  json["coordinator"] = diagnosis.coordinator;
+  json["failures"] = Json::array();
+  for (const auto& failure : diagnosis.failures) json["failures"].push_back(to_json(opened, failure));
+  if (const auto& wait = diagnosis.wait)
+    json["wait"] = {{"waiter", wait->waiter},
+                    {"awaited", wait->awaited},
+                    {"phase", wait->phase},
+                    {"since", time_of_day(wait->since)},
+                    {"seconds", in_seconds(wait->duration)},
+                    {"answered", wait->was_answered}};
+  if (const auto& step = diagnosis.longest_step)
+    json["longest_step"] = {{"rank", step->rank}, {"what", step->what}, {"seconds", in_seconds(step->duration)}};
+  if (const auto& store = diagnosis.slow_store)
+    json["slow_store"] = {{"rank", store->rank},
+                          {"operation", store->name},
+                          {"object", store->object},
+                          {"bytes", store->bytes},
+                          {"seconds", in_seconds(store->duration)}};
+  json["processes"] = Json::array();
+  for (const auto& [rank, process] : opened.trace.job.processes) {
+    Json entry{{"rank", rank}, {"ended", time_of_day(process.ended)}, {"told", process.told}};
+    if (process.signal.empty())
+      entry["code"] = process.code;
+    else
+      entry["signal"] = process.signal;
+    json["processes"].push_back(std::move(entry));
+  }
+  json["phases"] = Json::array();
+  for (const auto& phase : diagnosis.phases)
+    json["phases"].push_back({{"name", phase.name},
+                              {"seconds", in_seconds(phase.duration)},
+                              {"ended", phase.has_ended},
+                              {"slowest_rank", phase.slowest_rank},
+                              {"slowest_seconds", in_seconds(phase.slowest)},
+                              {"median_seconds", in_seconds(phase.median)},
+                              {"unfinished_ranks", phase.unfinished}});
+  json["bytes"] = diagnosis.bytes;
+  json["bytes_per_second"] = diagnosis.bytes_per_second;
+  json["notices"] = Json::array();
+  for (const auto& notice : diagnosis.notices) json["notices"].push_back({{"rank", notice.rank}, {"text", notice.text}});
+  json["missing_ranks"] = opened.trace.job.missing;
+  json["clock_error_seconds"] = in_seconds(opened.clocks.error_max());
+  json["unaligned_ranks"] = opened.clocks.unaligned();
+  json["unread"] = opened.trace.unread;
+  json["files"] = Json::array();
+  for (const auto& file : opened.directory.files())
+    json["files"].push_back({{"path", file.path},
+                             {"fault", file.fault},
+                             {"events", file.events},
+                             {"damaged_places", file.damage.size()},
+                             {"bytes_cut", file.bytes_cut}});
+  return json;
+}
+
+}  // namespace
+
+std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  std::vector<std::string> lines;
+  if (const auto death = death_line(opened, diagnosis)) lines.push_back(line("died", *death));
+  lines.push_back(outcome_line(opened, diagnosis));
+  const std::size_t failures = diagnosis.failures.size();
+  for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
+    lines.push_back(line("failed", failure_line(diagnosis.failures[i])));
+  if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
+  if (failures > 0)
+    if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(line("where", *where));
+  // Beside a failure, an ordinary wait is noise.
+  if (diagnosis.wait && (failures == 0 || !diagnosis.wait->was_answered))
+    lines.push_back(line("waited", wait_line(diagnosis, *diagnosis.wait)));
+  if (failures == 0 && diagnosis.longest_step) lines.push_back(line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
+  if (!diagnosis.phases.empty()) lines.push_back(line("phases", phases_line(diagnosis)));
+  const std::string ranks = ranks_line(diagnosis);
+  if (!ranks.empty() && opened.trace.job.world_size > 1) lines.push_back(line("ranks", ranks));
+  lines.push_back(line("data", data_line(diagnosis)));
+  const std::size_t notices = std::min(diagnosis.notices.size(), kLines - std::min(kLines, lines.size() + 1));
+  for (std::size_t i = 0; i < notices; ++i) lines.push_back(line("notice", shortened(diagnosis.notices[i].text)));
+  if (notices < diagnosis.notices.size()) lines.back() += fmt::format(" … and {} more: --json", diagnosis.notices.size() - notices);
+  lines.push_back(line("traces", traces_line(opened)));
+  return lines;
+}
+
+int trace_summary(const TraceChoice& choice) {
+  const OpenedTrace opened(choice);
+  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  if (choice.json) {
+    print_json(to_json(opened, diagnosis));
+    return kFine;
+  }
+  auto lines = summary_lines(opened, diagnosis);
+  if (choice.attempt.empty() && diagnosis.end == TracedEnd::kSucceeded) {
+    if (const auto* slow = slowest_beside(opened.directory, opened.trace.attempt)) {
+      if (lines.size() == kLines) lines.erase(lines.end() - 2);
+      lines.insert(lines.begin() + 1,
+                   line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
+                                                     human_duration(slow->end() - slow->begin()), slow->save_id))));
+    }
+  }
+  for (const auto& it : lines) print_line(it);
+  return kFine;
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,261 @@
+#include <cairn/tools/value_text.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/state/tensor_types.hpp>
+
+namespace cairn::tools {
+namespace {
+
+// Appends ".0" to whole numbers, to mark them as floats as Python does.
+std::string real_text(std::string digits) {
+  return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
+}
+
+class ValueText {
+ public:
+  explicit ValueText(std::size_t length_max) : length_max_(length_max) {}
+
+  void add(const Value& value) {
+    if (is_full()) return;
+    if (value.is_ivalue()) return add(value.ivalue());
+    if (value.is_tensor()) return add(value.tensor());
+    if (value.is_blob()) return put(fmt::format("<{}>", human_bytes(value.blob().bytes.size())));
+    if (value.is_dict()) {
+      put("{");
+      bool first = true;
+      for (const auto& [key, element] : value.dict()) {
+        put(std::exchange(first, false) ? "" : ", ");
+        put_text(key);
+        put(": ");
+        add(element);
+        if (is_full()) return;
+      }
+      return put("}");
+    }
+    if (value.is_list()) return add_elements(value.list(), "[", "]");
+    put(value.type_name());
+  }
+
+  std::string take() {
+    if (text_.size() <= length_max_) return std::move(text_);
+    std::size_t end = length_max_;
+    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
+    return text_.substr(0, end) + "…";
+  }
+
+ private:
+  bool is_full() const { return text_.size() > length_max_; }
+  void put(const std::string& text) { text_ += text; }
+  void put_text(const std::string& text) { text_ += "'" + printable(text) + "'"; }
+
+  template <class Elements>
+  void add_elements(const Elements& elements, const char* begin, const char* end) {
+    put(begin);
+    bool first = true;
+    for (const auto& element : elements) {
+      put(std::exchange(first, false) ? "" : ", ");
+      add(element);
+      if (is_full()) return;
+    }
+    put(end);
+  }
+
+  void add(const torch::Tensor& tensor) {
+    const auto dtype = dtype_of(tensor.scalar_type());
+    put(fmt::format("tensor({} {})", dtype ? to_string(*dtype) : "?", to_string(extents_of(tensor.sizes()))));
+  }
+
+  void add(const c10::IValue& value) {
+    if (is_full()) return;
+    if (value.isNone()) return put("None");
+    if (value.isBool()) return put(value.toBool() ? "True" : "False");
+    if (value.isInt()) return put(std::to_string(value.toInt()));
+    if (value.isDouble()) return put(real_text(fmt::format("{}", value.toDouble())));
+    if (value.isString()) return put_text(value.toStringRef());
+    if (value.isTensor()) return add(value.toTensor());
+    if (value.isDevice()) return put("device('" + value.toDevice().str() + "')");
+    if (const auto dtype = dtype_name_in(value)) return put("torch." + *dtype);
+    if (value.isComplexDouble()) {
+      const auto number = value.toComplexDouble();
+      return put(fmt::format("({}{:+}j)", number.real(), number.imag()));
+    }
+    if (value.isTuple()) {
+      const auto& elements = value.toTupleRef().elements();
+      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(", elements.size() == 1 ? ",)" : ")");
+    }
+    if (value.isList()) return add_elements(value.toListRef(), "[", "]");
+    if (value.isGenericDict()) {
+      put("{");
+      bool first = true;
+      for (const auto& item : value.toGenericDict()) {
+        put(std::exchange(first, false) ? "" : ", ");
+        add(item.key());
+        put(": ");
+        add(item.value());
+        if (is_full()) return;
+      }
+      return put("}");
+    }
+    put(value.tagKind());
+  }
+
+  const std::size_t length_max_;
+  std::string text_;
+};
+
+// Returns the number in the low bits of `bits`: a sign, an exponent, a mantissa. Numbers with the
+// lowest exponent are subnormal.
+float number_in(unsigned bits, int exponent_bits, int mantissa_bits, int bias) {
+  const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
+  const auto exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
+  const float magnitude = std::ldexp(static_cast<float>(exponent == 0 ? mantissa : mantissa | 1u << mantissa_bits),
+                                     std::max(exponent, 1) - bias - mantissa_bits);
+  return bits >> (exponent_bits + mantissa_bits) ? -magnitude : magnitude;
+}
+
+float float8_in(DType dtype, unsigned bits) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const unsigned magnitude = bits & 0x7f;
+  switch (dtype) {
+    case DType::kFloat8E4M3Fn:
+      return magnitude == 0x7f ? kNan : number_in(bits, 4, 3, 7);
+    case DType::kFloat8E5M2:
+      if (magnitude == 0x7c) return bits == magnitude ? kInfinity : -kInfinity;
+      return magnitude > 0x7c ? kNan : number_in(bits, 5, 2, 15);
+    case DType::kFloat8E4M3FnUz:
+      return bits == 0x80 ? kNan : number_in(bits, 4, 3, 8);
+    case DType::kFloat8E5M2FnUz:
+      return bits == 0x80 ? kNan : number_in(bits, 5, 2, 16);
+    default:  // float8_e8m0fnu: an exponent only
+      return bits == 0xff ? kNan : std::ldexp(1.0f, static_cast<int>(bits) - 127);
+  }
+}
+
+// Returns the number for each byte.
+torch::Tensor table_of(DType dtype) {
+  constexpr std::int64_t kBytes = 256;
+  const bool is_pair = dtype == DType::kFloat4E2M1FnX2;
+  torch::Tensor table = torch::empty({kBytes}, is_pair ? at::kComplexFloat : at::kFloat);
+  for (unsigned bits = 0; bits < kBytes; ++bits) {
+    if (is_pair)
+      table.data_ptr<c10::complex<float>>()[bits] = {number_in(bits & 0xf, 2, 1, 1), number_in(bits >> 4, 2, 1, 1)};
+    else
+      table.data_ptr<float>()[bits] = float8_in(dtype, bits);
+  }
+  return table;
+}
+
+// Calls `use` with the element: an integer; or a floating-point or complex number, and whether its
+// dtype has less than double precision.
+template <class Use>
+auto with_element(const torch::Tensor& numbers, DType dtype, std::int64_t index, Use&& use) {
+  const torch::Tensor element = numbers.reshape({-1})[index];
+  const at::ScalarType type = numbers.scalar_type();
+  if (numbers.is_complex())
+    return use(static_cast<c10::complex<double>>(element.item().toComplexDouble()), type != at::kComplexDouble);
+  if (numbers.is_floating_point()) return use(element.item().toDouble(), type != at::kDouble);
+  const std::int64_t bits = element.to(at::kLong).item().toLong();
+  return dtype == DType::kUInt64 ? use(static_cast<std::uint64_t>(bits)) : use(bits);
+}
+
+// Returns the shortest text that reads back as the same number of the tensor's dtype.
+std::string digits_of(double value, bool is_short) {
+  return is_short ? fmt::format("{}", static_cast<float>(value)) : fmt::format("{}", value);
+}
+
+struct ToText {
+  DType dtype;
+  std::string operator()(std::int64_t value) const {
+    return dtype == DType::kBool ? (value != 0 ? "True" : "False") : std::to_string(value);
+  }
+  std::string operator()(std::uint64_t value) const { return std::to_string(value); }
+  std::string operator()(double value, bool is_short) const { return real_text(digits_of(value, is_short)); }
+  std::string operator()(c10::complex<double> value, bool is_short) const {
+    if (dtype == DType::kFloat4E2M1FnX2)
+      return fmt::format("({}, {})", (*this)(value.real(), is_short), (*this)(value.imag(), is_short));
+    const std::string imaginary = digits_of(value.imag(), is_short);
+    return digits_of(value.real(), is_short) + (imaginary.front() == '-' ? "" : "+") + imaginary + "j";
+  }
+};
+
+struct ToJson {
+  DType dtype;
+  nlohmann::ordered_json operator()(std::int64_t value) const {
+    return dtype == DType::kBool ? nlohmann::ordered_json(value != 0) : nlohmann::ordered_json(value);
+  }
+  nlohmann::ordered_json operator()(std::uint64_t value) const { return value; }
+  nlohmann::ordered_json operator()(double value, bool is_short) const {
+    if (!std::isfinite(value)) return fmt::format("{}", value);
+    return is_short ? std::strtod(digits_of(value, is_short).c_str(), nullptr) : value;
+  }
+  nlohmann::ordered_json operator()(c10::complex<double> value, bool is_short) const {
+    return nlohmann::ordered_json::array({(*this)(value.real(), is_short), (*this)(value.imag(), is_short)});
+  }
+};
+
+}  // namespace
+
+std::string value_text(const Value& value, std::size_t length_max) {
+  ValueText text(length_max);
+  text.add(value);
+  return text.take();
+}
+
+std::string value_kind(const Value& value) {
+  const auto counted = [](const char* kind, std::size_t count) { return fmt::format("{} of {}", kind, count); };
+  if (value.is_dict()) return counted("a dict", value.dict().size());
+  if (value.is_list()) return counted("a list", value.list().size());
+  if (value.is_blob()) return "bytes";
+  if (!value.is_ivalue()) return value.type_name();
+  const c10::IValue& plain = value.ivalue();
+  if (plain.isNone()) return "None";
+  if (plain.isBool()) return "a bool";
+  if (plain.isInt()) return "an int";
+  if (plain.isDouble()) return "a float";
+  if (plain.isString()) return "a str";
+  if (dtype_name_in(plain)) return "a torch.dtype";
+  if (plain.isTuple()) return counted("a tuple", plain.toTupleRef().elements().size());
+  if (plain.isList()) return counted("a list", plain.toListRef().size());
+  if (plain.isGenericDict()) return counted("a dict", plain.toGenericDict().size());
+  return plain.tagKind();
+}
+
+torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype) {
+  switch (dtype) {
+    case DType::kUInt16:
+      return elements.view(at::kShort).to(at::kInt).bitwise_and(std::int64_t{0xffff});
+    case DType::kUInt32:
+      return elements.view(at::kInt).to(at::kLong).bitwise_and(std::int64_t{0xffffffff});
+    case DType::kUInt64:
+      return elements.view(at::kLong);
+    case DType::kFloat8E4M3Fn:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E4M3FnUz:
+    case DType::kFloat8E5M2FnUz:
+    case DType::kFloat8E8M0Fnu:
+    case DType::kFloat4E2M1FnX2:
+      return table_of(dtype).index_select(0, elements.view(at::kByte).reshape({-1}).to(at::kLong)).reshape(elements.sizes());
+    default:
+      return elements;
+  }
+}
+
+std::string element_text(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
+  return with_element(numbers, dtype, index, ToText{dtype});
+}
+
+nlohmann::ordered_json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
+  return with_element(numbers, dtype, index, ToJson{dtype});
+}
+
+}  // namespace cairn::tools

@@ -1,0 +1,233 @@
+// `cairn verify`: reads every byte of a checkpoint and lists everything that is wrong with it.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/run_directory.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kVerifyExamples = R"(Examples:
+  cairn verify run/step_100              reads every byte, lists every fault
+  cairn verify run                       all checkpoints of the run, the latest first; several places may be given
+  cairn verify run/step_100 --json       the same for programs; of several checkpoints, a list
+  cairn verify run/step_100 --threads 16 faster, where the disk is
+
+Three verdicts:
+  fine                ends with 0: everything was read and checked
+  faults              ends with 1: each is listed with file, offset and key; what cannot be checked is listed as well
+  cannot be checked   ends with 3: no fault, but something that this version of Cairn cannot check, such as compressed items or a record
+                      of a newer format; it may be sound or not
+
+Checksums cover every byte of Cairn's checkpoints. In PyTorch's they cover the tensors, but not the record.)";
+
+struct VerifyOptions {
+  std::vector<std::string> places;
+  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2u, 16u);
+  bool json = false;
+};
+
+using VerifyJson = nlohmann::ordered_json;
+
+std::string place_of(const VerifyFault& fault) {
+  std::string place = fmt::format("{} at offset {}", printable(fault.object), fault.offset);
+  if (!fault.fqn.empty()) place += fmt::format(" ({})", printable(fault.fqn));
+  return place;
+}
+
+// Everything that verify_checkpoint has found, by verdict.
+struct Verdict {
+  std::vector<VerifyFault> faults;
+  std::vector<VerifyFault> unchecked;
+
+  explicit Verdict(std::vector<VerifyFault> found) : faults(std::move(found)) {
+    const auto first = std::find_if(faults.begin(), faults.end(), [](const VerifyFault& fault) { return fault.unchecked; });
+    unchecked.assign(std::make_move_iterator(first), std::make_move_iterator(faults.end()));
+    faults.erase(first, faults.end());
+  }
+  ExitCode exit_code() const { return !faults.empty() ? kFoundBad : !unchecked.empty() ? kNotChecked : kFine; }
+  const char* name() const { return !faults.empty() ? "faults" : !unchecked.empty() ? "unchecked" : "fine"; }
+};
+
+std::string counted(std::size_t count, const char* one, const char* many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+VerifyJson to_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
+  const auto listed = [](const std::vector<VerifyFault>& found) {
+    VerifyJson list = VerifyJson::array();
+    for (const auto& fault : found)
+      list.push_back({{"file", fault.object}, {"offset", fault.offset}, {"key", fault.fqn}, {"what", fault.what}});
+    return list;
+  };
+  return {{"checkpoint", url},
+          {"fine", verdict.exit_code() == kFine},
+          {"verdict", verdict.name()},
+          {"bytes_read", bytes},
+          {"faults", listed(verdict.faults)},
+          {"unchecked", listed(verdict.unchecked)}};
+}
+
+void print_json(const VerifyJson& json) { std::cout << json.dump(2, ' ', false, VerifyJson::error_handler_t::replace) << '\n'; }
+
+// Prints one line for each reason, because a writer that compresses does so with every item.
+void print_unchecked(const std::vector<VerifyFault>& unchecked) {
+  std::vector<std::pair<const VerifyFault*, std::size_t>> reasons;  // the first item of each reason, and the number of items
+  std::unordered_map<std::string, std::size_t> known;
+  for (const VerifyFault& item : unchecked) {
+    const auto [place, is_new] = known.emplace(item.what, reasons.size());
+    if (is_new) reasons.emplace_back(&item, 0);
+    ++reasons[place->second].second;
+  }
+  for (const auto& [first, count] : reasons)
+    std::cout << coloured(Colour::kWarning, "not checked: ") << place_of(*first)
+              << (count > 1 ? fmt::format(" and {} more", count - 1) : "") << ": " << printable(first->what) << '\n';
+}
+
+struct Place {
+  std::string url;
+  // The save id in the listing of the run, "" if the record is not Cairn's. Nothing if the user
+  // named the checkpoint.
+  std::optional<std::string> listed_id;
+};
+
+// Returns "removed" or "replaced" if this happened to the checkpoint after its run was listed, ""
+// otherwise.
+std::string change_since_listing(const Place& place) {
+  if (!place.listed_id) return "";
+  try {
+    const auto store = open_store(place.url);
+    const auto head = read_commit_head(*store);
+    if (!head && !store->is_taken(kCommitRecordName)) return "removed";
+    return (head ? head->save_id : "") == *place.listed_id ? "" : "replaced";
+  } catch (const Error&) {  // a damaged record, or trouble of the store
+    return "";
+  }
+}
+
+// Reports a checkpoint that was removed or replaced while its run was verified, as retention does.
+// Returns false if that is not so.
+bool report_change(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+  const std::string change = change_since_listing(place);
+  if (change.empty()) return false;
+  if (options.json)
+    list.push_back({{"checkpoint", place.url}, {"fine", nullptr}, {"verdict", change}});
+  else
+    std::cout << fmt::format("{}: {} meanwhile\n", printable(place.url), change) << std::flush;
+  return true;
+}
+
+// Verifies a checkpoint and prints its verdict, or adds it to `list`. Returns nothing if it is
+// faulty only because it was removed or replaced meanwhile.
+std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+  const auto store = open_existing(place.url);
+  std::uint64_t bytes = 0;
+  const Verdict verdict([&] {
+    ProgressBar progress("verifying");
+    auto found =
+        verify_checkpoint(*store, options.threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+    bytes = progress.done();
+    return found;
+  }());
+  if (!verdict.faults.empty() && report_change(place, options, list)) return std::nullopt;
+  if (options.json) {
+    list.push_back(to_json(store->url(), verdict, bytes));
+    return verdict.exit_code();
+  }
+  for (const auto& fault : verdict.faults)
+    std::cout << coloured(Colour::kBad, "bad: ") << place_of(fault) << ": " << printable(fault.what) << '\n';
+  print_unchecked(verdict.unchecked);
+  std::string told;
+  if (!verdict.faults.empty()) told = counted(verdict.faults.size(), "fault", "faults") + " found";
+  if (!verdict.unchecked.empty())
+    told += (told.empty() ? "no fault found, but " : ", and ") + counted(verdict.unchecked.size(), "item", "items") +
+            " cannot be checked";
+  if (told.empty()) told = fmt::format("{}, {} read", coloured(Colour::kGood, "fine"), human_bytes(bytes));
+  std::cout << fmt::format("{}: {}\n", printable(store->url()), told) << std::flush;
+  return verdict.exit_code();
+}
+
+// Returns the checkpoints of a run, the latest first. Any other place is returned as it is.
+std::vector<Place> checkpoints_at(const std::string& place) {
+  const std::vector<Place> alone{{place, std::nullopt}};
+  std::error_code error;
+  if (const auto path = local_path(place); path && !std::filesystem::is_directory(*path, error)) return alone;
+  const auto store = open_store(place);
+  if (store->exists(kCommitRecordName)) return alone;
+  const RunDirectory run(place);
+  const auto listing = run.list();
+  std::vector<Place> checkpoints;
+  for (const auto& checkpoint : listing.checkpoints)
+    checkpoints.push_back({child_url(run.url(), checkpoint.name), checkpoint.head.save_id});
+  for (const auto& name : listing.others) checkpoints.push_back({child_url(run.url(), name), ""});
+  return checkpoints.empty() ? alone : checkpoints;
+}
+
+int verify(const VerifyOptions& options) {
+  std::vector<Place> places;
+  for (const auto& named : options.places) {
+    const auto found = checkpoints_at(named);
+    places.insert(places.end(), found.begin(), found.end());
+  }
+  VerifyJson list = VerifyJson::array();
+  if (places.size() == 1 && !places.front().listed_id) {
+    const ExitCode code = *verify_one(places.front(), options, list);
+    if (options.json) print_json(list.front());
+    return code;
+  }
+  // If a place cannot be read, report it and go on with the others.
+  int worst = kFine;
+  std::size_t fine = 0;
+  std::size_t changed = 0;
+  for (const auto& place : places) {
+    std::optional<ExitCode> code;
+    try {
+      code = verify_one(place, options, list);
+    } catch (const Error& error) {
+      if (!report_change(place, options, list)) {
+        code = kFoundBad;
+        if (options.json)
+          list.push_back({{"checkpoint", place.url}, {"fine", false}, {"verdict", "unreadable"}, {"error", error.what()}});
+        else
+          std::cout << coloured(Colour::kBad, "bad: ") << printable(place.url) << ": " << printable(error.what()) << '\n';
+      }
+    }
+    changed += !code;
+    fine += code == kFine;
+    if (code == kFoundBad || (code && worst == kFine)) worst = *code;
+  }
+  if (options.json)
+    print_json(list);
+  else
+    std::cout << fmt::format("{} of {} checkpoints are fine", fine, places.size() - changed)
+              << (changed > 0 ? fmt::format("; {} removed or replaced meanwhile", changed) : "") << '\n';
+  return worst;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<VerifyOptions>();
+  auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
+  command->footer(kVerifyExamples);
+  command->add_option("DIR", options->places, "Checkpoints to verify; a run stands for all of its checkpoints")->required();
+  command->add_option("--threads", options->threads, "Threads that read and check; those of the machine if it is left out")
+      ->check(CLI::Range(1u, 256u));
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &chosen] { chosen = [options] { return verify(*options); }; });
+}
+
+}  // namespace cairn::tools
