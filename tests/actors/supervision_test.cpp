@@ -101,6 +101,19 @@ class SupervisedRanks {
     while (children(index).coordinator == old) std::this_thread::yield();
   }
   void kill_links(int index) { kill(links_->of(index)); }
+  // Kills the supervisor of that rank. Returns once its planner, storage, coordinator and links
+  // have ended.
+  void kill_supervisor(int index) {
+    caf::scoped_actor self{caf_system_of(*system_)};
+    const Children found = children(index);
+    for (const auto& child : {caf::actor_cast<caf::actor>(found.planner), caf::actor_cast<caf::actor>(found.storage),
+                              caf::actor_cast<caf::actor>(found.coordinator), links_->of(index)})
+      self->monitor(child);
+    auto& target = supervisors_.at(static_cast<std::size_t>(index));
+    kill(caf::actor_cast<caf::actor>(target));
+    target = SupervisorActor();
+    for (int ended = 0; ended < 4; ++ended) self->receive([](const caf::down_msg&) {});
+  }
 
  private:
   SupervisorActor& supervisor(int index) { return supervisors_.at(static_cast<std::size_t>(index)); }
@@ -189,6 +202,24 @@ TEST_CASE("a supervisor whose coordinator was replaced stops only when that one 
   const auto outcomes = ActorWorld::collect(futures);
   CHECK(all_equal(outcomes));
   CHECK(outcomes[0].failures.at(0).kind == FailureKind::kCancelled);
+}
+
+TEST_CASE("a supervisor that dies takes its children along, and counts as the loss of its rank") {
+  SupervisedRanks world(3);
+  Gate gate;
+  world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
+  std::vector<Future<Outcome>> futures;
+  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  gate.wait_until_reached();
+  world.kill_supervisor(1);
+  const auto first = futures[0].get();
+  CHECK(ranks_of(first.failures) == std::set<int>{1});
+  CHECK(first.failures.at(1).kind == FailureKind::kLost);
+  CHECK((futures[2].get().failures == first.failures));
+  gate.open();
+  const auto own = futures[1].get();  // the call of the rank itself ends as well
+  CHECK(ranks_of(own.failures) == std::set<int>{1});
+  CHECK(own.failures.at(1).kind == FailureKind::kInternal);
 }
 
 TEST_CASE("a links actor that dies counts as the loss of all other ranks") {

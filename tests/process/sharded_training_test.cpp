@@ -229,6 +229,14 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   for (int i = 0; i < 2; ++i) {
     train_step(plain, plain_optimizer, input);
     loss = train_step(model, *optimizer, input);
+    // During the step, units were gathered, and never more than the whole model.
+    const MemoryUse used = memory_use(*model);
+    CHECK(used.gathered == 0);
+    if (parts > 0) {
+      CHECK(used.gathered_peak > 0);
+      CHECK(used.gathered_peak <= parameter_bytes(*plain));
+      CHECK(parts * used.shards == parameter_bytes(*plain));
+    }
     history += std::to_string(loss) + " ";
   }
   for (const Dict& part : {get_model_state_dict(*model), get_optimizer_state_dict(*model, *optimizer)}) CHECK(is_here(part));
@@ -317,6 +325,7 @@ TEST_CASE("B2.3 fully sharded, hybrid and replicated training state of TorchScri
   SUBCASE("fully sharded") { check_end_to_end(scripted_chain_of, Wrapper::kFull, "script_full"); }
   SUBCASE("hybrid") { check_end_to_end(scripted_chain_of, Wrapper::kHybrid, "script_hybrid"); }
   SUBCASE("whole on every rank") { check_end_to_end(scripted_chain_of, Wrapper::kNoShard, "script_whole"); }
+  SUBCASE("replicated") { check_end_to_end(scripted_chain_of, Wrapper::kReplicated, "script_replicated"); }
 }
 
 TEST_CASE("B2.4 fully sharded training state, saved in the background, end to end") {

@@ -649,6 +649,27 @@ TEST_CASE("checkpoint writer: nothing to save makes a checkpoint of nothing") {
   load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
 }
 
+TEST_CASE("checkpoint writer: staging memory is there once it is prepared, within the limit, and gone once it is released") {
+  const Memory memory("writer");
+  CheckpointWriterOptions options;
+  options.bytes_in_flight_max = 8u << 20;
+  options.block_bytes = 1u << 20;
+  CheckpointWriter writer(options);
+  StorageWriter& by_interface = writer;
+  CHECK(by_interface.staging_bytes() == 0);
+  by_interface.prepare_staging(3u << 20);
+  CHECK(by_interface.staging_bytes() == 3u << 20);
+  by_interface.prepare_staging(100u << 20);
+  CHECK(by_interface.staging_bytes() == options.bytes_in_flight_max);
+  by_interface.release_staging();
+  CHECK(by_interface.staging_bytes() == 0);
+  // The writer works as before.
+  DefaultSavePlanner planner;
+  const StateDict state = state_of(4);
+  save_locally(save_to("mem://writer/x", 1), {{&state, &planner, &writer}});
+  CHECK(loaded("mem://writer/x") == 4);
+}
+
 TEST_CASE("checkpoint writer: its bytes are pinned") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/golden";

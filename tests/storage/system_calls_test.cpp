@@ -40,11 +40,11 @@ void insert_counted_disk() {
 // Ranks of one process that save repeatedly. Each holds one part of a tensor that is sharded over
 // `layout_ranks` ranks.
 struct SavingRanks {
-  explicit SavingRanks(int layout_ranks = kCountedRanks) {
+  explicit SavingRanks(int layout_ranks = kCountedRanks, const CheckpointWriterOptions& options = {}) {
     for (int rank = 0; rank < kCountedRanks; ++rank) {
       states.push_back({{"sharded", ShardedTensor::distribute(counting({layout_ranks, 8}), over_all_ranks(layout_ranks), rank)}});
       planners.push_back(std::make_unique<DefaultSavePlanner>());
-      writers.push_back(std::make_unique<CheckpointWriter>());
+      writers.push_back(std::make_unique<CheckpointWriter>(options));
     }
   }
   void save(const std::string& name, bool one_process = true) {
@@ -104,6 +104,26 @@ TEST_CASE("directories above a checkpoint are synced again if they were replaced
   counted_disk->record_calls();
   { SavingRanks().save("step_1"); }
   CHECK(counted_disk->calls_that_begin("sync directory /home/runs") == 1 + 1 + 3 + kCountedRanks);
+}
+
+TEST_CASE("without sync_files no data file is synced; the record is, and the checkpoint loads") {
+  const auto files_synced = [](bool sync) {
+    insert_counted_disk();
+    CheckpointWriterOptions options;
+    options.sync_files = sync;
+    SavingRanks ranks(kCountedRanks, options);
+    ranks.save("step_1");
+    counted_disk->record_calls();
+    ranks.save("step_2");
+    const std::size_t synced = counted_disk->calls_that_begin("sync file");
+    StateDict loaded{{"sharded", torch::zeros({kCountedRanks, 8})}};
+    load_locally("counted:" + kCountedRun + "/step_2", {&loaded}, [] { return std::make_unique<CheckpointReader>(); });
+    CHECK(torch::equal(loaded.at("sharded").tensor(), counting({kCountedRanks, 8})));
+    return synced;
+  };
+  const std::size_t without_data = files_synced(false);
+  CHECK(without_data > 0);
+  CHECK(files_synced(true) == without_data + kCountedRanks);
 }
 
 TEST_CASE("after a failed save one rank fences and lists, the others remove their files") {

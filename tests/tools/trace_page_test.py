@@ -279,6 +279,18 @@ class OtherTraces(PageTest):
         self.browser.press("f")  # there is none to go to
         self.assertGreater(self.colours(), 20)
 
+    def test_a_long_bar_that_begins_in_the_pixel_of_a_short_one_is_drawn(self):
+        self.open("good")
+        widths = self.tell("""(() => {
+            const {painter, view} = page, drawn = [], left = Math.floor(painter.x((view.begin + view.end) / 2));
+            const time = x => painter.timeAt(left + x);
+            painter.bar = (x, y, width) => drawn.push(width);
+            painter.spans({begins: [time(0.1), time(0.4)], ends: [time(0.3), time(200)], events: [0, 0]}, 0, 10, () => 'handler', null);
+            delete painter.bar;
+            return drawn;
+        })()""")
+        self.assertEqual([round(width) for width in widths], [200])
+
     def test_a_trace_that_ends_in_the_middle(self):
         self.open("torn")
         self.assertEqual(self.text("#badge"), "unfinished")

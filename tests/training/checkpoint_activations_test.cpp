@@ -35,6 +35,7 @@ void check_steps(Plain& plain, Wrapped& wrapped, bool to_none, std::int64_t shar
     CHECK(training::memory_use(*wrapped).gathered == 0);
     const torch::Tensor expected = plain(input).sum(), loss = wrapped(input).sum();
     CHECK(loss.template item<float>() == expected.template item<float>());
+    CHECK(loss.template item<float>() != 0);
     expected.backward();
     loss.backward();
     plain_optimizer.step();

@@ -40,6 +40,7 @@ void check_parity(const ProcessGroup& group, Base& base, Wrapped& wrapped) {
     clear_gradients(*wrapped, true);
     const torch::Tensor expected = base(input).sum(), loss = wrapped(input).sum();
     CHECK(loss.template item<float>() == expected.template item<float>());
+    CHECK(loss.template item<float>() != 0);
     expected.backward();
     loss.backward();
     base_optimizer.step();
@@ -109,6 +110,8 @@ TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") 
       fully_shard(model, mesh, kind == 1 ? by_unit : FullyShardOptions{});
       CHECK(training::memory_use(*model).shards < parameter_bytes(*base));
       check_parity(group, base, model);
+      CHECK(training::memory_use(*model).gathered_peak > 0);
+      CHECK(training::memory_use(*model).gathered_peak < parameter_bytes(*base));
       CHECK(training::memory_use(*model).gathered == 0);
     }
   });

@@ -208,7 +208,10 @@ class Painter {
         ++i;
         continue;
       }
-      const next = Math.max(i + 1, lowerBound(begins, this.timeAt(Math.floor(x0) + 1), i));
+      // All of this pixel, up to the first that is wide enough for a bar of its own.
+      const pixelEnd = lowerBound(begins, this.timeAt(Math.floor(x0) + 1), i);
+      let next = i + 1;
+      while (next < pixelEnd && this.x(ends[next]) - this.x(begins[next]) < 1.5) ++next;
       const busy = Math.min(1, 0.55 + 0.15 * (next - i));
       let shown = events[i];
       for (let j = i; j < Math.min(next, i + 64); ++j)
