@@ -12,6 +12,7 @@
 #include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
 
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/signals_blocked.hpp>

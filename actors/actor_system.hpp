@@ -1,13 +1,17 @@
-// Gives access to the CAF system behind an ActorSystem. Internal: this header needs CAF.
+// The actor threads of a process. Contains no type of CAF. Internal.
 #pragma once
 
-#include <caf/actor_system.hpp>
-
-#include <cairn/actors/rank_runtime.hpp>
+#include <memory>
 
 namespace cairn {
 
-// Throws kInvalidArgument if `system` was not made by ActorSystem::create.
-caf::actor_system& caf_system_of(ActorSystem& system);
+// A process's actor threads, shared by all its ranks and worlds.
+class ActorSystem {
+ public:
+  // `threads` is the number of scheduler threads; brokers use one more. 0 selects the number of CPU
+  // cores, but at least 2 and at most 4.
+  static std::shared_ptr<ActorSystem> create(unsigned threads = 0);
+  virtual ~ActorSystem() = default;
+};
 
 }  // namespace cairn

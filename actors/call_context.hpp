@@ -8,8 +8,8 @@
 #include <string>
 #include <variant>
 
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/protocol/events.hpp>
-#include <cairn/actors/rank_runtime.hpp>
 #include <cairn/actors/trace.hpp>
 
 namespace cairn {

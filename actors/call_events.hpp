@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/observer.hpp>
 

@@ -14,7 +14,7 @@
 #include <set>
 #include <string>
 
-#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/trace.hpp>
 
 namespace cairn {

@@ -7,7 +7,7 @@
 
 #include <caf/send.hpp>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/failure_report.hpp>

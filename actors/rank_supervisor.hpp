@@ -28,7 +28,7 @@
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/planner_actor.hpp>
-#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/rank_config.hpp>
 #include <cairn/actors/storage_actor.hpp>
 #include <cairn/actors/traced.hpp>
 

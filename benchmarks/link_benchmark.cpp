@@ -20,7 +20,7 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>

@@ -9,7 +9,8 @@
 //   saving.result();  // waits; throws if the save failed
 //   checkpointer.load(state, "run/step_100");                     // any world size, any layout
 //
-// To manage all checkpoints of a run, use a cairn::CheckpointManager: see checkpoint_manager.hpp.
+// To manage all checkpoints of a run, use a cairn::CheckpointManager: see
+// runs/checkpoint_manager.hpp.
 //
 // The free functions below do the same without a Checkpointer object, like DCP's functions of the
 // same names.

@@ -97,7 +97,7 @@ class AsyncSaveResponse {
   explicit AsyncSaveResponse(std::shared_ptr<AsyncSave> save) : save_(std::move(save)) {}
 
   std::shared_ptr<AsyncSave> save_;
-  std::shared_ptr<Checkpointer> checkpointer_;  // set by the free function only
+  std::shared_ptr<Checkpointer> checkpointer_;  // if the save has one of its own
 };
 
 }  // namespace cairn

@@ -25,8 +25,8 @@
 #include <thread>
 #include <vector>
 
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/protocol/save_turns.hpp>
-#include <cairn/actors/rank_runtime.hpp>
 #include <cairn/runtime/checkpoints/async_handle.hpp>
 #include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/runtime/checkpoints/cancellation.hpp>

@@ -278,8 +278,12 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
 
 AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const std::string& checkpoint_id,
                                            const SaveOptions& options, const AsyncSaveOptions& async_options) {
-  if (options.no_dist && implementation_->world.size() > 1)
-    return cairn::async_save(state_dict, checkpoint_id, options, async_options);
+  if (options.no_dist && implementation_->world.size() > 1) {
+    const auto checkpointer = std::make_shared<Checkpointer>(alone());
+    AsyncSaveResponse response = checkpointer->async_save(state_dict, checkpoint_id, options, async_options);
+    response.checkpointer_ = checkpointer;
+    return response;
+  }
   auto& self = *implementation_;
   self.check_process();
   const auto lock = only_one(self.running, self.name);

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/call.hpp>
 #include <cairn/base/failure.hpp>
 
 namespace cairn {

@@ -14,9 +14,9 @@
 
 namespace cairn {
 
-// Each call is an operation of the actors (AgreeCall in actors/rank_runtime.hpp) and takes two
-// messages per rank. Dead, silent and late ranks are detected and reported as in any other call.
-// The trainer's own communication is not used.
+// Each call is an operation of the actors (AgreeCall in actors/call.hpp) and takes two messages per
+// rank. Dead, silent and late ranks are detected and reported as in any other call. The trainer's
+// own communication is not used.
 class Agreement {
  public:
   // `name`: as for a Checkpointer; no checkpointer of this world may have it.

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/trainer_executor.hpp>
 
 namespace cairn {

@@ -9,7 +9,7 @@
 #include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 
 namespace cairn::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/system_messages.hpp>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
 

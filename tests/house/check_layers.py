@@ -9,8 +9,10 @@ import re
 from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, INTERNAL_FOR_TOOLS, NEEDS_DOCTEST, PARTS, ROOT
 from layers import finish, includes, public_headers, relative, sources
 
-# The one header of `actors` that the state machines share with users: plain numbers.
-SHARED_WITH_PROTOCOL = {"actors/options.hpp"}
+# The one header of `actors` that its parts share with users: plain numbers.
+SHARED_WITH_PARTS = {"actors/options.hpp"}
+# The facades of folders: in its own folder, only its source includes one.
+FACADES = {"actors/rank_runtime.hpp"}
 
 
 def rules_for(name, table):
@@ -34,7 +36,7 @@ def lies_above(other, name):
     theirs, own = own_part(other), own_part(name)
     if theirs != own:
         return FOLDERS.index(theirs) > FOLDERS.index(own)
-    order = PARTS.get(own, [])
+    order = [] if other in SHARED_WITH_PARTS else PARTS.get(own, [])
     parts = part_of(other), part_of(name)
     return all(part in order for part in parts) and order.index(parts[0]) > order.index(parts[1])
 
@@ -70,13 +72,12 @@ def faults_of(path):
                 yield f"{where}, which is not there"
             elif other not in FOLDERS:
                 yield f"{where}, which is no part of the library"
+            elif target in FACADES and other == folder and not target.startswith(name.rpartition(".")[0] + "."):
+                yield f"{where}, the facade of {folder}/"
             elif lies_above(target, name):
                 yield f"{where}: {target.rpartition('/')[0]}/ lies above {name.rpartition('/')[0]}/"
             elif any(target.startswith(f"{forbidden}/") for forbidden in rules_for(name, FORBIDDEN_FOLDERS)):
                 yield f"{where}: this part must not know {target.rpartition('/')[0]}/"
-            elif (name.startswith("actors/protocol/") and other == "actors" and not target.startswith("actors/protocol/")
-                  and target not in SHARED_WITH_PROTOCOL):
-                yield f"{where}: the state machines know nothing of the actors around them"
         for pattern in rules_for(name, FORBIDDEN_LIBRARIES):
             if re.match(pattern, included):
                 yield f"{where}: a library that {folder}/ must not know here"

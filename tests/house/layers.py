@@ -11,6 +11,7 @@ FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actor
 
 # The parts of a folder, from the bottom up: a part includes itself and those before it. "" is the folder itself, without its parts.
 PARTS = {
+    "actors": ["protocol", "links", ""],
     "runtime": ["launch", "observation", "worlds", "checkpoints", "runs", "testing", ""],
 }
 

@@ -1,0 +1,24 @@
+// The configuration of one rank's actors. Internal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <cairn/actors/options.hpp>
+#include <cairn/base/injection.hpp>
+#include <cairn/base/observer.hpp>
+
+namespace cairn {
+
+struct RankConfig {
+  int rank = 0;
+  int world_size = 1;
+  std::string incarnation;   // 32 hexadecimal digits, the same on all ranks
+  bool one_process = false;  // all ranks live in this process: in-memory stores are allowed
+  RuntimeOptions options;
+  std::shared_ptr<Observer> observer;  // may be null
+  std::string trace_directory;         // directory for files of all events; "": none
+  std::shared_ptr<Injector> injector;  // injected faults; null: none
+};
+
+}  // namespace cairn
