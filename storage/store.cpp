@@ -35,7 +35,7 @@ void check_parts(const char* kind, const std::string& text, bool last_is_open) {
     if (last && last_is_open) return;
     const std::string part = text.substr(begin, last ? std::string::npos : slash - begin);
     if (part.empty()) refuse(kind, text, "it has an empty part");
-    // They would lead out of the store, or give one object two names.
+    // Such parts would lead out of the store, or give one object two names.
     if (part == "." || part == "..") refuse(kind, text, "'.' and '..' are no parts of a name");
     if (last) return;
     begin = slash + 1;

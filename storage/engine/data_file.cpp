@@ -61,7 +61,7 @@ void OpenedFiles::add(std::size_t file, std::shared_ptr<const DataFile> opened) 
 }
 
 void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
-  // It would displace everything else and then itself.
+  // A block above the limit would displace all others and then itself.
   if (bytes.size() > kept_bytes_max_) return;
   auto copy = std::make_shared<const Bytes>(bytes.view());
   std::lock_guard lock(mutex_);
