@@ -191,7 +191,9 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
   const auto steps = critical_path(opened.trace, opened.clocks, *outcome);
   Duration whole{0};
   for (const auto& step : steps) whole += step.duration;
-  const auto percent = [&](Duration part) { return whole.count() == 0 ? 0 : 100 * in_seconds(part) / in_seconds(whole); };
+  const auto percent = [&](Duration part) {
+    return whole.count() == 0 ? 0 : 100.0 * static_cast<double>(part.count()) / static_cast<double>(whole.count());
+  };
   Json json = Json::array();
   Duration rest{0};
   for (const auto& step : steps) {
