@@ -86,15 +86,9 @@ int run(int argc, char** argv) {
 
   Run chosen;
   add_ls(app, chosen);
-  add_inspect(app, chosen);
-  add_verify(app, chosen);
-  add_cat(app, chosen);
-  add_diff(app, chosen);
-  add_convert(app, chosen);
-  add_prune(app, chosen);
   add_doctor(app, chosen);
   add_trace(app, chosen);
-  add_documentation(app, chosen);
+  add_tensor_commands(app, chosen);
 
   check_command(app, argc, argv);
   try {

@@ -6,9 +6,12 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <iostream>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/read_metadata.hpp>
@@ -42,15 +45,16 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
   if (store->exists(kCommitRecordName)) return store;
   if (const auto path = file_at(url)) {
     refuse_safetensors(*path);
-    throw WrongUse(fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
-                               "inspect, cat, diff and convert",
-                               printable(store->url())));
+    throw WrongUse(
+        fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
+                    "inspect, cat, diff and convert",
+                    printable(store->url())));
   }
   const auto objects = store->list();
   if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
   throw Error(ErrorCode::kNotFound,
-              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()), objects.size(),
-                          kCommitRecordName, why_no_record(objects)));
+              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()),
+                          objects.size(), kCommitRecordName, why_no_record(objects)));
 }
 
 std::optional<std::filesystem::path> file_at(const std::string& place) {
@@ -83,6 +87,19 @@ OpenedCheckpoint open_checkpoint(const std::string& url) {
   return opened;
 }
 
+void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+
+void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what) {
+  command.add_option(name, patterns, what + "; may be repeated")->type_name("PATTERN")->allow_extra_args(false);
+}
+
+void add_memory(CLI::App& command, std::uint64_t& bytes) {
+  command.add_option("--memory", bytes, "For elements of tensors, about")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE")
+      ->default_str("256MiB");
+}
+
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
   return static_cast<std::uint64_t>(volume(tensor.size)) * element_size(tensor.properties.dtype);
 }
@@ -109,6 +126,10 @@ std::string human_bytes(std::uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.1f} {}", amount, kUnits[unit]);
+}
+
+std::string counted(std::size_t count, const std::string& thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
 }
 
 std::string human_seconds(double seconds) {

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cairn/base/error.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/store.hpp>
@@ -23,6 +25,8 @@ class App;
 }
 
 namespace cairn::tools {
+
+using Json = nlohmann::ordered_json;
 
 // Scripts rely on these values.
 enum ExitCode : int {
@@ -55,15 +59,16 @@ class WrongUse : public Error {
 using Run = std::function<int()>;
 
 void add_ls(CLI::App& app, Run& chosen);
+void add_doctor(CLI::App& app, Run& chosen);
+void add_trace(CLI::App& app, Run& chosen);
+void add_tensor_commands(CLI::App& app, Run& chosen);  // the following; in `cairn`, their names
 void add_inspect(CLI::App& app, Run& chosen);
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
-void add_doctor(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
-void add_trace(CLI::App& app, Run& chosen);
-void add_documentation(CLI::App& app, Run& chosen);  // last, because `cairn manual` describes all others
+void add_documentation(CLI::App& app, Run& chosen);
 
 // --- the two programs ---
 //
@@ -107,6 +112,12 @@ std::optional<std::filesystem::path> file_at(const std::string& place);
 // Throws kUnsupported, with advice, if `path` is a file in the safetensors format.
 void refuse_safetensors(const std::filesystem::path& path);
 
+// Prints to standard output. Invalid UTF-8 is replaced.
+void print_json(const Json& json);
+// Add options that several commands have.
+void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what);
+void add_memory(CLI::App& command, std::uint64_t& bytes);
+
 // Returns the bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
 // The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
@@ -117,6 +128,8 @@ inline constexpr int kWorldSizeMax = 65536;
 std::optional<int> rank_of_file(const std::string& name);
 // Returns "12.3 MiB".
 std::string human_bytes(std::uint64_t bytes);
+// Returns "1 key" or "2 keys".
+std::string counted(std::size_t count, const std::string& thing);
 // Returns "4 min": whole units, rounded down.
 std::string human_seconds(double seconds);
 // Replaces invalid UTF-8 bytes and control characters by \xNN: names come from files, and terminals

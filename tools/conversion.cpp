@@ -15,10 +15,10 @@
 #include <fmt/format.h>
 
 #include <cairn/base/version.hpp>
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/partial_file.hpp>
 #include <cairn/tools/value_text.hpp>
-#include <cairn/state/tensor_types.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -64,8 +64,8 @@ Path path_of_renamed(const Path& before, const std::string& key) {
   return path;
 }
 
-nlohmann::ordered_json in_identity(const std::string& level) { return printable(level); }
-nlohmann::ordered_json in_identity(std::int64_t level) { return level; }
+Json in_identity(const std::string& level) { return printable(level); }
+Json in_identity(std::int64_t level) { return level; }
 
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
@@ -138,8 +138,8 @@ Conversion::Conversion(const ConvertOptions& options)
       const std::uint64_t width = std::max<std::uint64_t>(1, element_size(key.dtype));  // 0: an unknown type, left out later
       const std::uint64_t elements_max = std::numeric_limits<std::int64_t>::max() / width;
       if (static_cast<std::uint64_t>(volume(tensor->size)) > elements_max)
-        throw Error(ErrorCode::kUnsupported, fmt::format("\"{}\" of size {} is too large to count its bytes", printable(fqn),
-                                                         to_string(tensor->size)));
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("\"{}\" of size {} is too large to count its bytes", printable(fqn), to_string(tensor->size)));
     }
     if (const auto [other, is_new] = origins.emplace(key.key, fqn); !is_new)
       throw Error(ErrorCode::kAlreadyExists, fmt::format("\"{}\" and \"{}\" would both become \"{}\": change --rename",
@@ -249,12 +249,12 @@ bool Conversion::report() const {
   return options_.skip_unsupported;
 }
 
-nlohmann::ordered_json Conversion::identity() const {
-  nlohmann::ordered_json keys = nlohmann::ordered_json::array();
+Json Conversion::identity() const {
+  Json keys = Json::array();
   for (const ConvertedKey& key : keys_) {
-    nlohmann::ordered_json path = nlohmann::ordered_json::array();
+    Json path = Json::array();
     for (const PathElement& element : key.path) std::visit([&](const auto& level) { path.push_back(in_identity(level)); }, element);
-    nlohmann::ordered_json entry{{"key", printable(key.key)}, {"from", printable(key.source)}, {"path", path}};
+    Json entry{{"key", printable(key.key)}, {"from", printable(key.source)}, {"path", path}};
     if (key.is_tensor)
       entry.update(
           {{"stored", to_string(key.stored.properties.dtype)}, {"dtype", to_string(key.dtype)}, {"shape", key.stored.size}});

@@ -15,6 +15,7 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
+#include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 
@@ -91,7 +92,7 @@ class Conversion {
   // Lists on standard error what was left out. Returns whether all of it was meant to be left out.
   bool report() const;
   // Returns a value that is equal if and only if source and options are.
-  nlohmann::ordered_json identity() const;
+  Json identity() const;
 
  private:
   std::string renamed(const std::string& key) const;
@@ -101,7 +102,7 @@ class Conversion {
   std::vector<ConvertedKey> keys_;
   std::vector<std::string> unsupported_;  // "key: why"
   std::vector<std::string> values_;       // keys of values that were left out
-  std::optional<std::uint64_t> bytes_;  // of all tensors, once there is room for them
+  std::optional<std::uint64_t> bytes_;    // of all tensors, once there is room for them
   std::uint64_t done_ = 0;
   ProgressBar progress_{"converting"};
 };

@@ -17,8 +17,6 @@
 
 namespace cairn::tools {
 
-using Json = nlohmann::ordered_json;
-
 ConversionLog::ConversionLog(std::string path, const Json& identity) : path_(std::move(path)) {
   file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file_ < 0) throw system_error("create", path_, errno);

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cairn/tools/commands.hpp>
+
 namespace cairn::tools {
 
 class ConversionLog {
@@ -16,18 +18,18 @@ class ConversionLog {
   // Opens or creates the log at `path`. `identity` is equal if and only if source and options are.
   // If the log is of another conversion, its entries become `stale`. Throws kPrecondition if
   // another process is converting there, and file system errors.
-  ConversionLog(std::string path, const nlohmann::ordered_json& identity);
+  ConversionLog(std::string path, const Json& identity);
   ~ConversionLog();  // keeps the file
   ConversionLog(const ConversionLog&) = delete;
   ConversionLog& operator=(const ConversionLog&) = delete;
 
   // Returns the entries of the same conversion, in order, without a line that was cut off.
-  const std::vector<nlohmann::ordered_json>& entries() const { return entries_; }
+  const std::vector<Json>& entries() const { return entries_; }
   // Returns the entries of an earlier, different conversion. The caller removes what that left
   // behind.
-  const std::vector<nlohmann::ordered_json>& stale() const { return stale_; }
+  const std::vector<Json>& stale() const { return stale_; }
   // Adds an entry. It survives power loss once this returns.
-  void add(nlohmann::ordered_json entry);
+  void add(Json entry);
   void remove() noexcept;
 
  private:
@@ -35,8 +37,8 @@ class ConversionLog {
 
   const std::string path_;
   int file_ = -1;
-  std::vector<nlohmann::ordered_json> entries_;
-  std::vector<nlohmann::ordered_json> stale_;
+  std::vector<Json> entries_;
+  std::vector<Json> stale_;
 };
 
 }  // namespace cairn::tools

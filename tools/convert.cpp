@@ -64,21 +64,14 @@ void add_convert(CLI::App& app, Run& chosen) {
   command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();
   command->add_option("--to", options->format, "The format")->required()->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
-  command->add_option("--select", options->select, "Only keys that are as this pattern; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("PATTERN");
-  command->add_option("--exclude", options->exclude, "Not keys that are as this pattern; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("PATTERN");
+  add_patterns(*command, "--select", options->select, "Only keys that are as this pattern");
+  add_patterns(*command, "--exclude", options->exclude, "Not keys that are as this pattern");
   command->add_option("--rename", options->renames, "Replaces what matches in each key; \\1 is the first group; may be repeated")
       ->allow_extra_args(false)
       ->type_name("REGEX=REPL");
   command->add_option("--cast", options->cast, "The type of tensors of floating point")->type_name("DTYPE");
   command->add_option("--world", options->world, "Lay tensors out by rows over so many ranks")->check(CLI::Range(1, kWorldSizeMax));
-  command->add_option("--memory", options->memory, "For elements of tensors, about")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE")
-      ->default_str("256MiB");
+  add_memory(*command, options->memory);
   command->add_flag("--force", options->force, "Replace DST if it is there");
   command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold");
   command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });

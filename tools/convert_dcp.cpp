@@ -20,19 +20,17 @@
 
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/tools/commands.hpp>
-#include <cairn/tools/conversion.hpp>
-#include <cairn/tools/conversion_log.hpp>
-#include <cairn/tools/pieces.hpp>
 #include <cairn/state/device_mesh.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/conversion.hpp>
+#include <cairn/tools/conversion_log.hpp>
+#include <cairn/tools/pieces.hpp>
 
 namespace cairn::tools {
 namespace {
-
-using LogJson = nlohmann::ordered_json;
 
 constexpr const char* kLogName = ".cairn-convert.log";
 
@@ -153,8 +151,8 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
   return plans;
 }
 
-LogJson log_entry(std::size_t rank, const WriteResults& results) {
-  LogJson files = LogJson::array();
+Json log_entry(std::size_t rank, const WriteResults& results) {
+  Json files = Json::array();
   for (const FileResult& file : results.files)
     files.push_back({{"name", file.name},
                      {"length", file.length_bytes},
@@ -164,9 +162,9 @@ LogJson log_entry(std::size_t rank, const WriteResults& results) {
   return {{"rank", rank}, {"files", std::move(files)}};
 }
 
-WriteResults results_of(const LogJson& entry) {
+WriteResults results_of(const Json& entry) {
   WriteResults results;
-  for (const LogJson& file : entry.at("files")) {
+  for (const Json& file : entry.at("files")) {
     FileResult result;
     file.at("name").get_to(result.name);
     file.at("length").get_to(result.length_bytes);
@@ -202,7 +200,7 @@ class DcpConversion {
         store_(open_store(directory)),
         layout_(std::move(layout)),
         log_((std::filesystem::path(directory) / kLogName).string(), identity()) {
-    for (const LogJson& entry : log_.stale())
+    for (const Json& entry : log_.stale())
       if (entry.contains("save_id")) remove_files(entry.at("save_id"));
     const auto& entries = log_.entries();
     for (first_ = entries.size(); first_ > 0 && !entries[first_ - 1].contains("save_id");) --first_;
@@ -262,8 +260,8 @@ class DcpConversion {
   }
 
  private:
-  LogJson identity() const {
-    LogJson identity = conversion_.identity();
+  Json identity() const {
+    Json identity = conversion_.identity();
     identity["ranks"] = layout_.world();
     return identity;
   }
@@ -287,7 +285,7 @@ class DcpConversion {
     std::vector<WriteResults> results(plans.size());
     std::vector<bool> done(plans.size(), false);
     for (std::size_t i = first_; i < log_.entries().size(); ++i) {
-      const LogJson& entry = log_.entries()[i];
+      const Json& entry = log_.entries()[i];
       const auto rank = entry.at("rank").get<std::size_t>();
       WriteResults written = results_of(entry);
       if (rank >= plans.size() || !are_there(*store_, written)) continue;

@@ -5,19 +5,17 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cairn/state/leaf_writer.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/partial_file.hpp>
 #include <cairn/tools/pieces.hpp>
 #include <cairn/tools/safetensors.hpp>
-#include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/tensor_types.hpp>
 
 namespace cairn::tools {
 namespace {
-
-using PlaceJson = nlohmann::ordered_json;
 
 ByteSpan bytes_of(const torch::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
@@ -97,8 +95,7 @@ Skeleton skeleton_of(Conversion& conversion) {
     torch::Tensor placeholder =
         torch::empty(array_of(key.stored.size), torch::TensorOptions().dtype(*carrier_type_of(key.dtype)).device(torch::kMeta));
     if (!scalar_type_of(key.dtype))
-      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(),
-                               CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
+      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(), CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
     else if (key.stored.properties.requires_grad && (placeholder.is_floating_point() || placeholder.is_complex()))
       placeholder.requires_grad_();
     skeleton.tensors.emplace(placeholder.unsafeGetTensorImpl(), &key);
@@ -142,7 +139,7 @@ Converted convert_to_safetensors(Conversion& conversion) {
         const std::uint64_t bytes = static_cast<std::uint64_t>(volume(box.sizes)) * element_size(key.dtype);
         if (at + bytes > there) {
           file.write_at(at, bytes_of(conversion.read(key, box)));
-          milestones.passed(bytes, [&] { return PlaceJson{{"bytes", at + bytes}}; });
+          milestones.passed(bytes, [&] { return Json{{"bytes", at + bytes}}; });
         }
         at += bytes;
       });
@@ -195,7 +192,7 @@ Converted convert_to_torch(Conversion& conversion) {
         milestones.passed(bytes, [&] {
           std::vector<std::uint32_t> all = done;
           all.push_back(archive.storage_crc32());
-          return PlaceJson{{"crc32", all}, {"part", at + bytes}};
+          return Json{{"crc32", all}, {"part", at + bytes}};
         });
       });
       done.push_back(archive.storage_crc32());

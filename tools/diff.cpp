@@ -11,13 +11,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/state/planner.hpp>
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/pieces.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/tools/value_text.hpp>
-#include <cairn/state/planner.hpp>
-#include <cairn/state/tensor_types.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -40,8 +40,6 @@ struct DiffOptions {
   std::uint64_t memory = 256u << 20;
   bool json = false;
 };
-
-using DiffJson = nlohmann::ordered_json;
 
 // The differences between the elements of one tensor.
 struct ElementDifference {
@@ -170,19 +168,17 @@ class Comparison {
           "{}: {} keys\n", coloured(Colour::kGood, options_.tolerance > 0 ? "no difference beyond the tolerance" : "no difference"),
           keys_);
     else
-      std::cout << fmt::format("{} difference{} in {} keys\n", differences_.size(), differences_.size() == 1 ? "" : "s", keys_);
+      std::cout << fmt::format("{} in {} keys\n", counted(differences_.size(), "difference"), keys_);
   }
 
-  void print_json() const {
-    DiffJson json{
-        {"a", a_->name()}, {"b", b_->name()}, {"keys", keys_}, {"equal", differences_.empty()}, {"differences", DiffJson::array()}};
+  void print_as_json() const {
+    Json json{
+        {"a", a_->name()}, {"b", b_->name()}, {"keys", keys_}, {"equal", differences_.empty()}, {"differences", Json::array()}};
     for (const auto& one : differences_) {
-      DiffJson entry{{"key", one.key}, {"what", one.what}, {"a", one.a}, {"b", one.b}};
+      Json entry{{"key", one.key}, {"what", one.what}, {"a", one.a}, {"b", one.b}};
       if (one.elements) {
         const ElementDifference& found = *one.elements;
-        const auto number = [](double value) {
-          return std::isfinite(value) ? DiffJson(value) : DiffJson(fmt::format("{}", value));
-        };
+        const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); };
         entry.update({{"elements", found.elements},
                       {"different", found.different},
                       {"one_nan", found.one_nan},
@@ -192,7 +188,7 @@ class Comparison {
       }
       json["differences"].push_back(std::move(entry));
     }
-    std::cout << json.dump(2, ' ', false, DiffJson::error_handler_t::replace) << '\n';
+    print_json(json);
   }
 
   bool is_equal() const { return differences_.empty(); }
@@ -281,7 +277,7 @@ int diff(const DiffOptions& options) {
   comparison.run();
   if (comparison.keys() == 0 && !options.tensors.empty())
     throw WrongUse("no key of either is as asked for; * stands for any text: `cairn inspect` lists the keys");
-  options.json ? comparison.print_json() : comparison.print();
+  options.json ? comparison.print_as_json() : comparison.print();
   return comparison.is_equal() ? kFine : kFoundBad;
 }
 
@@ -293,16 +289,11 @@ void add_diff(CLI::App& app, Run& chosen) {
   command->footer(kDiffExamples);
   command->add_option("A", options->a, "A checkpoint, or a file of torch.save")->required();
   command->add_option("B", options->b, "Another one")->required();
-  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
-      ->type_name("PATTERN")
-      ->allow_extra_args(false);
+  add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
   command->add_option("--tolerance", options->tolerance, "Elements whose absolute difference is at most this are equal")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--memory", options->memory, "For elements of tensors, about")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE")
-      ->default_str("256MiB");
+  add_memory(*command, options->memory);
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &chosen] { chosen = [options] { return diff(*options); }; });
 }

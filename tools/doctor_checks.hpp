@@ -10,7 +10,6 @@
 namespace cairn::tools {
 
 enum class Health : std::uint8_t { kOk = 1, kWarning, kProblem };
-const char* to_string(Health health);  // "ok", "warning", "problem"
 
 struct Finding {
   std::string name;  // "open files"
@@ -19,11 +18,9 @@ struct Finding {
   std::string effect;  // the consequence, slow or failed saves, and what to do; "" if kOk
 };
 
-// These check this machine and process.
-std::vector<Finding> check_versions();
-std::vector<Finding> check_limits();
-std::vector<Finding> check_network();
-std::vector<Finding> check_clock();
+// Returns what was found, with `otherwise` and its effect unless it is as it should be.
+Finding finding(bool is_right, const char* name, std::string found, Health otherwise, std::string effect);
+
 // Checks a directory for checkpoints. Writes a file of at most `test_bytes` there, and removes it.
 // If the directory is not writable, reports that as a finding.
 std::vector<Finding> check_place(const std::filesystem::path& directory, std::uint64_t test_bytes);

@@ -1,7 +1,9 @@
-// `cairn manual` and `cairn completion`.
-#include <cairn/tools/documentation.hpp>
-
+// `cairn manual` and `cairn completion`: the manual page, for section 1, and completions of
+// commands, options and the values of options that have a fixed set. Both are generated from the
+// command line's own description, so that nothing is written twice.
 #include <iostream>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,8 +18,6 @@ namespace {
 std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands({}); }
 std::vector<const CLI::Option*> options_of(const CLI::App& app) { return app.get_options({}); }
 
-bool is_positional(const CLI::Option& option) { return option.get_lnames().empty() && option.get_snames().empty(); }
-
 // Returns the names of an option: "--json", "-o".
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> names;
@@ -25,8 +25,6 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   for (const auto& name : option.get_lnames()) names.push_back("--" + name);
   return names;
 }
-
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
 // Returns the fixed choices of an option's value: "safetensors", "torch", "dcp". Empty if it has
 // none.
@@ -39,16 +37,6 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
   for (std::size_t comma; (comma = rest.find(',')) != std::string::npos; rest.erase(0, comma + 1))
     choices.push_back(rest.substr(0, comma));
   return choices;
-}
-
-std::string value_name(const CLI::Option& option) {
-  const auto choices = choices_of(option);
-  std::string text;
-  for (const std::string& choice : choices) text += (text.empty() ? "" : "|") + choice;
-  if (!text.empty()) return text;
-  const std::string type = option.get_type_name();
-  const bool is_word = !type.empty() && type.front() >= 'A' && type.front() <= 'Z';  // a description of CLI11's check may follow
-  return is_word ? type.substr(0, type.find_first_of(" :")) : type;
 }
 
 std::string joined(const std::vector<std::string>& words, const std::string& between) {
@@ -81,24 +69,51 @@ std::string roff(const std::string& text) {
   return escaped;
 }
 
-void add_command(std::string& page, const CLI::App& app, const std::string& path) {
-  std::string synopsis = "cairn " + path;
-  for (const CLI::Option* option : options_of(app))
-    if (is_positional(*option)) synopsis += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
-  page += fmt::format(".SS \"{}\"\n{}.\n", roff(synopsis), roff(app.get_description()));
-  for (const CLI::Option* option : options_of(app)) {
-    if (option->get_name() == "--help" || option->get_lnames() == std::vector<std::string>{"help"}) continue;
-    std::string what = is_positional(*option) ? "\\fI" + roff(option->get_name()) + "\\fR"
-                                              : "\\fB" + roff(joined(names_of(*option), ", ")) + "\\fR";
-    if (!is_positional(*option) && takes_value(*option)) what += " \\fI" + roff(value_name(*option)) + "\\fR";
-    page += fmt::format(".TP\n{}\n{}.", what, roff(option->get_description()));
-    if (takes_value(*option) && !option->get_default_str().empty())
-      page += roff(fmt::format(" If it is left out: {}.", option->get_default_str()));
-    page += "\n";
-  }
-  // A command without examples of its own inherits those of its parent; do not repeat them.
-  if (!app.get_footer().empty() && (app.get_parent() == nullptr || app.get_parent()->get_footer() != app.get_footer()))
-    page += ".PP\n.nf\n" + roff(app.get_footer()) + "\n.fi\n";
+// Returns the text of --help, without examples that are those of the command above.
+std::string help_of(const CLI::App& app, const std::string& path) {
+  const auto space = path.rfind(' ');
+  std::string help = app.help(space == std::string::npos ? "cairn" : "cairn " + path.substr(0, space));
+  const std::string footer = app.get_footer();
+  if (!footer.empty() && app.get_parent()->get_footer() == footer) help.erase(help.rfind(footer));
+  return help;
+}
+
+std::string manual_page(const CLI::App& app) {
+  std::string page = fmt::format(R"(.TH CAIRN 1 "" "cairn {}" "User Commands"
+.SH NAME
+cairn \- look at distributed checkpoints, check, compare and convert them
+.SH SYNOPSIS
+.B cairn
+.I COMMAND
+[\fIOPTION\fR...]
+.SH DESCRIPTION
+{}
+.PP
+A checkpoint is given as a path, or as a URL of a known scheme; Cairn's and PyTorch's are both understood.
+Output is plain text in files and pipes; on a terminal it has colours, and what takes longer than two seconds shows how far it is.
+.SH COMMANDS
+)",
+                                 kVersion, roff(app.get_description()));
+  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
+    if (!path.empty()) page += fmt::format(".SS \"cairn {}\"\n.nf\n{}\n.fi\n", roff(path), roff(help_of(command, path)));
+  });
+  page += ".SH EXIT STATUS\n";
+  for (const ExitStatus& status : kExitStatuses)
+    page += fmt::format(".TP\n{}\n{}.\n", static_cast<int>(status.code), roff(status.meaning));
+  return page + R"(.SH ENVIRONMENT
+.TP
+NO_COLOR
+If it is set, and not empty, there are no colours.
+.TP
+TERM
+There are none on a terminal that is called dumb either.
+.TP
+MASTER_PORT
+What cairn doctor looks at, if it is set.
+.SH SEE ALSO
+.BR cairn\-launch ,
+which starts the ranks of a job.
+)";
 }
 
 // --- completion ---
@@ -132,34 +147,6 @@ std::string choice_cases(const CLI::App& app, const std::string& before, const s
     }
   });
   return cases;
-}
-
-constexpr const char* kShells[] = {"bash", "zsh"};
-
-}  // namespace
-
-std::string manual_page(const CLI::App& app) {
-  std::string page = fmt::format(
-      ".TH CAIRN 1 \"\" \"cairn {}\" \"User Commands\"\n.SH NAME\ncairn \\- look at distributed checkpoints, check, compare and "
-      "convert them\n"
-      ".SH SYNOPSIS\n.B cairn\n.I COMMAND\n[\\fIOPTION\\fR...]\n.SH DESCRIPTION\n{}\n.PP\nA checkpoint is given as a path, or as a "
-      "URL of a known "
-      "scheme; Cairn's and PyTorch's are both understood.\nOutput is plain text in files and pipes; on a terminal it has colours, "
-      "and what takes "
-      "longer than two seconds shows how far it is.\n.SH COMMANDS\n",
-      kVersion, roff(app.get_description()));
-  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
-    if (!path.empty()) add_command(page, command, path);
-  });
-  page += ".SH EXIT STATUS\n";
-  for (const ExitStatus& status : kExitStatuses)
-    page += fmt::format(".TP\n{}\n{}.\n", static_cast<int>(status.code), roff(status.meaning));
-  page +=
-      ".SH ENVIRONMENT\n.TP\nNO_COLOR\nIf it is set, and not empty, there are no colours.\n.TP\nTERM\nThere are none on a terminal "
-      "that is called dumb "
-      "either.\n.TP\nMASTER_PORT\nWhat cairn doctor looks at, if it is set.\n.SH SEE ALSO\n.BR cairn\\-launch ,\nwhich starts the "
-      "ranks of a job.\n";
-  return page;
 }
 
 std::string bash_completion(const CLI::App& app) {
@@ -233,6 +220,8 @@ _cairn "$@"
                      steps(app), choice_cases(app, "compadd ", "; return"), cases);
 }
 
+}  // namespace
+
 void add_documentation(CLI::App& app, Run& chosen) {
   auto* const manual = app.add_subcommand(kManualCommand.name, kManualCommand.description);
   manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       where it is not installed: man cairn");
@@ -245,9 +234,7 @@ void add_documentation(CLI::App& app, Run& chosen) {
   const auto shell = std::make_shared<std::string>();
   auto* const completion = app.add_subcommand(kCompletionCommand.name, kCompletionCommand.description);
   completion->footer("Examples:\n  source <(cairn completion bash)\n  cairn completion zsh > \"${fpath[1]}/_cairn\"");
-  completion->add_option("SHELL", *shell, "The shell")
-      ->required()
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kShells), std::end(kShells))));
+  completion->add_option("SHELL", *shell, "The shell")->required()->check(CLI::IsMember({"bash", "zsh"}));
   completion->callback([&app, &chosen, shell] {
     chosen = [&app, shell] {
       std::cout << (*shell == "bash" ? bash_completion(app) : zsh_completion(app));

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/base/rank_text.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/layout_picture.hpp>
 #include <cairn/tools/tensor_source.hpp>
@@ -39,7 +40,6 @@ struct InspectOptions {
   bool layout = false;
 };
 
-using InspectJson = nlohmann::ordered_json;
 using Entry = std::pair<std::string, Metadata::Entry>;
 
 // The selected part of a checkpoint.
@@ -91,22 +91,22 @@ std::map<int, RankShare> shares_of(const Inspected& inspected) {
 
 std::string crc_text(std::uint32_t crc32) { return fmt::format("{:08x}", crc32); }
 
-InspectJson json_of(const Inspected& inspected, const StorageInfo& storage) {
+Json json_of(const Inspected& inspected, const StorageInfo& storage) {
   const Metadata& metadata = inspected.metadata;
   const auto rank = inspected.rank_of(storage);
-  InspectJson json{{"file", storage.file < metadata.files.size() ? InspectJson(metadata.files[storage.file].name) : InspectJson()},
-                   {"rank", rank ? InspectJson(*rank) : InspectJson()},
-                   {"offset", storage.offset},
-                   {"length", storage.length}};
+  Json json{{"file", storage.file < metadata.files.size() ? Json(metadata.files[storage.file].name) : Json()},
+            {"rank", rank ? Json(*rank) : Json()},
+            {"offset", storage.offset},
+            {"length", storage.length}};
   if (storage.payload_offset != 0) json["payload_offset"] = storage.payload_offset;
   if (!storage.transforms.empty()) json["transforms"] = storage.transforms;
   return json;
 }
 
-InspectJson json_of(const Inspected& inspected, const TensorStorageMetadata& tensor) {
-  InspectJson chunks = InspectJson::array();
+Json json_of(const Inspected& inspected, const TensorStorageMetadata& tensor) {
+  Json chunks = Json::array();
   for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
-    InspectJson chunk{{"offsets", tensor.chunks[i].offsets.to_vector()}, {"sizes", tensor.chunks[i].sizes.to_vector()}};
+    Json chunk{{"offsets", tensor.chunks[i].offsets.to_vector()}, {"sizes", tensor.chunks[i].sizes.to_vector()}};
     if (i < tensor.storage.size()) chunk.update(json_of(inspected, tensor.storage[i]));
     chunks.push_back(std::move(chunk));
   }
@@ -118,31 +118,33 @@ InspectJson json_of(const Inspected& inspected, const TensorStorageMetadata& ten
           {"chunks", std::move(chunks)}};
 }
 
-InspectJson json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
-  InspectJson json{{"kind", "bytes"}};
+Json json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
+  Json json{{"kind", "bytes"}};
   if (bytes.storage) json.update(json_of(inspected, *bytes.storage));
   return json;
 }
 
-InspectJson json_of(const Inspected& inspected) {
+Json json_of(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
-  InspectJson json{{"checkpoint", inspected.url},
-                   {"writer", inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "cairn" : "pytorch"},
-                   {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
-                   {"save_id", metadata.save_id}};
+  Json json{{"checkpoint", inspected.url},
+            {"writer", inspected.is_file            ? "torch.save"
+                       : written_by_cairn(metadata) ? "cairn"
+                                                    : "pytorch"},
+            {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
+            {"save_id", metadata.save_id}};
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;
-    json["step"] = commit.step ? InspectJson(*commit.step) : InspectJson();
+    json["step"] = commit.step ? Json(*commit.step) : Json();
     json["sequence"] = commit.sequence;
     json["world_size"] = commit.world_size;
     json["plan_digest"] = commit.plan_digest;
     json["user_metadata"] = commit.user_metadata;
   }
-  InspectJson keys = InspectJson::array();
+  Json keys = Json::array();
   for (const Entry* entry : inspected.entries) {
-    InspectJson key{{"key", entry->first}};
+    Json key{{"key", entry->first}};
     if (const auto path = inspected.paths.find(entry->first); path != inspected.paths.end()) {
-      InspectJson elements = InspectJson::array();
+      Json elements = Json::array();
       for (const auto& element : *path->second) std::visit([&](const auto& value) { elements.push_back(value); }, element);
       key["path"] = std::move(elements);
     }
@@ -150,19 +152,19 @@ InspectJson json_of(const Inspected& inspected) {
     keys.push_back(std::move(key));
   }
   json["keys"] = std::move(keys);
-  InspectJson ranks = InspectJson::array();
+  Json ranks = Json::array();
   for (const auto& [rank, share] : shares_of(inspected))
-    ranks.push_back({{"rank", rank < 0 ? InspectJson() : InspectJson(rank)},
+    ranks.push_back({{"rank", rank < 0 ? Json() : Json(rank)},
                      {"files", share.files.size()},
                      {"chunks", share.chunks},
                      {"values", share.values},
                      {"bytes", share.bytes}});
   json["ranks"] = std::move(ranks);
-  InspectJson files = InspectJson::array();
+  Json files = Json::array();
   for (const auto& file : metadata.files) {
     files.push_back({{"name", file.name},
-                     {"length", file.length ? InspectJson(*file.length) : InspectJson()},
-                     {"crc32", file.crc32 ? InspectJson(crc_text(*file.crc32)) : InspectJson()}});
+                     {"length", file.length ? Json(*file.length) : Json()},
+                     {"crc32", file.crc32 ? Json(crc_text(*file.crc32)) : Json()}});
   }
   json["files"] = std::move(files);
   return json;
@@ -202,20 +204,8 @@ std::string location(const Metadata& metadata, const StorageInfo& storage) {
   return fmt::format("{} at {}, {} bytes", file, storage.offset, storage.length);
 }
 
-// Returns "rank 0", "ranks 0-3" or "ranks 0, 2".
 std::string ranks_text(const std::set<int>& ranks) {
-  if (ranks.empty() || *ranks.begin() < 0) return "";
-  if (ranks.size() == 1) return fmt::format("rank {}", *ranks.begin());
-  if (*ranks.rbegin() - *ranks.begin() + 1 == static_cast<int>(ranks.size()))
-    return fmt::format("ranks {}-{}", *ranks.begin(), *ranks.rbegin());
-  constexpr std::size_t kListedMax = 8;
-  std::string text = "ranks";
-  std::size_t listed = 0;
-  for (const int rank : ranks) {
-    if (listed == kListedMax) return text + ", …";
-    text += fmt::format("{} {}", listed++ == 0 ? "" : ",", rank);
-  }
-  return text;
+  return ranks.empty() || *ranks.begin() < 0 ? "" : name_ranks({ranks.begin(), ranks.end()});
 }
 
 // Reads small values of a checkpoint, to show them.
@@ -300,8 +290,7 @@ class Tree {
 
   void print_row(const Node& node, const std::string& name, const std::string& indent, bool chunks) {
     if (node.entry == nullptr) {
-      table_.add({coloured(Colour::kBold, name), "", "", fmt::format("{} key{}", node.keys, node.keys == 1 ? "" : "s"),
-                  human_bytes(node.bytes), ""});
+      table_.add({coloured(Colour::kBold, name), "", "", counted(node.keys, "key"), human_bytes(node.bytes), ""});
       return;
     }
     const Metadata& metadata = inspected_.metadata;
@@ -310,10 +299,8 @@ class Tree {
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
       for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
       table_.add({name, to_string(tensor->properties.dtype), to_string(tensor->size),
-                  inspected_.is_file           ? ""
-                  : tensor->chunks.size() == 1 ? "1 chunk"
-                                               : fmt::format("{} chunks", tensor->chunks.size()),
-                  human_bytes(tensor_bytes(*tensor)), ranks_text(ranks)});
+                  inspected_.is_file ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
+                  ranks_text(ranks)});
       for (std::size_t i = 0; i < tensor->chunks.size(); ++i)
         places.push_back({indent, "", to_string(tensor->chunks[i]), "", "",
                           i < tensor->storage.size() ? location(metadata, tensor->storage[i]) : "not recorded"});
@@ -413,7 +400,7 @@ int inspect(const InspectOptions& options) {
     throw WrongUse(fmt::format("no key of {} is as asked for: `cairn inspect` without --tensors lists all; * stands for any text",
                                printable(inspected.url)));
   if (options.json) {
-    std::cout << json_of(inspected).dump(2, ' ', false, InspectJson::error_handler_t::replace) << '\n';
+    print_json(json_of(inspected));
     return kFine;
   }
   print_head(inspected);
@@ -436,9 +423,7 @@ void add_inspect(CLI::App& app, Run& chosen) {
   auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
   command->footer(kInspectExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
-  command->add_option("--tensors", options->tensors, "Only keys that are as this pattern; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("PATTERN");
+  add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
   command->add_flag("--layout", options->layout, "Draw which rank wrote which box");
   command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
   command->add_flag("--json", options->json, "Print JSON");

@@ -28,8 +28,6 @@ struct LsOptions {
   bool json = false;
 };
 
-using LsJson = nlohmann::ordered_json;
-
 double now_seconds() { return std::chrono::duration<double>(system_clock().wall_now().time_since_epoch()).count(); }
 
 // Returns the checkpoint from which a run would resume: the last one committed that is sound.
@@ -44,17 +42,15 @@ const ListedCheckpoint* latest(const RunContents& contents) {
 }
 
 template <class Value>
-LsJson or_null(const std::optional<Value>& value) {
-  return value ? LsJson(*value) : LsJson();
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json();
 }
 
 void print_run_json(const std::string& url, const RunContents& contents) {
   const auto* const newest = latest(contents);
   const auto* const usable = latest_sound(contents);
-  LsJson json{{"run", url},
-              {"latest", newest ? LsJson(newest->name) : LsJson()},
-              {"latest_sound", usable ? LsJson(usable->name) : LsJson()}};
-  json["checkpoints"] = LsJson::array();
+  Json json{{"run", url}, {"latest", newest ? Json(newest->name) : Json()}, {"latest_sound", usable ? Json(usable->name) : Json()}};
+  json["checkpoints"] = Json::array();
   for (const auto& one : contents.checkpoints)
     json["checkpoints"].push_back({{"name", one.name},
                                    {"writer", one.by_cairn ? "cairn" : "pytorch"},
@@ -68,11 +64,11 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"sound", one.fault.empty()},
                                    {"fault", one.fault},
                                    {"user_metadata", one.user_metadata}});
-  json["leftovers"] = LsJson::array();
+  json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
     json["leftovers"].push_back({{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}});
   json["failure_reports"] = contents.failure_reports;
-  std::cout << json.dump(2, ' ', false, LsJson::error_handler_t::replace) << '\n';
+  print_json(json);
 }
 
 std::string state_of(const ListedCheckpoint& one, const RunContents& contents) {
@@ -104,8 +100,7 @@ void print_run(const RunContents& contents) {
         "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
         one.is_open ? "a save has begun there, and runs or has died" : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())
-    std::cout << fmt::format("{} report{} of failed saves: `cairn trace` tells what went wrong\n", contents.failure_reports.size(),
-                             contents.failure_reports.size() == 1 ? "" : "s");
+    std::cout << counted(contents.failure_reports.size(), "report") << " of failed saves: `cairn trace` tells what went wrong\n";
   if (contents.checkpoints.size() > 1)
     std::cout << fmt::format("{} checkpoints, {}\n", contents.checkpoints.size(), human_bytes(bytes));
 }

@@ -35,7 +35,7 @@ Error already_there(const std::string& path) {
 
 std::string partial_path_of(const std::string& path) { return path + ".cairn-partial"; }
 
-PartialFile::PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing)
+PartialFile::PartialFile(std::string path, const Json& identity, Existing existing)
     : path_(std::move(path)), partial_path_(partial_path_of(path_)), existing_(existing) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
@@ -73,7 +73,7 @@ void PartialFile::write_at(std::uint64_t offset, ByteSpan bytes) {
   }
 }
 
-void PartialFile::record(nlohmann::ordered_json place) {
+void PartialFile::record(Json place) {
   if (::fdatasync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
   log_->add(place);
   recorded_ = std::move(place);

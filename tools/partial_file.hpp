@@ -23,7 +23,7 @@ class PartialFile {
  public:
   // Throws kAlreadyExists if the path exists (with kReplaced: if it is not a regular file or
   // symbolic link); whatever ConversionLog throws; file system errors.
-  PartialFile(std::string path, const nlohmann::ordered_json& identity, Existing existing);
+  PartialFile(std::string path, const Json& identity, Existing existing);
   // If unfinished, keeps the recorded part after `keep_for_later`, and otherwise removes
   // everything.
   ~PartialFile();
@@ -32,10 +32,10 @@ class PartialFile {
 
   // Returns the last recorded place, possibly of an earlier run; null at the start. Everything
   // written before it is in the file.
-  const nlohmann::ordered_json& recorded() const { return recorded_; }
+  const Json& recorded() const { return recorded_; }
   void write_at(std::uint64_t offset, ByteSpan bytes);
   // Syncs what has been written, and records `place` as the place to resume at.
-  void record(nlohmann::ordered_json place);
+  void record(Json place);
   void keep_for_later() { keep_ = true; }
   bool is_kept() const { return keep_ && !recorded_.is_null(); }
   // Completes the file: cuts it to `length`, syncs it and renames it into place, so that it
@@ -52,7 +52,7 @@ class PartialFile {
   int descriptor_ = -1;
   bool finished_ = false;
   bool keep_ = false;
-  nlohmann::ordered_json recorded_;
+  Json recorded_;
 };
 
 }  // namespace cairn::tools

@@ -10,10 +10,10 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/runs/retention.hpp>
+#include <cairn/storage/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/terminal.hpp>
-#include <cairn/storage/run_directory.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -218,9 +218,9 @@ bool remove_all(const Pruning& pruning) {
       else if (stuck.count(leftover.name) == 0)
         say(leftover.name, "it holds files that Cairn did not make");
     }
-    std::cout << fmt::format("{} leftover{} removed\n", gone, gone == 1 ? "" : "s");
+    std::cout << counted(gone, "leftover") << " removed\n";
   }
-  std::cout << fmt::format("{} checkpoint{} removed\n", removed, removed == 1 ? "" : "s");
+  std::cout << counted(removed, "checkpoint") << " removed\n";
   return failed == 0;
 }
 

@@ -22,7 +22,7 @@ std::string little_endian(std::uint64_t value) {
 }
 
 std::string header_of(const std::vector<SafetensorsTensor>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  Json header = Json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
   std::uint64_t offset = 0;
   for (const auto& tensor : tensors) {

@@ -11,7 +11,6 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/torch_file.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>

@@ -2,6 +2,7 @@
 // wrote. Reads data only when asked, and caches none.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -53,5 +54,11 @@ class TensorSource {
 // `place`: a path or URL of a checkpoint, or the path of a file. Throws what open_existing throws;
 // kCorrupt and kUnsupported if it is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
+
+// Opens a state dict that torch.save wrote, and maps the file. Tensors are read on demand, and each
+// storage is verified against its checksum. If the file is truncated meanwhile, the process dies of
+// SIGBUS. Throws kUnsupported, naming them, for classes that plain state dicts do not contain;
+// kCorrupt.
+std::unique_ptr<TensorSource> open_torch_file(const std::filesystem::path& path);
 
 }  // namespace cairn::tools

@@ -1,4 +1,4 @@
-#include <cairn/tools/torch_file.hpp>
+#include <cairn/tools/tensor_source.hpp>
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,7 @@
 #include <cairn/tools/trace.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <iostream>
 #include <map>
@@ -12,18 +13,19 @@
 namespace cairn::tools {
 namespace {
 
+std::optional<double> number_in(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return text.empty() || *end != '\0' ? std::nullopt : std::optional(number);
+}
+
 // Parses `TraceChoice::after` into seconds since 1970.
 double moment_of(const std::string& text) {
   if (text.empty()) return 0;
   std::tm parts{};
   if (const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts); end != nullptr && *end == 0)
     return static_cast<double>(::timegm(&parts));
-  try {
-    std::size_t used = 0;
-    const double seconds = std::stod(text, &used);
-    if (used == text.size()) return seconds;
-  } catch (const std::exception&) {
-  }
+  if (const auto seconds = number_in(text)) return *seconds;
   throw WrongUse("\"" + printable(text) + "\" is no time: give it as in 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
 }
 
@@ -63,8 +65,8 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
       found = &attempt;
     }
     if (is_number && !others.empty())
-      throw WrongUse(fmt::format("several calls match \"{}\": name one by its save id:{}\n  {}", choice.attempt, others,
-                                 found->save_id));
+      throw WrongUse(
+          fmt::format("several calls match \"{}\": name one by its save id:{}\n  {}", choice.attempt, others, found->save_id));
   }
   if (found == nullptr && !choice.after.empty() && choice.attempt.empty())
     throw Error(ErrorCode::kNotFound,
@@ -202,8 +204,6 @@ Json to_json(const TracedAttempt& attempt) {
           {"ranks", attempt.calls.size()}};
 }
 
-void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
-
 int trace_list(const TraceChoice& choice, bool all) {
   const TraceDirectory directory = open_traces(choice.directory);
   const auto end_of = [](const TracedAttempt& attempt) {
@@ -234,8 +234,7 @@ int trace_list(const TraceChoice& choice, bool all) {
                                attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
   }
   if (choice.json) print_json(list);
-  if (hidden != 0 && !choice.json)
-    std::cout << fmt::format("{} internal agreement{} not shown: --all\n", hidden, hidden == 1 ? "" : "s");
+  if (hidden != 0 && !choice.json) std::cout << counted(hidden, "internal agreement") << " not shown: --all\n";
   return kFine;
 }
 
@@ -256,12 +255,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
       const double fraction = *end == '.' ? std::stod("0" + std::string(end)) : 0;
       return parts.tm_hour * 3600 + parts.tm_min * 60 + parts.tm_sec + fraction - since_midnight;
     }
-    try {
-      std::size_t used = 0;
-      const double seconds = std::stod(text, &used);
-      if (used == text.size()) return seconds;
-    } catch (const std::exception&) {
-    }
+    if (const auto seconds = number_in(text)) return seconds;
     throw WrongUse("\"" + printable(text) +
                    "\" is no time: give seconds from the beginning of the call (1.5), or a time of day (12:00:01.5)");
   };

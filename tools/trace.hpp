@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -18,8 +20,6 @@
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::tools {
-
-using Json = nlohmann::ordered_json;
 
 // Selects a save or load in a directory of traces.
 struct TraceChoice {
@@ -81,12 +81,15 @@ struct OpenedTrace {
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
 std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
 std::string trace_page(const OpenedTrace& opened);                                              // HTML
+// The page, which the build makes of html/. Contains `<!--summary-->`, for readers without scripts,
+// then `<!--data-->`, each once.
+extern const std::string_view kTracePageTemplate;
 
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event);
 Json to_json(const TracedAttempt& attempt);
-void print_json(const Json& json);
+Json to_json(const std::vector<TracedPhase>& phases);
 
 }  // namespace cairn::tools

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,32 +19,30 @@ struct Side {
   Diagnosis diagnosis;
 };
 
-// One compared duration: of the whole attempt, of a phase, or of a hook on the rank where it took
-// longest.
-struct Row {
-  std::string what;
-  std::optional<Duration> before;  // absent if it did not occur
-  std::optional<Duration> after;
-  int rank_before = -1;  // the rank where it took this long
-  int rank_after = -1;
-  bool ended_before = true;
-  bool ended_after = true;
-  Duration change() const { return after.value_or(Duration(0)) - before.value_or(Duration(0)); }
-};
-
-struct Longest {
+// A duration in one of the two: of the whole call, of a phase, or of a hook on the rank where it
+// took longest.
+struct Taken {
   Duration duration{0};
-  int rank = -1;
+  int rank = -1;          // the rank where it took this long
   bool has_ended = true;  // if not, `duration` lasts until the known end of the call
 };
 
-std::map<std::string, Longest> longest_hooks(const Side& side) {
-  std::map<std::string, Longest> hooks;
+struct Row {
+  std::string what;
+  std::optional<Taken> before;  // absent if it did not occur
+  std::optional<Taken> after;
+  Duration change() const { return (after ? after->duration : Duration(0)) - (before ? before->duration : Duration(0)); }
+};
+
+using Hooks = std::map<std::string, Taken>;
+
+Hooks longest_hooks(const Side& side) {
+  Hooks hooks;
   const WallTime end = side.diagnosis.begin + side.diagnosis.duration;
   for (const auto& [rank, events] : side.opened.trace.events) {
     for (const auto* event : hook_events(events)) {
       const bool has_ended = event->kind == EventKind::kOperation;
-      const Longest taken{has_ended ? event->duration : end - side.opened.clocks.begin_of(*event), rank, has_ended};
+      const Taken taken{has_ended ? event->duration : end - side.opened.clocks.begin_of(*event), rank, has_ended};
       auto& hook = hooks[std::string(event->name)];
       if (hook.rank < 0 || taken.duration > hook.duration) hook = taken;
     }
@@ -53,14 +50,16 @@ std::map<std::string, Longest> longest_hooks(const Side& side) {
   return hooks;
 }
 
+std::optional<Taken> phase_of(const Side& side, std::string_view name) {
+  for (const auto& phase : side.diagnosis.phases)
+    if (phase.name == name) return Taken{phase.duration, phase.slowest_rank, true};
+  return std::nullopt;
+}
+
 std::vector<Row> phase_rows(const Side& before, const Side& after) {
-  std::vector<Row> rows{{"whole call", before.diagnosis.duration, after.diagnosis.duration, -1, -1}};
+  std::vector<Row> rows{{"whole call", Taken{before.diagnosis.duration}, Taken{after.diagnosis.duration}}};
   for (const char* name : {"join", "local_plan", "global_plan", "write", "read", "finish"}) {
-    Row row{std::string("phase ") + name, {}, {}, -1, -1};
-    for (const auto& phase : before.diagnosis.phases)
-      if (phase.name == name) std::tie(row.before, row.rank_before) = std::make_pair(phase.duration, phase.slowest_rank);
-    for (const auto& phase : after.diagnosis.phases)
-      if (phase.name == name) std::tie(row.after, row.rank_after) = std::make_pair(phase.duration, phase.slowest_rank);
+    Row row{std::string("phase ") + name, phase_of(before, name), phase_of(after, name)};
     if (row.before || row.after) rows.push_back(std::move(row));
   }
   return rows;
@@ -69,49 +68,41 @@ std::vector<Row> phase_rows(const Side& before, const Side& after) {
 // Returns the hooks, those that changed most first.
 std::vector<Row> hook_rows(const Side& before, const Side& after) {
   std::map<std::string, Row> by_name;
-  for (const auto& [name, hook] : longest_hooks(before)) {
-    by_name[name].before = hook.duration;
-    by_name[name].rank_before = hook.rank;
-    by_name[name].ended_before = hook.has_ended;
-  }
+  for (const auto& [name, hook] : longest_hooks(before)) by_name[name] = {name, hook, std::nullopt};
   for (const auto& [name, hook] : longest_hooks(after)) {
-    by_name[name].after = hook.duration;
-    by_name[name].rank_after = hook.rank;
-    by_name[name].ended_after = hook.has_ended;
+    by_name[name].what = name;
+    by_name[name].after = hook;
   }
   std::vector<Row> rows;
-  for (auto& [name, row] : by_name) {
-    row.what = name;
-    rows.push_back(std::move(row));
-  }
-  const auto size = [](const Row& row) { return row.change() < Duration(0) ? -row.change() : row.change(); };
+  for (auto& [name, row] : by_name) rows.push_back(std::move(row));
+  const auto size = [](const Row& row) { return std::max(row.change(), -row.change()); };
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });
   return rows;
 }
 
-std::string cell(const std::optional<Duration>& duration, int rank, bool has_ended) {
-  if (!duration) return "-";
-  return human_duration(*duration) + (has_ended ? "" : ", no end") + (rank < 0 ? "" : fmt::format(" (rank {})", rank));
+std::string cell(const std::optional<Taken>& taken) {
+  if (!taken) return "-";
+  return human_duration(taken->duration) + (taken->has_ended ? "" : ", no end") +
+         (taken->rank < 0 ? "" : fmt::format(" (rank {})", taken->rank));
 }
 
 void print(const Row& row) {
   const Duration change = row.change();
   std::string factor;
-  if (row.before && row.after && *row.before > Duration(0))
-    factor = fmt::format("  x{:.2f}", static_cast<double>(row.after->count()) / static_cast<double>(row.before->count()));
-  std::cout << fmt::format("{:<24}{:>22}{:>22}  {:>12}{}\n", row.what, cell(row.before, row.rank_before, row.ended_before),
-                           cell(row.after, row.rank_after, row.ended_after),
+  if (row.before && row.after && row.before->duration > Duration(0))
+    factor = fmt::format("  x{:.2f}", in_seconds(row.after->duration) / in_seconds(row.before->duration));
+  std::cout << fmt::format("{:<24}{:>22}{:>22}  {:>12}{}\n", row.what, cell(row.before), cell(row.after),
                            (change > Duration(0) ? "+" : "") + human_duration(change), factor);
 }
 
 Json to_json(const Row& row) {
   Json json{{"what", row.what}, {"change_seconds", in_seconds(row.change())}};
-  if (row.before) json["before_seconds"] = in_seconds(*row.before);
-  if (row.after) json["after_seconds"] = in_seconds(*row.after);
-  if (!row.ended_before) json["before_ended"] = false;
-  if (!row.ended_after) json["after_ended"] = false;
-  if (row.rank_before >= 0) json["before_rank"] = row.rank_before;
-  if (row.rank_after >= 0) json["after_rank"] = row.rank_after;
+  for (const auto& [side, taken] : {std::pair("before", row.before), std::pair("after", row.after)}) {
+    if (!taken) continue;
+    json[side + std::string("_seconds")] = in_seconds(taken->duration);
+    if (!taken->has_ended) json[side + std::string("_ended")] = false;
+    if (taken->rank >= 0) json[side + std::string("_rank")] = taken->rank;
+  }
   return json;
 }
 

@@ -12,7 +12,6 @@
 #include <unordered_map>
 
 #include <cairn/tools/trace.hpp>
-#include <cairn/tools/trace_page_template.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -78,7 +77,7 @@ class PageModel {
     const auto summary = summary_lines(opened_, diagnosis_);
     Json json = tools::to_json(opened_.trace.attempt);
     json["title"] = opened_.trace.attempt.describe();
-    json["seconds"] = std::chrono::duration<double>(diagnosis_.duration).count();
+    json["seconds"] = in_seconds(diagnosis_.duration);
     json["summary"] = summary;
     json["end"] = to_string(diagnosis_.end);
     json["begin_time"] = time_of_day(opened_.begin);
@@ -86,7 +85,7 @@ class PageModel {
     json["coordinator"] = diagnosis_.coordinator;
     json["world_size"] = opened_.trace.job.world_size;
     json["truncated"] = opened_.trace.truncated;
-    json["clock_error_seconds"] = std::chrono::duration<double>(opened_.clocks.error_max()).count();
+    json["clock_error_seconds"] = in_seconds(opened_.clocks.error_max());
     json["phases"] = phases();
     json["failures"] = failures();
     json["end_event"] = place_of(last_outcome(opened_.trace, opened_.clocks));
@@ -106,15 +105,8 @@ class PageModel {
   double seconds(WallTime time) const { return opened_.seconds(time); }
 
   Json phases() const {
-    Json list = Json::array();
-    for (const auto& phase : diagnosis_.phases)
-      list.push_back({{"name", phase.name},
-                      {"begin", seconds(phase.begin)},
-                      {"seconds", std::chrono::duration<double>(phase.duration).count()},
-                      {"ended", phase.has_ended},
-                      {"slowest_rank", phase.slowest_rank},
-                      {"slowest_seconds", std::chrono::duration<double>(phase.slowest).count()},
-                      {"median_seconds", std::chrono::duration<double>(phase.median).count()}});
+    Json list = tools::to_json(diagnosis_.phases);
+    for (std::size_t i = 0; i < list.size(); ++i) list[i]["begin"] = seconds(diagnosis_.phases[i].begin);
     return list;
   }
 
@@ -156,7 +148,8 @@ class PageModel {
   Json ranks() {
     const TracedJob& job = opened_.trace.job;
     std::map<int, Json> by_rank;
-    for (const int rank : job.missing) by_rank[rank] = {{"rank", rank}, {"missing", true}, {"events", 0}, {"columns", Json::object()}};
+    for (const int rank : job.missing)
+      by_rank[rank] = {{"rank", rank}, {"missing", true}, {"events", 0}, {"columns", Json::object()}};
     for (const auto& [rank, events] : opened_.trace.events)
       by_rank[rank] = {{"rank", rank}, {"missing", false}, {"events", events.size()}, {"columns", columns(rank, events)}};
     Json list = Json::array();
@@ -211,31 +204,19 @@ class PageModel {
   NumberedTexts texts_;
 };
 
-// Escapes JSON for a script element: characters that could end the element or begin a comment
-// become JSON escapes with the same meaning.
-std::string in_script(std::string json) {
-  std::string text;
-  text.reserve(json.size());
-  for (const char letter : json) {
+// Escapes the characters that could end a script element, or begin another element or a comment.
+std::string escaped(const std::string& text, const char* less_than, const char* ampersand) {
+  std::string result;
+  result.reserve(text.size());
+  for (const char letter : text) {
     if (letter == '<')
-      text += "\\u003c";
-    else
-      text += letter;
-  }
-  return text;
-}
-
-std::string in_markup(const std::string& plain) {
-  std::string text;
-  for (const char letter : plain) {
-    if (letter == '<')
-      text += "&lt;";
+      result += less_than;
     else if (letter == '&')
-      text += "&amp;";
+      result += ampersand;
     else
-      text += letter;
+      result += letter;
   }
-  return text;
+  return result;
 }
 
 }  // namespace
@@ -243,7 +224,7 @@ std::string in_markup(const std::string& plain) {
 std::string trace_page(const OpenedTrace& opened) {
   Json json = PageModel(opened).json();
   std::string summary;
-  for (const auto& line : json["summary"]) summary += in_markup(line.get<std::string>()) + '\n';
+  for (const auto& line : json["summary"]) summary += escaped(line.get<std::string>(), "&lt;", "&amp;") + '\n';
   const auto placed = [](std::string_view& rest, std::string_view mark) {
     const std::size_t at = rest.find(mark);
     const std::string before(rest.substr(0, at));
@@ -253,8 +234,8 @@ std::string trace_page(const OpenedTrace& opened) {
   std::string_view rest = kTracePageTemplate;
   std::string page = placed(rest, "<!--summary-->") + summary;
   page += placed(rest, "<!--data-->");
-  page += "<script type=\"application/json\" id=\"data\">" + in_script(json.dump(-1, ' ', false, Json::error_handler_t::replace)) +
-          "</script>";
+  page += "<script type=\"application/json\" id=\"data\">" +
+          escaped(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\\u003c", "&") + "</script>";
   return page.append(rest);
 }
 

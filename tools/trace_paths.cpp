@@ -35,14 +35,6 @@ std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
   return text;
 }
 
-std::string bar(double from, double to, unsigned columns, char fill) {
-  std::string text(columns, ' ');
-  const auto begin = static_cast<std::size_t>(std::clamp(from, 0.0, 1.0) * columns);
-  const auto end = static_cast<std::size_t>(std::clamp(to, 0.0, 1.0) * columns);
-  for (std::size_t i = begin; i <= std::min<std::size_t>(end, columns - 1); ++i) text[i] = fill;
-  return text;
-}
-
 char letter_of(std::string_view state) {
   if (state == "rank: joining") return 'j';
   if (state == "rank: preparing") return 'P';
@@ -128,8 +120,11 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       end = std::max(end, opened.clocks.at(event));
       if (event.kind == EventKind::kOutcome) break;
     }
-  const double whole = std::max(1e-9, std::chrono::duration<double>(end - opened.begin).count());
+  const double whole = std::max(1e-9, in_seconds(end - opened.begin));
   const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  const auto column_of = [&](double seconds) {
+    return std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::clamp(seconds / whole, 0.0, 1.0) * columns));
+  };
   Json rows = Json::array();
   for (const auto& [rank, events] : opened.trace.events) {
     std::string row(columns, ' ');
@@ -139,9 +134,8 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     double since = 0;
     const auto paint = [&](double until, bool to_the_end) {
       if (letter == ' ') return;
-      const std::string painted = bar(since / whole, until / whole, columns, letter);
-      for (unsigned i = 0; i < columns; ++i)
-        if (painted[i] != ' ') row[i] = painted[i];
+      std::fill(row.begin() + static_cast<std::ptrdiff_t>(column_of(since)),
+                row.begin() + static_cast<std::ptrdiff_t>(column_of(until)) + 1, letter);
       spans.push_back({{"state", std::string(1, letter)}, {"from_seconds", since}, {"to_seconds", until}, {"ended", !to_the_end}});
     };
     double last = 0;
@@ -149,11 +143,6 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     for (const auto& event : events) {
       const double seconds = opened.seconds(opened.clocks.at(event));
       last = seconds;
-      if (event.kind == EventKind::kFailure) {
-        const auto column =
-            std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::clamp(seconds / whole, 0.0, 1.0) * columns));
-        row[column] = 'X';
-      }
       if (event.kind == EventKind::kOutcome) {
         paint(seconds, false);
         letter = ' ';
@@ -173,12 +162,10 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       since = seconds;
     }
     if (letter != ' ') paint(last, true);
-    for (auto i = static_cast<std::size_t>(std::clamp(last / whole, 0.0, 1.0) * columns) + 1; i < columns && !has_ended; ++i)
-      row[i] = '?';
-    // Later states must not hide the failure.
-    bool failed = false;
-    for (const auto& event : events) failed = failed || event.kind == EventKind::kFailure;
-    if (failed && row.find('X') == std::string::npos) row[columns - 1] = 'X';
+    if (!has_ended) row.replace(column_of(last) + 1, std::string::npos, columns - column_of(last) - 1, '?');
+    // States must not hide the failure.
+    for (const auto& event : events)
+      if (event.kind == EventKind::kFailure) row[column_of(opened.seconds(opened.clocks.at(event)))] = 'X';
     std::string fate;
     for (const auto& failure : diagnosis.failures)
       if (failure.rank == rank) fate = fmt::format(" {} in {}", failure.kind, failure.phase);
@@ -204,16 +191,18 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
   const auto steps = critical_path(opened.trace, opened.clocks, *outcome);
   Duration whole{0};
   for (const auto& step : steps) whole += step.duration;
+  const auto percent = [&](Duration part) {
+    return whole.count() == 0 ? 0 : 100.0 * static_cast<double>(part.count()) / static_cast<double>(whole.count());
+  };
   Json json = Json::array();
   Duration rest{0};
   for (const auto& step : steps) {
-    const double share =
-        whole.count() == 0 ? 0 : 100.0 * static_cast<double>(step.duration.count()) / static_cast<double>(whole.count());
+    const double share = percent(step.duration);
     if (choice.json) {
       json.push_back({{"rank", step.rank},
                       {"what", step.what},
                       {"begin_seconds", opened.seconds(step.begin)},
-                      {"seconds", std::chrono::duration<double>(step.duration).count()},
+                      {"seconds", in_seconds(step.duration)},
                       {"percent", share}});
     } else if (share < 1) {
       rest += step.duration;
@@ -225,10 +214,7 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
   if (choice.json)
     print_json(json);
   else
-    std::cout << fmt::format(
-                     "{:>5.1f} %  {:>10}  in steps of less than 1 %\n",
-                     whole.count() == 0 ? 0 : 100.0 * static_cast<double>(rest.count()) / static_cast<double>(whole.count()),
-                     human_duration(rest))
+    std::cout << fmt::format("{:>5.1f} %  {:>10}  in steps of less than 1 %\n", percent(rest), human_duration(rest))
               << fmt::format("         {:>10}  until the end of the call on rank {}\n", human_duration(whole), outcome->rank);
   return kFine;
 }

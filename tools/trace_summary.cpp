@@ -150,7 +150,8 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
 }
 
 std::string in_store(const TracedStoreOperation& store) {
-  std::string text = fmt::format("{} of its store took {}: {}", store.name, human_duration(store.duration), printable(store.object));
+  std::string text =
+      fmt::format("{} of its store took {}: {}", store.name, human_duration(store.duration), printable(store.object));
   if (store.bytes != 0)
     text += fmt::format(", {}, {}/s", human_bytes(store.bytes),
                         human_bytes(static_cast<std::uint64_t>(static_cast<double>(store.bytes) / in_seconds(store.duration))));
@@ -279,15 +280,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
       entry["signal"] = process.signal;
     json["processes"].push_back(std::move(entry));
   }
-  json["phases"] = Json::array();
-  for (const auto& phase : diagnosis.phases)
-    json["phases"].push_back({{"name", phase.name},
-                              {"seconds", in_seconds(phase.duration)},
-                              {"ended", phase.has_ended},
-                              {"slowest_rank", phase.slowest_rank},
-                              {"slowest_seconds", in_seconds(phase.slowest)},
-                              {"median_seconds", in_seconds(phase.median)},
-                              {"unfinished_ranks", phase.unfinished}});
+  json["phases"] = tools::to_json(diagnosis.phases);
   json["bytes"] = diagnosis.bytes;
   json["bytes_per_second"] = diagnosis.bytes_per_second;
   json["notices"] = Json::array();
@@ -307,6 +300,19 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
 }
 
 }  // namespace
+
+Json to_json(const std::vector<TracedPhase>& phases) {
+  Json list = Json::array();
+  for (const auto& phase : phases)
+    list.push_back({{"name", phase.name},
+                    {"seconds", in_seconds(phase.duration)},
+                    {"ended", phase.has_ended},
+                    {"slowest_rank", phase.slowest_rank},
+                    {"slowest_seconds", in_seconds(phase.slowest)},
+                    {"median_seconds", in_seconds(phase.median)},
+                    {"unfinished_ranks", phase.unfinished}});
+  return list;
+}
 
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   std::vector<std::string> lines;

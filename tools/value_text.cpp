@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/tools/commands.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -29,18 +29,12 @@ class ValueText {
     if (value.is_ivalue()) return add(value.ivalue());
     if (value.is_tensor()) return add(value.tensor());
     if (value.is_blob()) return put(fmt::format("<{}>", human_bytes(value.blob().bytes.size())));
-    if (value.is_dict()) {
-      put("{");
-      bool first = true;
-      for (const auto& [key, element] : value.dict()) {
-        put(std::exchange(first, false) ? "" : ", ");
-        put_text(key);
+    if (value.is_dict())
+      return add_each(value.dict(), "{", "}", [&](const auto& item) {
+        put_text(item.first);
         put(": ");
-        add(element);
-        if (is_full()) return;
-      }
-      return put("}");
-    }
+        add(item.second);
+      });
     if (value.is_list()) return add_elements(value.list(), "[", "]");
     put(value.type_name());
   }
@@ -57,16 +51,20 @@ class ValueText {
   void put(const std::string& text) { text_ += text; }
   void put_text(const std::string& text) { text_ += "'" + printable(text) + "'"; }
 
-  template <class Elements>
-  void add_elements(const Elements& elements, const char* begin, const char* end) {
+  template <class Elements, class Add>
+  void add_each(const Elements& elements, const char* begin, const char* end, Add&& add_one) {
     put(begin);
     bool first = true;
     for (const auto& element : elements) {
       put(std::exchange(first, false) ? "" : ", ");
-      add(element);
+      add_one(element);
       if (is_full()) return;
     }
     put(end);
+  }
+  template <class Elements>
+  void add_elements(const Elements& elements, const char* begin, const char* end) {
+    add_each(elements, begin, end, [&](const auto& element) { add(element); });
   }
 
   void add(const torch::Tensor& tensor) {
@@ -93,18 +91,12 @@ class ValueText {
       return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(", elements.size() == 1 ? ",)" : ")");
     }
     if (value.isList()) return add_elements(value.toListRef(), "[", "]");
-    if (value.isGenericDict()) {
-      put("{");
-      bool first = true;
-      for (const auto& item : value.toGenericDict()) {
-        put(std::exchange(first, false) ? "" : ", ");
+    if (value.isGenericDict())
+      return add_each(value.toGenericDict(), "{", "}", [&](const auto& item) {
         add(item.key());
         put(": ");
         add(item.value());
-        if (is_full()) return;
-      }
-      return put("}");
-    }
+      });
     put(value.tagKind());
   }
 
@@ -190,16 +182,14 @@ struct ToText {
 
 struct ToJson {
   DType dtype;
-  nlohmann::ordered_json operator()(std::int64_t value) const {
-    return dtype == DType::kBool ? nlohmann::ordered_json(value != 0) : nlohmann::ordered_json(value);
-  }
-  nlohmann::ordered_json operator()(std::uint64_t value) const { return value; }
-  nlohmann::ordered_json operator()(double value, bool is_short) const {
+  Json operator()(std::int64_t value) const { return dtype == DType::kBool ? Json(value != 0) : Json(value); }
+  Json operator()(std::uint64_t value) const { return value; }
+  Json operator()(double value, bool is_short) const {
     if (!std::isfinite(value)) return fmt::format("{}", value);
     return is_short ? std::strtod(digits_of(value, is_short).c_str(), nullptr) : value;
   }
-  nlohmann::ordered_json operator()(c10::complex<double> value, bool is_short) const {
-    return nlohmann::ordered_json::array({(*this)(value.real(), is_short), (*this)(value.imag(), is_short)});
+  Json operator()(c10::complex<double> value, bool is_short) const {
+    return Json::array({(*this)(value.real(), is_short), (*this)(value.imag(), is_short)});
   }
 };
 
@@ -254,7 +244,7 @@ std::string element_text(const torch::Tensor& numbers, DType dtype, std::int64_t
   return with_element(numbers, dtype, index, ToText{dtype});
 }
 
-nlohmann::ordered_json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
+Json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index) {
   return with_element(numbers, dtype, index, ToJson{dtype});
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/planning/dtype.hpp>
+#include <cairn/tools/commands.hpp>
 #include <cairn/state/state_dict.hpp>
 
 namespace cairn::tools {
@@ -29,6 +30,6 @@ torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype);
 std::string element_text(const torch::Tensor& numbers, DType dtype, std::int64_t index);
 // Returns the same element as JSON: NaN and infinities as strings, complex numbers and both numbers
 // of a float4 element as pairs.
-nlohmann::ordered_json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index);
+Json element_json(const torch::Tensor& numbers, DType dtype, std::int64_t index);
 
 }  // namespace cairn::tools

@@ -12,10 +12,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <cairn/tools/commands.hpp>
-#include <cairn/tools/terminal.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/run_directory.hpp>
+#include <cairn/tools/commands.hpp>
+#include <cairn/tools/terminal.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -40,8 +40,6 @@ struct VerifyOptions {
   bool json = false;
 };
 
-using VerifyJson = nlohmann::ordered_json;
-
 std::string place_of(const VerifyFault& fault) {
   std::string place = fmt::format("{} at offset {}", printable(fault.object), fault.offset);
   if (!fault.fqn.empty()) place += fmt::format(" ({})", printable(fault.fqn));
@@ -62,26 +60,16 @@ struct Verdict {
   const char* name() const { return !faults.empty() ? "faults" : !unchecked.empty() ? "unchecked" : "fine"; }
 };
 
-std::string counted(std::size_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
-VerifyJson to_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
+Json to_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
   const auto listed = [](const std::vector<VerifyFault>& found) {
-    VerifyJson list = VerifyJson::array();
+    Json list = Json::array();
     for (const auto& fault : found)
       list.push_back({{"file", fault.object}, {"offset", fault.offset}, {"key", fault.fqn}, {"what", fault.what}});
     return list;
   };
-  return {{"checkpoint", url},
-          {"fine", verdict.exit_code() == kFine},
-          {"verdict", verdict.name()},
-          {"bytes_read", bytes},
-          {"faults", listed(verdict.faults)},
-          {"unchecked", listed(verdict.unchecked)}};
+  return {{"checkpoint", url},   {"fine", verdict.exit_code() == kFine}, {"verdict", verdict.name()},
+          {"bytes_read", bytes}, {"faults", listed(verdict.faults)},     {"unchecked", listed(verdict.unchecked)}};
 }
-
-void print_json(const VerifyJson& json) { std::cout << json.dump(2, ' ', false, VerifyJson::error_handler_t::replace) << '\n'; }
 
 // Prints one line for each reason, because a writer that compresses does so with every item.
 void print_unchecked(const std::vector<VerifyFault>& unchecked) {
@@ -120,7 +108,7 @@ std::string change_since_listing(const Place& place) {
 
 // Reports a checkpoint that was removed or replaced while its run was verified, as retention does.
 // Returns false if that is not so.
-bool report_change(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+bool report_change(const Place& place, const VerifyOptions& options, Json& list) {
   const std::string change = change_since_listing(place);
   if (change.empty()) return false;
   if (options.json)
@@ -132,7 +120,7 @@ bool report_change(const Place& place, const VerifyOptions& options, VerifyJson&
 
 // Verifies a checkpoint and prints its verdict, or adds it to `list`. Returns nothing if it is
 // faulty only because it was removed or replaced meanwhile.
-std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& options, VerifyJson& list) {
+std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& options, Json& list) {
   const auto store = open_existing(place.url);
   std::uint64_t bytes = 0;
   const Verdict verdict([&] {
@@ -151,10 +139,9 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
     std::cout << coloured(Colour::kBad, "bad: ") << place_of(fault) << ": " << printable(fault.what) << '\n';
   print_unchecked(verdict.unchecked);
   std::string told;
-  if (!verdict.faults.empty()) told = counted(verdict.faults.size(), "fault", "faults") + " found";
+  if (!verdict.faults.empty()) told = counted(verdict.faults.size(), "fault") + " found";
   if (!verdict.unchecked.empty())
-    told += (told.empty() ? "no fault found, but " : ", and ") + counted(verdict.unchecked.size(), "item", "items") +
-            " cannot be checked";
+    told += (told.empty() ? "no fault found, but " : ", and ") + counted(verdict.unchecked.size(), "item") + " cannot be checked";
   if (told.empty()) told = fmt::format("{}, {} read", coloured(Colour::kGood, "fine"), human_bytes(bytes));
   std::cout << fmt::format("{}: {}\n", printable(store->url()), told) << std::flush;
   return verdict.exit_code();
@@ -182,7 +169,7 @@ int verify(const VerifyOptions& options) {
     const auto found = checkpoints_at(named);
     places.insert(places.end(), found.begin(), found.end());
   }
-  VerifyJson list = VerifyJson::array();
+  Json list = Json::array();
   if (places.size() == 1 && !places.front().listed_id) {
     const ExitCode code = *verify_one(places.front(), options, list);
     if (options.json) print_json(list.front());

@@ -10,7 +10,7 @@ endforeach()
 string(REPLACE "<!--style-->" "<style>\n${style}</style>" page "${page}")
 string(REPLACE "<!--scripts-->" "${scripts}" page "${page}")
 file(WRITE ${OUTPUT} "// Made by html/embed.cmake.
-#include <cairn/tools/trace_page_template.hpp>
+#include <cairn/tools/trace.hpp>
 
 const std::string_view cairn::tools::kTracePageTemplate = R\"cairn_page(${page})cairn_page\";
 ")
