@@ -1,5 +1,6 @@
 // Protection of the ranks' listeners: the job's secret, the limits on unauthenticated connections,
 // and the process's descriptor limit.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #include <fcntl.h>
@@ -220,7 +221,7 @@ struct CountingRank {
 TEST_CASE_TEMPLATE("of a thousand queued connections few are accepted before their first bytes are read", Kind, TcpKind, TlsKind) {
   const DescriptorLimit limit(10'000);
   if (!limit.enough()) {
-    MESSAGE("skipped: this process may not open 10,000 descriptors");
+    skip_case("this process may not open 10,000 descriptors");
     return;
   }
   CountingRank<Kind> rank;
@@ -275,7 +276,7 @@ TEST_CASE_TEMPLATE("only a link's data connection has a large read buffer", Kind
 TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, TcpKind, TlsKind) {
   const DescriptorLimit limit(10'000);
   if (!limit.enough()) {
-    MESSAGE("skipped: this process may not open 10,000 descriptors");
+    skip_case("this process may not open 10,000 descriptors");
     return;
   }
   auto options = usual_options();

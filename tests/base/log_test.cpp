@@ -108,6 +108,15 @@ TEST_CASE("log: a line on standard error has the local time") {
 
 TEST_CASE("log child: braces" * doctest::skip()) { write_log(LogLevel::kWarning, -1, "percent %s and {braces} {}"); }
 
+TEST_CASE("log: lines go to standard error unless a sink is set") {
+  CHECK(is_logged_to_stderr());
+  {
+    const CapturedLog log;
+    CHECK_FALSE(is_logged_to_stderr());
+  }
+  CHECK(is_logged_to_stderr());
+}
+
 TEST_CASE("log: threads may log, and change sink and level, at the same time") {
   constexpr int kThreads = 4;
   constexpr int kLines = 500;

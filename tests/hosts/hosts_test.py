@@ -272,4 +272,5 @@ if __name__ == "__main__":
     if why:
         print(f"skipped: {why}")
         sys.exit(SKIPPED)
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
+    result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2, exit=False).result
+    sys.exit(SKIPPED if result.wasSuccessful() and result.skipped else not result.wasSuccessful())

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/torch.hpp>
 
@@ -17,7 +18,7 @@ constexpr std::int64_t kElements = (std::int64_t{1} << 30) + 12345;  // 4 bytes 
 void run_in_pytorch(const std::string& directory) {
   const char* pytorch = std::getenv("CAIRN_PYTORCH");
   if (pytorch == nullptr) {
-    MESSAGE("skipped: CAIRN_PYTORCH names no command that runs a real PyTorch");
+    skip_case("CAIRN_PYTORCH names no command that runs a real PyTorch");
     return;
   }
   const std::string command =

@@ -1,4 +1,5 @@
 // As many ranks as one process can hold, each with its own actors, connections and thread.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #include <memory>
@@ -21,7 +22,7 @@ namespace {
 TEST_CASE("300 ranks save, with a soft limit of 1,024 descriptors") {
   constexpr int kRanks = 300;
   if (const DescriptorLimit limit(20'000); !limit.enough()) {
-    MESSAGE("skipped: this process may not open 20,000 descriptors");
+    skip_case("this process may not open 20,000 descriptors");
     return;
   }
   const DescriptorLimit limit(1024);

@@ -7,8 +7,11 @@
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -134,6 +137,89 @@ TEST_CASE("bad input: a commit record that is not one, cut, or flipped") {
     saved.flip(record, size / 2);
     expect_failure(saved.loading(), ErrorCode::kCorrupt, {".metadata"});
   }
+}
+
+TEST_CASE("bad input: a commit record that asks for too much") {
+  const SavedCheckpoint saved;
+  const fs::path record = fs::path(saved.id) / ".metadata";
+  const auto write = [&](const Bytes& bytes) { std::ofstream(record, std::ios::binary | std::ios::trunc) << bytes; };
+  SUBCASE("of a newer version") {
+    std::ifstream file(record, std::ios::binary);
+    Bytes bytes{std::istreambuf_iterator<char>(file), {}};
+    bytes[bytes.size() - kCommitFooterBytes + 16] = 2;
+    bytes.resize(bytes.size() - 4);
+    zip::put_u32(bytes, crc32(0, bytes));
+    write(bytes);
+    expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata", "version 2", "newer Cairn"});
+  }
+  SUBCASE("with a foreign global") {
+    write("cposix\nsystem\n(S'true'\ntR.");
+    expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata", "posix.system"});
+  }
+  SUBCASE("nested too deeply") {
+    write(Bytes(1'000'000, ']') + ".");
+    expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata"});
+  }
+  SUBCASE("that builds a value of all its bytes") {
+    write("(" + Bytes(1'000'000, ']') + "l.");
+    expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata"});
+  }
+}
+
+namespace {
+
+// Storage that takes ids of its own kind only.
+struct OwnIdsWriter : FaultyWriter {
+  explicit OwnIdsWriter(bool any) : FaultyWriter({}, 0), takes_any(any) {}
+  bool validate_checkpoint_id(const std::string& id) const override { return takes_any || id.rfind("own:", 0) == 0; }
+  const bool takes_any;
+};
+struct OwnIdsReader : FaultyReader {
+  OwnIdsReader(Metadata metadata, bool any) : FaultyReader(std::move(metadata), {}, 0), takes_any(any) {}
+  bool validate_checkpoint_id(const std::string& id) const override { return takes_any || id.rfind("own:", 0) == 0; }
+  const bool takes_any;
+};
+
+}  // namespace
+
+TEST_CASE("bad input: an id that the writer or reader of one rank does not take") {
+  for (const bool background : {false, true}) {
+    CAPTURE(background);
+    const auto save = [&](Checkpointer& checkpointer, int rank, const std::string& id) {
+      const auto writer = std::make_shared<OwnIdsWriter>(rank == 0);
+      SaveOptions options;
+      options.storage_writer = writer;
+      const auto check_hooks = [&] { CHECK(writer->faults.calls().empty() == (rank != 0 && id.rfind("own:", 0) != 0)); };
+      try {
+        if (background)
+          checkpointer.async_save(simple_state(rank), id, options).result();
+        else
+          checkpointer.save(simple_state(rank), id, options);
+      } catch (...) {
+        check_hooks();  // none ran on the rank that refuses
+        throw;
+      }
+      check_hooks();
+    };
+    expect_failure([&](Checkpointer& c, int rank) { save(c, rank, "other:x"); }, ErrorCode::kInvalidArgument,
+                   {"other:x", "is not a checkpoint id", "rank 1"});
+    on_all_ranks(kRanks, [&](World& world) {
+      Checkpointer checkpointer(world);
+      save(checkpointer, world.rank(), "own:x");
+    });
+  }
+  const auto load = [&](Checkpointer& checkpointer, int rank, const std::string& id) {
+    StateDict state = simple_state(rank);
+    LoadOptions options;
+    options.storage_reader = std::make_shared<OwnIdsReader>(create_default_metadata(simple_state(rank)), rank == 0);
+    checkpointer.load(state, id, options);
+  };
+  expect_failure([&](Checkpointer& c, int rank) { load(c, rank, "other:x"); }, ErrorCode::kInvalidArgument,
+                 {"other:x", "is not a checkpoint id", "rank 1"});
+  on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    load(checkpointer, world.rank(), "own:x");
+  });
 }
 
 TEST_CASE("bad input: a data file that is missing, short or flipped is named, with rank, tensor and offset") {

@@ -1,4 +1,5 @@
 // The address at which a rank listens: from options, variables, network interfaces and routes.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #include <net/if.h>
@@ -202,7 +203,7 @@ TEST_CASE("own address: ranks with a secret listen on the route to rank 0's host
   });
   rank.join();
   if (!entered) {
-    MESSAGE("skipped: no permission to make a network namespace");
+    skip_case("no permission to make a network namespace");
     return;
   }
   CHECK(routed == "198.51.100.7");

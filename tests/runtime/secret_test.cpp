@@ -1,4 +1,5 @@
 // Worlds with a secret, without one, and with ranks whose secrets differ.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #include <sys/stat.h>
@@ -346,7 +347,7 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
 TEST_CASE("a save succeeds while a thousand strangers stand at each door") {
   const DescriptorLimit limit(20'000);
   if (!limit.enough()) {
-    MESSAGE("skipped: this process may not open 20,000 descriptors");
+    skip_case("this process may not open 20,000 descriptors");
     return;
   }
   LeakCheck leaks;

@@ -339,6 +339,17 @@ TEST_CASE("tracing: a signal makes every rank write what it did last, and a hand
   for (const auto& name : names_in(directory.path() + "/asked"))
     CHECK(TraceFileReader(directory.path() + "/asked/" + name).header().world_size == 2);
 
+  {
+    WorldOptions options;
+    options.trace_signal = SIGUSR2;
+    options.trace_signal_directory = directory.path() + "/own/directory";
+    const auto worlds = World::in_process(2, options);
+    std::raise(SIGUSR2);
+    while (!fs::exists(options.trace_signal_directory) || names_in(options.trace_signal_directory).size() < 2)
+      std::this_thread::yield();
+  }
+  CHECK(names_in(directory.path() + "/own/directory").size() == 2);
+
   static std::atomic<int> caught{0};
   struct sigaction before {};
   struct sigaction own {};

@@ -1,5 +1,6 @@
 // How ranks form a world: from the environment, through a store, from addresses, or within one
 // process.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #include <net/if.h>
@@ -390,7 +391,7 @@ TEST_CASE("a rank in another container of the same machine is told how to listen
     if (apart.get()) World::from_store(store, rank, 2, options);
   });
   if (!apart.get()) {
-    MESSAGE("skipped: no permission to make a network namespace");
+    skip_case("no permission to make a network namespace");
     return;
   }
   for (const auto& error : errors) {

@@ -1,4 +1,5 @@
 // Staging copies of a state, independent of later changes to it.
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
 #ifdef CAIRN_HAS_CUDA
@@ -176,7 +177,7 @@ TEST_CASE("memory is bounded: what is kept goes first, then a state is refused")
 }
 
 TEST_CASE("if page-locked memory is not available, plain memory is used and kept") {
-  if (has_pinned_memory()) return;  // this machine has page-locked memory
+  if (has_pinned_memory()) return skip_case("there is page-locked memory");
   const auto pool = std::make_shared<StagingPool>(0, true);
   const char* where = nullptr;
   for (int round = 0; round < 2; ++round) {
@@ -213,7 +214,7 @@ TEST_CASE("a tensor that is resized while it is staged is reported by name") {
 }
 
 bool has_gpu() {
-  if (!torch::cuda::is_available()) MESSAGE("skipped: there is no GPU");
+  if (!torch::cuda::is_available()) skip_case("there is no CUDA device");
   return torch::cuda::is_available();
 }
 
@@ -235,6 +236,23 @@ TEST_CASE("GPU: tensors are copied into page-locked memory after earlier work") 
     CHECK(share_storage(whole, copy.at("every_other").tensor()));
     CHECK(torch::equal(copy.at("host").tensor(), host));
     CHECK(stager.bytes_held() < (1u << 26) + 1000);
+  }
+}
+
+TEST_CASE("GPU: without use_pinned_memory tensors are copied into plain memory") {
+  if (!has_gpu()) return;
+  const StateDict state{{"whole", torch::arange(1 << 20, torch::kFloat).to(torch::kCUDA)}};
+  for (const bool pinned : {false, true}) {
+    CAPTURE(pinned);
+    StagingOptions options = kept();
+    options.use_pinned_memory = pinned;
+    DefaultStager stager(options);
+    for (int round = 0; round < 2; ++round) {
+      const torch::Tensor copy = stager.begin(state)->finish().at("whole").tensor();
+      CHECK(copy.is_cpu());
+      CHECK(copy.is_pinned() == pinned);
+      CHECK(torch::equal(copy, torch::arange(1 << 20, torch::kFloat)));
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
 using namespace cairn;
@@ -19,7 +20,7 @@ TEST_CASE("a directory on disk keeps the store's contract") {
 
 TEST_CASE("a directory in memory keeps the store's contract") {
   if (::access("/dev/shm", W_OK) != 0) {
-    MESSAGE("skipped: /dev/shm is not there or not writable");
+    skip_case("/dev/shm is not there or not writable");
     return;
   }
   TemporaryDirectory directory("/dev/shm");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include <cairn/base/error.hpp>
@@ -13,6 +14,7 @@
 #include <cairn/tracing/trace_diagnosis.hpp>
 #include <cairn/tracing/trace_explanation.hpp>
 #include <cairn/tracing/trace_messages.hpp>
+#include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
@@ -315,6 +317,57 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   CHECK(early.diagnosis.end == TracedEnd::kSucceeded);
   CHECK(notes(early.diagnosis, "the trace of rank 1 ends before it had the outcome"));
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
+}
+
+TEST_CASE("trace text: every kind of event has a verb of its own") {
+  std::set<std::string> verbs;
+  constexpr int first = static_cast<int>(EventKind::kSent), last = static_cast<int>(EventKind::kStore);
+  for (int kind = first; kind <= last; ++kind) verbs.insert(verb_of(static_cast<EventKind>(kind)));
+  CHECK(verbs.size() == last - first + 1);
+  CHECK(verbs.count("?") == 0);
+}
+
+TEST_CASE("trace clocks: an operation began its duration before its event") {
+  ScriptedTraces script(1);
+  script.call(0, 0);
+  const std::uint64_t began = script.began(0, 10, "write_data", Phase::kWrite);
+  script.ended(0, 40, "write_data", Phase::kWrite, began, 30);
+  const Analysed it(script.write());
+  const auto& events = it.trace.events.at(0);
+  REQUIRE(events.size() == 3);
+  CHECK(it.clocks.begin_of(events[2]) == it.clocks.at(events[1]));
+  CHECK(it.clocks.begin_of(events[1]) == it.clocks.at(events[1]));
+}
+
+TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, ignored messages and full mailboxes") {
+  ScriptedTraces good(3);
+  script_good_save(good, {5, 6, 7});
+  const Analysed usual(good.write());
+  for (const char* const word : {"uneven", "wall clock", "restarted", "ignored", "mailbox"}) CHECK_FALSE(notes(usual.diagnosis, word));
+
+  ScriptedTraces script(3);
+  for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
+  for (int rank = 0; rank < 3; ++rank)
+    script.began(rank, 10 + rank, "write_data", Phase::kWrite, 0, std::uint64_t{rank == 2 ? 600u : 10u} << 20);
+  for (const double time : {20, 21}) script.state(1, time, trace_names::kRestarted, 0, false);
+  for (const int rank : {0, 2}) script.state(rank, 22, "message of another attempt", 0, false);
+  ObservedEvent late;
+  late.kind = EventKind::kHandled;
+  late.name = "Written";
+  late.actor = "coordinator";
+  late.queued = std::chrono::milliseconds(800);
+  script.add(0, 900, late);
+  script.set_ahead(1, 5000);
+  script.state(1, 901, "rank: moving");
+  script.set_ahead(2, -3000);
+  script.state(2, 902, "rank: moving");
+  const Analysed it(script.write());
+  CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600 MiB, on average a rank moves 206 MiB"));
+  CHECK(notes(it.diagnosis, "2 actors of rank 1 died and were restarted"));
+  CHECK(notes(it.diagnosis, "2 ignored on ranks 0, 2: message of another attempt"));
+  CHECK(notes(it.diagnosis, "Written waited 800.0 ms in the mailbox of the coordinator of rank 0"));
+  CHECK(notes(it.diagnosis, "the wall clock of rank 1 was set on by 5.00 s"));
+  CHECK(notes(it.diagnosis, "the wall clock of rank 2 was set back by 3.00 s"));
 }
 
 TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the others") {
