@@ -36,10 +36,10 @@ class Configuration : public caf::actor_system_config {
   }
 };
 
-class CafActorSystem : public ActorSystem {
+class ThreadedActorSystem final : public CafActorSystem {
  public:
-  explicit CafActorSystem(unsigned threads) : configuration_(threads), system_(configuration_) {}
-  caf::actor_system& system() { return system_; }
+  explicit ThreadedActorSystem(unsigned threads) : configuration_(threads), system_(configuration_) {}
+  caf::actor_system& caf_system() override { return system_; }
 
  private:
   Configuration configuration_;
@@ -66,13 +66,13 @@ std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   const std::lock_guard lock(one_at_a_time);
   check_descriptors();
   const SignalsBlocked blocked;  // the new threads inherit the blocked signal mask
-  return std::make_shared<CafActorSystem>(threads);
+  return std::make_shared<ThreadedActorSystem>(threads);
 }
 
 caf::actor_system& caf_system_of(ActorSystem& system) {
   auto* own = dynamic_cast<CafActorSystem*>(&system);
   if (own == nullptr) throw Error(ErrorCode::kInvalidArgument, "an ActorSystem must come from ActorSystem::create");
-  return own->system();
+  return own->caf_system();
 }
 
 }  // namespace cairn

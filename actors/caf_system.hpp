@@ -7,7 +7,13 @@
 
 namespace cairn {
 
-// Throws kInvalidArgument if `system` was not made by ActorSystem::create.
+// Every ActorSystem is one of these.
+class CafActorSystem : public ActorSystem {
+ public:
+  virtual caf::actor_system& caf_system() = 0;
+};
+
+// Throws kInvalidArgument if `system` is not a CafActorSystem.
 caf::actor_system& caf_system_of(ActorSystem& system);
 
 }  // namespace cairn

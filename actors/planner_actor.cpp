@@ -51,7 +51,13 @@ HookValue run_load_planner(protocol::RunHook& hook, CallContext& context) {
 }
 
 HookValue decide(const protocol::RunHook& hook, const CallContext& context) {
-  std::string answer = context.agreement().decide(std::get<protocol::AgreementTexts>(hook.argument).texts);
+  const auto& texts = std::get<protocol::AgreementTexts>(hook.argument).texts;
+  // The texts of other ranks were checked when they were encoded.
+  const std::size_t own_bytes = texts[static_cast<std::size_t>(context.rank())].size();
+  if (own_bytes > protocol::kAgreementTextMax)
+    throw Error(ErrorCode::kInvalidArgument, "this rank's text for an agreement has " + std::to_string(own_bytes) +
+                                                 " bytes; the limit is " + std::to_string(protocol::kAgreementTextMax));
+  std::string answer = context.agreement().decide(texts);
   if (answer.size() > protocol::kAgreementAnswerMax)
     throw Error(ErrorCode::kInvalidArgument, "the answer of an agreement has " + std::to_string(answer.size()) +
                                                  " bytes; the limit is " + std::to_string(protocol::kAgreementAnswerMax));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <cairn/actors/options.hpp>
+#include <cairn/base/clock.hpp>
 #include <cairn/base/injection.hpp>
 #include <cairn/base/observer.hpp>
 
@@ -19,6 +20,7 @@ struct RankConfig {
   std::shared_ptr<Observer> observer;  // may be null
   std::string trace_directory;         // directory for files of all events; "": none
   std::shared_ptr<Injector> injector;  // injected faults; null: none
+  const Clock* clock = &system_clock();  // for the times in traces; must outlive the runtime and its calls
 };
 
 }  // namespace cairn

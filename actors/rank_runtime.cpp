@@ -121,7 +121,7 @@ struct RankRuntime::Implementation {
   Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
       : system(std::move(actor_system)),
         config(with_bounded_waits(std::move(rank_config))),
-        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config))),
+        tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), *config.clock)),
         tap(tracer, "runtime"),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 

@@ -55,14 +55,18 @@ TEST_CASE("agreement: every rank gets the answer of rank 0 to all texts") {
 }
 
 TEST_CASE("agreement: an oversized text or an exception in decide fails all ranks") {
-  std::string of_rank_1;
+  std::string oversized;
   Agreement::Decide decide = [](const auto&) { return std::string("yes"); };
   int failed = 0;
   std::string why;
   SUBCASE("a text") {
-    of_rank_1.assign(protocol::kAgreementTextMax + 1, 'x');
+    oversized.assign(protocol::kAgreementTextMax + 1, 'x');
     failed = 1;
     why = "Join cannot be sent";
+  }
+  SUBCASE("the coordinator's own text, which is not sent") {
+    oversized.assign(protocol::kAgreementTextMax + 1, 'x');
+    why = "this rank's text for an agreement has 65537 bytes";
   }
   SUBCASE("an answer") {
     decide = [](const auto&) { return std::string(protocol::kAgreementAnswerMax + 1, 'x'); };
@@ -72,7 +76,7 @@ TEST_CASE("agreement: an oversized text or an exception in decide fails all rank
     decide = [](const auto&) -> std::string { throw Error(ErrorCode::kInvalidArgument, "nobody knows"); };
     why = "nobody knows";
   }
-  const auto reached = reach([&](int rank) { return rank == 1 ? of_rank_1 : std::string(); }, decide);
+  const auto reached = reach([&](int rank) { return rank == failed ? oversized : std::string(); }, decide);
   for (const Reached& one : reached) {
     CHECK((one.failures == reached[0].failures));
     REQUIRE(ranks_of(one.failures) == std::set<int>{failed});

@@ -33,6 +33,7 @@ bool could_talk(Job& job, const Report& a, const Report& b, Duration first_end) 
   for (const Duration death : job.rank(coordinator).coordinator_deaths())
     if (between.meets({death, death})) return false;
   for (const int rank : ranks) {
+    if (job.rank(rank).troubles.unsendable.count(a.ordinal) != 0) return false;
     const auto& absences = job.rank(rank).absences();
     if (std::any_of(absences.begin(), absences.end(), meets)) return false;
     for (const int peer : ranks) {

@@ -21,6 +21,7 @@ struct Span {
 // only if both ranks were alive and running, and no block lay between them, from the moment when
 // the first of the two made the call to the moment when the second ended it. A reset connection is
 // no excuse.
+// A rank that cannot send its text cannot talk.
 // If one rank made the call after the other had ended it, both must also have been able to talk to
 // the coordinator, which tells the late one the outcome. The coordinator's actor must not have died
 // between the two ends, or while the first outcome was in flight: a new coordinator actor knows

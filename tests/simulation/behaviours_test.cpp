@@ -11,7 +11,6 @@
 namespace cairn::simulation {
 namespace {
 
-using protocol::Hook;
 using protocol::Operation;
 
 struct Case {
@@ -89,7 +88,7 @@ void run_cases(int size, Operation operation, const std::vector<Case>& cases, bo
       const Failure& failure = failures.at(rank);
       CHECK(failure.kind == FailureKind::kRaised);
       CHECK(failure.type == "std::runtime_error");
-      CHECK(failure.what == std::string("planned fault in ") + name_of(one.hook, operation));
+      CHECK(failure.what == std::string("planned fault in ") + name_of(one.hook, operation == Operation::kLoad));
       if (rank == report.rank) CHECK(failure.exception != nullptr);
     }
     if (operation == Operation::kSave)
@@ -184,8 +183,8 @@ TEST_CASE("B1.4 to B1.6 with a kill in the place of each exception") {
         auto cases = operation == Operation::kSave ? kSaves : kLoads;
         if (operation == Operation::kSave) cases.insert(cases.end(), kSavesWithCoordinator1.begin(), kSavesWithCoordinator1.end());
         for (const Case& one : cases) {
-          INFO("seed ", seed, ", ", warm ? "warm" : "cold", " ", name_of(one.hook, operation), " of rank ", one.ranks.front(),
-               ", coordinator ", one.coordinator);
+          INFO("seed ", seed, ", ", warm ? "warm" : "cold", " ", name_of(one.hook, operation == Operation::kLoad), " of rank ",
+               one.ranks.front(), ", coordinator ", one.coordinator);
           run_kill(operation, one, warm, seed, coverage);
         }
       }

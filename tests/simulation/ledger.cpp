@@ -74,22 +74,18 @@ void Ledger::check_whole(const std::string& place) {
     const auto version = version_of(save_id);
     if (!version) return accuse("the checkpoint at " + place + " is of nobody: " + save_id);
     // Loads as a world of one rank, without its own disk client.
-    RunningCall call;
-    call.checkpoint_id = "sim://" + place;
-    call.state = empty_state(version->layout, 0, 1);
-    call.tools = tools_;
-    protocol::RunHook hook;
-    hook.operation = protocol::Operation::kLoad;
-    hook.is_coordinator = true;
-    protocol::HookValue value;
-    for (const auto kind :
-         {protocol::Hook::kReset, protocol::Hook::kReadMetadata, protocol::Hook::kSetUpPlanner, protocol::Hook::kSetUpStorage,
-          protocol::Hook::kCreateLocalPlan, protocol::Hook::kFinishPlan, protocol::Hook::kMoveData}) {
-      hook.hook = kind;
-      hook.argument = std::move(value);
-      value = run_hook(hook, call);
-    }
-    if (!holds(call.state, *version, 0, 1))
+    StateDict state = empty_state(version->layout, 0, 1);
+    StorageReader& reader = *tools_->reader;
+    LoadPlanner& planner = *tools_->load_planner;
+    StorageContext context;
+    context.checkpoint_id = "sim://" + place;
+    reader.reset(context.checkpoint_id);
+    const Metadata found = reader.read_metadata();
+    planner.set_up_planner(state, found, 0, true);
+    reader.set_up_storage_reader(found, context);
+    const LoadPlan plan = planner.finish_plan(planner.create_local_plan());
+    reader.read_data(plan, planner).get();
+    if (!holds(state, *version, 0, 1))
       accuse("the checkpoint at " + place + ", " + save_id + ", holds other values than were saved");
   } catch (const std::exception& error) {
     accuse("the checkpoint at " + place + " cannot be loaded: " + error.what());

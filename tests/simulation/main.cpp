@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include <cairn/base/log.hpp>
 #include <cairn/tests/simulation/options.hpp>
 
 namespace cairn::simulation {
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
       options.bug = argument.substr(6);
     }
   }
+  cairn::set_log_level(cairn::LogLevel::kOff);  // coordinators warn of ranks that they wait for
   at::set_num_threads(1);
   doctest::Context context(argc, argv);
   return context.run();

@@ -61,7 +61,13 @@ void Network::send(int from, int to, std::shared_ptr<const std::string> bytes) {
     opening->second.waiting.push_back(std::move(bytes));
     return;
   }
-  openings_[{from, to}] = {time_.now() + options_.connect_deadline, {std::move(bytes)}};
+  open_link(from, to);
+  openings_[{from, to}].waiting.push_back(std::move(bytes));
+}
+
+void Network::open_link(int from, int to) {
+  if (connections_.count({from, to}) != 0 || openings_.count({from, to}) != 0) return;
+  openings_[{from, to}].deadline = time_.now() + options_.connect_deadline;
   time_.after(delay(), [this, from, to] { open(from, to); });
 }
 
@@ -73,16 +79,13 @@ void Network::open(int from, int to) {
     return connect(from, to);
   if (time_.now() < opening->second.deadline) return time_.after(milliseconds(100), [this, from, to] { open(from, to); });
   openings_.erase(opening);
-  protocol::PeerDown down;
-  down.rank = to;
-  down.why = "no connection before the deadline";
   coverage_.hit("link unreachable");
-  ends_[static_cast<std::size_t>(from)]->link_down(down);
+  ends_[static_cast<std::size_t>(from)]->link_down({to, LinkDownCause::kUnreachable, "no connection before the deadline"});
 }
 
 void Network::connect(int from, int to) {
   // A connection that the other side still has is stale.
-  disconnect(to, from, FailureKind::kLost, "opened anew");
+  disconnect(to, from, LinkDownCause::kClosed, "opened anew");
   const std::uint64_t connection = ++last_connection_;
   for (const Pair& pair : {Pair(from, to), Pair(to, from)}) {
     connections_[pair] = connection;
@@ -99,22 +102,16 @@ void Network::connect(int from, int to) {
 }
 
 // Closes one end. The other end learns it when the path is free.
-void Network::disconnect(int here, int there, FailureKind kind, const std::string& why, bool gave_up) {
+void Network::disconnect(int here, int there, LinkDownCause cause, const std::string& why) {
   const auto found = connections_.find({here, there});
   if (found == connections_.end()) return;
   const std::uint64_t connection = found->second;
   connections_.erase(found);
-  protocol::PeerDown down;
-  down.rank = there;
-  down.kind = kind;
-  down.code = kind == FailureKind::kSilent ? ErrorCode::kDeadline : ErrorCode::kUnavailable;
-  down.why = why;
-  down.gave_up = gave_up;
-  coverage_.hit(kind == FailureKind::kSilent ? "link silent" : "link closed");
-  ends_[static_cast<std::size_t>(here)]->link_down(down);
-  const bool gives_up = kind == FailureKind::kSilent && frozen_[static_cast<std::size_t>(there)];
-  pass(here, there, connection,
-       [this, here, there, gives_up] { disconnect(there, here, FailureKind::kLost, "closed by the peer", gives_up); });
+  const bool was_silent = cause == LinkDownCause::kSilent;
+  coverage_.hit(was_silent ? "link silent" : "link closed");
+  ends_[static_cast<std::size_t>(here)]->link_down({there, cause, why});
+  const auto theirs = was_silent && frozen_[static_cast<std::size_t>(there)] ? LinkDownCause::kGaveUp : LinkDownCause::kClosed;
+  pass(here, there, connection, [this, here, there, theirs] { disconnect(there, here, theirs, "closed by the peer"); });
 }
 
 bool Network::silent(int here, int there) const { return blocked(here, there) || frozen_[static_cast<std::size_t>(there)]; }
@@ -126,7 +123,7 @@ void Network::detect_silence(int here, int there) {
   time_.after(detection(), [this, here, there, connection = found->second] {
     const auto now = connections_.find({here, there});
     if (now == connections_.end() || now->second != connection || !silent(here, there)) return;
-    disconnect(here, there, FailureKind::kSilent, "no sign of life");
+    disconnect(here, there, LinkDownCause::kSilent, "no sign of life");
   });
 }
 
@@ -150,7 +147,7 @@ void Network::reset(int a, int b) {
     time_.after(delay(), [this, pair, connection = found->second] {
       const auto now = connections_.find(pair);
       if (now != connections_.end() && now->second == connection)
-        disconnect(pair.first, pair.second, FailureKind::kLost, "connection reset");
+        disconnect(pair.first, pair.second, LinkDownCause::kClosed, "connection reset");
     });
   }
 }
@@ -171,7 +168,7 @@ void Network::remove(int rank, bool machine) {
     if (machine)
       detect_silence(peer, rank);
     else
-      disconnect(rank, peer, FailureKind::kLost, "");
+      disconnect(rank, peer, LinkDownCause::kClosed, "");
   }
   if (machine) unplugged_[static_cast<std::size_t>(rank)] = true;
 }

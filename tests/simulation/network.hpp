@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/actors/links/links.hpp>
 #include <cairn/actors/options.hpp>
-#include <cairn/actors/protocol/events.hpp>
 #include <cairn/tests/simulation/agreement.hpp>
 #include <cairn/tests/simulation/coverage.hpp>
 #include <cairn/tests/simulation/virtual_time.hpp>
@@ -25,7 +25,7 @@ class Network {
   struct End {
     virtual ~End() = default;
     virtual void link_up(int peer) = 0;
-    virtual void link_down(const protocol::PeerDown& down) = 0;
+    virtual void link_down(const LinkDown& down) = 0;
     virtual void link_message(int peer, const std::shared_ptr<const std::string>& bytes) = 0;
   };
 
@@ -33,6 +33,8 @@ class Network {
 
   // Sends `bytes`. `from` and `to` must differ.
   void send(int from, int to, std::shared_ptr<const std::string> bytes);
+  // Opens a connection unless there is one.
+  void open_link(int from, int to);
 
   // Passes nothing between the two ranks for `length`.
   void block(int a, int b, Duration length);
@@ -61,7 +63,7 @@ class Network {
   void deliver(int from, int to, std::uint64_t connection, std::shared_ptr<const std::string> bytes);
   void open(int from, int to);
   void connect(int from, int to);
-  void disconnect(int here, int there, FailureKind kind, const std::string& why, bool gave_up = false);
+  void disconnect(int here, int there, LinkDownCause cause, const std::string& why);
   void detect_silence(int here, int there);
   bool silent(int here, int there) const;
 

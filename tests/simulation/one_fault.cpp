@@ -6,7 +6,6 @@
 namespace cairn::simulation {
 namespace {
 
-using protocol::Hook;
 using protocol::Operation;
 using State = protocol::CoordinatorMachine::State;
 using std::chrono::milliseconds;
@@ -66,14 +65,15 @@ void fault_in_hook(Dice& dice, OneFault& fault) {
   const CallSpec& call = fault.job.program[kFaultyCall - 1];
   const Hook hook = call.operation == Operation::kSave ? kOfSaves[dice.below(static_cast<int>(std::size(kOfSaves)))]
                                                        : kOfLoads[dice.below(static_cast<int>(std::size(kOfLoads)))];
-  const int rank = CallSpec::is_coordinators(hook) ? call.coordinator : dice.below(fault.job.size);
+  const int rank = is_coordinators(hook) ? call.coordinator : dice.below(fault.job.size);
   const HookFault kind = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
   fault.job.ranks[static_cast<std::size_t>(rank)].hooks[{kFaultyCall, hook}] = kind;
   fault.ranks = {rank};
   fault.phases = {to_string(phase_of_hook(hook, call.operation))};
   if (hook == Hook::kBegin) fault.phases.insert(to_string(Phase::kJoin));  // as the rank reports it
   fault.is_slow = kind == HookFault::kSlow;
-  fault.what = std::string(protocol::name_of(hook, call.operation)) + " of rank " + std::to_string(rank) + " " + name_of(kind);
+  fault.what =
+      std::string(name_of(hook, call.operation == Operation::kLoad)) + " of rank " + std::to_string(rank) + " " + name_of(kind);
 }
 
 void trouble(Dice& dice, OneFault& fault) {

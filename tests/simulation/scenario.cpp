@@ -6,7 +6,6 @@
 namespace cairn::simulation {
 namespace {
 
-using protocol::Hook;
 using protocol::Operation;
 using State = protocol::CoordinatorMachine::State;
 using std::chrono::milliseconds;
@@ -107,7 +106,7 @@ void plan_hook_faults(Dice& dice, JobSpec& job) {
   const std::uint64_t call = 1 + dice.below(job.program.size());
   Hook hook = kHooks[dice.below(static_cast<int>(std::size(kHooks)))];
   int rank = dice.below(job.size);
-  if (CallSpec::is_coordinators(hook)) rank = job.program[call - 1].coordinator;
+  if (is_coordinators(hook)) rank = job.program[call - 1].coordinator;
   job.ranks[static_cast<std::size_t>(rank)].hooks[{call, hook}] = kFaults[dice.below(static_cast<int>(std::size(kFaults)))];
 }
 
@@ -275,6 +274,17 @@ void plan_agreements(Dice& dice, JobSpec& job) {
   trouble.occurrence = trouble.state == State::kJoining ? job.program.size() - 1 : 0;
   trouble.time = dice.between(Duration(0), milliseconds(4));
   job.troubles.push_back(trouble);
+}
+
+void plan_unsendable_text(Dice& dice, JobSpec& job) {
+  if (job.size == 1 || !dice.chance(5)) return;
+  CallSpec call;
+  call.operation = Operation::kAgree;
+  call.coordinator = dice.below(job.size);
+  job.program.push_back(call);
+  job.ranks[static_cast<std::size_t>(dice.below(job.size))].unsendable.insert(job.program.size());
+  job.program.push_back(call);
+  job.quiet = false;
 }
 
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger) {

@@ -15,6 +15,8 @@ void plan_cancellations(Dice& dice, JobSpec& job);
 void plan_background_saves(Dice& dice, JobSpec& job, std::uint64_t& last_content);
 // Sometimes adds agreements after all other calls, and troubles during them.
 void plan_agreements(Dice& dice, JobSpec& job);
+// Sometimes adds an agreement to which one rank contributes a text that cannot be sent.
+void plan_unsendable_text(Dice& dice, JobSpec& job);
 // Returns a job in which nothing goes wrong: for each place, a load if there is a checkpoint, two
 // saves and a load.
 JobSpec quiet_job(Dice& dice, std::uint64_t& last_content, int size, const Ledger& ledger);

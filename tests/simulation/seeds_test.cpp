@@ -68,11 +68,11 @@ constexpr const char* kRareBranches[] = {
     "a lost rank came back and heard the outcome",
     "an outcome was told again",
     "an outcome that nobody keeps was asked for",
-    "sent Standing: absent",
-    "sent Standing: ended",
-    "sent Standing: attached",
-    "sent Standing: promised",
-    "sent Standing: orphaned",
+    "received Standing: absent",
+    "received Standing: ended",
+    "received Standing: attached",
+    "received Standing: promised",
+    "received Standing: orphaned",
     "sent PhaseStopped",
     "became rank: coordinator found",
     "became succession: asking the store",
@@ -101,6 +101,7 @@ constexpr const char* kRareBranches[] = {
     "save failed, committed unknown",
     "load succeeded",
     "agreement succeeded",
+    "a text cannot be sent",
     "ranks hold different values",
     "saves are in flight together",
     "a save waits for its turn",
@@ -171,6 +172,7 @@ TEST_CASE("a seed replays exactly") {
     CHECK(first.time.events() == second.time.events());
     CHECK(first.time.now() == second.time.now());
     CHECK(first.files.operations() == second.files.operations());
+    CHECK(first.digest() == second.digest());
     CHECK((first_coverage.counts() == second_coverage.counts()));
   }
 }

@@ -1,14 +1,17 @@
-#include <cairn/tests/simulation/simulated_rank.hpp>
-
+#include <cairn/tests/support/torch.hpp>
+// torch first
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
-#include <cairn/actors/call_events.hpp>
-#include <cairn/actors/local_messages.hpp>
+#include <caf/send.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/storage/store.hpp>
+#include <cairn/tests/simulation/simulated_rank.hpp>
 #include <cairn/tests/simulation/world.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::simulation {
 namespace {
@@ -16,8 +19,9 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Background calls take these slots in rotation, so that some calls reuse a slot.
-constexpr std::uint64_t kSlotsInBackground = 3;
+// Background calls take the names of these checkpointers in rotation, so that some calls reuse a
+// name.
+constexpr std::uint64_t kNamesInBackground = 3;
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -25,35 +29,71 @@ bool ends_with(const std::string& text, const std::string& end) {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+const char* name_of(protocol::StandingKind kind) {
+  switch (kind) {
+    case protocol::StandingKind::kAbsent:
+      return "absent";
+    case protocol::StandingKind::kEnded:
+      return "ended";
+    case protocol::StandingKind::kAttached:
+      return "attached";
+    case protocol::StandingKind::kPromised:
+      return "promised";
+    case protocol::StandingKind::kOrphaned:
+      return "orphaned";
+  }
+  return "?";
+}
+
 }  // namespace
 
 SimulatedRank::SimulatedRank(World& world, Job& job, int rank)
     : world_(world),
       job_(job),
       rank_(rank),
-      recording_(world.time, world.recordings, job.incarnation(), rank, job.size()),
+      clock_(world.time, rank),
+      watch_(world.coverage),
+      trace_(std::make_shared<SimulatedTrace>(static_cast<Observer&>(*this), clock_, world.recordings,
+                                              trace_header(job.incarnation(), rank, job.size(), TraceSource::kStream))),
+      actors_(std::make_shared<SimulatedActors>()),
       client_(world.files, *this),
       calls_max_(job.spec().program.size()) {
   if (at(rank) < job.spec().ranks.size()) troubles = job.spec().ranks[at(rank)];
-  slot(kCheckpointer);
 }
 
 SimulatedRank::~SimulatedRank() {
   alive_ = false;
-  recording_.close();
+  trace_->close();
   client_.cut_off();
-  for (auto& [name, slot] : slots_) slot->drain();
+  bury();
+}
+
+void SimulatedRank::start() {
+  RankConfig config;
+  config.rank = rank_;
+  config.world_size = job_.size();
+  config.incarnation = job_.incarnation();
+  config.options = world_.options;
+  config.observer = trace_;
+  config.clock = &clock_;
+  when_awake([&] {
+    runtime_ = std::make_unique<RankRuntime>(actors_, std::move(config),
+                                             std::make_shared<SimulatedLinks>(static_cast<SimulatedLinks::Host&>(*this)));
+    supervisor_ = actors_->new_supervisor();
+    next_call();
+  });
 }
 
 std::string SimulatedRank::where() const { return "job " + std::to_string(job_.index()) + ", rank " + std::to_string(rank_); }
 
 void SimulatedRank::trace(const std::string& text) const { world_.trace(where(), text); }
 
+std::string SimulatedRank::state() const { return watch_.state_of_rank(checkpointer_key(kCheckpointer)); }
+
 std::string SimulatedRank::leftover() const {
-  for (const auto& [name, slot] : slots_) {
-    const std::string left = slot->leftover();
-    if (!left.empty()) return left;
-  }
+  for (const auto& call : all_calls_)
+    if (call->runs()) return "call " + std::to_string(call->number());
+  if (const std::string busy = watch_.busy_state(); !busy.empty()) return busy;
   if (client_.open_handles() != 0) return "an open file";
   return {};
 }
@@ -63,16 +103,69 @@ bool SimulatedRank::has_cancelled(std::uint64_t call) const {
   return cancelled_.count(call) != 0 || troubles.deadlines.count(call) != 0;
 }
 
-SimulatedSlot& SimulatedRank::slot(const std::string& name) {
-  auto& known = slots_[name];
-  if (!known) known = std::make_unique<SimulatedSlot>(world_, job_, *this, name);
-  return *known;
+SimulatedCall* SimulatedRank::running_call(std::uint64_t number) const {
+  for (const auto& call : all_calls_)
+    if (call->number() == number && call->runs()) return call.get();
+  return nullptr;
 }
 
-SimulatedSlot* SimulatedRank::slot_of(std::uint64_t call) {
-  for (const auto& [name, slot] : slots_)
-    if (slot->runs(call)) return slot.get();
-  return nullptr;
+// --- the process ---------------------------------------------------------------------------------
+
+void SimulatedRank::when_awake(std::function<void()> act) {
+  if (!alive_) return;
+  if (frozen_) {
+    backlog_.push_back(std::move(act));
+    return;
+  }
+  actors_->set_time(world_.time.now());
+  act();
+  schedule_actors();
+}
+
+void SimulatedRank::schedule_actors() {
+  if (!alive_ || frozen_) return;
+  if (actors_->has_work() && !turn_is_due_) {
+    turn_is_due_ = true;
+    const Duration delay = world_.dice.chance(90) ? world_.dice.between(microseconds(1), microseconds(20))
+                                                  : world_.dice.between(microseconds(20), microseconds(300));
+    world_.time.after(delay, [this] {
+      turn_is_due_ = false;
+      if (!frozen_) when_awake([this] { run_an_actor(); });
+    });
+  }
+  const auto due = actors_->next_due();
+  if (!due || (wakes_at_ && *wakes_at_ <= *due)) return;
+  wakes_at_ = due;
+  world_.time.after(*due - world_.time.now(), [this, at = *due] {
+    if (wakes_at_ == at) wakes_at_.reset();
+    if (!frozen_) when_awake([] {});
+  });
+}
+
+void SimulatedRank::run_an_actor() {
+  if (actors_->has_work()) actors_->run_one(world_.dice);
+  bool calls_run = false;
+  for (const auto& call : all_calls_) {
+    call->look_at_progress();
+    calls_run = calls_run || call->runs();
+  }
+  if (!calls_run && stopped_ && stopped_->stopped) end_process();
+}
+
+void SimulatedRank::end_process() {
+  alive_ = false;
+  trace_->close();
+  client_.abandon(nullptr);
+  job_.network().remove(rank_, false);
+  world_.time.after(Duration(0), [this] { bury(); });
+}
+
+void SimulatedRank::bury() {
+  for (auto& call : all_calls_) call->drain();
+  runtime_.reset();
+  supervisor_ = SupervisorActor();
+  if (actors_) actors_->run_all();
+  actors_.reset();
 }
 
 // --- faults --------------------------------------------------------------------------------------
@@ -80,16 +173,13 @@ SimulatedSlot* SimulatedRank::slot_of(std::uint64_t call) {
 void SimulatedRank::kill(bool machine) {
   if (!alive_) return;
   trace(machine ? "killed with its machine" : "killed");
-  for (const auto& [name, slot] : slots_) {
-    world_.coverage.hit("killed as " + slot->state());
-    slot->count_coordinator("killed");
-  }
+  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit("killed as " + std::string(state));
+  count_coordinators(" killed");
   ++disturbances_;
   absences_.push_back({world_.time.now(), Duration::max()});
   alive_ = false;
-  recording_.close();
+  trace_->close();
   backlog_.clear();
-  for (auto& [name, slot] : slots_) slot->forget_hooks();
   if (machine) {
     static constexpr Survival::Kind kKinds[] = {Survival::kSynced, Survival::kEverything, Survival::kRandom};
     const Survival survival{kKinds[world_.dice.below(3)], world_.dice.next()};
@@ -99,18 +189,27 @@ void SimulatedRank::kill(bool machine) {
     client_.abandon(nullptr);
   }
   job_.network().remove(rank_, machine);
-  world_.time.after(Duration(0), [this] {
-    for (auto& [name, slot] : slots_) slot->drain();
-  });
+  world_.time.after(Duration(0), [this] { bury(); });
+}
+
+// Counts in the coverage the states in which coordinators were lost; `how` says by which fault.
+void SimulatedRank::count_coordinators(const std::string& how) const {
+  if (calls_ended() >= job_.spec().program.size()) return;
+  for (const auto& [checkpointer, name] : watch_.coordinators()) {
+    const std::string state = std::string(name).substr(std::string("coordinator").size());
+    if (state == ": idle") continue;
+    const bool is_in_front = checkpointer == checkpointer_key(kCheckpointer);
+    const auto operation = is_in_front ? job_.spec().program[calls_ended()].operation : protocol::Operation::kSave;
+    world_.coverage.hit(std::string("coordinator lost in a ") + to_string(operation) + state);
+    world_.coverage.hit("coordinator" + how + state);
+  }
 }
 
 void SimulatedRank::freeze(Duration length) {
   if (!alive_) return;
   trace("frozen for " + std::to_string(std::chrono::duration_cast<milliseconds>(length).count()) + " ms");
-  for (const auto& [name, slot] : slots_) {
-    world_.coverage.hit("frozen as " + slot->state());
-    slot->count_coordinator("frozen");
-  }
+  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit("frozen as " + std::string(state));
+  count_coordinators(" frozen");
   ++disturbances_;
   thaw_at_ = std::max(thaw_at_, world_.time.now() + length);
   absences_.push_back({world_.time.now(), thaw_at_});
@@ -130,15 +229,8 @@ void SimulatedRank::thaw() {
   job_.network().thaw(rank_);
   auto backlog = std::move(backlog_);
   backlog_.clear();
+  when_awake([] {});
   for (auto& act : backlog) when_awake(std::move(act));
-}
-
-void SimulatedRank::when_awake(std::function<void()> act) {
-  if (!alive_) return;
-  if (frozen_)
-    backlog_.push_back(std::move(act));
-  else
-    act();
 }
 
 void SimulatedRank::shut_down() {
@@ -149,21 +241,10 @@ void SimulatedRank::shut_down() {
     ++disturbances_;
     absences_.push_back({world_.time.now(), Duration::max()});
     stopping_ = true;
-    for (auto& [name, slot] : slots_) slot->step_coordinator(protocol::Cancelled{"shut down"});
-    for (auto& [name, slot] : slots_)
-      if (!slot->is_coordinated_by(rank_)) slot->step_rank(protocol::Cancelled{"shut down"});
-    stop_if_idle();
+    stopped_ = std::make_shared<StopLatch>();
+    // As RankRuntime::shutdown does, which then blocks its thread.
+    caf::anon_send(supervisor_, Traced<Stop>{Stop{stopped_}});
   });
-}
-
-void SimulatedRank::stop_if_idle() {
-  if (!stopping_ || !alive_) return;
-  for (const auto& [name, slot] : slots_)
-    if (!slot->is_idle()) return;
-  alive_ = false;
-  recording_.close();
-  client_.abandon(nullptr);
-  job_.network().remove(rank_, false);
 }
 
 void SimulatedRank::actor_dies(const std::string& actor) {
@@ -171,19 +252,11 @@ void SimulatedRank::actor_dies(const std::string& actor) {
     trace("its " + actor + " actor dies");
     world_.coverage.hit(actor + " actor died");
     ++disturbances_;
-    if (actor != "coordinator") {
-      for (auto& [name, slot] : slots_) slot->step_rank(protocol::ActorDied{actor, "a test"});
-      return;
-    }
-    down_.clear();
-    for (auto& [name, slot] : slots_) slot->lose_coordinator();
+    actors_->kill_child(supervisor_, actor);
+    if (actor != "coordinator") return;
+    count_coordinators("'s actor died");
+    watch_.coordinator_dies();
     coordinator_deaths_.push_back(world_.time.now());
-    protocol::CoordinatorDown down;
-    down.failure.rank = rank_;
-    down.failure.kind = FailureKind::kInternal;
-    down.failure.what = "the coordinator actor died";
-    down.failure.actor = "supervisor";
-    for (int rank = 0; rank < job_.size(); ++rank) slot(kCheckpointer).send({rank, 0, down});
   });
 }
 
@@ -196,24 +269,25 @@ void SimulatedRank::stop_calling() {
 
 void SimulatedRank::cancel_call(bool oldest) {
   when_awake([this, oldest] {
-    std::uint64_t chosen = 0;
-    for (std::uint64_t call = 1; call <= calls_; ++call)
-      if (slot_of(call) != nullptr && !(oldest && chosen != 0)) chosen = call;
-    if (chosen == 0) return;
-    trace("its caller cancels call " + std::to_string(chosen));
-    world_.coverage.hit("cancelled as " + slot_of(chosen)->state());
-    if (turns_.is_in_flight(chosen))
-      world_.coverage.hit(turns_.has_come(chosen) ? "cancelled in flight, in its turn" : "cancelled in flight, before its turn");
-    cancel(chosen, "it has changed its mind");
+    const SimulatedCall* chosen = nullptr;
+    for (const auto& call : all_calls_)
+      if (call->runs() && !(oldest && chosen != nullptr)) chosen = call.get();
+    if (chosen == nullptr) return;
+    const std::uint64_t number = chosen->number();
+    trace("its caller cancels call " + std::to_string(number));
+    world_.coverage.hit("cancelled as " + watch_.state_of_rank(checkpointer_key(chosen->checkpointer())));
+    if (turns_.is_in_flight(number))
+      world_.coverage.hit(turns_.has_come(number) ? "cancelled in flight, in its turn" : "cancelled in flight, before its turn");
+    cancel(number, "it has changed its mind");
   });
 }
 
 // Cancels like the handle of an asynchronous save.
-void SimulatedRank::cancel(std::uint64_t call, const std::string& why) {
-  cancelled_.insert(call);
-  if (auto* const slot = slot_of(call)) slot->step_rank(protocol::CancelRequested{call, why});
-  turns_.drop(call);
-  for (auto& [name, slot] : slots_) slot->look_at_turn();
+void SimulatedRank::cancel(std::uint64_t number, const std::string& why) {
+  cancelled_.insert(number);
+  if (const auto* const call = running_call(number)) runtime_->cancel(call->checkpointer(), call->ticket(), why);
+  turns_.drop(number);
+  for (auto& call : all_calls_) call->look_at_turn();
 }
 
 // --- the trainer ---------------------------------------------------------------------------------
@@ -236,15 +310,25 @@ void SimulatedRank::start_call() {
   if (prepared_.empty()) prepare_call(spec);
   if (!awaited_.empty()) return;  // start_call runs again when the last of them has ended
   calling_ = ++calls_;
-  if (spec.background) in_background_.emplace(calls_, prepared_);
-  slot(std::exchange(prepared_, "")).start(calling_);
+  const std::string checkpointer = std::exchange(prepared_, "");
+  all_calls_.push_back(std::make_unique<SimulatedCall>(world_, job_, *this, calls_, checkpointer, ++ordinals_[checkpointer]));
+  if (spec.background) {
+    turns_.begin(calls_);
+    if (turns_.count() > 1) world_.coverage.hit("saves are in flight together");
+  }
+  watch_.call_begins(checkpointer_key(checkpointer));
+  try {
+    all_calls_.back()->start(*runtime_);
+  } catch (const Error& error) {
+    world_.ledger.accuse(where() + ", call " + std::to_string(calls_) + " is refused: " + error.what());
+  }
 }
 
-// As in the checkpointer: all ranks use the same slot names, but each rank decides alone which
+// As in the checkpointer: all ranks use the same names, but each rank decides alone which
 // saves it replaces.
 void SimulatedRank::prepare_call(const CallSpec& spec) {
   prepared_ = kCheckpointer;
-  if (spec.background) prepared_ += "~" + std::to_string(slots_taken_++ % kSlotsInBackground);
+  if (spec.background) prepared_ += "~" + std::to_string(names_taken_++ % kNamesInBackground);
   for (std::uint64_t call = 1; spec.replaces && call <= calls_; ++call) {
     if (!turns_.is_in_flight(call)) continue;
     if (!turns_.hold(call)) {
@@ -258,7 +342,7 @@ void SimulatedRank::prepare_call(const CallSpec& spec) {
   }
   for (std::uint64_t call = 1; call <= calls_; ++call) {
     if (!turns_.is_in_flight(call)) continue;
-    const bool in_the_way = !spec.background || replaced_.count(call) != 0 || in_background_.at(call) == prepared_;
+    const bool in_the_way = !spec.background || replaced_.count(call) != 0 || all_calls_[call - 1]->checkpointer() == prepared_;
     if (in_the_way) awaited_.insert(call);
   }
 }
@@ -275,10 +359,10 @@ void SimulatedRank::call_returned(std::uint64_t call) {
   next_call();
 }
 
-void SimulatedRank::call_let_go(std::uint64_t call) {
-  turns_.end(call);
-  for (auto& [name, slot] : slots_) slot->look_at_turn();
-  if (awaited_.erase(call) != 0 && awaited_.empty())
+void SimulatedRank::save_ended(std::uint64_t number) {
+  turns_.end(number);
+  for (auto& call : all_calls_) call->look_at_turn();
+  if (awaited_.erase(number) != 0 && awaited_.empty())
     world_.time.after(Duration(0), [this] { when_awake([this] { start_call(); }); });
   look_for_the_end();
 }
@@ -286,80 +370,75 @@ void SimulatedRank::call_let_go(std::uint64_t call) {
 // --- other ranks ---------------------------------------------------------------------------------
 
 void SimulatedRank::link_up(int peer) {
-  when_awake([this, peer] {
-    down_.erase(peer);
-    const SimulatedTrace::Because because(recording_, record_link("LinkUp", peer, true, ""));
-    for (auto& [name, slot] : slots_) slot->step_coordinator(protocol::PeerUp{peer});
-    for (auto& [name, slot] : slots_) slot->step_rank(protocol::PeerUp{peer});
-  });
+  when_awake([this, peer] { caf::anon_send(supervisor_, LinkUp{peer}); });
 }
 
-void SimulatedRank::link_down(const protocol::PeerDown& down) {
+void SimulatedRank::link_down(const LinkDown& down) {
   when_awake([this, down] {
     trace("lost rank " + std::to_string(down.rank) + ": " + down.why);
     ++links_lost_[down.rank];
-    const SimulatedTrace::Because because(recording_, record_link("LinkDown", down.rank, false, down.why));
-    if (!down.reachable) down_.insert_or_assign(down.rank, down);
-    for (auto& [name, slot] : slots_) slot->step_coordinator(down);
-    for (auto& [name, slot] : slots_) slot->step_rank(down);
-    stop_if_idle();
+    caf::anon_send(supervisor_, down);
   });
 }
 
 void SimulatedRank::link_message(int peer, const std::shared_ptr<const std::string>& bytes) {
   when_awake([this, peer, bytes] {
     const protocol::Envelope envelope = protocol::decode(*bytes);
-    std::uint64_t handled = 0;
-    if (const char* const name = trace_name_of(envelope.body)) {
-      ObservedEvent event = call_event(EventKind::kHandled, name, envelope.attempt.checkpointer, envelope.attempt.counter);
-      event.peer = peer;
-      event.bytes = bytes->size();
-      handled = recording_.record("supervisor", event, envelope.id);
+    if (const auto* outcome = std::get_if<protocol::Outcome>(&envelope.body)) {
+      for (auto& call : all_calls_)
+        if (call->runs() && call->ticket() == outcome->ticket) call->told(peer, *outcome);
+    } else if (const auto* standing = std::get_if<protocol::Standing>(&envelope.body)) {
+      world_.coverage.hit(std::string("received Standing: ") + name_of(standing->kind));
+    } else if (const auto* other = std::get_if<protocol::FollowOther>(&envelope.body); other != nullptr && other->leader == -1) {
+      world_.coverage.hit("an outcome that nobody keeps was asked for");
     }
-    const SimulatedTrace::Because because(recording_, handled);
-    receive(envelope.attempt.checkpointer, {peer, envelope.attempt.counter, envelope.body});
+    caf::anon_send(supervisor_, LinkMessage{peer, bytes});
   });
 }
 
-std::uint64_t SimulatedRank::record_link(const char* what, int peer, bool ok, const std::string& why) {
-  ObservedEvent event;
-  event.kind = EventKind::kHandled;
-  event.name = what;
-  event.peer = peer;
-  event.text = why;
-  event.ok = ok;
-  return recording_.record("supervisor", event, 0);
+void SimulatedRank::send_to(int peer, const SharedBytes& bytes) {
+  if (alive_) job_.network().send(rank_, peer, bytes);
 }
 
-void SimulatedRank::receive(const std::string& name, const protocol::Received& received) {
-  trace("has " + std::string(name_of(received.body)) + " of rank " + std::to_string(received.from));
-  if (protocol::is_for_coordinator(received.body)) {
-    down_.erase(received.from);
-    return slot(name).step_coordinator(received);
-  }
-  if (std::holds_alternative<protocol::AskStanding>(received.body)) slot(name);  // a rank answers even before it has made a call
-  const auto* const down = std::get_if<protocol::CoordinatorDown>(&received.body);
-  const bool of_every_call = down && down->ticket == 0;
-  for (auto& [other, slot] : slots_)
-    if (of_every_call || other == name) slot->receive(received);
-  stop_if_idle();
+void SimulatedRank::open_link_to(int peer) {
+  if (alive_) job_.network().open_link(rank_, peer);
+}
+
+void SimulatedRank::close_links() {
+  if (!alive_) return;
+  if (!stopping_) world_.ledger.accuse(where() + ": its supervisor has ended");
+  job_.network().remove(rank_, false);
+}
+
+void SimulatedRank::on_event(const ObservedEvent& event) noexcept {
+  if (world_.tracing)
+    trace(std::string(event.actor) + " " + verb_of(event.kind) + " " + std::string(event.name) +
+          (event.peer >= 0 ? " of rank " + std::to_string(event.peer) : "") + (event.text.empty() ? "" : ": ") +
+          std::string(event.text) + (event.ok ? "" : ", not ok"));
+  world_.record(event);
+  const auto state = watch_.take(event);
+  if (state) job_.on_state(*this, *state);
+  if (event.kind == EventKind::kOperation && event.ok && (event.name == "write_data" || event.name == "read_data"))
+    job_.moved(event.checkpointer, event.attempt, rank_);
+  if (event.kind == EventKind::kState && event.name == "an actor of this rank is restarted" && !coordinator_deaths_.empty())
+    coordinator_deaths_.push_back(world_.time.now());
 }
 
 // --- hooks ---------------------------------------------------------------------------------------
 
-void SimulatedRank::resume(SimulatedSlot& slot, Fiber& fiber) {
+void SimulatedRank::resume(TrainerThread& thread, Fiber& fiber) {
   FileSystem* const disk = std::exchange(world_.disk, &client_);
   SimulatedRank* const running = std::exchange(world_.running, this);
-  SimulatedSlot* const running_slot = std::exchange(running_, &slot);
+  TrainerThread* const running_thread = std::exchange(running_, &thread);
   fiber.resume();
-  running_ = running_slot;
+  running_ = running_thread;
   world_.running = running;
   world_.disk = disk;
 }
 
 void SimulatedRank::pause(Duration length) {
   if (!alive_ || Fiber::current() == nullptr) return;
-  world_.time.after(length, [this, slot = running_] { when_awake([slot] { slot->resume_hook(); }); });
+  world_.time.after(length, [this, thread = running_] { when_awake([thread] { thread->resume(); }); });
   Fiber::suspend();
 }
 

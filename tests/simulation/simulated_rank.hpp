@@ -1,5 +1,8 @@
-// One rank process of a simulated job: slots with the shipping state machines, and a trainer that
+// One rank process of a simulated job: the shipping runtime with its actors, and a trainer that
 // makes one call after another. The trainer does not wait for background saves.
+//
+// An actor with messages handles one of them after a short time. Which actor comes first, and when,
+// is up to the dice of the world. A frozen process runs no actors, and its clock stands still.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +17,44 @@
 #include <vector>
 
 #include <cairn/actors/protocol/save_turns.hpp>
+#include <cairn/actors/rank_runtime.hpp>
 #include <cairn/tests/simulation/agreement.hpp>
 #include <cairn/tests/simulation/disk.hpp>
 #include <cairn/tests/simulation/network.hpp>
-#include <cairn/tests/simulation/simulated_slot.hpp>
+#include <cairn/tests/simulation/rank_watch.hpp>
+#include <cairn/tests/simulation/simulated_actors.hpp>
+#include <cairn/tests/simulation/simulated_call.hpp>
 #include <cairn/tests/simulation/simulated_trace.hpp>
 
 namespace cairn::simulation {
 
 struct CallSpec;
 
-// The slot of calls that the trainer waits for. Names of background slots are derived from it.
+// The checkpointer of calls that the trainer waits for. Names of background saves are derived from
+// it.
 inline const std::string kCheckpointer = "main";
+
+// An agreement's text of this size cannot be sent.
+inline constexpr std::size_t kUnsendableBytes = 65 * 1024;
 
 // Faults in the hooks of one rank. Disk faults are given in percent of the disk operations.
 enum class HookFault { kThrows = 1, kThrowsStrangely, kFutureFails, kKilled, kSlow };
 struct RankTroubles {
-  std::map<std::pair<std::uint64_t, protocol::Hook>, HookFault> hooks;  // by call and hook
+  std::map<std::pair<std::uint64_t, Hook>, HookFault> hooks;  // by call and hook
   std::set<std::uint64_t> differing;            // calls in which its value under one name differs from the other ranks'
+  std::set<std::uint64_t> unsendable;           // agreements to which it contributes more than a message may contain
   std::map<std::uint64_t, Duration> deadlines;  // that its caller sets, by call
   int disk_fails = 0;
   int disk_lies = 0;  // the operation happens, but reports an error
   int disk_slow = 0;
 };
 
-class SimulatedRank : public Network::End, private DiskClient::Host {
+class SimulatedRank : public Network::End, private DiskClient::Host, private SimulatedLinks::Host, private Observer {
  public:
   SimulatedRank(World& world, Job& job, int rank);
   ~SimulatedRank() override;
 
-  void start() { next_call(); }
+  void start();
 
   int rank() const { return rank_; }
   bool alive() const { return alive_; }
@@ -70,11 +81,12 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   bool has_replaced(std::uint64_t call) const { return replaced_.count(call) != 0; }
   bool has_spared(std::uint64_t call) const { return spared_.count(call) != 0; }
   std::string where() const;  // for texts
-  std::string state() const { return slots_.at(kCheckpointer)->state(); }
+  std::string state() const;
+  const RankWatch& watch() const { return watch_; }
 
   RankTroubles troubles;
   // Every hook that has begun, with its call.
-  const std::vector<std::pair<std::uint64_t, protocol::Hook>>& hooks_run() const { return hooks_run_; }
+  const std::vector<std::pair<std::uint64_t, Hook>>& hooks_run() const { return hooks_run_; }
 
   // --- faults ---
   void kill(bool machine);
@@ -88,47 +100,57 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
 
   // --- Network::End ---
   void link_up(int peer) override;
-  void link_down(const protocol::PeerDown& down) override;
+  void link_down(const LinkDown& down) override;
   void link_message(int peer, const std::shared_ptr<const std::string>& bytes) override;
 
   // Suspends the running hook.
   void pause(Duration length);
 
-  // --- for its slots ---
+  // --- for its calls ---
   void when_awake(std::function<void()> act);
   void trace(const std::string& text) const;
-  SimulatedTrace& recording() { return recording_; }
   void disturb() { ++disturbances_; }
-  void hook_runs(std::uint64_t call, protocol::Hook hook) { hooks_run_.emplace_back(call, hook); }
+  void hook_runs(std::uint64_t call, Hook hook) { hooks_run_.emplace_back(call, hook); }
   const std::shared_ptr<Tools>& tools() const { return tools_; }
   protocol::SaveTurns& turns() { return turns_; }
   // Returns whether another background save has taken its turn and has not ended.
   bool another_has_turn(std::uint64_t call) const;
-  // Ranks whose connection is down, for machines created later.
-  const std::map<int, protocol::PeerDown>& peers_down() const { return down_; }
-  void receive(const std::string& slot, const protocol::Received& received);
-  void resume(SimulatedSlot& slot, Fiber& fiber);
-  void stop_if_idle();
+  void resume(TrainerThread& thread, Fiber& fiber);
   // The call has returned to the trainer. A background save may still be running.
   void call_returned(std::uint64_t call);
-  // Nothing of a background call is left.
-  void call_let_go(std::uint64_t call);
+  // Nothing of a background save is left.
+  void save_ended(std::uint64_t call);
 
  private:
+  // --- DiskClient::Host ---
   Verdict before_operation(const char* operation, const std::string& path) override;
   void after_operation(const char* operation, const std::string& path) override;
+  // --- SimulatedLinks::Host ---
+  void send_to(int peer, const SharedBytes& bytes) override;
+  void open_link_to(int peer) override;
+  void close_links() override;
+  // --- Observer ---
+  void on_event(const ObservedEvent& event) noexcept override;
+
+  // Lets the actors run, now or when the next of their delayed messages is due.
+  void schedule_actors();
+  void run_an_actor();
+  // Ends the process. Its actors and hooks have no effect any more.
+  void end_process();
+  // Lets the remains of a process that has ended come to rest.
+  void bury();
 
   void thaw();
-  std::uint64_t record_link(const char* what, int peer, bool ok, const std::string& why);
+  void count_coordinators(const std::string& how) const;
 
   void next_call();
   void start_call();
-  // Chooses the slot of the next call, replaces earlier saves, and lists the calls to wait for.
+  // Chooses the checkpointer of the next call, replaces earlier saves, and lists the calls to wait
+  // for.
   void prepare_call(const CallSpec& spec);
   void look_for_the_end();
   void cancel(std::uint64_t call, const std::string& why);
-  SimulatedSlot& slot(const std::string& name);
-  SimulatedSlot* slot_of(std::uint64_t call);
+  SimulatedCall* running_call(std::uint64_t number) const;
 
   World& world_;
   Job& job_;
@@ -144,23 +166,30 @@ class SimulatedRank : public Network::End, private DiskClient::Host {
   std::vector<Duration> coordinator_deaths_;
   std::map<int, std::uint64_t> links_lost_;
 
-  SimulatedTrace recording_;
-  std::map<std::string, std::unique_ptr<SimulatedSlot>> slots_;
-  SimulatedSlot* running_ = nullptr;  // the slot whose hook is running
-  std::map<int, protocol::PeerDown> down_;
-  protocol::SaveTurns turns_;  // of background saves
+  const RankClock clock_;
+  RankWatch watch_;
+  const std::shared_ptr<SimulatedTrace> trace_;
+  std::shared_ptr<SimulatedActors> actors_;  // null after the end of the process
+  std::unique_ptr<RankRuntime> runtime_;
+  SupervisorActor supervisor_;
+  std::shared_ptr<StopLatch> stopped_;  // of a shutdown
+  bool turn_is_due_ = false;            // an actor will run
+  std::optional<Duration> wakes_at_;    // the next delayed message of the actors
 
   DiskClient client_;
   const std::shared_ptr<Tools> tools_ = std::make_shared<Tools>();
-  std::uint64_t calls_ = 0;                             // made so far
-  std::uint64_t calls_max_ = 0;                         // to be made
-  std::uint64_t calling_ = 0;                           // the call that blocks the trainer, 0: none
-  std::uint64_t slots_taken_ = 0;                       // by background saves
-  std::string prepared_;                                // slot of the next call, once chosen; else empty
-  std::set<std::uint64_t> awaited_;                     // calls that must end before the next one starts
-  std::map<std::uint64_t, std::string> in_background_;  // call -> its slot
+  TrainerThread* running_ = nullptr;  // the thread of the running hook
+  protocol::SaveTurns turns_;         // of background saves
+  std::vector<std::unique_ptr<SimulatedCall>> all_calls_;
+  std::map<std::string, std::uint64_t> ordinals_;  // by checkpointer
+  std::uint64_t calls_ = 0;                        // made so far
+  std::uint64_t calls_max_ = 0;                    // to be made
+  std::uint64_t calling_ = 0;                      // the call that blocks the trainer, 0: none
+  std::uint64_t names_taken_ = 0;                  // by background saves
+  std::string prepared_;                           // checkpointer of the next call, once chosen; else empty
+  std::set<std::uint64_t> awaited_;                // calls that must end before the next one starts
   std::set<std::uint64_t> cancelled_, replaced_, spared_;
-  std::vector<std::pair<std::uint64_t, protocol::Hook>> hooks_run_;
+  std::vector<std::pair<std::uint64_t, Hook>> hooks_run_;
 };
 
 }  // namespace cairn::simulation

@@ -1,14 +1,10 @@
-// The trace of one simulated rank, recorded by the shipping tracer on the rank's own
-// clocks. The trace ends when the process ends.
+// The observer of one simulated rank: passes every event of its actors to the rank, and keeps all
+// of them as a trace if the world wants one. The trace ends when the process ends.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <string_view>
 
-#include <cairn/actors/traced.hpp>
 #include <cairn/base/bytes.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/observer.hpp>
@@ -31,51 +27,22 @@ class RankClock final : public Clock {
   const int rank_;
 };
 
-class SimulatedTrace {
+class SimulatedTrace final : public Observer {
  public:
-  // `directory` is where the file goes; "": nothing is recorded.
-  SimulatedTrace(const VirtualTime& time, std::string directory, const std::string& incarnation, int rank, int world_size);
-  ~SimulatedTrace() { close(); }
-  SimulatedTrace(const SimulatedTrace&) = delete;
-  SimulatedTrace& operator=(const SimulatedTrace&) = delete;
+  // `directory` is where the file goes; "": nothing is kept.
+  SimulatedTrace(Observer& rank, const Clock& clock, std::string directory, TraceHeader header);
+  ~SimulatedTrace() override { close(); }
 
-  // The process has ended: later events are not recorded.
+  void on_event(const ObservedEvent& event) noexcept override;
+  // The process has ended: later events are dropped.
   void close();
-  bool is_on() const { return file_ != nullptr; }
-
-  // Returns the taps of the actors; null: nothing is recorded.
-  Tap* supervisor() { return is_on() ? &supervisor_ : nullptr; }
-  Tap* coordinator() { return is_on() ? &coordinator_ : nullptr; }
-  // Records an event of another actor. Returns the event's id, or 0 if nothing is recorded.
-  std::uint64_t record(std::string_view actor, ObservedEvent event, std::uint64_t cause);
-  MonotonicTime now() const { return clock_.now(); }
-
-  // Sets `cause` as the cause of every event recorded during its lifetime.
-  class Because {
-   public:
-    Because(SimulatedTrace& trace, std::uint64_t cause) : trace_(trace), before_(trace.cause()) { trace.set_cause(cause); }
-    ~Because() { trace_.set_cause(before_); }
-    Because(const Because&) = delete;
-    Because& operator=(const Because&) = delete;
-
-   private:
-    SimulatedTrace& trace_;
-    const std::uint64_t before_;
-  };
-  std::uint64_t cause() const { return supervisor_.cause(); }
 
  private:
-  class File;
-  void set_cause(std::uint64_t cause) {
-    supervisor_.set_cause(cause);
-    coordinator_.set_cause(cause);
-  }
-
-  const RankClock clock_;
-  const std::shared_ptr<File> file_;  // null: nothing is recorded
-  const std::shared_ptr<Tracer> tracer_;
-  Tap supervisor_;
-  Tap coordinator_;
+  Observer& rank_;
+  const std::string path_;  // "": nothing is kept
+  TraceEncoder encoder_;
+  Bytes bytes_;
+  bool closed_ = false;
 };
 
 }  // namespace cairn::simulation

@@ -46,6 +46,8 @@ RuntimeOptions deadlines() {
   options.cancel_grace = seconds(2);
   options.connect_deadline = seconds(2);
   options.silence = seconds(1);
+  options.trace_ring_bytes = 4096;                            // nothing reads it
+  options.trace_store_operations = std::chrono::hours(1000);  // they would be measured in real time
   return options;
 }
 
@@ -143,8 +145,8 @@ bool Job::all_can_talk() const {
   return !cut && !slow;
 }
 
-bool Job::all_moved(const std::string& slot, std::uint64_t counter) const {
-  const auto found = moved_.find({slot, counter});
+bool Job::all_moved(RankWatch::Checkpointer checkpointer, std::uint64_t attempt) const {
+  const auto found = moved_.find({checkpointer, attempt});
   return found != moved_.end() && found->second.size() == ranks_.size();
 }
 
@@ -246,6 +248,7 @@ World::World(std::uint64_t seed, Coverage& covered)
       caller_dice(seed ^ 0x5ca1ab1e),
       background_dice(seed ^ 0xb0a7f10a7),
       agreement_dice(seed ^ 0xa9eedf0a11),
+      shell_dice(seed ^ 0x5e11),
       coverage(covered),
       ledger(files, covered),
       options(deadlines()) {
@@ -270,6 +273,15 @@ void World::trace(const std::string& who, const std::string& what) const {
   if (!tracing) return;
   const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(time.now()).count();
   std::printf("%12.6f  %-16s %s\n", static_cast<double>(microseconds) / 1e6, who.c_str(), what.c_str());
+}
+
+void World::record(const ObservedEvent& event) {
+  const auto mix = [this](std::size_t value) { digest_ = (digest_ ^ value) * 0x100000001b3; };
+  mix(std::hash<std::string_view>()(event.name));
+  mix(std::hash<std::string_view>()(event.text));
+  mix(static_cast<std::size_t>(event.time.time_since_epoch().count()));
+  mix(static_cast<std::size_t>(event.rank));
+  mix(static_cast<std::size_t>(event.cause));
 }
 
 void World::run(JobSpec spec) {
@@ -320,6 +332,7 @@ void World::run_seed() {
     plan_cancellations(caller_dice, spec);
     plan_background_saves(background_dice, spec, last_content);
     plan_agreements(agreement_dice, spec);
+    plan_unsendable_text(shell_dice, spec);
     if (zombies) spec.quiet = false;  // zombies may disturb this job
     zombies = spec.zombies;
     run(std::move(spec));

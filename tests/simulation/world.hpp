@@ -27,12 +27,6 @@ struct CallSpec {
   // does. Otherwise saves queue up without limit. No public policy allows that, but the guarantees
   // for two saves must hold for more.
   bool replaces = false;
-
-  // Returns whether only the coordinator runs the hook.
-  static bool is_coordinators(protocol::Hook hook) {
-    using protocol::Hook;
-    return hook == Hook::kCreateGlobalPlan || hook == Hook::kPrepareGlobalPlan || hook == Hook::kFinish || hook == Hook::kDecide;
-  }
 };
 
 // A fault that hits a job.
@@ -107,14 +101,16 @@ class Job {
   // Returns whether every rank that is neither dead nor frozen has ended `calls` calls.
   bool have_ended(std::uint64_t calls) const;
 
-  // Returns whether every rank has moved its data in attempt `counter` of `slot`.
-  bool all_moved(const std::string& slot, std::uint64_t counter) const;
+  // Returns whether every rank has moved its data in this attempt.
+  bool all_moved(RankWatch::Checkpointer checkpointer, std::uint64_t attempt) const;
 
   // Returns whether some rank holds a different value from the others in this call.
   bool differ_in(std::uint64_t call) const;
 
   // Called by the job's ranks.
-  void moved(const std::string& slot, std::uint64_t counter, int rank) { moved_[{slot, counter}].insert(rank); }
+  void moved(RankWatch::Checkpointer checkpointer, std::uint64_t attempt, int rank) {
+    moved_[{checkpointer, attempt}].insert(rank);
+  }
   // Start the troubles that wait for this operation or state.
   void on_operation(SimulatedRank& rank);
   void on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state);
@@ -129,7 +125,7 @@ class Job {
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
   std::unique_ptr<Network> network_;
   std::vector<bool> begun_;  // by trouble
-  std::map<std::pair<std::string, std::uint64_t>, std::set<int>> moved_;
+  std::map<std::pair<RankWatch::Checkpointer, std::uint64_t>, std::set<int>> moved_;
   std::uint64_t operations_ = 0;
   std::map<protocol::CoordinatorMachine::State, std::uint64_t> states_;
 };
@@ -159,6 +155,10 @@ class World {
   // An existing directory for the traces of all ranks, with contents. Empty: no traces.
   std::string recordings;
   void trace(const std::string& who, const std::string& what) const;
+  // Takes an event of an actor into the digest.
+  void record(const ObservedEvent& event);
+  // Returns a digest of all events of actors so far.
+  std::size_t digest() const { return digest_; }
 
   VirtualTime time;
   Dice dice;
@@ -166,6 +166,7 @@ class World {
   Dice caller_dice;      // for cancellations and deadlines
   Dice background_dice;  // for background saves
   Dice agreement_dice;
+  Dice shell_dice;  // for messages that cannot be sent
   Coverage& coverage;
   testing::SimulatedFileSystem files;
   Ledger ledger;
@@ -189,6 +190,7 @@ class World {
 
  private:
   std::vector<std::unique_ptr<Job>> jobs_;
+  std::size_t digest_ = 0;
 };
 
 }  // namespace cairn::simulation
