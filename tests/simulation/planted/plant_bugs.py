@@ -63,6 +63,51 @@ BUGS = [
     ('data_directory_synced_only_after_the_rename', [(
         'if (durable) {\n    // Every directory',
         'if (durable && !PLANTED) {\n    // Every directory')]),
+    # --- in the actors around the state machines ---
+    ('a_call_of_the_supervisor_is_never_released', [(
+        'const auto context = std::exchange(slot.context, nullptr);',
+        'const auto context = PLANTED ? slot.context : std::exchange(slot.context, nullptr);')]),
+    ('a_stopped_timer_of_a_rank_stays', [(
+        '} else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {\n        timers_.stop',
+        '} else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {\n        if (!PLANTED) timers_.stop')]),
+    ('an_unsent_message_is_dropped', [(
+        'inbox_->post(tap_.wrap(Unsent{',
+        'if (!PLANTED) inbox_->post(tap_.wrap(Unsent{')]),
+    ('a_hook_of_the_coordinator_is_reported_to_the_rank', [(
+        'if (report.coordinator == 0) {',
+        'if (report.coordinator == 0 || PLANTED) {')]),
+    ('a_shutdown_cancels_calls_that_its_rank_coordinates', [(
+        'if (slot.context && (!coordinator_ ||',
+        'if (slot.context && (PLANTED || !coordinator_ ||')]),
+    ('the_coordinator_does_not_say_that_it_has_stopped', [(
+        'supervisor_->post(tap_.wrap(CoordinatorStopped{}));',
+        'if (!PLANTED) supervisor_->post(tap_.wrap(CoordinatorStopped{}));')]),
+    ('a_dead_coordinator_is_kept_secret', [(
+        'for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");',
+        'for (int rank = 0; rank < config_.world_size && !PLANTED; ++rank) refuse(rank, "");')]),
+    ('files_are_discarded_without_an_outcome', [(
+        'if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer',
+        'if (PLANTED || (committed && (*committed == Committed::kNo || hook.is_coordinator))) writer')]),
+    ('a_failed_hook_is_reported_as_done', [(
+        'Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));',
+        'if (PLANTED && hook_ == protocol::Hook::kMoveData) return succeed(std::make_shared<WriteResults>());\n'
+        '  Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));')]),
+    ('the_outcome_comes_before_the_last_hook_has_ended', [
+        ('  if (!done_) return;\n', '  if (!done_ || (PLANTED && outcome_)) return;\n'),
+        ('if (!outcome_) outcome_ = std::move(outcome);',
+         'if (outcome_) return;\n  outcome_ = std::move(outcome);\n  if (PLANTED) done_(*outcome_);')]),
+    ('every_rank_is_told_that_it_coordinates', [(
+        'context.is_coordinator = hook.is_coordinator;',
+        'context.is_coordinator = hook.is_coordinator || PLANTED;')]),
+    ('a_checkpointer_stays_taken', [(
+        'shared->checkpointers.erase(checkpointer);',
+        'if (!PLANTED) shared->checkpointers.erase(checkpointer);')]),
+    ('the_coordinators_own_text_may_have_any_size', [(
+        'if (own_bytes > protocol::kAgreementTextMax)',
+        'if (!PLANTED && own_bytes > protocol::kAgreementTextMax)')]),
+    ('deadlines_are_armed_once', [(
+        'if (woken) armed_.reset();',
+        'if (woken && !PLANTED) armed_.reset();')]),
 ]
 
 HEADER = '''// Made by plant_bugs.py: the bugs, and which of them is switched on.
@@ -101,7 +146,9 @@ def main():
         texts = changed or texts
         lines.append(f'    {{"{name.replace("_", " ")}", {"true" if changed else "false"}}},')
     for source, text in texts.items():
-        write(output / source, f'#include <cairn/tests/simulation/planted/planted.hpp>\n#line 1 "{root / source}"\n{text}')
+        # Headers lie where `#include <cairn/...>` finds them first.
+        place = output / 'cairn' / source if source.endswith('.hpp') else output / source
+        write(place, f'#include <cairn/tests/simulation/planted/planted.hpp>\n#line 1 "{root / source}"\n{text}')
     write(output / 'planted_bugs.hpp', HEADER.format(bugs='\n'.join(lines)))
 
 
