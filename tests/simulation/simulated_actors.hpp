@@ -10,7 +10,7 @@
 #include <caf/actor_system_config.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/base/clock.hpp>
