@@ -150,12 +150,25 @@ class OpenMpi(Launched):
     def mpirun(ranks, *options):
         return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", ranks, *options]
 
-    def nodes(self):
-        """Options for two nodes: an agent that takes every host for this machine."""
+    def agent(self):
+        """A remote shell that takes every host for this machine, unless the host is said to be dead.
+
+        Daemons of one machine would make the same directory for temporary files at the same time, so each host has its own.
+        """
         agent = self.root / "agent"
-        agent.write_text('#!/bin/bash\nshift\nexec bash -c "$*"\n')
+        agent.write_text(f"""#!/bin/bash
+            [ ! -e "{self.root}/dead.$1" ] || exit 255
+            export TMPDIR="{self.root}/on.$1"
+            mkdir -p "$TMPDIR"
+            shift
+            exec bash -c "$*"
+            """)
         agent.chmod(0o755)
-        return ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "lo",
+        return agent
+
+    def nodes(self):
+        """Options for two nodes."""
+        return ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.agent(), "--mca", "oob_tcp_if_include", "lo",
                 "--host", "198.51.100.1:2,198.51.100.2:2"]
 
     def test_ranks_of_one_node_need_no_option(self):
@@ -177,10 +190,7 @@ class OpenMpi(Launched):
 
 
     def test_a_job_goes_on_with_the_hosts_that_are_left(self):
-        agent = self.root / "agent"
-        agent.write_text(f'#!/bin/bash\n[ ! -e "{self.root}/dead.$1" ] || exit 255\nshift\nexec bash -c "$*"\n')
-        agent.chmod(0o755)
-        job = self.start_job("mpirun.sh", "env", "MASTER_ADDR=127.0.0.1", HOSTS="198.51.100.1 198.51.100.2", REMOTE_SHELL=str(agent),
+        job = self.start_job("mpirun.sh", "env", "MASTER_ADDR=127.0.0.1", HOSTS="198.51.100.1 198.51.100.2", REMOTE_SHELL=str(self.agent()),
                              MPIRUN="mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm rsh --mca oob_tcp_if_include lo")
         said = read_until(job.stdout, "step 4 loss")
         (self.root / "dead.198.51.100.2").touch()
