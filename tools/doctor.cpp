@@ -109,7 +109,7 @@ Finding check_loopback() {
   sockaddr_in address = address_of(INADDR_LOOPBACK, 0);
   socklen_t length = sizeof address;
   auto* const any = reinterpret_cast<sockaddr*>(&address);
-  const bool connects = ::bind(server.get(), any, length) == 0 && ::listen(server.get(), 1) == 0 &&
+  const bool connects = server.get() >= 0 && client.get() >= 0 && ::bind(server.get(), any, length) == 0 && ::listen(server.get(), 1) == 0 &&
                         ::getsockname(server.get(), any, &length) == 0 && ::connect(client.get(), any, length) == 0;
   return finding(connects, "loopback",
                  connects ? "ranks of this machine reach each other" : fmt::format("cannot connect: {}", std::strerror(errno)),

@@ -45,6 +45,20 @@ constexpr Doubtful kDoubtful[] = {
     {"9p", "whether syncing is durable depends on the host"},
 };
 
+// Replaces the escapes of /proc/self/mountinfo: \040 is a space.
+std::string unescaped(const std::string& text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      plain += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
 // Returns the type of the file system that is mounted where `directory` is; "" if that is unknown.
 std::string file_system_type(const std::filesystem::path& directory) {
   std::error_code error;
@@ -57,6 +71,7 @@ std::string file_system_type(const std::filesystem::path& directory) {
     std::istringstream words(line);
     std::string skipped, point;
     words >> skipped >> skipped >> skipped >> skipped >> point;
+    point = unescaped(point);
     if (point != "/") point += "/";
     const auto dash = line.find(" - ");
     // If mounts cover each other, the last one counts.

@@ -20,11 +20,12 @@ namespace {
 void sync_folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool is_synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);  // some file systems cannot
-  const int why = errno;
+  const int descriptor = TEMP_FAILURE_RETRY(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const bool is_synced = descriptor >= 0 && TEMP_FAILURE_RETRY(::fsync(descriptor)) == 0;
+  const int why = is_synced ? 0 : errno;
   if (descriptor >= 0) ::close(descriptor);
-  if (!is_synced) throw system_error("sync", folder, why);
+  const bool cannot_sync = why == EINVAL || why == EOPNOTSUPP;  // this file system has no way to sync directories
+  if (!is_synced && !(descriptor >= 0 && cannot_sync)) throw system_error("sync", folder, why);
 }
 
 Error already_there(const std::string& path) {

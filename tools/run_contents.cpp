@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <cairn/tools/commands.hpp>
 #include <cairn/storage/read_metadata.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {

@@ -10,11 +10,11 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
-#include <cairn/tools/commands.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {

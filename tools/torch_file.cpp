@@ -14,10 +14,10 @@
 #include <torch/torch.h>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/tools/commands.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {

@@ -134,8 +134,9 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     double since = 0;
     const auto paint = [&](double until, bool to_the_end) {
       if (letter == ' ') return;
-      std::fill(row.begin() + static_cast<std::ptrdiff_t>(column_of(since)),
-                row.begin() + static_cast<std::ptrdiff_t>(column_of(until)) + 1, letter);
+      // Events are in the order of their ids, which two threads may take in another order than
+      // they read the clock.
+      for (std::size_t column = column_of(since); column <= column_of(until); ++column) row[column] = letter;
       spans.push_back({{"state", std::string(1, letter)}, {"from_seconds", since}, {"to_seconds", until}, {"ended", !to_the_end}});
     };
     double last = 0;

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/planning/dtype.hpp>
-#include <cairn/tools/commands.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 

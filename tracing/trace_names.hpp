@@ -14,7 +14,6 @@ inline constexpr std::string_view kRankState = "rank: ";
 inline constexpr std::string_view kCoordinatorState = "coordinator: ";
 
 inline constexpr std::string_view kRestarted = "an actor of this rank is restarted";
-inline constexpr std::string_view kTimer = "timer: ";
 inline constexpr std::string_view kStoppedTimer = "timer that was stopped";
 inline constexpr std::string_view kLinkDown = "LinkDown";
 inline constexpr std::string_view kLinkUp = "LinkUp";

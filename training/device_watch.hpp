@@ -29,7 +29,7 @@ class DeviceWatch {
 };
 
 // Waits on the host for the work queued so far on the current stream of `device`. Returns false if
-// the device has not finished it within `timeout`.
-bool finishes_within(std::chrono::milliseconds timeout, c10::Device device);
+// the device has not finished it by `until`.
+bool finishes_by(std::chrono::steady_clock::time_point until, c10::Device device);
 
 }  // namespace cairn::training

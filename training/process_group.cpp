@@ -189,8 +189,9 @@ class ProcessGroup::Implementation {
         action,
         [&] {
           torch::Tensor token = torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(where));
+          const auto until = steady_clock::now() + options_.timeout;
           wait_for(*backend->all_reduce(token), where != at::kCPU);
-          if (where != at::kCPU && !finishes_within(options_.timeout, token.device()))
+          if (where != at::kCPU && !finishes_by(until, token.device()))
             throw std::runtime_error("the device has not finished it");
         },
         [&] { backend.reset(); });

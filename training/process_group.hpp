@@ -20,8 +20,11 @@
 // LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
 //
-// No call on the host hangs: calls throw kDeadline after the timeout, and kUnavailable if a peer is
-// gone. The error names the collective, this rank, and the ranks that have not been heard of since.
+// Calls on the host do not hang: they throw kDeadline after the timeout, and kUnavailable if a peer
+// is gone. The first collective of a given group for devices without a store is the exception: c10d
+// connects the ranks as the trainer has set it up. The error names the collective, this rank, and
+// the ranks that have not been heard of since.
+//
 // A failure breaks the group, the group that it was made from, and all groups made from either:
 // later calls throw kUnavailable with the first failure.
 #pragma once

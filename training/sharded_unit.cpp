@@ -38,8 +38,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 ShardedUnit::ShardedUnit(const torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options,
                          std::shared_ptr<UnitGroup> group)
-    : module_(&module),
-      module_name_(module.name()),
+    : module_name_(module.name()),
       mesh_(mesh),
       options_(options),
       shard_group_(mesh.axis(mesh.axes() - 1)),

@@ -48,7 +48,6 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool reduces() const { return gradient_sync_ && averaged() > 1 && gradients_expected() > 0; }
   bool is_at_work() const { return at_work_; }
   bool was_used() const { return used_; }  // by an operation of this backward pass, and not finished since
-  bool is_late() const { return late_; }   // gradients arrived on some rank after this unit had finished its part of a pass
   void set_late() { late_ = true; }
   const std::optional<ProcessGroup>& replica_group() const { return replica_group_; }
   // Ends this unit's part of a backward pass: starts to reduce the gradients that have arrived.
@@ -77,14 +76,12 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   torch::Tensor whole(std::size_t index, const torch::Tensor& local) const;
   bool encloses(const ShardedUnit& other) const;
   void enclose(const std::shared_ptr<ShardedUnit>& inner);  // `inner` has no enclosing unit yet
-  bool is_of(const torch::nn::Module& module) const { return module_ == &module; }
   std::shared_ptr<UnitGroup> group() const { return group_->current(); }
   const ProcessMesh& mesh() const { return mesh_; }
   const FullyShardOptions& options() const { return options_; }
   // Returns the ranks over which parameters are cut; a group of one for kNoShard.
   const ProcessGroup& shard_group() const { return shard_group_; }
   bool keeps_until_backward() const { return options_.strategy == ShardingStrategy::kShardGradients; }
-  bool is_gathered() const { return gathered_; }
   bool prefetches() const { return options_.prefetch && shard_group_.size() > 1; }
   void set_gradient_sync(bool on) { gradient_sync_ = on; }
   bool gradient_sync() const { return gradient_sync_; }
@@ -151,7 +148,6 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   void stand_in_for_gradients();
   std::size_t gradients_expected() const;
 
-  const torch::nn::Module* module_;  // only compared, never dereferenced
   std::string module_name_;
   ProcessMesh mesh_;
   FullyShardOptions options_;

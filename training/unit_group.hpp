@@ -48,7 +48,6 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   // the units that do not enclose that unit.
   void note_turn(const ShardedUnit& unit);
   bool in_scope() const { return forward_depth_ > 0 || in_backward_; }
-  bool in_backward() const { return in_backward_; }
   // Frees all units except `unit` and those that enclose it.
   void free_others(const ShardedUnit& unit);
   bool is_alone(const ShardedUnit& unit) const { return units_.size() == 1 && units_.front() == &unit; }

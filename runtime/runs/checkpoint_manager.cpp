@@ -286,6 +286,7 @@ struct CheckpointManager::Implementation {
   std::optional<SignalWatch> signals;      // used under the lock, once it is made
   std::optional<Pending> pending;          // under the lock: arrived at this rank; the other ranks do not know yet
   std::optional<MonotonicTime> grace_end;  // under the lock
+  MonotonicTime answered{};                // under the lock: when the ranks last agreed on a signal
 
   int signal = 0;                    // known to all ranks
   std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
@@ -510,12 +511,19 @@ bool CheckpointManager::should_save(std::int64_t step) {
     if (texts.at(0) != "0") {
       wanted = true;
       self.signal = std::stoi(texts[0]);
-      self.due = options.clock->now() + options.grace_period - milliseconds(std::stoll(texts[1]));
+      const MonotonicTime answered = options.clock->now();
+      self.due = answered + options.grace_period - milliseconds(std::stoll(texts[1]));
       const std::lock_guard signals_lock(self.signals_mutex);
+      self.answered = answered;
       self.grace_end = self.due;
-      // A signal that only this rank knows of remains a reason to save.
       if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       if (self.signals) self.signals->skip(self.signal);
+      // A signal that only this rank knows of remains a reason to save. The save for the other
+      // signal must not use up its grace period.
+      if (self.pending) {
+        self.pending->since = answered;
+        self.grace_end = answered + options.grace_period;
+      }
     }
   }
   if (self.safe_step == step) {
@@ -533,7 +541,7 @@ void CheckpointManager::Implementation::note_signal() {
   if (pending || !signals) return;  // a second signal waits until the ranks know of the first
   const auto caught = signals->take();
   if (!caught) return;
-  pending = {caught->signal, options.clock->now() - caught->ago};
+  pending = {caught->signal, std::max(options.clock->now() - caught->ago, answered)};
   grace_end = pending->since + options.grace_period;
 }
 

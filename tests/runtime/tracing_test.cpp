@@ -325,16 +325,19 @@ TEST_CASE("tracing: operations of stores are in the trace if they take long, or 
 
 TEST_CASE("tracing: a signal makes every rank write what it did last, and a handler of the program's stays") {
   TemporaryDirectory directory;
-  const auto wait_for_files = [&](std::size_t count) {
-    while (!fs::exists(directory.path() + "/asked") || names_in(directory.path() + "/asked").size() < count)
-      std::this_thread::yield();
+  const auto wait_for_traces = [](const std::string& place, std::ptrdiff_t count) {
+    const auto is_whole = [](const std::string& name) { return fs::path(name).extension() == ".trace"; };
+    for (std::ptrdiff_t found = 0; found < count; std::this_thread::yield()) {
+      const auto names = fs::exists(place) ? names_in(place) : decltype(names_in(place)){};
+      found = std::count_if(names.begin(), names.end(), is_whole);
+    }
   };
   {
     const std::map<std::string, std::optional<std::string>> asked{{"CAIRN_TRACE_SIGNAL", "USR2:" + directory.path() + "/asked"}};
     const Environment environment(asked);
     const auto worlds = World::in_process(2);
     std::raise(SIGUSR2);
-    wait_for_files(2);
+    wait_for_traces(directory.path() + "/asked", 2);
   }
   for (const auto& name : names_in(directory.path() + "/asked"))
     CHECK(TraceFileReader(directory.path() + "/asked/" + name).header().world_size == 2);
@@ -345,8 +348,7 @@ TEST_CASE("tracing: a signal makes every rank write what it did last, and a hand
     options.trace_signal_directory = directory.path() + "/own/directory";
     const auto worlds = World::in_process(2, options);
     std::raise(SIGUSR2);
-    while (!fs::exists(options.trace_signal_directory) || names_in(options.trace_signal_directory).size() < 2)
-      std::this_thread::yield();
+    wait_for_traces(options.trace_signal_directory, 2);
   }
   CHECK(names_in(directory.path() + "/own/directory").size() == 2);
 

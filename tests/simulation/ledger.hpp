@@ -20,8 +20,8 @@
 #include <vector>
 
 #include <cairn/actors/protocol/events.hpp>
-#include <cairn/tests/simulation/coverage.hpp>
 #include <cairn/tests/simulation/checkpoint_values.hpp>
+#include <cairn/tests/simulation/coverage.hpp>
 #include <cairn/tests/simulation/hooks.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>
 

@@ -58,7 +58,6 @@ class SimulatedCall final : private HookWatcher {
   void save_begins(const std::string& save_id) override;
   void load_begins(const std::string& save_id) override { loaded_ = save_id; }
   void save_settles(Committed committed) override;
-  void fault_strikes(Hook hook, const std::string& name);
 
   // The runtime reports the outcome. The trainer hears of it once its process runs.
   void done(Outcome outcome);

@@ -36,7 +36,6 @@ class FaultSwitch {
     return found != fail_on_.end() && found->second.count(rank_) > 0;
   }
   const std::vector<std::string>& calls() const { return calls_; }
-  void forget_calls() { calls_.clear(); }
 
  private:
   FailOn fail_on_;
