@@ -244,6 +244,7 @@ struct CheckpointManager::Implementation {
   // once it has passed. Returns nothing if there is none, or a save has begun after its end.
   std::optional<milliseconds> grace_left();
   void note_signal();  // the caller holds the lock
+  void put_off_pending(MonotonicTime now);  // the caller holds the lock; there is a pending signal
 
   // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
   // all ranks: each has made the same calls and received the same answers.
@@ -281,6 +282,7 @@ struct CheckpointManager::Implementation {
   struct Pending {
     int signal = 0;
     MonotonicTime since;
+    bool is_put_off = false;  // the ranks agreed on another signal first
   };
   std::mutex signals_mutex;
   std::optional<SignalWatch> signals;      // used under the lock, once it is made
@@ -483,6 +485,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
       const std::lock_guard signals_lock(self.signals_mutex);
       self.note_signal();
       if (self.pending) {
+        if (self.pending->is_put_off) self.put_off_pending(options.clock->now());
         const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
         own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
         if (ago < options.grace_period) deadline = options.grace_period - ago;
@@ -518,12 +521,8 @@ bool CheckpointManager::should_save(std::int64_t step) {
       self.grace_end = self.due;
       if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       if (self.signals) self.signals->skip(self.signal);
-      // A signal that only this rank knows of remains a reason to save. The save for the other
-      // signal must not use up its grace period.
-      if (self.pending) {
-        self.pending->since = answered;
-        self.grace_end = answered + options.grace_period;
-      }
+      // A signal that only this rank knows of remains a reason to save.
+      if (self.pending) self.put_off_pending(answered);
     }
   }
   if (self.safe_step == step) {
@@ -541,8 +540,18 @@ void CheckpointManager::Implementation::note_signal() {
   if (pending || !signals) return;  // a second signal waits until the ranks know of the first
   const auto caught = signals->take();
   if (!caught) return;
-  pending = {caught->signal, std::max(options.clock->now() - caught->ago, answered)};
+  const MonotonicTime now = options.clock->now();
+  pending = {caught->signal, now - caught->ago, false};
   grace_end = pending->since + options.grace_period;
+  if (pending->since <= answered) put_off_pending(now);
+}
+
+// The save for the signal that came before may take the whole grace period of this one. So the
+// grace period counts from the call of `should_save` that tells the other ranks.
+void CheckpointManager::Implementation::put_off_pending(MonotonicTime now) {
+  pending->is_put_off = true;
+  pending->since = now;
+  grace_end = now + options.grace_period;
 }
 
 std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
