@@ -15,7 +15,7 @@ namespace {
 
 torch::Tensor tensor_of(const SafeTensor& stored) {
   torch::Tensor tensor = torch::empty(array_of(stored.sizes), *scalar_type_of(stored.dtype));
-  std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
+  if (!stored.bytes.empty()) std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
   return tensor;
 }
 
