@@ -244,7 +244,9 @@ struct CheckpointManager::Implementation {
   // once it has passed. Returns nothing if there is none, or a save has begun after its end.
   std::optional<milliseconds> grace_left();
   void note_signal();  // the caller holds the lock
-  void put_off_pending(MonotonicTime now);  // the caller holds the lock; there is a pending signal
+  // Returns the start of the pending signal's grace period. It is `now` after a save for a signal
+  // before it, which may have taken the whole period. The caller holds the lock.
+  MonotonicTime start_of_grace(MonotonicTime now) const { return pending->since > answered ? pending->since : now; }
 
   // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
   // all ranks: each has made the same calls and received the same answers.
@@ -282,7 +284,6 @@ struct CheckpointManager::Implementation {
   struct Pending {
     int signal = 0;
     MonotonicTime since;
-    bool is_put_off = false;  // the ranks agreed on another signal first
   };
   std::mutex signals_mutex;
   std::optional<SignalWatch> signals;      // used under the lock, once it is made
@@ -485,8 +486,10 @@ bool CheckpointManager::should_save(std::int64_t step) {
       const std::lock_guard signals_lock(self.signals_mutex);
       self.note_signal();
       if (self.pending) {
-        if (self.pending->is_put_off) self.put_off_pending(options.clock->now());
-        const auto ago = std::chrono::duration_cast<milliseconds>(options.clock->now() - self.pending->since);
+        const MonotonicTime asked = options.clock->now();
+        const MonotonicTime since = self.start_of_grace(asked);
+        if (since != self.pending->since) self.grace_end = since + options.grace_period;
+        const auto ago = std::chrono::duration_cast<milliseconds>(asked - since);
         own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
         if (ago < options.grace_period) deadline = options.grace_period - ago;
       }
@@ -522,7 +525,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
       if (self.pending && self.pending->signal == self.signal) self.pending.reset();
       if (self.signals) self.signals->skip(self.signal);
       // A signal that only this rank knows of remains a reason to save.
-      if (self.pending) self.put_off_pending(answered);
+      if (self.pending) self.grace_end = answered + options.grace_period;
     }
   }
   if (self.safe_step == step) {
@@ -541,17 +544,8 @@ void CheckpointManager::Implementation::note_signal() {
   const auto caught = signals->take();
   if (!caught) return;
   const MonotonicTime now = options.clock->now();
-  pending = {caught->signal, now - caught->ago, false};
-  grace_end = pending->since + options.grace_period;
-  if (pending->since <= answered) put_off_pending(now);
-}
-
-// The save for the signal that came before may take the whole grace period of this one. So the
-// grace period counts from the call of `should_save` that tells the other ranks.
-void CheckpointManager::Implementation::put_off_pending(MonotonicTime now) {
-  pending->is_put_off = true;
-  pending->since = now;
-  grace_end = now + options.grace_period;
+  pending = {caught->signal, now - caught->ago};
+  grace_end = start_of_grace(now) + options.grace_period;
 }
 
 std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
