@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/stores/file_system.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
@@ -20,12 +21,7 @@ namespace {
 void sync_folder_of(const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
-  const int descriptor = TEMP_FAILURE_RETRY(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool is_synced = descriptor >= 0 && TEMP_FAILURE_RETRY(::fsync(descriptor)) == 0;
-  const int why = is_synced ? 0 : errno;
-  if (descriptor >= 0) ::close(descriptor);
-  const bool cannot_sync = why == EINVAL || why == EOPNOTSUPP;  // this file system has no way to sync directories
-  if (!is_synced && !(descriptor >= 0 && cannot_sync)) throw system_error("sync", folder, why);
+  if (const int result = system_files().sync_directory(folder); result < 0) throw system_error("sync", folder, -result);
 }
 
 Error already_there(const std::string& path) {

@@ -40,6 +40,7 @@ INTERNAL_FOR_TOOLS = {
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
     "storage/publication.hpp": "`convert` goes on with, and removes, files of its own unpublished saves",
     "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
+    "storage/stores/file_system.hpp": "`convert` syncs directories as saves do",
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"
