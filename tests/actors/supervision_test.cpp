@@ -77,11 +77,12 @@ class SupervisedRanks {
     caf::anon_send(supervisor(index), tap(index).wrap(StartCall{std::move(context)}));
     return promise->future();
   }
-  std::vector<Outcome> save() {
+  std::vector<Future<Outcome>> start_saves() {
     std::vector<Future<Outcome>> futures;
     for (int index = 0; index < static_cast<int>(ranks_.size()); ++index) futures.push_back(start_save(index));
-    return ActorWorld::collect(futures);
+    return futures;
   }
+  std::vector<Outcome> save() { return ActorWorld::collect(start_saves()); }
 
   // Stops the supervisor and waits until it has ended all calls.
   void stop(int index) {
@@ -146,8 +147,7 @@ TEST_CASE("a coordinator actor that dies ends the attempt on all ranks alike, an
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures;
-  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  std::vector<Future<Outcome>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_coordinator(0);
   gate.open();
@@ -174,8 +174,7 @@ TEST_CASE("a coordinator that is lost while it publishes: the others agree, and 
     Gate gate;
     world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
     world.rank(1).script.committed = answer;
-    std::vector<Future<Outcome>> futures;
-    for (int rank = 0; rank < 4; ++rank) futures.push_back(world.start_save(rank));
+    std::vector<Future<Outcome>> futures = world.start_saves();
     gate.wait_until_reached();
     world.kill_links(0);
     std::vector<Outcome> outcomes;
@@ -208,8 +207,7 @@ TEST_CASE("a supervisor that dies takes its children along, and counts as the lo
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures;
-  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  std::vector<Future<Outcome>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_supervisor(1);
   const auto first = futures[0].get();
@@ -228,8 +226,7 @@ TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
   SupervisedRanks world(3, options);
   Gate gate;
   world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures;
-  for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
+  std::vector<Future<Outcome>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_links(1);
   const auto alone = futures[1].get();
