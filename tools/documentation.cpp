@@ -110,7 +110,7 @@ TERM
 There are none on a terminal that is called dumb either.
 .TP
 MASTER_PORT
-What cairn doctor looks at, if it is set.
+cairn doctor checks that this port is free.
 .SH SEE ALSO
 .BR cairn\-launch ,
 which starts the ranks of a job.
