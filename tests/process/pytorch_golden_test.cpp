@@ -1,5 +1,4 @@
 // Checkpoints that PyTorch 2.11 wrote, loaded by rank processes.
-#include <cstring>
 #include <string>
 
 #include <cairn/runtime/cairn.hpp>
@@ -10,16 +9,6 @@
 
 using namespace cairn;
 using namespace cairn::testing;
-
-namespace {
-
-torch::Tensor tensor_of(const SafeTensor& stored) {
-  torch::Tensor tensor = torch::empty(array_of(stored.sizes), *scalar_type_of(stored.dtype));
-  if (!stored.bytes.empty()) std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
-  return tensor;
-}
-
-}  // namespace
 
 TEST_CASE("PyTorch's checkpoints load on all ranks, cut by rows and by columns") {
   const int rank = world().rank();

@@ -515,13 +515,6 @@ struct FixtureNetImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm;
 };
 
-torch::Tensor tensor_of(const SafeTensor& safe) {
-  return torch::from_blob(const_cast<char*>(safe.bytes.data()), array_of(safe.sizes),
-                          torch::TensorOptions().dtype(*scalar_type_of(safe.dtype)))
-      .clone()
-      .to(rank_device());
-}
-
 }  // namespace
 
 TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded here, optimizer too") {
@@ -547,7 +540,7 @@ TEST_CASE("PyTorch's FSDP and HSDP checkpoints load into the same model sharded 
     const auto [whole_model, whole_optimizer] = get_state_dict(*model, optimizer, whole);
     std::size_t compared = 0;
     for (const auto& [name, safe] : read_safetensors(where + "/expected.safetensors")) {
-      const torch::Tensor expected = tensor_of(safe);
+      const torch::Tensor expected = here(tensor_of(safe));
       if (name.rfind("model.", 0) == 0) {
         CHECK(whole_model.at(name.substr(6)).tensor().equal(expected));
         ++compared;

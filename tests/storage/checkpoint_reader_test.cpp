@@ -97,13 +97,6 @@ StateDict plain_state(bool filled) {
   return state;
 }
 
-torch::Tensor tensor_of(const SafeTensor& stored) {
-  torch::Tensor tensor = torch::empty(array_of(stored.sizes), *scalar_type_of(stored.dtype));
-  REQUIRE(tensor.nbytes() == stored.bytes.size());
-  if (tensor.numel() > 0) std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
-  return tensor;
-}
-
 bool same(const StateDict& a, const StateDict& b) {
   for (const auto& [key, value] : a)
     if (value.is_tensor() && !torch::equal(value.tensor(), b.at(key).tensor())) return false;

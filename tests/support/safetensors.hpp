@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -10,8 +11,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
+
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
+#include <cairn/state/tensor_types.hpp>
 
 namespace cairn::testing {
 
@@ -51,6 +55,13 @@ inline std::map<std::string, SafeTensor> read_safetensors(const std::string& pat
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
+}
+
+inline torch::Tensor tensor_of(const SafeTensor& stored) {
+  torch::Tensor tensor = torch::empty(array_of(stored.sizes), *scalar_type_of(stored.dtype));
+  REQUIRE(tensor.nbytes() == stored.bytes.size());
+  if (tensor.numel() > 0) std::memcpy(tensor.data_ptr(), stored.bytes.data(), stored.bytes.size());
+  return tensor;
 }
 
 }  // namespace cairn::testing
