@@ -77,19 +77,19 @@ protocol::Operation CallContext::operation_of(const AnyCall& call) {
   return std::holds_alternative<LoadCall>(call) ? protocol::Operation::kLoad : protocol::Operation::kAgree;
 }
 
-StorageContext CallContext::storage_context(const protocol::RunHook& hook) const {
+StorageContext CallContext::storage_context(std::uint64_t counter, const std::string& save_id, bool is_coordinator) const {
   StorageContext context;
   context.checkpoint_id = call().checkpoint_id;
-  if (operation() == protocol::Operation::kSave) context.save_id = hook.save_id;
+  if (operation() == protocol::Operation::kSave) context.save_id = save_id;
   context.rank = rank_;
   context.world_size = world_size_;
   context.one_process = one_process_;
-  context.is_coordinator = hook.is_coordinator;
+  context.is_coordinator = is_coordinator;
   context.step = call().step;
   context.user_metadata = call().user_metadata;
   if (tracer_)
     context.store_observer =
-        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), hook.counter);
+        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), counter);
   return context;
 }
 
@@ -103,6 +103,5 @@ void CallContext::finish(Outcome outcome) {
 }
 
 std::uint32_t trace_checkpointer(const StartCall& start) { return checkpointer_key(start.context->call().id.checkpointer); }
-std::uint32_t trace_checkpointer(const HookRequest& request) { return checkpointer_key(request.context->call().id.checkpointer); }
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 // The data of one running call on one rank, shared by everything that may run its hooks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,13 +37,21 @@ class CallContext {
   std::uint64_t ticket() const { return ticket_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  StorageContext storage_context(const protocol::RunHook& hook) const;
+  StorageContext storage_context(std::uint64_t counter, const std::string& save_id, bool is_coordinator) const;
   // Records store operations of this call in the trace if they take at least `duration_min` or
   // fail. Call it before the context is shared.
   void trace_stores(std::shared_ptr<Tracer> tracer, Duration duration_min);
 
-  // The metadata that this rank has read for a load. Only hooks use it.
+  // The metadata that this rank has read for a load. Planner and reader refer to it until the call
+  // ends. Only hooks use it.
   std::optional<Metadata> metadata;
+
+  // Tells the tasks of the call to start no further hook. Called by the supervisor. Thread-safe.
+  void tell_to_stop() { told_to_stop_ = true; }
+  bool is_told_to_stop() const { return told_to_stop_; }
+  // The hook that this rank runs, null if none. Names live forever. Thread-safe.
+  void set_running_hook(const char* name) { running_hook_ = name; }
+  const char* running_hook() const { return running_hook_; }
 
   // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
   // context. The first call counts.
@@ -59,6 +68,8 @@ class CallContext {
   const std::function<void(Outcome)> done_;
   std::shared_ptr<Tracer> tracer_;  // null: store operations are not traced
   Duration store_duration_min_{0};
+  std::atomic<bool> told_to_stop_{false};
+  std::atomic<const char*> running_hook_{nullptr};
   std::optional<Outcome> outcome_;
   Failure last_resort_;
 };

@@ -81,8 +81,8 @@ class Coordinator : public CoordinatorActor::base {
     for (auto& effect : effects) {
       if (auto* send = std::get_if<protocol::Send>(&effect)) {
         supervisor_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(*send)}));
-      } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
-        supervisor_->post(tap_.wrap(CoordinatorHook{checkpointer, life_, std::move(*hook)}));
+      } else if (auto* task = std::get_if<protocol::RunTask>(&effect)) {
+        supervisor_->post(tap_.wrap(CoordinatorTask{checkpointer, life_, std::move(*task)}));
       } else if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, start->timer}, clock().now(), start->after);
       } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {

@@ -15,7 +15,7 @@
 namespace cairn {
 
 class CallContext;
-class HookTicket;
+class TaskRun;
 
 // runtime -> supervisor: the trainer has started a call.
 struct StartCall {
@@ -28,20 +28,21 @@ struct CancelCall {
   protocol::CancelRequested request;
 };
 
-// supervisor -> planner, storage: run this hook on the call's executor.
-struct HookRequest {
-  protocol::RunHook hook;
-  std::shared_ptr<CallContext> context;
-  std::shared_ptr<HookTicket> ticket;
+// supervisor -> planner, storage: run this task of the call. Each type of protocol::Task is a
+// message type of its own.
+template <class Task>
+struct Request {
+  Task task;
+  std::shared_ptr<TaskRun> run;
 };
 
-// planner, storage, executor or writer thread -> supervisor: the hook has ended. The supervisor
-// passes this to the machine that asked for the hook.
-struct HookReport {
+// planner, storage, executor or writer thread -> supervisor: the task has ended. The supervisor
+// passes this to the machine that asked for the task.
+struct TaskReport {
   std::string checkpointer;
   std::uint64_t coordinator = 0;  // 0: the rank's own machine; otherwise the life of the coordinator actor
   std::uint64_t counter = 0;
-  protocol::HookDone done;
+  protocol::TaskEnded ended;
 };
 
 // supervisor -> coordinator.
@@ -54,15 +55,15 @@ struct CoordinatorNews {
   protocol::Event event;
 };
 
-// coordinator -> supervisor: send this message; run this hook.
+// coordinator -> supervisor: send this message; run this task.
 struct CoordinatorSend {
   std::string checkpointer;
   protocol::Send send;
 };
-struct CoordinatorHook {
+struct CoordinatorTask {
   std::string checkpointer;
   std::uint64_t coordinator = 0;
-  protocol::RunHook hook;
+  protocol::RunTask task;
 };
 // coordinator -> supervisor: the coordinator was cancelled. Its last messages precede this one in
 // the mailbox.
@@ -124,32 +125,35 @@ struct WakeUp {};
 
 inline const char* trace_name(const StartCall&) { return "StartCall"; }
 inline const char* trace_name(const CancelCall&) { return "CancelCall"; }
-inline const char* trace_name(const HookRequest& request) { return protocol::name_of(request.hook.hook, request.hook.operation); }
-inline const char* trace_name(const HookReport&) { return "HookDone"; }
+template <class Task>
+const char* trace_name(const Request<Task>&) {
+  return Task::kName;
+}
+inline const char* trace_name(const TaskReport& report) { return protocol::name_of(report.ended.result); }
 inline const char* trace_name(const CoordinatorEvent& event) {
   if (const auto* received = std::get_if<protocol::Received>(&event.event)) return trace_name_of(received->body);
-  return std::holds_alternative<protocol::PeerDown>(event.event) ? "PeerDown" : "HookDone";
+  if (const auto* task = std::get_if<protocol::TaskEnded>(&event.event)) return protocol::name_of(task->result);
+  return "PeerDown";
 }
 inline const char* trace_name(const CoordinatorNews& news) {
   return std::holds_alternative<protocol::PeerDown>(news.event) ? "PeerDown" : "PeerUp";
 }
 inline const char* trace_name(const CoordinatorSend& send) { return trace_name_of(send.send.body); }
-inline const char* trace_name(const CoordinatorHook& hook) { return protocol::name_of(hook.hook.hook, hook.hook.operation); }
+inline const char* trace_name(const CoordinatorTask& task) { return protocol::name_of(task.task.task); }
 inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorStopped"; }
 inline const char* trace_name(const Unsent&) { return "Unsent"; }
 inline const char* trace_name(const Stop&) { return "Stop"; }
 
 inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
 inline std::uint64_t trace_attempt(const CancelCall&) { return 0; }
-inline std::uint64_t trace_attempt(const HookRequest& request) { return request.hook.counter; }
-inline std::uint64_t trace_attempt(const HookReport& report) { return report.counter; }
+inline std::uint64_t trace_attempt(const TaskReport& report) { return report.counter; }
 inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {
   const auto* received = std::get_if<protocol::Received>(&event.event);
   return received ? received->counter : 0;
 }
 inline std::uint64_t trace_attempt(const CoordinatorNews&) { return 0; }
 inline std::uint64_t trace_attempt(const CoordinatorSend& send) { return send.send.counter; }
-inline std::uint64_t trace_attempt(const CoordinatorHook& hook) { return hook.hook.counter; }
+inline std::uint64_t trace_attempt(const CoordinatorTask& task) { return task.task.counter; }
 inline std::uint64_t trace_attempt(const CoordinatorStopped&) { return 0; }
 inline std::uint64_t trace_attempt(const Unsent&) { return 0; }
 inline std::uint64_t trace_attempt(const Stop&) { return 0; }
@@ -157,13 +161,12 @@ inline std::uint64_t trace_attempt(const Stop&) { return 0; }
 // Returns the key of the message's checkpointer, as in save ids; 0 if it belongs to none, or to
 // all.
 std::uint32_t trace_checkpointer(const StartCall& start);
-std::uint32_t trace_checkpointer(const HookRequest& request);
 inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }
-inline std::uint32_t trace_checkpointer(const HookReport& report) { return checkpointer_key(report.checkpointer); }
+inline std::uint32_t trace_checkpointer(const TaskReport& report) { return checkpointer_key(report.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorEvent& event) { return checkpointer_key(event.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorNews&) { return 0; }
 inline std::uint32_t trace_checkpointer(const CoordinatorSend& send) { return checkpointer_key(send.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorHook& hook) { return checkpointer_key(hook.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorTask& task) { return checkpointer_key(task.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorStopped&) { return 0; }
 inline std::uint32_t trace_checkpointer(const Unsent& unsent) { return checkpointer_key(unsent.checkpointer); }
 inline std::uint32_t trace_checkpointer(const Stop&) { return 0; }

@@ -6,7 +6,8 @@
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/exit_reason.hpp>
-#include <cairn/actors/hook_ticket.hpp>
+#include <cairn/actors/protocol/plan_check.hpp>
+#include <cairn/actors/task_run.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/codec.hpp>
 
@@ -14,83 +15,163 @@ namespace cairn {
 namespace {
 
 using protocol::Hook;
-using protocol::HookValue;
 
-HookValue run_save_planner(protocol::RunHook& hook, CallContext& context) {
-  const SaveCall& call = context.save();
-  switch (hook.hook) {
-    case Hook::kSetUpPlanner:
-      call.planner->set_up_planner(*call.state_dict, context.rank(), hook.is_coordinator);
-      return {};
-    case Hook::kCreateLocalPlan:
-      return std::make_shared<SavePlan>(call.planner->create_local_plan());
-    case Hook::kCreateGlobalPlan:
-      return std::make_shared<GlobalSavePlan>(call.planner->create_global_plan(take<std::vector<SavePlan>>(hook.argument)));
-    case Hook::kFinishPlan:
-      return std::make_shared<SavePlan>(call.planner->finish_plan(take<SavePlan>(hook.argument)));
-    default:
-      throw InternalError("the planner actor was asked for a hook that is not the planner's");
-  }
+// Plans of users' planners, writers and readers are checked in the hook that returns them, so that
+// a bad plan is that hook's failure.
+template <class Plan>
+Plan checked(Plan plan, const char* hook) {
+  protocol::check_plan(plan, hook);
+  return plan;
 }
 
-HookValue run_load_planner(protocol::RunHook& hook, CallContext& context) {
-  const LoadCall& call = context.load();
-  switch (hook.hook) {
-    case Hook::kSetUpPlanner:
-      call.planner->set_up_planner(*call.state_dict, *context.metadata, context.rank(), hook.is_coordinator);
-      return {};
-    case Hook::kCreateLocalPlan:
-      return std::make_shared<LoadPlan>(call.planner->create_local_plan());
-    case Hook::kCreateGlobalPlan:
-      return std::make_shared<std::vector<LoadPlan>>(call.planner->create_global_plan(take<std::vector<LoadPlan>>(hook.argument)));
-    case Hook::kFinishPlan:
-      return std::make_shared<LoadPlan>(call.planner->finish_plan(take<LoadPlan>(hook.argument)));
-    default:
-      throw InternalError("the planner actor was asked for a hook that is not the planner's");
-  }
+void check_count(std::size_t plans, int world_size, const char* hook) {
+  if (plans == static_cast<std::size_t>(world_size)) return;
+  throw Error(ErrorCode::kMismatch, std::string(hook) + " returned " + std::to_string(plans) + " plans for " +
+                                        std::to_string(world_size) + " ranks; it must return one plan per rank");
 }
 
-HookValue decide(const protocol::RunHook& hook, const CallContext& context) {
-  const auto& texts = std::get<protocol::AgreementTexts>(hook.argument).texts;
-  // The texts of other ranks were checked when they were encoded.
-  const std::size_t own_bytes = texts[static_cast<std::size_t>(context.rank())].size();
-  if (own_bytes > protocol::kAgreementTextMax)
-    throw Error(ErrorCode::kInvalidArgument, "this rank's text for an agreement has " + std::to_string(own_bytes) +
-                                                 " bytes; the limit is " + std::to_string(protocol::kAgreementTextMax));
-  std::string answer = context.agreement().decide(texts);
-  if (answer.size() > protocol::kAgreementAnswerMax)
-    throw Error(ErrorCode::kInvalidArgument, "the answer of an agreement has " + std::to_string(answer.size()) +
-                                                 " bytes; the limit is " + std::to_string(protocol::kAgreementAnswerMax));
-  return protocol::AgreementTexts{{std::move(answer)}};
+// The planner may change its plans, while the coordinator keeps these for the next save.
+template <class Plan>
+std::vector<Plan> copies_of(const std::vector<std::shared_ptr<const Plan>>& plans) {
+  std::vector<Plan> copies;
+  copies.reserve(plans.size());
+  for (const auto& plan : plans) copies.push_back(*plan);
+  return copies;
 }
 
-HookValue run(protocol::RunHook& hook, CallContext& context) {
-  if (hook.hook == Hook::kDecide) return decide(hook, context);
-  if (hook.hook == Hook::kBegin) {
-    if (context.call().begin) context.call().begin(std::get<std::vector<std::string>>(hook.argument));
-    return {};
-  }
-  return hook.operation == protocol::Operation::kSave ? run_save_planner(hook, context) : run_load_planner(hook, context);
+template <class Plan>
+std::vector<std::shared_ptr<const Plan>> checked_and_shared(std::vector<Plan> plans, int world_size, const char* hook) {
+  check_count(plans.size(), world_size, hook);
+  std::vector<std::shared_ptr<const Plan>> shared;
+  shared.reserve(plans.size());
+  for (auto& plan : plans) shared.push_back(std::make_shared<const Plan>(checked(std::move(plan), hook)));
+  return shared;
+}
+
+// An empty id is not validated: user-defined writers may need none.
+template <class Storage>
+void reset(Storage& storage, const std::string& checkpoint_id) {
+  if (!checkpoint_id.empty() && !storage.validate_checkpoint_id(checkpoint_id))
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "\"" + checkpoint_id + "\" is not a checkpoint id that this writer or reader can handle; pass a path or URL of its kind");
+  storage.reset(checkpoint_id);
+}
+
+// --- the state, on every rank --------------------------------------------------------------------
+
+// A failed reset does not prevent the Stateful hooks, because other ranks run theirs.
+protocol::TaskResult run_task(TaskRun& run, const protocol::GatherState& request) {
+  const CallContext& context = run.context();
+  const Call& call = context.call();
+  run.hook_before_others(Hook::kReset, [&] {
+    if (context.operation() == protocol::Operation::kSave)
+      reset(*context.save().writer, call.checkpoint_id);
+    else
+      reset(*context.load().reader, call.checkpoint_id);
+  });
+  run.hook(Hook::kBegin, [&] {
+    if (call.begin) call.begin(request.key_order);
+  });
+  run.throw_if_failed();
+  return protocol::StateGathered{};
+}
+
+// --- the local plan, on every rank ---------------------------------------------------------------
+
+protocol::LocalSavePlan create_local_save_plan(TaskRun& run) {
+  const SaveCall& call = run.context().save();
+  run.hook(Hook::kSetUpPlanner,
+           [&] { call.planner->set_up_planner(*call.state_dict, run.context().rank(), run.is_coordinator()); });
+  run.hook(Hook::kSetUpStorage, [&] { call.writer->set_up_storage_writer(run.storage_context()); });
+  SavePlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return call.planner->create_local_plan(); });
+  plan = run.hook(Hook::kPrepareLocalPlan,
+                  [&] { return checked(call.writer->prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
+  const Digest digest = plan_digest(plan);
+  return {std::make_shared<const SavePlan>(std::move(plan)), digest};
+}
+
+protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
+  const LoadCall& call = run.context().load();
+  const Metadata& metadata =
+      run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return call.reader->read_metadata(); }));
+  run.hook(Hook::kSetUpPlanner,
+           [&] { call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.is_coordinator()); });
+  run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
+  LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return call.planner->create_local_plan(); });
+  plan = run.hook(Hook::kPrepareLocalPlan,
+                  [&] { return checked(call.reader->prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
+  return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
+}
+
+protocol::TaskResult run_task(TaskRun& run, const protocol::CreateLocalPlan&) {
+  if (run.context().operation() == protocol::Operation::kSave) return create_local_save_plan(run);
+  return create_local_load_plan(run);
+}
+
+// --- the global plan, on the coordinator ---------------------------------------------------------
+
+protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
+  const SaveCall& call = run.context().save();
+  const int world_size = run.context().world_size();
+  GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
+    GlobalSavePlan plan = call.planner->create_global_plan(copies_of(request.local_plans));
+    check_count(plan.plans.size(), world_size, "create_global_plan");
+    return plan;
+  });
+  auto plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
+    return checked_and_shared(call.writer->prepare_global_plan(std::move(made.plans)), world_size, "prepare_global_plan");
+  });
+  return protocol::GlobalSavePlans{std::move(plans), std::make_shared<Metadata>(std::move(made.metadata))};
+}
+
+protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {
+  const LoadCall& call = run.context().load();
+  const int world_size = run.context().world_size();
+  std::vector<LoadPlan> made = run.hook(Hook::kCreateGlobalPlan, [&] {
+    std::vector<LoadPlan> plans = call.planner->create_global_plan(copies_of(request.local_plans));
+    check_count(plans.size(), world_size, "create_global_plan");
+    return plans;
+  });
+  return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
+    return checked_and_shared(call.reader->prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
+  })};
+}
+
+// --- agreements ----------------------------------------------------------------------------------
+
+protocol::TaskResult run_task(TaskRun& run, const protocol::Decide& request) {
+  const auto check = [](const char* whose, std::size_t bytes, std::size_t limit) {
+    if (bytes > limit)
+      throw Error(ErrorCode::kInvalidArgument, std::string(whose) + " an agreement has " + std::to_string(bytes) +
+                                                   " bytes; the limit is " + std::to_string(limit));
+  };
+  return protocol::Answer{run.hook(Hook::kDecide, [&] {
+    // The texts of other ranks were checked when they were encoded.
+    check("this rank's text for", request.texts[static_cast<std::size_t>(run.context().rank())].size(), protocol::kAgreementTextMax);
+    std::string answer = run.context().agreement().decide(request.texts);
+    check("the answer of", answer.size(), protocol::kAgreementAnswerMax);
+    return answer;
+  })};
 }
 
 }  // namespace
 
 PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer) {
   self->set_exception_handler(exit_reason_of);
-  auto tap = std::make_shared<Tap>(std::move(tracer), "planner");
-  return {[tap](const Traced<HookRequest>& message) {
+  const auto tap = std::make_shared<Tap>(std::move(tracer), "planner");
+  const auto run = [tap](const auto& message) {
     tap->handle(message, [&] {
-      const HookRequest& request = message.value;
-      request.context->call().executor->post([request = HookRequest(request)]() mutable {
-        try {
-          request.ticket->start();
-          request.ticket->succeed(run(request.hook, *request.context));
-        } catch (...) {
-          request.ticket->fail(std::current_exception());
-        }
-      });
+      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_task(task_run, task); });
     });
-  }};
+  };
+  return {
+      [run](const Traced<Request<protocol::GatherState>>& message) { run(message); },
+      [run](const Traced<Request<protocol::CreateLocalPlan>>& message) { run(message); },
+      [run](const Traced<Request<protocol::CreateGlobalSavePlan>>& message) { run(message); },
+      [run](const Traced<Request<protocol::CreateGlobalLoadPlan>>& message) { run(message); },
+      [run](const Traced<Request<protocol::Decide>>& message) { run(message); },
+  };
 }
 
 }  // namespace cairn

@@ -1,11 +1,12 @@
-// Runs the planner's hooks and the call's Stateful hooks.
+// Plans: the local plan of this rank, and the global plan if this rank coordinates. Also runs the
+// Stateful hooks of a call and the decision of an agreement.
 //
-//   owns        nothing
-//   talks to    the supervisor, which requests hooks; each call's executor, which runs them
-//   states      none: the executor runs hooks one after the other
-//   deadlines   none: the machine that requests a hook has one
-//   on death    the tickets of hooks not yet passed on report failures; the supervisor starts a
-//               new actor
+//   owns        nothing: the planner belongs to the call
+//   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
+//               executor, on which the hooks run
+//   states      none: a rank's machine has one task running at a time
+//   deadlines   none: the machine that requests a task has one
+//   on death    requests not yet passed on report failures; the supervisor starts a new actor
 #pragma once
 
 #include <memory>
@@ -17,7 +18,10 @@
 
 namespace cairn {
 
-using PlannerActor = caf::typed_actor<caf::reacts_to<Traced<HookRequest>>>;
+using PlannerActor =
+    caf::typed_actor<caf::reacts_to<Traced<Request<protocol::GatherState>>>, caf::reacts_to<Traced<Request<protocol::CreateLocalPlan>>>,
+                     caf::reacts_to<Traced<Request<protocol::CreateGlobalSavePlan>>>,
+                     caf::reacts_to<Traced<Request<protocol::CreateGlobalLoadPlan>>>, caf::reacts_to<Traced<Request<protocol::Decide>>>>;
 
 PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer);
 

@@ -11,11 +11,11 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/exit_reason.hpp>
-#include <cairn/actors/hook_ticket.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/task_run.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/messages/codec.hpp>
 
@@ -39,6 +39,11 @@ protocol::Identity world_of(const RankConfig& config) {
   world.incarnation = config.incarnation;
   return world;
 }
+
+template <class Task>
+inline constexpr bool is_for_planner =
+    std::is_same_v<Task, protocol::GatherState> || std::is_same_v<Task, protocol::CreateLocalPlan> || std::is_same_v<Task, protocol::CreateGlobalSavePlan> ||
+    std::is_same_v<Task, protocol::CreateGlobalLoadPlan> || std::is_same_v<Task, protocol::Decide>;
 
 class Supervisor : public SupervisorActor::base {
  public:
@@ -71,11 +76,11 @@ class Supervisor : public SupervisorActor::base {
         [this](const Traced<CancelCall>& message) {
           tap_.handle(message, [&] { step(message.value.checkpointer, message.value.request); });
         },
-        [this](const Traced<HookReport>& message) { tap_.handle(message, [&] { on_hook_report(message.value); }); },
+        [this](const Traced<TaskReport>& message) { tap_.handle(message, [&] { on_task_report(message.value); }); },
         [this](const Traced<CoordinatorSend>& message) {
           tap_.handle(message, [&] { send(message.value.checkpointer, message.value.send); });
         },
-        [this](const Traced<CoordinatorHook>& message) { tap_.handle(message, [&] { run_for_coordinator(message.value); }); },
+        [this](const Traced<CoordinatorTask>& message) { tap_.handle(message, [&] { run_for_coordinator(message.value); }); },
         [this](const Traced<Unsent>& message) {
           tap_.handle(message, [&] {
             tell_coordinator(message.value.checkpointer, message.value.down);
@@ -171,12 +176,14 @@ class Supervisor : public SupervisorActor::base {
     } catch (const std::exception& error) {
       return abort_call(checkpointer, slot, error.what());
     }
-    if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before hooks of that step run
+    if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before tasks of that step run
     for (auto& effect : effects) {
       if (auto* send_effect = std::get_if<protocol::Send>(&effect)) {
         send(checkpointer, *send_effect);
-      } else if (auto* hook = std::get_if<protocol::RunHook>(&effect)) {
-        run(checkpointer, slot, std::move(*hook), 0);
+      } else if (auto* task = std::get_if<protocol::RunTask>(&effect)) {
+        run(slot, std::move(*task), 0);
+      } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
+        slot.context->tell_to_stop();
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
@@ -204,7 +211,8 @@ class Supervisor : public SupervisorActor::base {
   void time_out(const std::string& checkpointer, protocol::Timer timer) {
     if (timer != protocol::Timer::kProgress) {
       tap_.set_cause(tap_.record(call_event(EventKind::kState, trace_name_of(timer), checkpointer, 0, true)));
-      step(checkpointer, protocol::TimerFired{timer});
+      const Slot* const slot = slots_.find(checkpointer);
+      step(checkpointer, protocol::TimerFired{timer, slot && slot->context ? slot->context->running_hook() : nullptr});
       return tap_.set_cause(0);
     }
     const Slot* const slot = slots_.find(checkpointer);
@@ -228,39 +236,44 @@ class Supervisor : public SupervisorActor::base {
     slots_.erase(checkpointer);  // `done` is called after the last hook has released the call
   }
 
-  // --- hooks -------------------------------------------------------------------------------------
+  // --- tasks -------------------------------------------------------------------------------------
 
-  void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
-    auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
-    const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
-    auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
-    // If the child is gone for good, the request is dropped and its ticket reports the failure.
-    if (for_planner) {
+  void run(Slot& slot, protocol::RunTask task, std::uint64_t coordinator) {
+    const auto task_run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, task, slot.context, config_.injector);
+    std::visit([&](auto& request) { send_request(std::move(request), task_run); }, task.task);
+  }
+
+  // If the child is gone for good, the request is dropped and its TaskRun reports the failure.
+  template <class Task>
+  void send_request(Task task, std::shared_ptr<TaskRun> task_run) {
+    auto request = tap_.wrap(Request<Task>{std::move(task), std::move(task_run)});
+    if constexpr (is_for_planner<Task>) {
       if (planner_) caf::anon_send(planner_, std::move(request));
     } else {
       if (storage_) caf::anon_send(storage_, std::move(request));
     }
   }
 
-  void run_for_coordinator(const CoordinatorHook& message) {
+  void run_for_coordinator(const CoordinatorTask& message) {
+    const protocol::RunTask& task = message.task;
     Slot* const slot = slots_.find(message.checkpointer);
     // A rank learns the counter of an agreement only from its outcome.
-    const bool is_of_call = slot && (message.hook.hook == protocol::Hook::kDecide || slot->machine.counter() == message.hook.counter);
-    const bool runs = is_of_call && slot->context &&
-                      slot->machine.state() != protocol::RankMachine::State::kEnding;
-    if (runs) return run(message.checkpointer, *slot, message.hook, message.coordinator);
+    const bool is_of_call =
+        slot && (std::holds_alternative<protocol::Decide>(task.task) || slot->machine.counter() == task.counter);
+    const bool runs = is_of_call && slot->context && slot->machine.state() != protocol::RankMachine::State::kEnding;
+    if (runs) return run(*slot, task, message.coordinator);
     Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
-                                  std::string(protocol::name_of(message.hook.hook, message.hook.operation)) +
+                                  std::string(protocol::name_of(protocol::main_hook_of(task.task), task.operation)) +
                                       " could not run: the call of rank " + std::to_string(config_.rank) + " has ended",
-                                  message.hook.phase);
-    tell_coordinator(message.checkpointer, protocol::HookDone{message.hook.sequence, std::move(failure)});
+                                  task.phase);
+    tell_coordinator(message.checkpointer, protocol::TaskEnded{task.sequence, std::move(failure)});
   }
 
-  void on_hook_report(const HookReport& report) {
+  void on_task_report(const TaskReport& report) {
     if (report.coordinator == 0) {
-      step(report.checkpointer, report.done);
+      step(report.checkpointer, report.ended);
     } else if (report.coordinator == coordinator_life_) {
-      tell_coordinator(report.checkpointer, report.done);
+      tell_coordinator(report.checkpointer, report.ended);
     }
     stop_if_idle();
   }

@@ -2,17 +2,17 @@
 //
 //                    runtime
 //                       | StartCall, CancelCall, Stop
-//                       v          HookRequest
+//                       v          Request<CreateLocalPlan>, Request<Write>, ...
 //   links <--------> supervisor ----------------> planner, storage ...> executor
 //        LinkSend    |       ^ ^                                           :
-//        LinkMessage v       | :.................. HookReport .............:
-//                 coordinator  CoordinatorSend, CoordinatorHook
+//        LinkMessage v       | :.................. TaskReport .............:
+//                 coordinator  CoordinatorSend, CoordinatorTask
 //
 //   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
 //               coordinator and links actors
 //   talks to    those actors, and other ranks through the links. Messages of this rank to itself
 //               bypass the links and are not encoded. Hooks with an injected fault send LinkDrop
-//   states      running -> stopping (all calls cancelled, waiting for their last hooks) -> stopped
+//   states      running -> stopping (all calls cancelled, waiting for their last tasks) -> stopped
 //   deadlines   the timers of each machine
 //   on death    of a child: the running attempts get a failure, and the child is replaced, at most
 //               `child_restarts_max` times
@@ -43,8 +43,8 @@ struct Children {
 struct GetChildren {};
 
 using SupervisorActor =
-    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<HookReport>>,
-                     caf::reacts_to<Traced<CoordinatorSend>>, caf::reacts_to<Traced<CoordinatorHook>>,
+    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<TaskReport>>,
+                     caf::reacts_to<Traced<CoordinatorSend>>, caf::reacts_to<Traced<CoordinatorTask>>,
                      caf::reacts_to<Traced<CoordinatorStopped>>, caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>,
                      caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>, caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>,
                      caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,

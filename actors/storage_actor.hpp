@@ -1,13 +1,12 @@
-// Runs the writer's and the reader's hooks.
+// Moves the data of this rank: writes it, reads it, publishes the checkpoint if this rank
+// coordinates, and after a failure stops the writer and removes its files.
 //
-//   owns        nothing
-//   talks to    the supervisor, which requests hooks; each call's executor, which runs them. The
-//               writer's own threads report the end of an asynchronous `write_data` or `read_data`
-//               through the hook's ticket
-//   states      none: the executor runs hooks one after the other
-//   deadlines   none: the machine that requests a hook has one
-//   on death    the tickets of hooks not yet passed on report failures; the supervisor starts a
-//               new actor
+//   owns        nothing: the writer or reader belongs to the call
+//   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
+//               executor, on which the hooks run. The writer's own threads end a Write or Read
+//   states      none: a rank's machine has one task running, and an Abandon beside a Write
+//   deadlines   none: the machine that requests a task has one
+//   on death    requests not yet passed on report failures; the supervisor starts a new actor
 #pragma once
 
 #include <memory>
@@ -19,7 +18,10 @@
 
 namespace cairn {
 
-using StorageActor = caf::typed_actor<caf::reacts_to<Traced<HookRequest>>>;
+using StorageActor =
+    caf::typed_actor<caf::reacts_to<Traced<Request<protocol::Write>>>, caf::reacts_to<Traced<Request<protocol::Read>>>,
+                     caf::reacts_to<Traced<Request<protocol::Finish>>>, caf::reacts_to<Traced<Request<protocol::AskCommitted>>>,
+                     caf::reacts_to<Traced<Request<protocol::Abandon>>>, caf::reacts_to<Traced<Request<protocol::Release>>>>;
 
 StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::shared_ptr<Tracer> tracer);
 

@@ -87,9 +87,9 @@ class Tap {
     cause_ = 0;
   }
 
-  // Fills in the actor and, if the event has no cause, the current cause.
+  // Fills in the actor and the current cause where the event has none.
   std::uint64_t record(ObservedEvent event) {
-    event.actor = actor_;
+    if (event.actor.empty()) event.actor = actor_;
     if (event.cause == 0) event.cause = cause_;
     return tracer_->record(event);
   }

@@ -57,7 +57,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   if (settled_) return end(std::move(failures), *settled_);
   // A hook of this rank is running. It is user code and cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
-  failures.emplace(identity_.rank, silent(identity_.rank, std::string(name_of(hook_, operation())) + " had not ended within " +
+  failures.emplace(identity_.rank, silent(identity_.rank, std::string(own_hook()) + " had not ended within " +
                                                               in_seconds(waited)));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
@@ -192,32 +192,6 @@ void CoordinatorMachine::end_next_call(int from, Failure failure) {
   missed.ordinals.insert(call.ordinal);
   missed_.push_back(std::move(missed));
   if (missed_.size() > options_.outcomes_kept) missed_.pop_front();
-}
-
-void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
-  const auto own = failures.find(identity_.rank);
-  end(make_ending(failures, committed, counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)),
-      own == failures.end() ? nullptr : own->second.exception);
-}
-
-// `own_exception` is the exception of this rank's own failure; may be null.
-void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {
-  // Failures to send or read a message have failed this call, and must not fail the next.
-  for (auto it = down_.begin(); it != down_.end();) it = it->second.reachable ? down_.erase(it) : std::next(it);
-  const auto tell = [&](int rank, const Join& join) {
-    kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
-    if (left_.count(rank) != 0 || down_.count(rank) != 0) return;
-    send(rank, Outcome{join.ticket, ending, rank == identity_.rank ? own_exception : nullptr});
-  };
-  // The own rank is told last: its call may return and its trainer exit, so the other outcomes must
-  // be on their way.
-  for (const auto& [rank, join] : joins_)
-    if (rank != identity_.rank) tell(rank, join);
-  const auto own = joins_.find(identity_.rank);
-  if (own != joins_.end()) tell(own->first, own->second);
-  remember(ending);
-  if (was_skipped()) count_skipped_call();
-  forget_call();
 }
 
 void CoordinatorMachine::forget_call() {

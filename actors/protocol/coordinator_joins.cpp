@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
 
@@ -277,36 +278,21 @@ FailureMap CoordinatorMachine::judge_joins() const {
   return failures;
 }
 
-void CoordinatorMachine::begin() {
-  std::set<std::string> keys;
-  for (const auto& [rank, join] : joins_) {
-    counter_seen_ = std::max(counter_seen_, join.counter_seen);
-    keys.insert(join.stateful_keys.begin(), join.stateful_keys.end());
-  }
-  counter_ = ++counter_seen_;
-  const auto world = static_cast<std::size_t>(identity_.world_size);
-  progress_.assign(world, {});
-  sums_.reset(identity_.world_size);
-  if (operation() == Operation::kAgree) return decide();
-  local_save_plans_.assign(world, nullptr);
-  local_load_plans_.assign(world, nullptr);
-  metadata_save_ids_.assign(world, {});
-  results_.assign(world, {});
-  become(State::kLocalPlans);
-  wait_for_ranks(options_.phase_deadline);
-  for (const auto& [rank, join] : joins_) send(rank, Begin{join.ticket, {keys.begin(), keys.end()}});
-}
-
 // All texts have come with the Joins, so no other rank has work left that could fail.
 void CoordinatorMachine::decide() {
   become(State::kDeciding);
   start_timer(options_.phase_deadline);
-  AgreementTexts brought;
+  Decide task;
   for (const auto& [rank, join] : joins_) {
     answered_.insert(rank);
-    brought.texts.push_back(join.text);
+    task.texts.push_back(join.text);
   }
-  run(Hook::kDecide, Phase::kGlobalPlan, std::move(brought));
+  run(std::move(task));
+}
+
+void CoordinatorMachine::ended(const Answer& answer) {
+  if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
+  end(make_ending({}, Committed::kNo, make_save_id(identity_.incarnation, identity_.checkpointer, counter_), answer.text));
 }
 
 }  // namespace cairn::protocol

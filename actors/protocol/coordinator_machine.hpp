@@ -5,7 +5,7 @@
 //                                                                                     |
 //      +---------------------------------- made --------------------------------------+
 //      v
-//    moving --all in; save--> finishing --hook failed--> settling
+//    moving --all in; save--> finishing --task failed--> settling
 //      |                          |                              |
 //      +-- all in; load           +-- published                  +-- existence known
 //      v                          v                              v
@@ -102,7 +102,7 @@ class CoordinatorMachine {
   void on(const CallStarted&) { ignore("call for a rank's machine"); }
   void on(const CancelRequested&) { ignore("cancellation for a rank's machine"); }
   void on(const Received& received);
-  void on(const HookDone& done);
+  void on(const TaskEnded& task);
   void on(const TimerFired& fired);
   void on(const ProgressDue&) { ignore("timer of a rank's machine"); }
   void on(const PeerDown& down);
@@ -158,10 +158,8 @@ class CoordinatorMachine {
   std::string awaited() const;
   void end_phase_if_complete();
   void plan_globally();
-  void take_global_plan(const HookValue& value);
+  void plan_load_globally();
   void start_moving();
-  void spread_load_plans(std::vector<LoadPlan>& plans);
-  void spread_save_plans(std::vector<SavePlan>& plans);
   void send_global_plan(int rank);
   void finish();
   void settle(bool given_up, std::optional<Committed> committed);
@@ -174,7 +172,21 @@ class CoordinatorMachine {
   void forget_call();
   void restart_joins();
 
-  void run(Hook hook, Phase phase, HookValue argument);
+  // The ends of this rank's tasks for the coordinator.
+  void ended(const GlobalSavePlans& made);
+  void ended(const GlobalLoadPlans& made);
+  void ended(const Answer& answer);
+  void ended(const Published& published);
+  void ended(Committed committed);
+  void ended(const Stopped& stopped);
+  void ended(const Failure& failure);
+  template <class Other>
+  void ended(const Other&) {
+    throw InternalError("a coordinator's machine ran a task that is not its own");
+  }
+
+  void run(Task task);
+  const char* own_hook() const { return name_of(hook_, operation()); }
   void become(State state);
   void append(Effects effects);
   void send(int to, Message body);
@@ -189,7 +201,7 @@ class CoordinatorMachine {
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
-  // All ranks wait for a hook of this rank.
+  // All ranks wait for a task of this rank.
   bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
@@ -223,8 +235,8 @@ class CoordinatorMachine {
   ProgressSums sums_;
   std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
   std::optional<Committed> settled_;  // this rank's writer's answer on whether the checkpoint exists
-  Hook hook_ = Hook::kFinish;
-  std::uint64_t outstanding_ = 0;
+  std::uint64_t outstanding_ = 0;  // sequence number of the running task, 0 if none
+  Hook hook_ = Hook::kFinish;      // the main hook of that task
 
   // State across attempts.
   std::uint64_t sequence_ = 0;

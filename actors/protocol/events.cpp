@@ -1,5 +1,7 @@
 #include <cairn/actors/protocol/events.hpp>
 
+#include <iterator>
+
 namespace cairn::protocol {
 
 const char* name_of(Hook hook, Operation operation) noexcept {
@@ -53,6 +55,22 @@ const char* actor_of(Hook hook) noexcept {
     default:
       return "storage";
   }
+}
+
+const char* name_of(const Task& task) noexcept {
+  return std::visit([](const auto& it) { return it.kName; }, task);
+}
+
+Hook main_hook_of(const Task& task) noexcept {
+  return std::visit([](const auto& it) { return it.kMainHook; }, task);
+}
+
+const char* name_of(const TaskResult& result) noexcept {
+  static constexpr const char* kNames[] = {"StateGathered", "LocalSavePlan", "LocalLoadPlan", "GlobalSavePlans", "GlobalLoadPlans",
+                                           "Answer",        "Written",       "ReadDone",        "Published",
+                                           "Committed",     "Released",      "Stopped",         "Failure"};
+  static_assert(std::size(kNames) == std::variant_size_v<TaskResult>);
+  return kNames[result.index()];
 }
 
 bool is_of_coordinator(Timer timer) noexcept {

@@ -21,8 +21,8 @@ namespace cairn::protocol {
 
 // --- hooks ---------------------------------------------------------------------------------------
 
-// The user code that an attempt runs on one rank, one hook at a time. docs/protocol.md has the
-// order.
+// The user code that an attempt runs on one rank, one hook at a time: functions of the planner, of
+// the writer or reader, and of Stateful objects.
 enum class Hook : std::uint8_t {
   kReset = 1,
   kBegin,
@@ -37,41 +37,117 @@ enum class Hook : std::uint8_t {
   kMoveData,
   kFinish,
   kAskCommitted,
-  kAbandon,  // after a failure: stops writing; if the outcome is known, also removes this rank's files
-  kRelease,  // last, after all other hooks; if the outcome of a failed save is known, also removes this rank's files
-  kDecide,   // the only hook of an agreement
+  kAbandon,
+  kRelease,
+  kDecide,
 };
 // Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
 // "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Returns the actor that runs the hook and reports its failure: "planner" or "storage".
+// Returns the actor that reports the hook's failure: "planner" or "storage".
 const char* actor_of(Hook hook) noexcept;
 
-// The texts of an agreement. kDecide takes one text per rank, in rank order, and returns one text,
-// the answer.
-struct AgreementTexts {
-  std::vector<std::string> texts;
+// --- tasks ---------------------------------------------------------------------------------------
+
+// A task is the part of one rank in one phase: hooks in a fixed order, which
+// actors/planner_actor.cpp and actors/storage_actor.cpp list. It ends with the result named after
+// it, with Stopped, or with a Failure. Plans that a task may change are its own copies.
+
+// For the planner. Every rank: StateGathered. Resets the storage and runs the Stateful hooks, which
+// may contain collectives: they run on every rank or on none. An asynchronous save returns to its
+// caller after this task.
+struct GatherState {
+  static constexpr const char* kName = "GatherState";
+  static constexpr Hook kMainHook = Hook::kBegin;  // after which texts name the task
+  std::vector<std::string> key_order;
+};
+struct StateGathered {};
+// Every rank: LocalSavePlan or LocalLoadPlan.
+struct CreateLocalPlan {
+  static constexpr const char* kName = "CreateLocalPlan";
+  static constexpr Hook kMainHook = Hook::kCreateLocalPlan;
+};
+// Coordinator: GlobalSavePlans. Indexed by rank.
+struct CreateGlobalSavePlan {
+  static constexpr const char* kName = "CreateGlobalSavePlan";
+  static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
+  std::vector<std::shared_ptr<const SavePlan>> local_plans;
+};
+struct GlobalSavePlans {
+  std::vector<std::shared_ptr<const SavePlan>> plans;
+  std::shared_ptr<Metadata> metadata;
+};
+// Coordinator: GlobalLoadPlans. Indexed by rank.
+struct CreateGlobalLoadPlan {
+  static constexpr const char* kName = "CreateGlobalLoadPlan";
+  static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
+  std::vector<std::shared_ptr<const LoadPlan>> local_plans;
+};
+struct GlobalLoadPlans {
+  std::vector<std::shared_ptr<const LoadPlan>> plans;
+};
+// Coordinator of an agreement: Answer. The only task of an agreement.
+struct Decide {
+  static constexpr const char* kName = "Decide";
+  static constexpr Hook kMainHook = Hook::kDecide;
+  std::vector<std::string> texts;  // by rank
+};
+struct Answer {
+  std::string text;
 };
 
-struct FinishArguments {
+// For the storage. Every rank: Written or ReadDone.
+struct Write {
+  static constexpr const char* kName = "Write";
+  static constexpr Hook kMainHook = Hook::kMoveData;
+  std::shared_ptr<const SavePlan> plan;
+};
+struct Read {
+  static constexpr const char* kName = "Read";
+  static constexpr Hook kMainHook = Hook::kMoveData;
+  std::shared_ptr<const LoadPlan> plan;
+};
+// Coordinator: Published.
+struct Finish {
+  static constexpr const char* kName = "Finish";
+  static constexpr Hook kMainHook = Hook::kFinish;
   std::shared_ptr<Metadata> metadata;
   std::shared_ptr<std::vector<WriteResults>> results;  // by rank
 };
+struct Published {};
+// Coordinator or its successor, after a failure: Committed.
+struct AskCommitted {
+  static constexpr const char* kName = "AskCommitted";
+  static constexpr Hook kMainHook = Hook::kAskCommitted;
+};
+// Every rank, after a failure: Released. Stops the writer, also beside a running Write. If the
+// outcome is known, removes this rank's files as well.
+struct Abandon {
+  static constexpr const char* kName = "Abandon";
+  static constexpr Hook kMainHook = Hook::kAbandon;
+  std::optional<Committed> committed;
+};
+// Every rank, after a failure and after all other tasks: Released. If the outcome of a failed save
+// is known, removes this rank's files.
+struct Release {
+  static constexpr const char* kName = "Release";
+  static constexpr Hook kMainHook = Hook::kRelease;
+  std::optional<Committed> committed;
+};
+struct Released {};
 
-// The argument or result of a hook. Plans are moved: after a step only the receiver holds them, and
-// may change or empty them.
-using HookValue = std::variant<std::monostate,                          //
-                               std::vector<std::string>,                // to kBegin: the order of keys
-                               std::string,                             // from kReadMetadata: the save id it names
-                               std::shared_ptr<SavePlan>,               // local plans, kFinishPlan, to kMoveData
-                               std::shared_ptr<LoadPlan>,               // the same
-                               std::shared_ptr<std::vector<SavePlan>>,  // to kCreateGlobalPlan; kPrepareGlobalPlan
-                               std::shared_ptr<std::vector<LoadPlan>>,  // the same
-                               std::shared_ptr<cairn::GlobalSavePlan>,  // from kCreateGlobalPlan
-                               std::shared_ptr<WriteResults>,           // from kMoveData
-                               FinishArguments,                         // to kFinish
-                               Committed,        // from kAskCommitted; to kAbandon and kRelease: the outcome
-                               AgreementTexts>;
+// The rank was told to stop before the task had run all of its hooks.
+struct Stopped {};
+
+using Task = std::variant<GatherState, CreateLocalPlan, CreateGlobalSavePlan, CreateGlobalLoadPlan, Decide, Write, Read, Finish, AskCommitted,
+                          Abandon, Release>;
+using TaskResult = std::variant<StateGathered, LocalSavePlan, LocalLoadPlan, GlobalSavePlans, GlobalLoadPlans, Answer, Written, ReadDone, Published,
+                                Committed, Released, Stopped, Failure>;
+
+// Return the type's name, such as "CreateLocalPlan".
+const char* name_of(const Task& task) noexcept;
+const char* name_of(const TaskResult& result) noexcept;
+Hook main_hook_of(const Task& task) noexcept;
 
 // --- effects -------------------------------------------------------------------------------------
 
@@ -81,17 +157,19 @@ struct Send {
   Message body;
 };
 
-// Runs a hook. Exactly one HookDone with the same sequence number follows.
-struct RunHook {
-  Hook hook = Hook::kReset;
+// Runs a task. Exactly one TaskEnded with the same sequence number follows.
+struct RunTask {
+  Task task;
   Operation operation = Operation::kSave;
   Phase phase = Phase::kLocalPlan;
   std::uint64_t sequence = 0;
   std::uint64_t counter = 0;
   std::string save_id;
   bool is_coordinator = false;
-  HookValue argument;
 };
+// The running tasks of the call start no further hook, except those of GatherState and those that
+// end an attempt.
+struct StopTasks {};
 
 enum class Timer : std::uint8_t {
   kAnswer = 1,  // rank: next message of the coordinator or its successor
@@ -114,7 +192,7 @@ struct StopTimer {
   Timer timer = Timer::kAnswer;
 };
 
-// The rank's call has ended, and no hook is running.
+// The rank's call has ended, and no task is running.
 struct Finished {
   FailureMap failures;
   Committed committed = Committed::kNo;
@@ -142,7 +220,7 @@ struct Warn {
 // same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunHook, StartTimer, StopTimer, Finished, ProgressTold, Note, Warn>;
+using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, Finished, ProgressTold, Note, Warn>;
 using Effects = std::vector<Effect>;
 
 // --- events --------------------------------------------------------------------------------------
@@ -170,12 +248,13 @@ struct Received {
   std::uint64_t counter = 0;
   Message body;
 };
-struct HookDone {
+struct TaskEnded {
   std::uint64_t sequence = 0;
-  std::variant<HookValue, Failure> result;
+  TaskResult result;
 };
 struct TimerFired {
   Timer timer = Timer::kAnswer;
+  const char* running_hook = nullptr;  // of this rank's call; null: none
 };
 // Sent instead of TimerFired for Timer::kProgress: how much of its own part the rank has moved.
 struct ProgressDue {
@@ -208,7 +287,7 @@ struct Cancelled {
 };
 
 using Event =
-    std::variant<CallStarted, CancelRequested, Received, HookDone, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied, Cancelled>;
+    std::variant<CallStarted, CancelRequested, Received, TaskEnded, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied, Cancelled>;
 
 // Formats a duration for texts, such as "1.5 s".
 std::string in_seconds(Duration duration);

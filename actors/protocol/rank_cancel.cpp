@@ -11,12 +11,12 @@ void RankMachine::on(const CancelRequested& request) {
                                          (request.why.empty() ? "" : ": " + request.why));
 }
 
-void RankMachine::pass_deadline() {
+void RankMachine::pass_deadline(const char* running_hook) {
   if (!runs()) return ignore("timer that was stopped");
   const std::string self = "rank " + std::to_string(identity_.rank);
   std::string awaited = "its coordinator, rank " + std::to_string(call_.coordinator_rank);
   if (outstanding_ != 0)
-    awaited = std::string("its own ") + name_of(hook_, call_.operation);
+    awaited = std::string("its own ") + (running_hook != nullptr ? running_hook : to_string(phase()));
   else if (lost_ && leader_ != -1)
     awaited =
         "rank " + std::to_string(leader_) + ", which succeeds its coordinator, rank " + std::to_string(call_.coordinator_rank);
@@ -36,7 +36,7 @@ void RankMachine::cancel_call(ErrorCode code, const std::string& why) {
   if (!lost_) send(Cancel{call_.ticket, failure, true});
   if (state_ == State::kReported) return;  // its part is done: only the coordinator knows about the other ranks
   own_failure_ = failure;
-  stop_writing();
+  stop_tasks();
   if (state_ == State::kPlanned)
     report(std::move(failure));
   else if (lost_ && leader_ != -1)

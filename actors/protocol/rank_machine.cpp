@@ -4,21 +4,9 @@
 #include <utility>
 
 #include <cairn/actors/protocol/call_register.hpp>
-#include <cairn/actors/protocol/plan_check.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
-namespace {
-
-// Returns whether both failures are the same event on one rank. Their texts may have been cut to
-// different lengths.
-bool is_same_event(const Failure& a, const Failure& b) {
-  return a.rank == b.rank && a.phase == b.phase && a.kind == b.kind && a.code == b.code && a.actor == b.actor &&
-         a.trace_position == b.trace_position;
-}
-
-}  // namespace
-
 const char* to_string(RankMachine::State state) noexcept {
   switch (state) {
     case RankMachine::State::kIdle:
@@ -55,13 +43,11 @@ void RankMachine::on(const CallStarted& call) {
   call_ = call;
   counter_ = 0;
   save_id_.clear();
-  key_order_.clear();
   stopping_ = false;
   abandoned_ = false;
   began_ = false;
   own_failure_.reset();
   outcome_.reset();
-  metadata_save_id_.clear();
   local_plan_.reset();
   report_.reset();
   progress_told_ = progress_heard_ = 0;
@@ -78,24 +64,6 @@ void RankMachine::on(const CallStarted& call) {
   // The answer to the Join of an agreement is its Outcome.
   wait_for_coordinator(options_.join_deadline + (call.operation == Operation::kAgree ? options_.phase_deadline : Duration(0)));
   if (call.deadline) effects_.emplace_back(StartTimer{Timer::kCall, std::max(*call.deadline, Duration(0))});
-}
-
-void RankMachine::join() {
-  Join join;
-  join.ticket = call_.ticket;
-  join.ordinal = call_.ordinal;
-  join.operation = call_.operation;
-  join.checkpoint_id = call_.checkpoint_id;
-  join.options_digest = call_.options_digest;
-  join.stateful_keys = call_.stateful_keys;
-  join.counter_seen = counter_seen_;
-  join.world_size = static_cast<std::uint32_t>(identity_.world_size);
-  join.coordinator_rank = call_.coordinator_rank;
-  join.text = call_.text;
-  if (call_.coordinator_rank != kRegistrar) effects_.emplace_back(Send{kRegistrar, 0, join});
-  if (!has_coordinator()) return;
-  send(std::move(join));
-  if (own_failure_) send(Cancel{call_.ticket, *own_failure_, true});  // cancelled before the Join was delivered
 }
 
 void RankMachine::on(const Received& received) {
@@ -132,30 +100,11 @@ void RankMachine::on(const Received& received) {
   std::visit([this](const auto& message) { receive(message); }, received.body);
 }
 
-void RankMachine::receive(const Begin& begin) {
-  effects_.emplace_back(StopTimer{Timer::kAnswer});
-  save_id_ = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
-  key_order_ = begin.key_order;
-  began_ = true;
-  become(State::kPreparing);
-  time_progress();
-  run(Hook::kReset);
-}
-
 void RankMachine::receive(const NeedLocalPlan& need) {
   if (state_ != State::kPlanned || !local_plan_ || need.digest != local_digest_) return ignore("NeedLocalPlan of another plan");
   kept_by_coordinator_[call_.coordinator_rank].remove(need.digest);
   send(LocalSavePlan{local_plan_, local_digest_});
   wait_for_coordinator(2 * options_.phase_deadline);
-}
-
-void RankMachine::receive(const GlobalSavePlan& message) {
-  if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("GlobalSavePlan out of turn");
-  if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank].add(local_digest_);
-  global_plans_.add(message.digest, message.plan);
-  effects_.emplace_back(StopTimer{Timer::kAnswer});
-  become(State::kMoving);
-  run(Hook::kFinishPlan, std::make_shared<SavePlan>(*message.plan));
 }
 
 void RankMachine::receive(const UseCachedPlan& message) {
@@ -169,15 +118,6 @@ void RankMachine::receive(const UseCachedPlan& message) {
   }
   receive(GlobalSavePlan{std::move(plan), message.digest, message.local_plan_kept});
 }
-
-void RankMachine::receive(const GlobalLoadPlan& message) {
-  if (state_ != State::kPlanned || call_.operation != Operation::kLoad) return ignore("GlobalLoadPlan out of turn");
-  effects_.emplace_back(StopTimer{Timer::kAnswer});
-  become(State::kMoving);
-  run(Hook::kFinishPlan, std::make_shared<LoadPlan>(*message.plan));
-}
-
-void RankMachine::receive(const Outcome& outcome) { end(outcome); }
 
 void RankMachine::receive(const CoordinatorDown& down) {
   // The call has not begun, so join again: a new coordinator actor may have replaced the dead one.
@@ -200,151 +140,44 @@ void RankMachine::withdraw() {
   if (has_coordinator()) send(Withdraw{call_.ticket});
 }
 
-// Running hooks run to their end; only a writer's I/O can be stopped.
-void RankMachine::receive(const StopPhase&) {
-  if (state_ != State::kPreparing && state_ != State::kPlanned && state_ != State::kMoving) return ignore("StopPhase out of turn");
-  if (outcome_ || std::exchange(stopping_, true)) return ignore("second StopPhase");
-  if (!has_hook_running()) return report_stopped();
-  stop_writing();
-}
+// --- tasks ---------------------------------------------------------------------------------------
 
-void RankMachine::stop_writing() {
-  const bool writes =
-      state_ == State::kMoving && outstanding_ != 0 && hook_ == Hook::kMoveData && call_.operation == Operation::kSave;
-  if (!writes || abandoned_) return;
-  abandoned_ = true;
-  stop_outstanding_ = ++sequence_;
-  effects_.emplace_back(hook_effect(Hook::kAbandon, stop_outstanding_));
-}
-
-// --- hooks ---------------------------------------------------------------------------------------
-
-void RankMachine::on(const HookDone& done) {
-  const bool is_stop = stop_outstanding_ != 0 && done.sequence == stop_outstanding_;
-  if (!is_stop && (outstanding_ == 0 || done.sequence != outstanding_)) return ignore("end of a hook that is not running");
-  (is_stop ? stop_outstanding_ : outstanding_) = 0;
-  if (state_ == State::kEnding) return finish();
-  const auto* failure = is_stop ? nullptr : std::get_if<Failure>(&done.result);
-  // A hook that failed because it was told to stop has not failed.
-  const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
-  if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
-  if (has_hook_running()) return;
-  if (outcome_) return let_go();
-
-  // Stateful hooks may contain collectives, so they must run on every rank or on none. A failed
-  // reset does not prevent them.
-  if (hook_ == Hook::kReset) return run(Hook::kBegin, key_order_);
-  if (own_failure_) return report(*own_failure_);
-  if (stopping_) return report_stopped();
-
-  const HookValue& value = std::get<HookValue>(done.result);
-  switch (hook_) {
-    case Hook::kBegin:
-      return run(call_.operation == Operation::kSave ? Hook::kSetUpPlanner : Hook::kReadMetadata);
-    case Hook::kReadMetadata:
-      metadata_save_id_ = std::get<std::string>(value);
-      return run(Hook::kSetUpPlanner);
-    case Hook::kSetUpPlanner:
-      return run(Hook::kSetUpStorage);
-    case Hook::kSetUpStorage:
-      return run(Hook::kCreateLocalPlan);
-    case Hook::kCreateLocalPlan:
-      return run(Hook::kPrepareLocalPlan, value);
-    case Hook::kPrepareLocalPlan:
-      return send_local_plan(value);
-    case Hook::kFinishPlan:
-      return run(Hook::kMoveData, value);
-    case Hook::kMoveData:
-      return send_results(value);
-    default:
-      throw InternalError("a rank's machine ran a hook that is not its own");
-  }
-}
-
-void RankMachine::run(Hook hook, HookValue argument) {
-  hook_ = hook;
-  outstanding_ = ++sequence_;
-  RunHook effect = hook_effect(hook, outstanding_);
-  effect.argument = std::move(argument);
-  effects_.emplace_back(std::move(effect));
-}
-
-RunHook RankMachine::hook_effect(Hook hook, std::uint64_t sequence) const {
-  RunHook effect;
-  effect.hook = hook;
+// Returns the sequence number.
+std::uint64_t RankMachine::run(Task task) {
+  RunTask effect;
   effect.operation = call_.operation;
-  effect.phase = hook == Hook::kBegin ? Phase::kJoin : phase();
-  effect.sequence = sequence;
+  effect.phase = phase();
+  effect.sequence = ++sequence_;
   effect.counter = counter_;
   effect.save_id = save_id_;
   // The successor of a lost coordinator closes the attempt in its place.
-  const bool is_end = hook == Hook::kAbandon || hook == Hook::kRelease;
+  const bool is_end = std::holds_alternative<Abandon>(task) || std::holds_alternative<Release>(task);
   effect.is_coordinator = identity_.rank == (is_end && leader_ != -1 ? leader_ : call_.coordinator_rank);
-  return effect;
+  effect.task = std::move(task);
+  effects_.emplace_back(std::move(effect));
+  return sequence_;
 }
 
-void RankMachine::send_local_plan(HookValue value) {
-  Message message;
-  try {
-    message = local_plan_message(std::move(value));
-  } catch (...) {  // an inconsistent plan
-    own_failure_ = capture_failure(identity_.rank, phase(), actor_of(hook_), std::current_exception());
-    return report(*own_failure_);
-  }
-  become(State::kPlanned);
-  // Covers the slowest rank's local phase, then the coordinator's planning.
-  report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
-}
+// --- the end of a phase --------------------------------------------------------------------------
 
-// If the coordinator is lost, its successor asks for the report instead.
-void RankMachine::report_end_of_phase(Message message, Duration deadline) {
+// Covers the slowest rank's part of the phase, then the coordinator's own task. If the coordinator
+// is lost, its successor asks for the report instead.
+void RankMachine::report_end_of_phase(State next, Message message) {
+  become(next);
+  const bool stopped = std::holds_alternative<PhaseStopped>(message);
   report_ = std::move(message);
   if (lost_) {
     if (leader_ != -1) tell_standing(leader_);
     return;
   }
   send_report();
-  wait_for_coordinator(deadline);
+  wait_for_coordinator(stopped ? options_.phase_deadline : 2 * options_.phase_deadline);
 }
 
 void RankMachine::send_report() {
   send(*report_);
   // Stays set: a later failure on this rank does not take the results back.
   if (std::holds_alternative<Written>(*report_)) delivered_ = true;
-}
-
-Message RankMachine::local_plan_message(HookValue value) {
-  const char* hook = name_of(hook_, call_.operation);
-  if (call_.operation == Operation::kLoad) {
-    auto plan = std::get<std::shared_ptr<LoadPlan>>(std::move(value));
-    check_plan(*plan, hook);
-    return LocalLoadPlan{std::move(plan), metadata_save_id_};
-  }
-  auto plan = std::get<std::shared_ptr<SavePlan>>(std::move(value));
-  check_plan(*plan, hook);
-  local_digest_ = plan_digest(*plan);
-  local_plan_ = std::move(plan);
-  if (!kept_by_coordinator_[call_.coordinator_rank].contains(local_digest_)) return LocalSavePlan{local_plan_, local_digest_};
-  auto content = content_of(*local_plan_);
-  return SameSavePlan{local_digest_, std::move(content.hashes), std::move(content.bytes)};
-}
-
-void RankMachine::send_results(HookValue value) {
-  become(State::kReported);
-  Message message = ReadDone{};
-  if (call_.operation == Operation::kSave) message = Written{std::get<std::shared_ptr<WriteResults>>(std::move(value))};
-  // Covers the slowest rank's data, then the coordinator's finish.
-  report_end_of_phase(std::move(message), 2 * options_.phase_deadline);
-}
-
-void RankMachine::report(Failure failure) {
-  become(State::kReported);
-  report_end_of_phase(PhaseFailed{std::move(failure)}, 2 * options_.phase_deadline);
-}
-
-void RankMachine::report_stopped() {
-  become(State::kReported);
-  report_end_of_phase(PhaseStopped{}, options_.phase_deadline);
 }
 
 // Adds the graces: after a failure the coordinator waits that much longer for the other ranks.
@@ -356,7 +189,7 @@ void RankMachine::wait_for_coordinator(Duration deadline) {
 // --- ends ----------------------------------------------------------------------------------------
 
 void RankMachine::on(const TimerFired& fired) {
-  if (fired.timer == Timer::kCall) return pass_deadline();
+  if (fired.timer == Timer::kCall) return pass_deadline(fired.running_hook);
   if (fired.timer != Timer::kAnswer || outcome_ || !(lost_ ? runs() : waits())) return ignore("timer that was stopped");
   if (lost_) {
     if (leader_ != -1) {
@@ -395,7 +228,8 @@ void RankMachine::on(const ActorDied& died) {
   Failure failure = failure_of(identity_.rank, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
                                "the " + died.actor + " actor of rank " + std::to_string(identity_.rank) + " died: " + died.why);
   own_failure_ = failure;
-  if (!has_hook_running()) report(std::move(failure));  // otherwise reported when the running hook has ended
+  if (!has_task_running()) return report(std::move(failure));
+  stop_tasks();  // reported when the running task has ended
 }
 
 void RankMachine::on(const Cancelled& cancelled) {
@@ -426,45 +260,6 @@ Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, cons
 // Returns what a rank knows about the checkpoint if it has not received the coordinator's outcome.
 Committed RankMachine::committed_unheard() const {
   return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
-}
-
-void RankMachine::end(const Outcome& outcome, bool alone) {
-  if (outcome_) return ignore("second outcome of one call");
-  keep(outcome.ending, alone);
-  outcome_ = outcome;
-  effects_.emplace_back(StopTimer{Timer::kAnswer});
-  effects_.emplace_back(StopTimer{Timer::kProgress});
-  if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
-  if (!has_hook_running()) let_go();
-}
-
-void RankMachine::let_go() {
-  if (!began_ || outcome_->ending->failures.empty()) return finish();
-  become(State::kEnding);
-  const Committed committed = outcome_->ending->committed;
-  const bool failed_save = call_.operation == Operation::kSave && committed != Committed::kYes;
-  run(failed_save && !abandoned_ ? Hook::kAbandon : Hook::kRelease, failed_save ? HookValue{committed} : HookValue{});
-}
-
-void RankMachine::finish() {
-  Finished finished;
-  finished.failures = ungrouped(outcome_->ending->failures);
-  finished.committed = outcome_->ending->committed;
-  finished.save_id = outcome_->ending->save_id;
-  finished.answer = outcome_->ending->answer;
-  // Exceptions are not encoded, so this rank puts its own back into the map.
-  const auto own = finished.failures.find(identity_.rank);
-  if (own != finished.failures.end()) {
-    own->second.exception = outcome_->exception;
-    if (own_failure_ && is_same_event(own->second, *own_failure_)) own->second.exception = own_failure_->exception;
-  }
-  outcome_.reset();
-  own_failure_.reset();
-  local_plan_.reset();
-  report_.reset();
-  lost_.reset();
-  become(State::kIdle);
-  effects_.emplace_back(std::move(finished));
 }
 
 // --- helpers -------------------------------------------------------------------------------------

@@ -3,15 +3,15 @@
 //   idle --call--> joining --Begin--> preparing --plan sent--> planned --global plan--> moving
 //   preparing, planned, moving --failed or stopped--> reported <--results sent-- moving
 //   all but idle --Outcome, or ended alone (shutdown, no rank reachable)--> ending
-//   ending --the last hook has ended--> idle
+//   ending --the last task has ended--> idle
 //
-// A call that succeeded, or that ran no hook, skips ending.
-// Agreement:  stays in joining until the Outcome; this rank runs no hook.
+// A call that succeeded, or that ran no task, skips ending. save.cpp has the steps of a save in
+// their order, load.cpp those that a load takes instead, failure.cpp those after a failure.
+// Agreement:  stays in joining until the Outcome; this rank runs no task.
 // Waits:      joining, planned and reported wait for the coordinator, each under Timer::kAnswer.
-//             preparing, moving and ending wait for this rank's own hooks.
-// Hooks:      run one at a time, with one exception: `abandon` runs beside an asynchronous write
-//             that it stops. An outcome that arrives while a hook runs takes effect when the hook
-//             ends.
+//             preparing, moving and ending wait for this rank's own tasks.
+// Tasks:      run one at a time, with one exception: Abandon runs beside the Write that it stops.
+//             An outcome that arrives while a task runs takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
 //             progress to the coordinator and gets that of all ranks (rank_progress.cpp). Nothing
 //             else depends on it.
@@ -77,7 +77,7 @@ class RankMachine {
   void on(const CallStarted& call);
   void on(const CancelRequested& request);
   void on(const Received& received);
-  void on(const HookDone& done);
+  void on(const TaskEnded& ended);
   void on(const TimerFired& fired);
   void on(const ProgressDue& due);
   void on(const PeerDown& down);
@@ -90,7 +90,7 @@ class RankMachine {
   void receive(const GlobalSavePlan& plan);
   void receive(const UseCachedPlan& cached);
   void receive(const GlobalLoadPlan& plan);
-  void receive(const Outcome& outcome);
+  void receive(const Outcome& outcome) { end(outcome); }
   void receive(const CoordinatorDown& down);
   void receive(const StopPhase& stop);
   void receive(int from, std::uint64_t counter, const AskStanding& ask);
@@ -103,10 +103,19 @@ class RankMachine {
   }
 
   void time_progress();
-  void run(Hook hook, HookValue argument = {});
-  RunHook hook_effect(Hook hook, std::uint64_t sequence) const;
-  bool has_hook_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
-  void stop_writing();
+  std::uint64_t run(Task task);
+  bool has_task_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
+  void stop_tasks();
+  // The ends of this rank's tasks.
+  void ended(const StateGathered& gathered);
+  void ended(const LocalSavePlan& plan);
+  void ended(const LocalLoadPlan& plan);
+  void ended(const Written& written);
+  void ended(const ReadDone& done);
+  template <class Other>
+  void ended(const Other&) {
+    throw InternalError("a rank's machine ran a task that is not its own");
+  }
   void join();
   bool is_heard(const Received& received) const;
   void lose_coordinator(Failure failure, bool may_be_back = true);
@@ -123,21 +132,20 @@ class RankMachine {
   void withdraw();
   Failure no_coordinator() const;
   std::string describe_call() const;
-  void send_local_plan(HookValue plan);
-  Message local_plan_message(HookValue plan);
-  void send_results(HookValue results);
-  void report_end_of_phase(Message message, Duration deadline);
+  void report_end_of_phase(State next, Message message);
   void send_report();
   void report(Failure failure);
   void report_stopped();
   void wait_for_coordinator(Duration deadline);
   void tell_coordinator_of_leaving(std::string why);
-  void pass_deadline();
+  void pass_deadline(const char* running_hook);
   void cancel_call(ErrorCode code, const std::string& why);
   void end_alone(Failure failure, Committed committed);
   Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
   void end(const Outcome& outcome, bool alone = false);
   void let_go();
+  void release();
+  void restore_own_exception(FailureMap& failures) const;
   void finish();
 
   void become(State state);
@@ -160,20 +168,17 @@ class RankMachine {
   CallStarted call_;
   std::uint64_t counter_ = 0;
   std::string save_id_;
-  std::vector<std::string> key_order_;
-  Hook hook_ = Hook::kReset;
-  std::uint64_t outstanding_ = 0;       // sequence number of the running hook, 0 if none
-  std::uint64_t stop_outstanding_ = 0;  // of the hook that stops the writer beside it
+  std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
+  std::uint64_t stop_outstanding_ = 0;  // of the Abandon beside it
   bool stopping_ = false;               // told to stop: no further hook of the phase starts
   bool abandoned_ = false;              // the writer has released what it wrote
-  bool began_ = false;                  // some hook has run, so there is something to release
+  bool began_ = false;                  // some task has run, so there is something to release
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
   std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
   std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
   std::uint64_t progress_heard_ = 0;  // the largest number of an answer to them
   bool delivered_ = false;            // the results were sent to the coordinator
-  std::string metadata_save_id_;
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};
 

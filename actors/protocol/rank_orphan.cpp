@@ -57,7 +57,8 @@ void RankMachine::fail_to_talk(const PeerDown& down) {
     return end_alone(std::move(failure), committed_unheard());
   }
   own_failure_ = failure;
-  if (!has_hook_running()) report(std::move(failure));
+  if (!has_task_running()) return report(std::move(failure));
+  stop_tasks();
 }
 
 // --- choosing a successor ------------------------------------------------------------------------
@@ -205,7 +206,7 @@ Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
   standing.ordinal = call_.ordinal;
   standing.operation = call_.operation;
   standing.checkpoint_id = call_.checkpoint_id;
-  standing.busy = has_hook_running();
+  standing.busy = has_task_running();
   standing.delivered = delivered_;
   standing.leader = leader_;
   if (kind == StandingKind::kOrphaned) {

@@ -9,9 +9,9 @@
 namespace cairn::protocol {
 namespace {
 
-// Separates these hook numbers from those of the coordinator machine, whose hooks use the same
+// Separates these task numbers from those of the coordinator machine, whose tasks use the same
 // path.
-constexpr std::uint64_t kHooksFrom = std::uint64_t{1} << 63;
+constexpr std::uint64_t kTasksFrom = std::uint64_t{1} << 63;
 // After this many broken links a rank counts as gone.
 constexpr int kLossesMax = 4;
 // After this many rounds of waiting for the followers of an earlier successor, this one yields even
@@ -139,11 +139,10 @@ Effects Succession::on(const TimerFired&) {
   return std::exchange(effects_, {});
 }
 
-Effects Succession::on(const HookDone& done) {
+Effects Succession::on(const TaskEnded& task) {
   effects_.clear();
   outstanding_ = 0;
-  const auto* value = std::get_if<HookValue>(&done.result);
-  const auto* answer = value ? std::get_if<Committed>(value) : nullptr;
+  const auto* answer = std::get_if<Committed>(&task.result);
   Committed committed = answer ? *answer : Committed::kUnknown;
   if (committed == Committed::kUnknown && proven_unpublished_) committed = Committed::kNo;
   conclude(committed);
@@ -296,14 +295,14 @@ void Succession::decide() {
     stage_ = Stage::kAskingStore;
     note("succession: asking the store");
     start_timer(options_.cancel_grace);
-    RunHook hook;
-    hook.hook = Hook::kAskCommitted;
-    hook.operation = Operation::kSave;
-    hook.phase = Phase::kFinish;
-    hook.sequence = outstanding_ = kHooksFrom + ++hooks_run_;
-    hook.counter = counter_;
-    hook.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
-    effects_.emplace_back(std::move(hook));
+    RunTask ask;
+    ask.task = AskCommitted{};
+    ask.operation = Operation::kSave;
+    ask.phase = Phase::kFinish;
+    ask.sequence = outstanding_ = kTasksFrom + ++tasks_run_;
+    ask.counter = counter_;
+    ask.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+    effects_.emplace_back(std::move(ask));
     return;
   }
   conclude(may_exist && !proven_unpublished_ ? Committed::kUnknown : Committed::kNo);

@@ -62,8 +62,8 @@ class Succession {
   Effects receive(int from, std::uint64_t counter, const Standing& standing);
   Effects on(const PeerDown& down);
   Effects on(const TimerFired& fired);
-  bool awaits(const HookDone& done) const { return outstanding_ != 0 && done.sequence == outstanding_; }
-  Effects on(const HookDone& done);
+  bool awaits(const TaskEnded& task) const { return outstanding_ != 0 && task.sequence == outstanding_; }
+  Effects on(const TaskEnded& task);
   Effects on(const Cancelled& cancelled);
 
  private:
@@ -97,7 +97,7 @@ class Succession {
     int waiting = 0;    // follow the coordinator or another successor
     int followers = 0;
     int stranded = 0;   // followers that cannot connect to the coordinator
-    int busy = 0;       // followers with a running hook
+    int busy = 0;       // followers with a running task
     int saw_it_go = 0;  // followers that did not find the coordinator silent
     std::map<int, int> promised;  // number of members by the successor that they follow
   };
@@ -148,14 +148,14 @@ class Succession {
   Tally tally_;
   std::set<int> returnable_;  // followers that can connect to the coordinator
   bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
-  std::uint64_t outstanding_ = 0;  // of the hook that asks the store
+  std::uint64_t outstanding_ = 0;  // of the task that asks the store
   int rounds_ = 0;                 // rounds of repeated questions
   bool proven_unpublished_ = false;
   FailureMap failures_;
 
   // State across calls.
   std::uint64_t inquiry_ = 0;
-  std::uint64_t hooks_run_ = 0;
+  std::uint64_t tasks_run_ = 0;
   std::map<int, Appeal> appeals_;  // about other calls, to be handled later
   std::deque<Ended> ended_;
 };

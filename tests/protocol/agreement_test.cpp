@@ -22,14 +22,14 @@ Join agreement_join(int rank, int world_size, std::uint64_t ticket = 1) {
 
 Outcome answer_of(const std::string& answer) { return Outcome{1, make_ending({}, Committed::kNo, "", answer)}; }
 
-// Lets all ranks join. Returns the hook that decides, still running.
-RunHook decide(CoordinatorSteps& coordinator, int world_size) {
+// Lets all ranks join. Returns the task that decides, still running.
+RunTask decide(CoordinatorSteps& coordinator, int world_size) {
   Effects effects;
   for (int rank = 0; rank < world_size; ++rank) effects = coordinator.receive(rank, agreement_join(rank, world_size), 0);
   CHECK(sent<Begin>(effects).empty());
-  const auto hooks = all_of<RunHook>(effects);
+  const auto hooks = all_of<RunTask>(effects);
   REQUIRE(hooks.size() == 1);
-  CHECK(hooks[0].hook == Hook::kDecide);
+  CHECK(std::holds_alternative<Decide>(hooks[0].task));
   CHECK(coordinator.machine().state() == State::kDeciding);
   return hooks[0];
 }
@@ -55,7 +55,7 @@ TEST_CASE("agreement: a rank says its text with its Join, runs no hook, and ends
   CHECK(joins[0].second.text == "of 1");
   CHECK(rank.machine().state() == RankMachine::State::kJoining);
   const auto effects = rank.receive(0, answer_of("yes"), 7);
-  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<RunTask>(effects).empty());
   CHECK(all_of<Send>(effects).empty());
   const auto finished = all_of<Finished>(effects);
   REQUIRE(finished.size() == 1);
@@ -72,9 +72,9 @@ TEST_CASE("agreement: a rank waits for the others, and for the decision") {
 
 TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tells all the answer") {
   CoordinatorSteps coordinator(3);
-  const RunHook hook = decide(coordinator, 3);
-  CHECK(std::get<AgreementTexts>(hook.argument).texts == std::vector<std::string>{"of 0", "of 1", "of 2"});
-  const auto effects = coordinator.step(HookDone{hook.sequence, AgreementTexts{{"yes"}}});
+  const RunTask hook = decide(coordinator, 3);
+  CHECK(std::get<Decide>(hook.task).texts == std::vector<std::string>{"of 0", "of 1", "of 2"});
+  const auto effects = coordinator.step(TaskEnded{hook.sequence, Answer{"yes"}});
   const auto told = sent<Outcome>(effects);
   REQUIRE(told.size() == 3);
   CHECK(all_of<Send>(effects).size() == 3);
@@ -85,12 +85,12 @@ TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tell
   CHECK(coordinator.machine().is_idle());
   // A rank that missed the answer hears it again. The next agreement has a new answer.
   CHECK(sent<Outcome>(coordinator.receive(2, agreement_join(2, 3), 0)).at(0).second.answer == "yes");
-  const RunHook next = all_of<RunHook>([&] {
+  const RunTask next = all_of<RunTask>([&] {
     Effects all;
     for (int rank = 0; rank < 3; ++rank) all = coordinator.receive(rank, agreement_join(rank, 3, 2), 0);
     return all;
   }()).at(0);
-  const auto failed = sent<Outcome>(coordinator.step(HookDone{next.sequence, failure_on(0, "cannot decide")}));
+  const auto failed = sent<Outcome>(coordinator.step(TaskEnded{next.sequence, failure_on(0, "cannot decide")}));
   REQUIRE(failed.size() == 3);
   CHECK(failed[1].second.answer.empty());
   CHECK(failed[1].second.failures.at(0).what == "cannot decide");
@@ -102,7 +102,7 @@ TEST_CASE("agreement: ranks that agree on different things are told so, and nobo
   other.checkpoint_id = "step_2";
   coordinator.receive(1, other, 0);
   const auto effects = coordinator.receive(0, agreement_join(0, 2), 0);
-  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<RunTask>(effects).empty());
   const auto told = sent<Outcome>(effects);
   REQUIRE(told.size() == 2);
   REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
@@ -112,9 +112,9 @@ TEST_CASE("agreement: ranks that agree on different things are told so, and nobo
 
 TEST_CASE("agreement: a rank that is lost while the coordinator decides fails it") {
   CoordinatorSteps coordinator(3);
-  const RunHook hook = decide(coordinator, 3);
+  const RunTask hook = decide(coordinator, 3);
   CHECK(sent<Outcome>(coordinator.step(lost(2))).empty());
-  const auto told = sent<Outcome>(coordinator.step(HookDone{hook.sequence, AgreementTexts{{"yes"}}}));
+  const auto told = sent<Outcome>(coordinator.step(TaskEnded{hook.sequence, Answer{"yes"}}));
   REQUIRE(told.size() == 2);
   CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
   CHECK(told[0].second.answer.empty());
@@ -122,7 +122,7 @@ TEST_CASE("agreement: a rank that is lost while the coordinator decides fails it
 
 TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline") {
   CoordinatorSteps coordinator(2);
-  const RunHook hook = decide(coordinator, 2);
+  const RunTask hook = decide(coordinator, 2);
   std::set<int> expected{0};
   SUBCASE("") {}
   SUBCASE("cancelled") {
@@ -138,7 +138,7 @@ TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline"
   CHECK(told[0].second.committed == Committed::kNo);
   if (expected.size() == 2)
     CHECK(told[0].second.failures.at(1).what == "enough; rank 0, which coordinates, was waiting for its own decide");
-  CHECK(was_ignored(coordinator.step(HookDone{hook.sequence, AgreementTexts{{"late"}}})));
+  CHECK(was_ignored(coordinator.step(TaskEnded{hook.sequence, Answer{"late"}})));
 }
 
 TEST_CASE("agreement: a rank with the answer passes it to ranks that lost the coordinator") {
@@ -162,7 +162,7 @@ TEST_CASE("agreement: two messages a rank, and one hook") {
   check_all_ended_once(world, 1);
   check_answers(world);
   CHECK(world.sent.size() == 10);
-  CHECK(world.hooks_run == std::vector<std::string>{"0 decide"});
+  CHECK(world.tasks_run == std::vector<std::string>{"0 Decide"});
 }
 
 TEST_CASE("agreement: in any order of events, with duplicates, all ranks hear the answer") {

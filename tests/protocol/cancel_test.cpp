@@ -40,19 +40,22 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   Phase phase = Phase::kJoin;
   SUBCASE("before all have joined: Stateful hooks still run, as on all ranks") {
     rank.step(call_of(1));
-    CHECK(only_cancel(rank.step(kEnough)).phase == Phase::kJoin);
+    effects = rank.step(kEnough);
+    CHECK(only_cancel(effects).phase == Phase::kJoin);
+    CHECK(all_of<StopTasks>(effects).size() == 1);
     effects = rank.receive(0, Begin{1, {}}, 1);
-    CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kReset);
-    effects = rank.done(all_of<RunHook>(effects)[0]);
-    CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kBegin);
-    effects = rank.done(all_of<RunHook>(effects)[0]);
+    const auto tasks = all_of<RunTask>(effects);
+    REQUIRE(tasks.size() == 1);
+    CHECK(std::holds_alternative<GatherState>(tasks[0].task));
+    effects = rank.done(tasks[0]);
   }
-  SUBCASE("in a hook, which goes on to its end") {
+  SUBCASE("in a task, whose running hook goes on to its end") {
     phase = Phase::kLocalPlan;
     rank.step(call_of(1));
-    effects = rank.run_hooks(rank.receive(0, Begin{1, {}}, 1), Hook::kCreateLocalPlan);
-    const RunHook hook = all_of<RunHook>(effects).at(0);
-    const auto failure = only_cancel(rank.step(kEnough));
+    const RunTask hook = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
+    effects = rank.step(kEnough);
+    CHECK(all_of<StopTasks>(effects).size() == 1);
+    const auto failure = only_cancel(effects);
     CHECK(failure.what.find("rank 1 cancelled the save of \"step_1\" by checkpointer \"main\": enough") != std::string::npos);
     effects = rank.done(hook);
   }
@@ -64,18 +67,18 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   }
   SUBCASE("while it writes, which the writer is told to stop") {
     phase = Phase::kWrite;
-    const RunHook move = rank.move(1);
+    const RunTask move = rank.move(1);
     effects = rank.step(kEnough);
     CHECK(only_cancel(effects).phase == Phase::kWrite);
-    const auto abandon = all_of<RunHook>(effects);
+    const auto abandon = all_of<RunTask>(effects);
     REQUIRE(abandon.size() == 1);
-    CHECK(abandon[0].hook == Hook::kAbandon);
+    CHECK(std::holds_alternative<Abandon>(abandon[0].task));
     CHECK(was_ignored(rank.step(kEnough)));
-    CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());  // it has stopped already
+    CHECK(all_of<RunTask>(rank.receive(StopPhase{})).empty());  // it has stopped already
     rank.done(abandon[0]);
     effects = rank.done(move);
   }
-  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<RunTask>(effects).empty());
   CHECK(all_of<Finished>(effects).empty());
   const auto failed = sent<PhaseFailed>(effects);
   REQUIRE(failed.size() == 1);
@@ -85,7 +88,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
 
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failed[0].second.failure);
-  const auto finished = all_of<Finished>(rank.run_hooks(rank.receive(outcome)));
+  const auto finished = all_of<Finished>(rank.run_tasks(rank.receive(outcome)));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures == outcome.failures);
   CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
@@ -119,7 +122,7 @@ TEST_CASE("a rank that joins again asks again to be cancelled") {
 
 TEST_CASE("a successor hears of the cancellation") {
   RankSteps rank(2, 4);
-  const RunHook move = rank.move(1, 5);
+  const RunTask move = rank.move(1, 5);
   rank.step(lost(0));
   rank.receive(1, ask_of(7), 5);
   const auto effects = rank.step(kEnough);
@@ -152,7 +155,7 @@ TEST_CASE("the caller's deadline cancels the call, and says whom it waited for")
   }
   SUBCASE("for its own hook") {
     rank.receive(0, Begin{1, {}}, 1);
-    CHECK(in_time(rank.step(TimerFired{Timer::kCall})).find("waited for its own reset") != std::string::npos);
+    CHECK(in_time(rank.step(TimerFired{Timer::kCall, "reset"})).find("waited for its own reset") != std::string::npos);
   }
   SUBCASE("an outcome stops the clock") {
     bool stopped = false;
@@ -247,14 +250,14 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
       const auto local = plan_of(rank);
       effects = coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
     }
-    const RunHook hook = all_of<RunHook>(effects).at(0);
+    const RunTask hook = all_of<RunTask>(effects).at(0);
     effects = coordinator.receive(1, cancel_of(1));
     CHECK(sent<Outcome>(effects).empty());
     CHECK(sent<StopPhase>(effects).empty());
     coordinator.receive(1, PhaseFailed{cancel_of(1).failure});
     if (ends) {
-      effects = coordinator.step(HookDone{hook.sequence, answer_to(hook, 0, 2)});
-      CHECK(all_of<RunHook>(effects).empty());
+      effects = coordinator.step(TaskEnded{hook.sequence, answer_to(hook, 0)});
+      CHECK(all_of<RunTask>(effects).empty());
       check_outcome(sent<Outcome>(effects), 2, 1);
     } else {
       const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
@@ -267,9 +270,9 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
 
 TEST_CASE("too late: with all results the save is published, whatever is said then") {
   CoordinatorSteps coordinator(2);
-  const RunHook finish = coordinator.finish(1);
+  const RunTask finish = coordinator.finish(1);
   CHECK(was_ignored(coordinator.receive(1, cancel_of(1))));
-  const auto told = sent<Outcome>(coordinator.step(HookDone{finish.sequence, HookValue{}}));
+  const auto told = sent<Outcome>(coordinator.step(TaskEnded{finish.sequence, Published{}}));
   REQUIRE(told.size() == 2);
   CHECK(told[0].second.failures.empty());
   CHECK(told[0].second.committed == Committed::kYes);

@@ -209,13 +209,13 @@ TEST_CASE("a coordinator lets go of the global plans before it publishes") {
       const auto local = plan_of(rank);
       effects = coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
     }
-    for (const auto& [rank, message] : sent<protocol::GlobalSavePlan>(coordinator.run_hooks(std::move(effects))))
+    for (const auto& [rank, message] : sent<protocol::GlobalSavePlan>(coordinator.run_tasks(std::move(effects))))
       plans.push_back(message.plan);
   }
   REQUIRE(plans.size() == 2);
   coordinator.written(0);
   for (const auto& plan : plans) CHECK_FALSE(plan.expired());
-  CHECK(all_of<RunHook>(coordinator.written(1)).at(0).hook == Hook::kFinish);
+  CHECK(std::holds_alternative<Finish>(all_of<RunTask>(coordinator.written(1)).at(0).task));
   for (const auto& plan : plans) CHECK(plan.expired());
 }
 
@@ -252,7 +252,7 @@ TEST_CASE("a plan that is named by its digest and not kept is asked for") {
   CHECK_FALSE(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));
   CHECK(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));  // a duplicate
   const auto own = plan_of(0);
-  CHECK(all_of<RunHook>(coordinator.receive(0, LocalSavePlan{own, plan_digest(*own)})).size() == 1);
+  CHECK(all_of<RunTask>(coordinator.receive(0, LocalSavePlan{own, plan_digest(*own)})).size() == 1);
 }
 
 TEST_CASE("content that does not fit the plan that is kept makes it be asked for again") {
@@ -260,7 +260,7 @@ TEST_CASE("content that does not fit the plan that is kept makes it be asked for
   const auto plan = plan_of(1);
   coordinator.plan(1);
   coordinator.written(0);
-  coordinator.run_hooks(coordinator.written(1));
+  coordinator.run_tasks(coordinator.written(1));
   coordinator.join(2);
   CHECK(sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{plan_digest(*plan), {1, 2, 3}, {1, 2, 3}})).size() == 1);
   const auto content = content_of(*plan);
@@ -271,7 +271,7 @@ TEST_CASE("a global plan that the rank has not kept is sent whole, until the ran
   CoordinatorSteps coordinator(2);
   coordinator.plan(1);
   coordinator.written(0);
-  coordinator.run_hooks(coordinator.written(1));
+  coordinator.run_tasks(coordinator.written(1));
   // The second save sends only the digest.
   const auto cached = sent<UseCachedPlan>(coordinator.plan(2));
   REQUIRE(cached.size() == 2);
@@ -422,10 +422,10 @@ void check_adopts_outcome(CoordinatorSteps& coordinator, Standing answer, std::u
 
 TEST_CASE("a coordinator that published while a rank gave up on it adopts the outcome of the others") {
   CoordinatorSteps coordinator(3);
-  const RunHook finish = coordinator.finish(1);
+  const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
   CHECK(sent<CoordinatorDown>(coordinator.step(gave_up(1))).empty());
-  const auto asked = sent<AskStanding>(coordinator.step(HookDone{finish.sequence, HookValue{}}));
+  const auto asked = sent<AskStanding>(coordinator.step(TaskEnded{finish.sequence, Published{}}));
   REQUIRE(asked.size() == 2);
   Standing answer;
   answer.inquiry = asked[0].second.inquiry;
@@ -443,9 +443,9 @@ TEST_CASE("a coordinator that published while a rank gave up on it adopts the ou
 
 TEST_CASE("a coordinator that was fenced asks the others how the attempt has ended, and says the same") {
   CoordinatorSteps coordinator(3);
-  const RunHook finish = coordinator.finish(1);
+  const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
-  const auto settling = coordinator.step(HookDone{finish.sequence, failure_on(0, "the attempt is not open", ErrorCode::kFenced)});
+  const auto settling = coordinator.step(TaskEnded{finish.sequence, failure_on(0, "the attempt is not open", ErrorCode::kFenced)});
   const auto asked = sent<AskStanding>(settling);
   REQUIRE(asked.size() == 2);
   Standing answer;
@@ -456,8 +456,8 @@ TEST_CASE("a coordinator that was fenced asks the others how the attempt has end
   SUBCASE("nobody knows: its own failure stands") {
     answer.kind = StandingKind::kAttached;
     CHECK(coordinator.receive(1, answer, counter).empty());
-    const auto hook = all_of<RunHook>(settling).at(0);
-    CHECK(sent<Outcome>(coordinator.step(HookDone{hook.sequence, HookValue{Committed::kNo}})).empty());
+    const auto hook = all_of<RunTask>(settling).at(0);
+    CHECK(sent<Outcome>(coordinator.step(TaskEnded{hook.sequence, Committed::kNo})).empty());
     Effects effects;
     SUBCASE("one has ended the call alone") {
       answer.kind = StandingKind::kAbsent;
@@ -482,9 +482,9 @@ TEST_CASE("a coordinator that was fenced asks the others how the attempt has end
 
 TEST_CASE("a writer that does not say whether the checkpoint exists: unknown, and the failure of finish stays") {
   CoordinatorSteps coordinator(2);
-  const RunHook finish = coordinator.finish(1);
-  const auto asked = coordinator.step(HookDone{finish.sequence, failure_on(0, "after the rename")});
-  CHECK(all_of<RunHook>(asked).at(0).hook == Hook::kAskCommitted);
+  const RunTask finish = coordinator.finish(1);
+  const auto asked = coordinator.step(TaskEnded{finish.sequence, failure_on(0, "after the rename")});
+  CHECK(std::holds_alternative<AskCommitted>(all_of<RunTask>(asked).at(0).task));
   CHECK(all_of<StartTimer>(asked).at(0).after == RuntimeOptions().cancel_grace);
   const auto outcome = sent<Outcome>(coordinator.step(TimerFired{Timer::kPhase}));
   CHECK(outcome.at(0).second.committed == Committed::kUnknown);

@@ -1,5 +1,5 @@
 // Ranks and coordinators as bare state machines, and a seeded scheduler that chooses the next
-// event: a message arrives, is duplicated or reordered, a hook ends, a link breaks, or a rank dies,
+// event: a message arrives, is duplicated or reordered, a task ends, a link breaks, or a rank dies,
 // freezes or thaws. When nothing else can happen, a deadline passes.
 #pragma once
 
@@ -52,42 +52,34 @@ inline CallStarted call_of(std::uint64_t ticket, Operation operation = Operation
   return call;
 }
 
-// Returns the value with which a well-behaved planner, writer or reader answers a hook.
-inline HookValue answer_to(const RunHook& hook, int rank, int world_size, int version = 0, std::uint64_t content = 1) {
-  const bool save = hook.operation == Operation::kSave;
-  switch (hook.hook) {
-    case Hook::kReadMetadata:
-      return std::string("seen");
-    case Hook::kCreateLocalPlan:
-      if (save) return plan_of(rank, version, content);
-      return std::make_shared<LoadPlan>();
-    case Hook::kCreateGlobalPlan:
-      if (save) {
-        auto plan = std::make_shared<cairn::GlobalSavePlan>();
-        plan->plans = *std::get<std::shared_ptr<std::vector<SavePlan>>>(hook.argument);
-        return plan;
-      }
-      return hook.argument;
-    case Hook::kPrepareLocalPlan:
-    case Hook::kPrepareGlobalPlan:
-    case Hook::kFinishPlan:
-      return hook.argument;
-    case Hook::kMoveData: {
-      if (!save) return {};
-      auto results = std::make_shared<WriteResults>();
-      results->files.push_back({"file " + std::to_string(rank), 1, 2, 1, {}});
-      return results;
-    }
-    case Hook::kAskCommitted:
-      return Committed::kNo;
-    case Hook::kDecide: {
-      AgreementTexts answer{{""}};
-      for (const auto& text : std::get<AgreementTexts>(hook.argument).texts) answer.texts[0] += text + ";";
-      return answer;
-    }
-    default:
-      return {};
+// Returns the result with which a well-behaved planner, writer or reader ends a task.
+inline TaskResult answer_to(const RunTask& run, int rank, int version = 0, std::uint64_t content = 1) {
+  if (std::holds_alternative<GatherState>(run.task)) return StateGathered{};
+  if (std::holds_alternative<CreateLocalPlan>(run.task)) {
+    if (run.operation == Operation::kLoad) return LocalLoadPlan{std::make_shared<LoadPlan>(), "seen"};
+    const auto plan = plan_of(rank, version, content);
+    return LocalSavePlan{plan, plan_digest(*plan)};
   }
+  if (const auto* save = std::get_if<CreateGlobalSavePlan>(&run.task)) {
+    GlobalSavePlans made{{}, std::make_shared<Metadata>()};
+    for (const auto& plan : save->local_plans) made.plans.push_back(std::make_shared<const SavePlan>(*plan));
+    return made;
+  }
+  if (const auto* load = std::get_if<CreateGlobalLoadPlan>(&run.task)) return GlobalLoadPlans{load->local_plans};
+  if (std::holds_alternative<Write>(run.task)) {
+    auto results = std::make_shared<WriteResults>();
+    results->files.push_back({"file " + std::to_string(rank), 1, 2, 1, {}});
+    return Written{results};
+  }
+  if (std::holds_alternative<Read>(run.task)) return ReadDone{};
+  if (std::holds_alternative<Finish>(run.task)) return Published{};
+  if (std::holds_alternative<AskCommitted>(run.task)) return Committed::kNo;
+  if (const auto* decide = std::get_if<Decide>(&run.task)) {
+    Answer answer;
+    for (const auto& text : decide->texts) answer.text += text + ";";
+    return answer;
+  }
+  return Released{};
 }
 
 // Faults, each with its probability per step in percent.
@@ -122,12 +114,12 @@ class MachineWorld {
   RankMachine& rank(int index) { return *ranks_[at(index)]; }
   CoordinatorMachine& coordinator(int index) { return *coordinators_[at(index)]; }
 
-  // Hooks that fail, as (rank, hook).
-  std::set<std::pair<int, Hook>> failing;
+  // Tasks that fail, as (rank, name).
+  std::set<std::pair<int, std::string>> failing;
   int version = 0;
   std::uint64_t content = 1;
   std::vector<std::string> sent;       // names of messages, in the order of sending
-  std::vector<std::string> hooks_run;  // "rank hook"
+  std::vector<std::string> tasks_run;  // "rank task"
   int times_shown = 0;                 // number of ProgressTold effects
   std::vector<std::string> warnings;
   std::string unsendable = "unsendable";  // a Join with this text cannot be sent
@@ -239,7 +231,7 @@ class MachineWorld {
   struct Pending {
     int rank;
     bool for_coordinator;
-    RunHook hook;
+    RunTask run;
   };
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   bool chance(int percent) { return percent > 0 && static_cast<int>(random_() % 100) < percent; }
@@ -261,21 +253,21 @@ class MachineWorld {
     std::vector<std::pair<int, int>> links;
     for (const auto& [link, parcels] : links_)
       if (!parcels.empty() && frozen_.count(link.second) == 0) links.push_back(link);
-    std::vector<std::size_t> hooks;
+    std::vector<std::size_t> tasks;
     for (std::size_t i = 0; i < pending_.size(); ++i)
-      if (frozen_.count(pending_[i].rank) == 0) hooks.push_back(i);
+      if (frozen_.count(pending_[i].rank) == 0) tasks.push_back(i);
     std::vector<std::size_t> news;
     for (std::size_t i = 0; i < news_.size(); ++i)
       if (frozen_.count(news_[i].first) == 0) news.push_back(i);
-    const std::size_t choices = links.size() + hooks.size() + news.size();
+    const std::size_t choices = links.size() + tasks.size() + news.size();
     if (choices == 0) return with_deadlines && pass_deadline();
     const std::size_t choice = random_() % choices;
     if (choice < links.size())
       deliver(links[choice]);
-    else if (choice < links.size() + hooks.size())
-      end_hook(hooks[choice - links.size()]);
+    else if (choice < links.size() + tasks.size())
+      end_task(tasks[choice - links.size()]);
     else
-      hear_news(news[choice - links.size() - hooks.size()]);
+      hear_news(news[choice - links.size() - tasks.size()]);
     return true;
   }
 
@@ -324,30 +316,31 @@ class MachineWorld {
       step_rank(link.second, received);
   }
 
-  void end_hook(std::size_t which) {
+  void end_task(std::size_t which) {
     const Pending pending = pending_[which];
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(which));
     --running_[at(pending.rank)];
-    HookDone done;
-    done.sequence = pending.hook.sequence;
-    if (failing.count({pending.rank, pending.hook.hook}) != 0) {
-      Failure failure;
-      failure.rank = pending.rank;
-      failure.phase = pending.hook.phase;
-      failure.what = name_of(pending.hook.hook, pending.hook.operation);
+    const RunTask& run = pending.run;
+    TaskEnded done{run.sequence, answer_to(run, pending.rank, version, content)};
+    const bool is_finish = std::holds_alternative<Finish>(run.task);
+    Failure failure;
+    failure.rank = pending.rank;
+    failure.phase = run.phase;
+    failure.what = name_of(run.task);
+    if (failing.count({pending.rank, name_of(run.task)}) != 0) {
       done.result = failure;
-    } else if (pending.hook.hook == Hook::kFinish && fenced_.count(pending.hook.save_id) != 0) {
-      Failure failure;
-      failure.rank = pending.rank;
-      failure.phase = pending.hook.phase;
+    } else if (is_finish && fenced_.count(run.save_id) != 0) {
       failure.code = ErrorCode::kFenced;
       done.result = failure;
-    } else if (pending.hook.hook == Hook::kAskCommitted) {
-      fenced_.insert(pending.hook.save_id);
-      done.result = is_published(pending.hook.save_id) ? Committed::kYes : Committed::kNo;
-    } else {
-      if (pending.hook.hook == Hook::kFinish) published_.insert(pending.hook.save_id);
-      done.result = answer_to(pending.hook, pending.rank, size(), version, content);
+    } else if (std::holds_alternative<AskCommitted>(run.task)) {
+      fenced_.insert(run.save_id);
+      done.result = is_published(run.save_id) ? Committed::kYes : Committed::kNo;
+    } else if (is_finish) {
+      published_.insert(run.save_id);
+    } else if (told_to_stop_.count(pending.rank) != 0 && run.phase != Phase::kFinish && chance(50) &&
+               (std::holds_alternative<CreateLocalPlan>(run.task) || std::holds_alternative<Write>(run.task) ||
+                std::holds_alternative<Read>(run.task))) {
+      done.result = Stopped{};
     }
     if (pending.for_coordinator)
       step_coordinator(pending.rank, done);
@@ -434,30 +427,34 @@ class MachineWorld {
       if (auto* send = std::get_if<Send>(&effect)) {
         sent.push_back(name_of(send->body));
         transmit(index, *send);
-      } else if (auto* hook = std::get_if<RunHook>(&effect)) {
-        hooks_run.push_back(std::to_string(index) + " " + name_of(hook->hook, hook->operation));
-        // As the supervisor does: refuses the coordinator's hook if the call that owns its objects
+      } else if (auto* run = std::get_if<RunTask>(&effect)) {
+        tasks_run.push_back(std::to_string(index) + " " + name_of(run->task));
+        // As the supervisor does: refuses the coordinator's task if the call that owns its objects
         // has ended.
-        const bool refused = for_coordinator && (rank(index).is_idle() || rank(index).state() == RankMachine::State::kEnding ||
-                                                 (hook->hook != Hook::kDecide && rank(index).counter() != hook->counter));
+        const bool refused =
+            for_coordinator && (rank(index).is_idle() || rank(index).state() == RankMachine::State::kEnding ||
+                                (!std::holds_alternative<Decide>(run->task) && rank(index).counter() != run->counter));
         if (refused) {
           Failure failure;
           failure.rank = index;
-          failure.phase = hook->phase;
+          failure.phase = run->phase;
           failure.kind = FailureKind::kCancelled;
-          perform(index, true, coordinator(index).step(HookDone{hook->sequence, failure}));
+          perform(index, true, coordinator(index).step(TaskEnded{run->sequence, failure}));
           continue;
         }
         ++running_[at(index)];
-        pending_.push_back({index, for_coordinator, std::move(*hook)});
+        pending_.push_back({index, for_coordinator, std::move(*run)});
+      } else if (std::holds_alternative<StopTasks>(effect)) {
+        told_to_stop_.insert(index);
       } else if (const auto* start = std::get_if<StartTimer>(&effect)) {
         timers_[{index, start->timer}] = now_ + start->after;
       } else if (const auto* stop = std::get_if<StopTimer>(&effect)) {
         timers_.erase({index, stop->timer});
       } else if (const auto* finished = std::get_if<Finished>(&effect)) {
-        // No hook of the rank may run when its call has ended. A coordinator's hook may still be
+        // No task of the rank may run when its call has ended. A coordinator's task may still be
         // pending, because the executor queues it behind the release.
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
+        told_to_stop_.erase(index);
         finished_[at(index)].push_back(*finished);
       } else if (const auto* shown = std::get_if<ProgressTold>(&effect)) {
         CHECK_FALSE(rank(index).is_idle());
@@ -478,6 +475,7 @@ class MachineWorld {
   std::map<std::pair<int, int>, std::deque<Parcel>> links_;  // from, to
   std::vector<Pending> pending_;
   std::vector<int> running_;
+  std::set<int> told_to_stop_;  // ranks
   std::map<std::pair<int, Timer>, Duration> timers_;
   Duration now_{0};
   std::vector<std::vector<Finished>> finished_;

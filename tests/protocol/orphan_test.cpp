@@ -26,7 +26,7 @@ TEST_CASE("a rank turns to its coordinator once more, then to the successors in 
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 0);
   std::vector<Finished> finished;
   for (int step = 0; finished.empty() && step < 100; ++step)
-    finished = all_of<Finished>(rank.run_hooks(rank.step(TimerFired{Timer::kAnswer})));
+    finished = all_of<Finished>(rank.run_tasks(rank.step(TimerFired{Timer::kAnswer})));
   REQUIRE(finished.size() == 1);
   CHECK(ranks_of(finished[0].failures) == std::set<int>{0});
   CHECK(finished[0].committed == Committed::kUnknown);
@@ -41,7 +41,7 @@ TEST_CASE("a coordinator that is silent is not asked again; nor are ranks that a
 
 TEST_CASE("a follower takes the outcome of its successor alone, and delivers nothing to the coordinator") {
   RankSteps rank(2, 4);
-  const RunHook move = rank.move(1, 5);
+  const RunTask move = rank.move(1, 5);
   rank.step(silent(0));
   const AskStanding ask = ask_of(7);
   const auto standing = sent<Standing>(rank.receive(1, ask, 5));
@@ -69,7 +69,7 @@ TEST_CASE("a follower takes the outcome of its successor alone, and delivers not
   outcome.failures.emplace(0, failure_on(0, "lost"));
   CHECK(was_ignored(rank.receive(0, Told{1, {}, Committed::kYes, "id"}, 5)));
   CHECK(was_ignored(rank.receive(3, outcome, 5)));
-  const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
+  const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
   // A rank that asks later hears the outcome.
   const auto later = sent<Standing>(rank.receive(3, ask_of(9), 5));
@@ -92,7 +92,7 @@ TEST_CASE("results that were delivered stay delivered, whatever fails on their r
   RankSteps leaving(2, 4);
   leaving.done(leaving.move(1, 5));
   leaving.step(protocol::ActorDied{"planner", "a test"});
-  const auto ended = leaving.run_hooks(leaving.step(protocol::Cancelled{"shut down"}));
+  const auto ended = leaving.run_tasks(leaving.step(protocol::Cancelled{"shut down"}));
   CHECK(all_of<Finished>(ended).at(0).committed == Committed::kUnknown);
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
   outcome.failures.emplace(0, failure_on(0, "lost"));
   {
     RankSteps rank = sent_on();  // the successor that redirected it had the outcome after all
-    const auto ended = rank.run_hooks(rank.receive(1, outcome, 5));
+    const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
     CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
   }
   {
@@ -170,9 +170,9 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
   }
   {
     RankSteps rank = sent_on();  // its runtime shuts down
-    const auto ended = rank.run_hooks(rank.step(protocol::Cancelled{"no more"}));
+    const auto ended = rank.run_tasks(rank.step(protocol::Cancelled{"no more"}));
     CHECK(all_of<Finished>(ended).size() <= 1);
-    CHECK(all_of<Finished>(rank.run_hooks(rank.receive(4, outcome, 5))).size() + all_of<Finished>(ended).size() == 1);
+    CHECK(all_of<Finished>(rank.run_tasks(rank.receive(4, outcome, 5))).size() + all_of<Finished>(ended).size() == 1);
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("a rank that joins again hears Begin, even before the coordinator has 
   const auto again = rank.step(lost(0));
   CHECK(sent<Join>(again).size() == 1);
   CHECK(sent<Standing>(again).size() == 1);
-  CHECK(all_of<RunHook>(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
+  CHECK(all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
   CHECK(was_ignored(rank.receive(0, ask_of(0), 0)));
 }
 

@@ -41,7 +41,7 @@ TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller 
   RuntimeOptions options;
   options.progress_interval = milliseconds(300);
   RankSteps rank(1, 2, options);
-  const RunHook move = rank.move(1);
+  const RunTask move = rank.move(1);
   const Moved moved{10, 3, 1000, 400};
   auto effects = rank.step(ProgressDue{moved});
   REQUIRE(sent<Progress>(effects).size() == 1);
@@ -146,7 +146,7 @@ TEST_CASE("progress: the slowest is who has done the smallest part of its own, o
   job = sent<JobProgress>(coordinator.receive(1, progress_of(3))).at(0).second;
   CHECK(job.phase == Phase::kGlobalPlan);
   CHECK(job.slowest_rank == 0);  // all ranks wait for rank 0
-  coordinator.run_hooks(effects);
+  coordinator.run_tasks(effects);
 
   coordinator.receive(0, progress_of(1, {2, 1, 100, 50}));
   coordinator.receive(1, progress_of(4, {2, 1, 1000, 400}));

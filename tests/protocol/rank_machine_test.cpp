@@ -78,9 +78,9 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   REQUIRE(sent<LocalSavePlan>(rank.plan(1)).size() == 1);
   const auto plan = plan_of(1);
   const Digest digest = plan_digest(*plan);
-  auto effects = rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, true}));
+  auto effects = rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan, digest, true}));
   CHECK(sent<Written>(effects).size() == 1);
-  rank.run_hooks(rank.receive(Told{1, {}, Committed::kYes, "id"}));
+  rank.run_tasks(rank.receive(Told{1, {}, Committed::kYes, "id"}));
 
   const auto named = sent<SameSavePlan>(rank.plan(2, 2));
   REQUIRE(named.size() == 1);
@@ -90,8 +90,8 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   CHECK(whole[0].second.digest == named[0].second.digest);
   // The coordinator lost this plan and does not say that it keeps the new one, so the rank sends
   // the next plan whole.
-  rank.run_hooks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
-  rank.run_hooks(rank.receive(Told{2, {}, Committed::kYes, "id"}));
+  rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
+  rank.run_tasks(rank.receive(Told{2, {}, Committed::kYes, "id"}));
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("a global plan that is named and not kept is asked for") {
   REQUIRE(asked.size() == 1);
   CHECK(asked[0].second.digest == digest);
   const auto effects = rank.receive(protocol::GlobalSavePlan{plan, digest, true});
-  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kFinishPlan);
+  CHECK(std::holds_alternative<Write>(all_of<RunTask>(effects).at(0).task));
   CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan, digest, true})));  // a duplicate
 }
 
@@ -113,21 +113,21 @@ TEST_CASE("a global plan that is named and not kept is asked for") {
 TEST_CASE("a rank that is told to stop stops its writer, and reports no failure of its own") {
   for (const bool cancelled : {true, false}) {
     RankSteps rank;
-    const RunHook move = rank.move(1);
+    const RunTask move = rank.move(1);
     auto effects = rank.receive(StopPhase{});
-    const auto stop = all_of<RunHook>(effects);
+    const auto stop = all_of<RunTask>(effects);
     REQUIRE(stop.size() == 1);
-    CHECK(stop[0].hook == Hook::kAbandon);
+    CHECK(std::holds_alternative<Abandon>(stop[0].task));
     CHECK(was_ignored(rank.receive(StopPhase{})));
     CHECK(sent<PhaseStopped>(rank.done(stop[0])).empty());  // the write has not ended
-    effects = cancelled ? rank.step(HookDone{move.sequence, failure_on(1, "stopped", ErrorCode::kCancelled)}) : rank.done(move);
+    effects = cancelled ? rank.step(TaskEnded{move.sequence, failure_on(1, "stopped", ErrorCode::kCancelled)}) : rank.done(move);
     CHECK(sent<PhaseStopped>(effects).size() == 1);
     CHECK(sent<PhaseFailed>(effects).empty());
     CHECK(sent<Written>(effects).empty());
     // It has already abandoned its writes, so only the release is left.
     Told outcome{1, {}, Committed::kNo, "id"};
     outcome.failures.emplace(0, failure_on(0, "disk"));
-    CHECK(all_of<RunHook>(rank.receive(outcome)).at(0).hook == Hook::kRelease);
+    CHECK(std::holds_alternative<Release>(all_of<RunTask>(rank.receive(outcome)).at(0).task));
   }
 }
 
@@ -135,10 +135,9 @@ TEST_CASE("what fails as cancelled once the rank was told to stop has not failed
   for (const bool told : {true, false}) {
     RankSteps rank;
     rank.step(call_of(1));
-    auto effects = rank.run_hooks(rank.receive(0, Begin{1, {}}, 1), Hook::kSetUpPlanner);
-    const RunHook hook = all_of<RunHook>(effects).at(0);
-    if (told) CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());
-    effects = rank.step(HookDone{hook.sequence, failure_on(1, "let go", ErrorCode::kCancelled)});
+    const RunTask task = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
+    if (told) CHECK(all_of<RunTask>(rank.receive(StopPhase{})).empty());
+    const auto effects = rank.step(TaskEnded{task.sequence, failure_on(1, "let go", ErrorCode::kCancelled)});
     CHECK(sent<PhaseStopped>(effects).size() == (told ? 1 : 0));
     CHECK(sent<PhaseFailed>(effects).size() == (told ? 0 : 1));
   }
@@ -146,9 +145,9 @@ TEST_CASE("what fails as cancelled once the rank was told to stop has not failed
 
 TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   RankSteps rank;
-  const RunHook move = rank.move(1);
-  const auto stop = all_of<RunHook>(rank.receive(StopPhase{}));
-  CHECK(sent<PhaseFailed>(rank.step(HookDone{move.sequence, failure_on(1, "disk too")})).empty());  // `abandon` is running
+  const RunTask move = rank.move(1);
+  const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));
+  CHECK(sent<PhaseFailed>(rank.step(TaskEnded{move.sequence, failure_on(1, "disk too")})).empty());  // `abandon` is running
   const auto reported = sent<PhaseFailed>(rank.done(stop.at(0)));
   REQUIRE(reported.size() == 1);
   CHECK(reported[0].second.failure.what == "disk too");
@@ -156,29 +155,45 @@ TEST_CASE("a rank that fails by itself while it is told to stop says so") {
 
 TEST_CASE("an outcome that does not wait for the write to stop ends the call when all its hooks have ended") {
   RankSteps rank;
-  const RunHook move = rank.move(1);
-  const auto stop = all_of<RunHook>(rank.receive(StopPhase{}));
+  const RunTask move = rank.move(1);
+  const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failure_on(1, "busy"));
   CHECK(all_of<Finished>(rank.receive(outcome)).empty());
-  CHECK(all_of<RunHook>(rank.done(move)).empty());
+  CHECK(all_of<RunTask>(rank.done(move)).empty());
   auto effects = rank.done(stop.at(0));
-  REQUIRE(all_of<RunHook>(effects).size() == 1);
-  effects = rank.done(all_of<RunHook>(effects)[0]);
+  REQUIRE(all_of<RunTask>(effects).size() == 1);
+  effects = rank.done(all_of<RunTask>(effects)[0]);
   CHECK(all_of<Finished>(effects).size() == 1);
 }
 
-TEST_CASE("told to stop between hooks, a rank begins no further one; Stateful hooks run all the same") {
+TEST_CASE("a rank that is told to stop stops its tasks, and says so when they have ended") {
   RankSteps rank;
   rank.step(call_of(1));
-  auto effects = rank.receive(0, Begin{1, {}}, 1);
-  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kReset);
-  CHECK(all_of<RunHook>(rank.receive(StopPhase{})).empty());
-  effects = rank.done(all_of<RunHook>(effects)[0]);
-  CHECK(all_of<RunHook>(effects).at(0).hook == Hook::kBegin);
-  effects = rank.done(all_of<RunHook>(effects)[0]);
-  CHECK(all_of<RunHook>(effects).empty());
+  RunTask task = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
+  CHECK(std::holds_alternative<GatherState>(task.task));
+  task = all_of<RunTask>(rank.done(task)).at(0);
+  CHECK(std::holds_alternative<CreateLocalPlan>(task.task));
+  auto effects = rank.receive(StopPhase{});
+  CHECK(all_of<StopTasks>(effects).size() == 1);
+  CHECK(all_of<RunTask>(effects).empty());  // nothing has been written
+  CHECK(sent<PhaseStopped>(effects).empty());
+  effects = rank.step(TaskEnded{task.sequence, Stopped{}});
+  CHECK(all_of<RunTask>(effects).empty());
   CHECK(sent<PhaseStopped>(effects).size() == 1);
+}
+
+TEST_CASE("an outcome stops the running task, and the call ends after it") {
+  RankSteps rank;
+  rank.step(call_of(1));
+  const RunTask task = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
+  Told outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(1, failure_on(1, "busy"));
+  CHECK(all_of<StopTasks>(rank.receive(outcome)).size() == 1);
+  const auto release = all_of<RunTask>(rank.step(TaskEnded{task.sequence, Stopped{}}));
+  REQUIRE(release.size() == 1);
+  CHECK(std::holds_alternative<Abandon>(release[0].task));
+  CHECK(all_of<Finished>(rank.done(release[0])).size() == 1);
 }
 
 }  // namespace

@@ -138,15 +138,15 @@ TEST_CASE("the coordinator keeps equal names of all ranks' plans once") {
     const auto plan = std::make_shared<const SavePlan>(named_plan(rank % 2, rank));
     effects = coordinator.receive(rank, LocalSavePlan{plan, plan_digest(*plan)});
   }
-  const auto& plans = *std::get<std::shared_ptr<std::vector<SavePlan>>>(all_of<RunHook>(effects).at(0).argument);
+  const auto plans = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task).local_plans;
   REQUIRE(plans.size() == kRanks);
   for (std::size_t rank = 2; rank < kRanks; ++rank) {
     CAPTURE(rank);
-    CHECK(plans[rank].names.shares_with(plans[rank % 2].names));
-    CHECK(plans[rank].mappings.shares_with(plans[rank % 2].mappings));
-    CHECK(plans[rank].items[0].chunk.offsets[0] == static_cast<std::int64_t>(rank));
+    CHECK(plans[rank]->names.shares_with(plans[rank % 2]->names));
+    CHECK(plans[rank]->mappings.shares_with(plans[rank % 2]->mappings));
+    CHECK(plans[rank]->items[0].chunk.offsets[0] == static_cast<std::int64_t>(rank));
   }
-  CHECK(plans[0].names.all() != plans[1].names.all());
+  CHECK(plans[0]->names.all() != plans[1]->names.all());
 }
 
 TEST_CASE("memory for calls that failed on all ranks is bounded") {

@@ -84,8 +84,8 @@ inline Failure failure_on(int rank, std::string what, ErrorCode code = ErrorCode
   return failure;
 }
 
-// A coordinator of a world, event by event. Hooks get the answers of a well-behaved planner and
-// writer.
+// A coordinator of a world, event by event. Tasks end as those of a well-behaved planner and writer
+// do.
 class CoordinatorSteps {
  public:
   explicit CoordinatorSteps(int world_size, int rank = 0, RuntimeOptions options = {})
@@ -94,12 +94,12 @@ class CoordinatorSteps {
   Effects step(const Event& event) { return machine_.step(event); }
   Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
   Effects receive(int from, Message body) { return receive(from, std::move(body), machine_.counter()); }
-  // Answers the hook in `effects`, and each hook that follows from the answer.
-  Effects run_hooks(Effects effects) {
+  // Ends the task in `effects`, and each task that follows from its end.
+  Effects run_tasks(Effects effects) {
     for (;;) {
-      const auto hooks = all_of<RunHook>(effects);
-      if (hooks.empty()) return effects;
-      effects = step(HookDone{hooks.back().sequence, answer_to(hooks.back(), rank_, world_size_)});
+      const auto tasks = all_of<RunTask>(effects);
+      if (tasks.empty()) return effects;
+      effects = step(TaskEnded{tasks.back().sequence, answer_to(tasks.back(), rank_)});
     }
   }
   // Lets all ranks join with this ticket.
@@ -116,14 +116,14 @@ class CoordinatorSteps {
       const auto local = plan_of(rank);
       effects = receive(rank, LocalSavePlan{local, plan_digest(*local)});
     }
-    return run_hooks(std::move(effects));
+    return run_tasks(std::move(effects));
   }
-  // Plans, then reports all data as written. Returns the hook that publishes, still running.
-  RunHook finish(std::uint64_t ticket) {
+  // Plans, then reports all data as written. Returns the task that publishes, still running.
+  RunTask finish(std::uint64_t ticket) {
     plan(ticket);
     Effects effects;
     for (int rank = 0; rank < world_size_; ++rank) effects = written(rank);
-    return all_of<RunHook>(effects).at(0);
+    return all_of<RunTask>(effects).at(0);
   }
   Effects written(int rank) { return receive(rank, Written{std::make_shared<WriteResults>()}); }
 
@@ -139,38 +139,36 @@ class CoordinatorSteps {
 class RankSteps {
  public:
   explicit RankSteps(int rank = 1, int world_size = 2, RuntimeOptions options = {})
-      : rank_(rank), world_size_(world_size), machine_(identity_of(rank, world_size), options) {}
+      : rank_(rank), machine_(identity_of(rank, world_size), options) {}
 
   Effects step(const Event& event) { return machine_.step(event); }
   Effects receive(int from, Message body, std::uint64_t counter) { return step(Received{from, counter, std::move(body)}); }
   Effects receive(Message body) { return receive(0, std::move(body), machine_.counter()); }
-  // Answers hooks until one of the kind `until` is requested.
-  Effects run_hooks(Effects effects, std::optional<Hook> until = std::nullopt) {
+  // Ends tasks until none follows.
+  Effects run_tasks(Effects effects) {
     for (;;) {
-      const auto hooks = all_of<RunHook>(effects);
-      if (hooks.empty() || hooks.back().hook == until) return effects;
-      effects = done(hooks.back());
+      const auto tasks = all_of<RunTask>(effects);
+      if (tasks.empty()) return effects;
+      effects = done(tasks.back());
     }
   }
-  Effects done(const RunHook& hook) { return step(HookDone{hook.sequence, answer_to(hook, rank_, world_size_)}); }
+  Effects done(const RunTask& task) { return step(TaskEnded{task.sequence, answer_to(task, rank_)}); }
   // Runs the rank up to its local plan.
   Effects plan(std::uint64_t ticket, std::uint64_t counter = 1) {
     step(call_of(ticket));
-    return run_hooks(receive(0, Begin{ticket, {}}, counter));
+    return run_tasks(receive(0, Begin{ticket, {}}, counter));
   }
-  // Runs the rank up to the hook that moves data. Returns that hook, still running.
-  RunHook move(std::uint64_t ticket, std::uint64_t counter = 1) {
+  // Runs the rank up to its Write. Returns that task, still running.
+  RunTask move(std::uint64_t ticket, std::uint64_t counter = 1) {
     plan(ticket, counter);
     const auto global = plan_of(rank_);
-    const auto effects = run_hooks(receive(protocol::GlobalSavePlan{global, plan_digest(*global), true}), Hook::kMoveData);
-    return all_of<RunHook>(effects).back();
+    return all_of<RunTask>(receive(protocol::GlobalSavePlan{global, plan_digest(*global), true})).at(0);
   }
 
   RankMachine& machine() { return machine_; }
 
  private:
   const int rank_;
-  const int world_size_;
   RankMachine machine_;
 };
 

@@ -36,8 +36,8 @@ TEST_CASE("a coordinator that dies around its publication: the others know wheth
       const int coordinator = static_cast<int>(seed / 4) % size;
       MachineWorld world(size, seed);
       world.start(call_of(1, Operation::kSave, coordinator));
-      const std::string finish = std::to_string(coordinator) + " finish";
-      while (before ? std::count(world.hooks_run.begin(), world.hooks_run.end(), finish) == 0 : !world.has_published())
+      const std::string finish = std::to_string(coordinator) + " Finish";
+      while (before ? std::count(world.tasks_run.begin(), world.tasks_run.end(), finish) == 0 : !world.has_published())
         world.run_some(1);
       world.kill(coordinator);
       REQUIRE(world.run());
@@ -57,7 +57,7 @@ TEST_CASE("a coordinator that stands still before its publication comes back to 
     const int size = 2 + static_cast<int>(seed % 4);
     MachineWorld world(size, seed);
     world.start(call_of(1));
-    while (std::count(world.hooks_run.begin(), world.hooks_run.end(), "0 finish") == 0) world.run_some(1);
+    while (std::count(world.tasks_run.begin(), world.tasks_run.end(), "0 Finish") == 0) world.run_some(1);
     world.freeze(0);
     REQUIRE(world.run());  // rank 0 thaws when nothing else can happen
     check_survivors(world, 1);

@@ -62,11 +62,11 @@ TEST_CASE("all ranks are asked; the store decides when all have delivered; all h
     successor.down(0);
     successor.answer(1);
     successor.answer(2);
-    const auto hooks = all_of<RunHook>(successor.answer(3));
+    const auto hooks = all_of<RunTask>(successor.answer(3));
     REQUIRE(hooks.size() == 1);
-    CHECK(hooks[0].hook == Hook::kAskCommitted);
+    CHECK(std::holds_alternative<AskCommitted>(hooks[0].task));
     CHECK(hooks[0].save_id.find("-5") != std::string::npos);
-    const auto told = sent<Outcome>(successor.steps.step(HookDone{hooks[0].sequence, HookValue{answer}}));
+    const auto told = sent<Outcome>(successor.steps.step(TaskEnded{hooks[0].sequence, answer}));
     REQUIRE(told.size() == 3);
     CHECK(told.back().first == 1);  // the successor's own rank comes last
     for (const auto& [rank, outcome] : told) {
@@ -94,7 +94,7 @@ TEST_CASE("an attempt whose results were not all delivered was not published, an
   successor.steps.receive(1, own, 5);
   successor.answer(2);
   const auto effects = successor.answer(3);
-  CHECK(all_of<RunHook>(effects).empty());
+  CHECK(all_of<RunTask>(effects).empty());
   const auto told = sent<Outcome>(effects);
   REQUIRE(told.size() == 3);
   CHECK(told[0].second.committed == Committed::kNo);
@@ -127,7 +127,7 @@ TEST_CASE("ranks that do not answer are silent, after twice the silence") {
   successor.answer(1);
   successor.answer(2);
   const auto effects = successor.steps.step(TimerFired{Timer::kSuccession});
-  const auto hook = all_of<RunHook>(effects);
+  const auto hook = all_of<RunTask>(effects);
   REQUIRE(hook.size() == 1);
   const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));  // the store does not answer
   REQUIRE(told.size() == 2);
@@ -145,28 +145,28 @@ TEST_CASE("a coordinator whom every follower has found silent is not waited for"
   };
   Successor successor;
   successor.appeal(2);
-  for (const int rank : {1, 2}) CHECK(all_of<RunHook>(answer_silent(successor, rank)).empty());
+  for (const int rank : {1, 2}) CHECK(all_of<RunTask>(answer_silent(successor, rank)).empty());
 
   SUBCASE("the last answer ends the wait") {
-    REQUIRE(all_of<RunHook>(answer_silent(successor, 3)).size() == 1);
+    REQUIRE(all_of<RunTask>(answer_silent(successor, 3)).size() == 1);
     const auto told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
     REQUIRE(told.size() == 3);
     CHECK(ranks_of(told[0].second.failures) == std::set<int>{0});
     CHECK(told[0].second.failures.at(0).kind == FailureKind::kSilent);
   }
   SUBCASE("one that lost only the connection may reach it") {
-    CHECK(all_of<RunHook>(successor.answer(3)).empty());
-    CHECK(all_of<RunHook>(successor.down(0)).size() == 1);
+    CHECK(all_of<RunTask>(successor.answer(3)).empty());
+    CHECK(all_of<RunTask>(successor.down(0)).size() == 1);
   }
   SUBCASE("nor does one decide that hears it") {
-    CHECK(all_of<RunHook>(successor.answer(3, StandingKind::kAttached)).empty());
-    CHECK(all_of<RunHook>(answer_silent(successor, 3)).size() == 1);
+    CHECK(all_of<RunTask>(successor.answer(3, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunTask>(answer_silent(successor, 3)).size() == 1);
   }
   SUBCASE("nor does it once the coordinator has answered: then it is waited for again and again") {
-    CHECK(all_of<RunHook>(successor.answer(0, StandingKind::kAttached)).empty());
-    CHECK(all_of<RunHook>(answer_silent(successor, 3)).empty());
+    CHECK(all_of<RunTask>(successor.answer(0, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunTask>(answer_silent(successor, 3)).empty());
     CHECK(sent<AskStanding>(successor.steps.step(TimerFired{Timer::kSuccession})).size() == 4);
-    for (const int rank : {1, 2, 3}) CHECK(all_of<RunHook>(answer_silent(successor, rank)).empty());
+    for (const int rank : {1, 2, 3}) CHECK(all_of<RunTask>(answer_silent(successor, rank)).empty());
   }
   SUBCASE("its outcome counts as long as nothing is decided") {
     Standing ended = standing_of(0, successor.inquiry, StandingKind::kEnded);
@@ -190,7 +190,7 @@ TEST_CASE("who hears the coordinator is waited for, and asked again and again") 
     CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAttached)).empty());
   }
   // Once rank 3 has lost the coordinator as well, the call ends.
-  CHECK(all_of<RunHook>(successor.answer(3)).size() == 1);
+  CHECK(all_of<RunTask>(successor.answer(3)).size() == 1);
 }
 
 TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
@@ -408,7 +408,7 @@ TEST_CASE("a coordinator that is there after all: it tells how the attempt ends,
   const auto found = rank.receive(0, ask_of(0), 5);
   CHECK(all_of<StartTimer>(found).size() == 1);
   CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first one may be lost
-  const auto ended = rank.run_hooks(rank.receive(0, told[1].second, 5));
+  const auto ended = rank.run_tasks(rank.receive(0, told[1].second, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == told[1].second.failures);
 }
 

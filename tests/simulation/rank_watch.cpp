@@ -1,5 +1,7 @@
 #include <cairn/tests/simulation/rank_watch.hpp>
 
+#include <utility>
+
 namespace cairn::simulation {
 namespace {
 
@@ -79,12 +81,12 @@ void RankWatch::take_sent(const ObservedEvent& event) {
     coverage_.hit("sent " + std::string(event.name));
     if (event.name == "Outcome") outcome_to_others_ = event.cause;
   }
-  if (event.name == "HookDone" && failed_hooks_.erase(event.cause) != 0) failed_hooks_.insert(event.id);
+  if (event.name == "Failure" && failed_hooks_.erase(event.cause) != 0) failed_hooks_.insert(event.id);
 }
 
 void RankWatch::take_handled(const ObservedEvent& event) {
   if (event.actor != kSupervisor) return;
-  if (event.name == "HookDone" && failed_hooks_.erase(event.cause) != 0) {
+  if (event.name == "Failure" && failed_hooks_.erase(event.cause) != 0) {
     Call& call = calls_[event.checkpointer];
     if (!call.has_outcome) call.own_hook_failed = true;
   }
@@ -98,7 +100,10 @@ void RankWatch::take_handled(const ObservedEvent& event) {
 
 void RankWatch::take_end_of_hook(const ObservedEvent& event) {
   if (event.actor != "planner" && event.actor != "storage") return;
-  if (!event.ok && !is_of_coordinator(event.name)) failed_hooks_.insert(event.id);
+  // A failed reset fails its task after the next hook, `begin`.
+  const bool after_reset = event.name == "begin" && std::exchange(reset_failed_, false);
+  if (event.name == "reset") reset_failed_ = !event.ok;
+  if ((!event.ok || after_reset) && !is_of_coordinator(event.name)) failed_hooks_.insert(event.id);
 }
 
 std::string RankWatch::state_of_rank(Checkpointer checkpointer) const {

@@ -59,6 +59,7 @@ class RankWatch {
   std::map<Checkpointer, Call> calls_;
   bool coordinator_dies_ = false;
   std::uint64_t outcome_to_others_ = 0;   // the cause of the last outcome sent to another rank
+  bool reset_failed_ = false;
   std::set<std::uint64_t> failed_hooks_;  // ids of events that lead to the handling of a failed hook's report
 };
 

@@ -16,9 +16,10 @@ BUGS = [
     ('map_of_the_first_failure_only', [(
         'failures_.emplace(rank, std::move(failure));  // the first one counts',
         'if (!PLANTED || failures_.empty()) failures_.emplace(rank, std::move(failure));')]),
-    ('late_hook_result_accepted', [(
-        'if (outstanding_ == 0 || done.sequence != outstanding_) return',
-        'if (!PLANTED && (outstanding_ == 0 || done.sequence != outstanding_)) return')]),
+    ('late_task_result_accepted', [(
+        'if (outstanding_ == 0 || task.sequence != outstanding_) return',
+        'if (!(PLANTED && is_attempt() && std::holds_alternative<Failure>(task.result)) &&\n'
+        '      (outstanding_ == 0 || task.sequence != outstanding_)) return')]),
     ('late_message_accepted', [(
         'if (!names_call && received.counter != counter_) return',
         'if (!PLANTED && !names_call && received.counter != counter_) return'), (
@@ -86,25 +87,25 @@ BUGS = [
         'for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");',
         'for (int rank = 0; rank < config_.world_size && !PLANTED; ++rank) refuse(rank, "");')]),
     ('files_are_discarded_without_an_outcome', [(
-        'if (committed && (*committed == Committed::kNo || hook.is_coordinator)) writer',
-        'if (PLANTED || (committed && (*committed == Committed::kNo || hook.is_coordinator))) writer')]),
+        'if (committed && (*committed == Committed::kNo || run.is_coordinator()))',
+        'if (PLANTED || (committed && (*committed == Committed::kNo || run.is_coordinator())))')]),
     ('a_failed_hook_is_reported_as_done', [(
-        'Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));',
-        'if (PLANTED && hook_ == protocol::Hook::kMoveData) return succeed(std::make_shared<WriteResults>());\n'
-        '  Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));')]),
+        'Failure failure = failure_of(exception);',
+        'if (PLANTED && hook_ == Hook::kMoveData) return end(protocol::Written{std::make_shared<const WriteResults>()});\n'
+        '  Failure failure = failure_of(exception);')]),
     ('the_outcome_comes_before_the_last_hook_has_ended', [
         ('  if (!done_) return;\n', '  if (!done_ || (PLANTED && outcome_)) return;\n'),
         ('if (!outcome_) outcome_ = std::move(outcome);',
          'if (outcome_) return;\n  outcome_ = std::move(outcome);\n  if (PLANTED) done_(*outcome_);')]),
     ('every_rank_is_told_that_it_coordinates', [(
-        'context.is_coordinator = hook.is_coordinator;',
-        'context.is_coordinator = hook.is_coordinator || PLANTED;')]),
+        'context.is_coordinator = is_coordinator;',
+        'context.is_coordinator = is_coordinator || PLANTED;')]),
     ('a_checkpointer_stays_taken', [(
         'shared->checkpointers.erase(checkpointer);',
         'if (!PLANTED) shared->checkpointers.erase(checkpointer);')]),
     ('the_coordinators_own_text_may_have_any_size', [(
-        'if (own_bytes > protocol::kAgreementTextMax)',
-        'if (!PLANTED && own_bytes > protocol::kAgreementTextMax)')]),
+        'check("this rank\'s text for"',
+        'if (!PLANTED) check("this rank\'s text for"')]),
     ('deadlines_are_armed_once', [(
         'if (woken) armed_.reset();',
         'if (woken && !PLANTED) armed_.reset();')]),

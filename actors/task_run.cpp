@@ -1,0 +1,127 @@
+#include <cairn/actors/task_run.hpp>
+
+#include <cairn/actors/call_events.hpp>
+#include <cairn/actors/links/links.hpp>
+#include <cairn/actors/local_messages.hpp>
+
+namespace cairn {
+namespace {
+
+using protocol::Hook;
+
+// Whether a call that was told to stop starts no such hook.
+bool is_stoppable(Hook hook) {
+  switch (hook) {
+    case Hook::kReset:
+    case Hook::kBegin:
+    case Hook::kFinish:
+    case Hook::kAskCommitted:
+    case Hook::kAbandon:
+    case Hook::kRelease:
+    case Hook::kDecide:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+TaskRun::TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
+                 std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector)
+    : supervisor_(std::move(supervisor)),
+      tap_(asker.tracer(), protocol::actor_of(protocol::main_hook_of(task.task))),
+      coordinator_(coordinator),
+      operation_(task.operation),
+      phase_(task.phase),
+      sequence_(task.sequence),
+      counter_(task.counter),
+      save_id_(task.save_id),
+      is_coordinator_(task.is_coordinator),
+      context_(std::move(context)),
+      injector_(std::move(injector)),
+      hook_(protocol::main_hook_of(task.task)),
+      hook_started_(tap_.tracer()->now()) {
+  tap_.set_cause(asker.cause());
+}
+
+TaskRun::~TaskRun() {
+  if (reported_) return;
+  Failure failure = protocol::make_failure(
+      context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, protocol::actor_of(hook_),
+      std::string(protocol::name_of(hook_, operation_)) + (in_hook_ ? " never ended" : " never ran") + ": the " +
+          protocol::actor_of(hook_) + " actor of rank " + std::to_string(context_->rank()) +
+          " or the executor of the call dropped it");
+  failure.trace_position = record_end(false, failure.what);
+  end(std::move(failure));
+}
+
+void TaskRun::throw_if_failed() const {
+  if (first_failure_) std::rethrow_exception(first_failure_->exception);
+}
+
+void TaskRun::begin(Hook hook, std::uint64_t bytes) {
+  if (is_stoppable(hook) && context_->is_told_to_stop()) throw ToldToStop();
+  hook_ = hook;
+  in_hook_ = true;
+  hook_bytes_ = bytes;
+  hook_started_ = tap_.tracer()->now();
+  const char* const name = protocol::name_of(hook, operation_);
+  if (hook != Hook::kAbandon) context_->set_running_hook(name);  // a write may still run beside it
+  if (hook == Hook::kRelease) return;
+  tap_.set_cause(tap_.record(event_of(EventKind::kBegan)));
+  if (!injector_) return;
+  const bool after_the_phases = hook == Hook::kAskCommitted || hook == Hook::kAbandon;
+  const char* const phase_name = after_the_phases ? "" : to_string(phase());
+  for (const auto& rule :
+       injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, counter_, context_->rank()))
+    if (rule.action == FaultAction::kDropLink) supervisor_->post(LinkDrop{rule.peer.value_or(-1)});
+}
+
+Failure TaskRun::failure_of(const std::exception_ptr& exception) {
+  Failure failure = capture_failure(context_->rank(), phase(), protocol::actor_of(hook_), exception);
+  if (in_hook_) failure.trace_position = record_end(false, failure.what);
+  return failure;
+}
+
+void TaskRun::fail(const std::exception_ptr& exception) {
+  Failure failure = failure_of(exception);
+  end(first_failure_ ? *first_failure_ : std::move(failure));
+}
+
+void TaskRun::end(protocol::TaskResult result) {
+  reported_ = true;
+  supervisor_->post(tap_.wrap(TaskReport{context_->call().id.checkpointer, coordinator_, counter_, {sequence_, std::move(result)}}));
+}
+
+void TaskRun::refuse_future() const {
+  throw Error(ErrorCode::kInvalidArgument, std::string(protocol::name_of(hook_, operation_)) +
+                                               " returned a future that refers to nothing; return ready_future(...) or that of a "
+                                               "promise");
+}
+
+// The Stateful hooks are the last step of joining.
+Phase TaskRun::phase() const { return hook_ == Hook::kBegin ? Phase::kJoin : phase_; }
+
+ObservedEvent TaskRun::event_of(EventKind kind) const {
+  ObservedEvent event =
+      call_event(kind, protocol::name_of(hook_, operation_), context_->call().id.checkpointer, counter_);
+  event.actor = protocol::actor_of(hook_);
+  event.phase = phase();
+  event.bytes = hook_bytes_;
+  return event;
+}
+
+std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
+  in_hook_ = false;
+  if (hook_ != Hook::kAbandon) context_->set_running_hook(nullptr);
+  ObservedEvent event = event_of(EventKind::kOperation);
+  event.duration = tap_.tracer()->now() - hook_started_;
+  event.text = failure;
+  event.ok = ok;
+  const std::uint64_t id = tap_.record(event);
+  tap_.set_cause(id);  // for the report that follows
+  return id;
+}
+
+}  // namespace cairn

@@ -1,0 +1,141 @@
+// Runs one task on the thread of the call's executor, hook by hook, and reports its end to the
+// supervisor exactly once, even if an actor or executor in between dies.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <cairn/actors/call_context.hpp>
+#include <cairn/actors/local_messages.hpp>
+#include <cairn/actors/traced.hpp>
+#include <cairn/base/injection.hpp>
+
+namespace cairn {
+
+// Not thread-safe; it is passed from one thread to the next. The last holder's release reports a
+// failure if nothing else was reported.
+class TaskRun : public std::enable_shared_from_this<TaskRun> {
+ public:
+  // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if the rank's
+  // own machine asked for the task, otherwise the life of the coordinator actor that did. The
+  // task's own data is in the message to the actor (local_messages.hpp), not in `task`.
+  TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
+          std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
+  ~TaskRun();
+  TaskRun(const TaskRun&) = delete;
+  TaskRun& operator=(const TaskRun&) = delete;
+
+  CallContext& context() const { return *context_; }
+  std::uint64_t counter() const { return counter_; }
+  const std::string& save_id() const { return save_id_; }
+  StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
+  bool is_coordinator() const { return is_coordinator_; }
+
+  // Posts `body(*this)` to the executor. It returns the task's result, or nothing if it has called
+  // `end_later`. If it throws, the task fails.
+  template <class Body>
+  void post(Body body) {
+    context_->call().executor->post([self = shared_from_this(), body = std::move(body)]() mutable {
+      try {
+        if constexpr (std::is_void_v<decltype(body(*self))>)
+          body(*self);
+        else
+          self->end(body(*self));
+      } catch (const ToldToStop&) {
+        self->end(protocol::Stopped{});
+      } catch (...) {
+        self->fail(std::current_exception());
+      }
+    });
+  }
+
+  // Runs one hook and returns its result. Records its start and end. Injected faults are thrown as
+  // if the hook had thrown them. Throws without running the hook if the call's tasks were told to
+  // stop.
+  template <class Run>
+  auto hook(protocol::Hook which, Run run) {
+    begin(which, 0);
+    if constexpr (std::is_void_v<decltype(run())>) {
+      run();
+      record_end(true);
+    } else {
+      auto result = run();
+      record_end(true);
+      return result;
+    }
+  }
+  // As above, for a hook whose failure must not prevent the next one. The task fails with it at
+  // the next `throw_if_failed`, whatever fails in between.
+  template <class Run>
+  void hook_before_others(protocol::Hook which, Run run) {
+    try {
+      hook(which, std::move(run));
+    } catch (...) {
+      first_failure_ = failure_of(std::current_exception());
+    }
+  }
+  void throw_if_failed() const;
+  // Runs a hook that returns a future. The task ends when the future is ready, with
+  // `convert(value)`.
+  template <class Run, class Convert>
+  void last_hook(protocol::Hook which, std::uint64_t bytes, Run run, Convert convert) {
+    begin(which, bytes);
+    auto future = run();
+    if (!future.valid()) refuse_future();
+    future.on_ready([self = shared_from_this(), convert](const decltype(future)& ready) {
+      try {
+        auto result = convert(ready.get());
+        self->record_end(true);
+        self->end(std::move(result));
+      } catch (...) {
+        self->fail(std::current_exception());
+      }
+    });
+  }
+
+ private:
+  struct ToldToStop {};
+
+  void begin(protocol::Hook hook, std::uint64_t bytes);
+  void end(protocol::TaskResult result);
+  void fail(const std::exception_ptr& exception);
+  Failure failure_of(const std::exception_ptr& exception);
+  ObservedEvent event_of(EventKind kind) const;
+  std::uint64_t record_end(bool ok, std::string_view failure = {});
+  Phase phase() const;
+  [[noreturn]] void refuse_future() const;
+
+  const std::shared_ptr<Inbox> supervisor_;
+  Tap tap_;
+  const std::uint64_t coordinator_;
+  const protocol::Operation operation_;
+  const Phase phase_;
+  const std::uint64_t sequence_;
+  const std::uint64_t counter_;
+  const std::string save_id_;
+  const bool is_coordinator_;
+  const std::shared_ptr<CallContext> context_;
+  const std::shared_ptr<Injector> injector_;  // null: nothing is injected
+  protocol::Hook hook_;                       // the current one, or the last
+  bool in_hook_ = false;
+  MonotonicTime hook_started_;
+  std::uint64_t hook_bytes_ = 0;
+  std::optional<Failure> first_failure_;
+  bool reported_ = false;
+};
+
+template <class Task>
+std::uint64_t trace_attempt(const Request<Task>& request) {
+  return request.run->counter();
+}
+template <class Task>
+std::uint32_t trace_checkpointer(const Request<Task>& request) {
+  return checkpointer_key(request.run->context().call().id.checkpointer);
+}
+
+}  // namespace cairn
