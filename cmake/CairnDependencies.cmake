@@ -92,6 +92,10 @@ if(Torch_FOUND)
 endif()
 cairn_missing_unless(Torch_FOUND "LibTorch is missing: install libtorch-dev, or PyTorch for ${Python3_EXECUTABLE}, or set CMAKE_PREFIX_PATH to \
 where its archive is unpacked.")
+if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  list(APPEND missing "LibTorch in ${TORCH_INSTALL_PREFIX} is of another ABI (_GLIBCXX_USE_CXX11_ABI=0) than the system's CAF and Protobuf: install \
+PyTorch 2.7 or later, or the archive of LibTorch whose name contains cxx11-abi.")
+endif()
 
 if(NOT CAIRN_WITH_TRAINING)
   message(STATUS "Sharded training: off")

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -105,7 +106,7 @@ struct Metadata {
   void reindex();
 
  private:
-  // Built on first use by any thread, and therefore exchanged atomically.
+  // Built on first use by any thread, and therefore exchanged under a lock.
   class NameIndex {
    public:
     using Map = std::unordered_map<std::string, std::size_t>;
@@ -115,10 +116,17 @@ struct Metadata {
       store(other.load());
       return *this;
     }
-    std::shared_ptr<const Map> load() const { return std::atomic_load(&map_); }
-    void store(std::shared_ptr<const Map> map) { std::atomic_store(&map_, std::move(map)); }
+    std::shared_ptr<const Map> load() const {
+      const std::lock_guard lock(mutex_);
+      return map_;
+    }
+    void store(std::shared_ptr<const Map> map) {
+      const std::lock_guard lock(mutex_);
+      map_.swap(map);
+    }
 
    private:
+    mutable std::mutex mutex_;
     std::shared_ptr<const Map> map_;
   };
   mutable NameIndex index_;

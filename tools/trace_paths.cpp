@@ -83,7 +83,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
     const bool is_as_above = common > skipped + 1 && common < section.chain.size();
     if (is_as_above) skipped = common - 1;
     if (!choice.json && skipped != 0)
-      std::cout << fmt::format(is_as_above ? "  … {} steps as above\n" : "  … {} earlier steps: --json\n", skipped);
+      std::cout << fmt::format("  … {} {}\n", skipped, is_as_above ? "steps as above" : "earlier steps: --json");
     for (std::size_t i = 0; i < section.chain.size(); ++i) {
       const auto& link = section.chain[i];
       const WallTime time = opened.clocks.at(*link.event);

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tools/terminal.hpp>

@@ -144,6 +144,12 @@ class Dependencies(Configured):
         self.assertNotEqual(done.returncode, 0)
         self.check_sentences(done.stderr, ["libcaf-dev"])
 
+    def test_a_libtorch_of_the_old_abi_gets_a_sentence(self):
+        done = self.cmake(self.torch_package("2.6.0", 'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")'))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count("CMake Error"), 1, done.stderr)
+        self.assertRegex(done.stderr, r"Cairn cannot be built here:\s+LibTorch in \S+ is of another ABI .*: install PyTorch 2\.7 or later")
+
     def check_sentences(self, errors, packages):
         """There is one error, with a line for each package."""
         self.assertEqual(errors.count("CMake Error"), 1, errors)

@@ -13,7 +13,8 @@ if [ ! -x "$root/python" ]; then
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -1)
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" > "$apt/sources.list"
   options=(-o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists="$apt/lists"
-           -o Dir::Cache="$apt/cache" -o Dir::State::status="$apt/status" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1)
+           -o Dir::Cache="$apt/cache" -o Dir::State::status="$apt/status" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1
+           -o Acquire::Check-Valid-Until=false)  # a mirror may lag behind sid; its signature is checked in any case
   apt-get "${options[@]}" update >&2
   apt-get "${options[@]}" install -y --no-install-recommends --download-only \
     python3-torch python3-numpy python3-fsspec python3-yaml >&2
