@@ -8,6 +8,7 @@
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 
@@ -57,7 +58,7 @@ class SavesAtExit {
  public:
   static void add(const std::shared_ptr<AsyncSave>& save) {
     SavesAtExit& all = instance();
-    std::lock_guard lock(all.mutex_);
+    MutexLock lock(all.mutex_);
     all.saves_.erase(std::remove_if(all.saves_.begin(), all.saves_.end(), [](const auto& known) { return known.expired(); }),
                      all.saves_.end());
     all.saves_.push_back(save);
@@ -81,7 +82,7 @@ class SavesAtExit {
       Saves saves;
       std::chrono::milliseconds deadline;
       {
-        std::lock_guard lock(all.mutex_);
+        MutexLock lock(all.mutex_);
         for (const auto& known : all.saves_)
           if (auto save = known.lock()) saves.push_back(std::move(save));
         deadline = all.deadline_;
@@ -96,9 +97,9 @@ class SavesAtExit {
   }
 
   const pid_t process_ = ::getpid();
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<AsyncSave>> saves_;
-  std::chrono::milliseconds deadline_{0};
+  Mutex mutex_;
+  std::vector<std::weak_ptr<AsyncSave>> saves_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::milliseconds deadline_ CAIRN_GUARDED_BY(mutex_){0};
 };
 
 }  // namespace
@@ -109,7 +110,7 @@ void AsyncQueue::add(std::shared_ptr<AsyncSave> save) {
 }
 
 bool AsyncQueue::any_in_flight() const {
-  std::lock_guard lock(order_->mutex);
+  MutexLock lock(order_->mutex);
   return order_->turns.any();
 }
 

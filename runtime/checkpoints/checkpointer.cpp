@@ -4,7 +4,6 @@
 
 #include <exception>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,8 +11,10 @@
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
+#include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -68,6 +69,11 @@ struct Checkpointer::Implementation {
       throw Error(ErrorCode::kPrecondition,
                   "checkpointer '" + name + "' belongs to the parent of this forked process, which has none of the world's " +
                       "threads and connections; make a world and a checkpointer in this process");
+  }
+
+  std::string busy() const {
+    return "checkpointer '" + name + "' is busy with another save or load: a checkpointer makes one call at a time; use a second " +
+           "one to run them side by side";
   }
 
   std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
@@ -132,7 +138,7 @@ struct Checkpointer::Implementation {
   World world;
   std::string name;
   const pid_t process = ::getpid();
-  std::mutex running;
+  Mutex running;
   std::map<std::string, std::uint64_t> calls;  // by slot
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
@@ -148,15 +154,6 @@ namespace {
 
 // For calls with `no_dist`.
 Checkpointer alone() { return Checkpointer(World::single(), "default"); }
-
-std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& name) {
-  std::unique_lock lock(running, std::try_to_lock);
-  if (!lock.owns_lock())
-    throw Error(ErrorCode::kPrecondition, "checkpointer '" + name +
-                                              "' is busy with another save or load: a checkpointer makes one " +
-                                              "call at a time; use a second one to run them side by side");
-  return lock;
-}
 
 // Larger worlds check this in the call itself, so that no rank waits for one that never joins.
 void check_coordinator(int coordinator_rank, const World& world) {
@@ -239,7 +236,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   check_coordinator(options.coordinator_rank, self.world);
   self.saves.wait(std::nullopt);
 
@@ -286,7 +283,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   }
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   check_coordinator(options.coordinator_rank, self.world);
   if (!self.world.has_backend_for("cpu"))
     throw Error(ErrorCode::kPrecondition,
@@ -349,7 +346,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   const StatefulObjects objects(state_dict);
   StateDict working = state_dict;
   objects.describe(objects.keys(), working);
@@ -367,7 +364,7 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
 
 void Checkpointer::release() {
   auto& self = *implementation_;
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   if (self.stager) self.stager->release();
   self.own.release();
 }
@@ -375,7 +372,7 @@ void Checkpointer::release() {
 bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   if (!self.saves.wait(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;
@@ -385,7 +382,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
                                         const std::vector<std::string>& prefixes,
                                         const std::shared_ptr<LoadPlanner>& planner_of_call) {
   check_process();
-  const auto lock = only_one(running, name);
+  const OneCall one(running, busy());
   check_coordinator(options.coordinator_rank, world);
   saves.wait(std::nullopt);
   const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);

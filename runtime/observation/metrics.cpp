@@ -9,12 +9,12 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
@@ -152,10 +152,10 @@ void replace_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 struct PrometheusMetrics::Implementation {
-  RankMetrics& of(const CallEvent& event) { return ranks[event.operation][event.rank]; }
+  RankMetrics& of(const CallEvent& event) CAIRN_REQUIRES(mutex) { return ranks[event.operation][event.rank]; }
 
   std::string text() const {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     Exposition exposition;
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
     Labels build{{"version", kVersion}};
@@ -220,7 +220,7 @@ struct PrometheusMetrics::Implementation {
   void publish() {
     if (options.file.empty()) return;
     // Under the lock, so that the last text written is the newest.
-    std::lock_guard lock(file_mutex);
+    MutexLock lock(file_mutex);
     try {
       replace_file(options.file, text());
     } catch (const std::exception& error) {
@@ -231,10 +231,10 @@ struct PrometheusMetrics::Implementation {
 
   PrometheusOptions options;
   const std::optional<int> own_rank = rank_in_environment().rank;
-  mutable std::mutex mutex;
-  std::map<CallOperation, std::map<int, RankMetrics>> ranks;
-  std::mutex file_mutex;
-  bool is_file_complained_of = false;
+  mutable Mutex mutex;
+  std::map<CallOperation, std::map<int, RankMetrics>> ranks CAIRN_GUARDED_BY(mutex);
+  Mutex file_mutex;
+  bool is_file_complained_of CAIRN_GUARDED_BY(file_mutex) = false;
   std::unique_ptr<MetricsServer> server;  // destroyed first, because it reads the other members
 };
 
@@ -259,7 +259,7 @@ int PrometheusMetrics::port() const { return implementation_->server ? implement
 
 void PrometheusMetrics::on_start(const CallEvent& event) {
   {
-    std::lock_guard lock(implementation_->mutex);
+    MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(event);
     ++metrics.in_progress;
     metrics.starts.emplace(event.call, since_1970(event.time));
@@ -268,13 +268,13 @@ void PrometheusMetrics::on_start(const CallEvent& event) {
 }
 
 void PrometheusMetrics::on_failure(const CallFailed& failed) {
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
   implementation_->of(failed).told.try_emplace(failed.call, to_string(failed.kind), failed.phase ? to_string(*failed.phase) : "");
 }
 
 void PrometheusMetrics::on_end(const CallEnd& end) {
   {
-    std::lock_guard lock(implementation_->mutex);
+    MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(end);
     const auto& bounds = implementation_->options.seconds;
     const char* const outcome = end.ok ? kSuccess : end.was_cancelled ? kCancelled : kFailed;

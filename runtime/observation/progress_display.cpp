@@ -38,7 +38,7 @@ ProgressDisplay::~ProgressDisplay() { end(false); }
 void ProgressDisplay::end(bool ok) noexcept {
   if (!thread_.joinable()) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
@@ -53,8 +53,8 @@ void ProgressDisplay::end(bool ok) noexcept {
 }
 
 void ProgressDisplay::show_until_end() noexcept {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kRedraw, [this] { return ended_; })) {
+  MutexLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, kRedraw, [this]() CAIRN_REQUIRES(mutex_) { return ended_; })) {
     lock.unlock();
     try {
       if (on_terminal_)

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cerrno>
 #include <ctime>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 namespace {
@@ -27,8 +27,8 @@ struct WatchedSignal {
   struct sigaction before {};
 };
 
-std::mutex watched_mutex;
-std::array<WatchedSignal, NSIG> watched_signals;  // guarded by `watched_mutex`
+Mutex watched_mutex;
+std::array<WatchedSignal, NSIG> watched_signals CAIRN_GUARDED_BY(watched_mutex);
 
 std::int64_t monotonic_ns() {
   timespec now{};
@@ -48,7 +48,7 @@ extern "C" void cairn_note_signal(int number) {
 }  // namespace
 
 SignalWatch::SignalWatch(std::vector<int> signals) {
-  const std::lock_guard lock(watched_mutex);
+  const MutexLock lock(watched_mutex);
   for (const int number : signals) {
     if (number <= 0 || number >= NSIG) {
       release();
@@ -73,7 +73,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
 }
 
 SignalWatch::~SignalWatch() {
-  const std::lock_guard lock(watched_mutex);
+  const MutexLock lock(watched_mutex);
   release();
 }
 
@@ -82,8 +82,7 @@ bool SignalWatch::is_watched(int number) {
   return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == cairn_note_signal;
 }
 
-// The caller holds `watched_mutex`.
-void SignalWatch::release() noexcept {
+void SignalWatch::release() noexcept CAIRN_REQUIRES(watched_mutex) {
   for (const int number : signals_) {
     WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
     if (--watched.watches > 0) continue;

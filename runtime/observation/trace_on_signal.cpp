@@ -40,7 +40,7 @@ TraceOnSignal::TraceOnSignal(int number, int rank, std::function<void()> write) 
 
 TraceOnSignal::~TraceOnSignal() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -48,8 +48,8 @@ TraceOnSignal::~TraceOnSignal() {
 }
 
 void TraceOnSignal::watch(int rank, const std::function<void()>& write) {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLookEvery, [this] { return stopping_; })) {
+  MutexLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, kLookEvery, [this]() CAIRN_REQUIRES(mutex_) { return stopping_; })) {
     if (!signals_->take()) continue;
     lock.unlock();
     try {

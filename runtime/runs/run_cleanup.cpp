@@ -1,15 +1,14 @@
 #include <cairn/runtime/runs/run_cleanup.hpp>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <utility>
 
 #include <pthread.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/runs/retention.hpp>
@@ -28,15 +27,13 @@ struct RunCleanup::Worker {
   Worker(const RunDirectory& of, RetentionPolicy with, int on_rank, GraceLeft left)
       : run(of), policy(std::move(with)), rank(on_rank), grace_left(std::move(left)) {}
 
-  // These are called with the lock held.
-  std::optional<std::chrono::milliseconds> grace() const { return grace_left ? grace_left() : std::nullopt; }
-  void stop() {
+  std::optional<std::chrono::milliseconds> grace() const CAIRN_REQUIRES(mutex) { return grace_left ? grace_left() : std::nullopt; }
+  void stop() CAIRN_REQUIRES(mutex) {
     stopped = failed = true;
     next.reset();
   }
   // Waits for at most `deadline` and the grace period. Returns whether the condition holds.
-  bool wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
-            const std::function<bool()>& condition);
+  bool wait(std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& condition) CAIRN_REQUIRES(mutex);
 
   // Returns whether the clean-up may change the place, and notes that it does.
   bool enter(const ObjectName& name);
@@ -50,17 +47,17 @@ struct RunCleanup::Worker {
   const int rank;
   bool ended_attempts = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  GraceLeft grace_left;
-  bool runs = false;
+  mutable Mutex mutex;
+  CondVar changed;
+  GraceLeft grace_left CAIRN_GUARDED_BY(mutex);
+  bool runs CAIRN_GUARDED_BY(mutex) = false;
   // The running clean-up, or the one that was pending, has seen a grace period. It stays stopped
   // even if that ends: a save has not waited for it.
-  bool stopped = false;
-  std::optional<Work> next;
-  ObjectName place;  // that the running clean-up may be changing
-  std::vector<RetentionFault> faults;
-  bool failed = false;
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;
+  std::optional<Work> next CAIRN_GUARDED_BY(mutex);
+  ObjectName place CAIRN_GUARDED_BY(mutex);  // that the running clean-up may be changing
+  std::vector<RetentionFault> faults CAIRN_GUARDED_BY(mutex);
+  bool failed CAIRN_GUARDED_BY(mutex) = false;
 };
 
 RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left)
@@ -68,7 +65,7 @@ RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank
 
 RunCleanup::~RunCleanup() {
   wait();
-  std::unique_lock lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   worker_->stop();
   worker_->grace_left = nullptr;  // it belongs to the manager
   const bool ended = !worker_->runs;
@@ -84,7 +81,7 @@ RunCleanup::~RunCleanup() {
 }
 
 void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
-  std::unique_lock lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   worker_->next = Work{std::move(busy), std::move(damaged)};
   if (worker_->runs) return;
   worker_->runs = true;
@@ -100,14 +97,14 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged)
 }
 
 void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
-  std::unique_lock lock(worker_->mutex);
-  worker_->wait(lock, deadline, [this] { return !worker_->runs; });
+  MutexLock lock(worker_->mutex);
+  worker_->wait(deadline, [this]() CAIRN_REQUIRES(worker_->mutex) { return !worker_->runs; });
 }
 
 std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const {
   return [worker = worker_](const std::string& checkpoint_id) {
-    std::unique_lock lock(worker->mutex);
-    const bool is_free = worker->wait(lock, std::nullopt, [&] {
+    MutexLock lock(worker->mutex);
+    const bool is_free = worker->wait(std::nullopt, [&]() CAIRN_REQUIRES(worker->mutex) {
       if (worker->runs && worker->grace()) worker->stop();
       if (!worker->runs) return true;
       return worker->stopped && (worker->place.empty() || child_url(worker->run.url(), worker->place) != checkpoint_id);
@@ -119,17 +116,16 @@ std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const
 }
 
 bool RunCleanup::has_failed() const {
-  std::lock_guard lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   return worker_->failed;
 }
 
 std::vector<RetentionFault> RunCleanup::faults() const {
-  std::lock_guard lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   return worker_->faults;
 }
 
-bool RunCleanup::Worker::wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
-                              const std::function<bool()>& condition) {
+bool RunCleanup::Worker::wait(std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline.value_or(std::chrono::milliseconds::max()));
   while (!condition()) {
     const auto left = grace();
@@ -137,20 +133,20 @@ bool RunCleanup::Worker::wait(std::unique_lock<std::mutex>& lock, std::optional<
     if (now >= end || (left && left->count() <= 0)) return false;
     auto until = grace_left ? std::min<std::chrono::steady_clock::time_point>(end, now + kSignalInterval) : end;
     if (left && *left < kSignalInterval) until = std::min<std::chrono::steady_clock::time_point>(until, now + *left);
-    changed.wait_until(lock, until);
+    changed.wait_until(mutex, until);
   }
   return true;
 }
 
 bool RunCleanup::Worker::enter(const ObjectName& name) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (!stopped && grace()) stop();
   if (!stopped) place = name;
   return !stopped;
 }
 
 void RunCleanup::Worker::serve() noexcept {
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   while (next) {
     const Work work = std::move(*next);
     next.reset();
@@ -180,7 +176,7 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
       found.push_back({"", error.what()});
     }
     log_new(found);
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     failed = has_thrown || stopped;
     faults = std::move(found);
   } catch (...) {  // out of memory: the faults cannot be recorded
@@ -206,7 +202,7 @@ void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFa
 }
 
 void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const {
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   const std::vector<RetentionFault> before = faults;
   lock.unlock();
   for (const RetentionFault& fault : found) {

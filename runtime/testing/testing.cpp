@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -19,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/testing/injection.hpp>
 #include <cairn/runtime/worlds/world.hpp>
@@ -96,10 +96,11 @@ class Session {
   int barriers_ = 0;
 };
 
-std::mutex session_mutex;
-Session* session = nullptr;
+Mutex session_mutex;
+Session* session CAIRN_GUARDED_BY(session_mutex) = nullptr;  // `LastWill` reads it on its own thread
 
 Session& current() {
+  MutexLock lock(session_mutex);
   if (session == nullptr) {
     throw Error(ErrorCode::kPrecondition, "this test needs ranks: start the binary with cairn-launch -n RANKS -- ...");
   }
@@ -133,7 +134,7 @@ class LastWill {
     }
     if (number == SIGUSR2) return;
     {
-      std::lock_guard<std::mutex> lock(session_mutex);
+      MutexLock lock(session_mutex);
       if (session != nullptr && session->world().rank() == 0) session->remove_directory();
     }
     ::_exit(128 + number);
@@ -144,7 +145,7 @@ class LastWill {
 };
 
 void announce(Session* now) {
-  std::lock_guard<std::mutex> lock(session_mutex);
+  MutexLock lock(session_mutex);
   session = now;
 }
 

@@ -26,6 +26,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/save_id.hpp>
@@ -104,7 +105,7 @@ class Process {
   }
   // Each survivor calls this once. All of them get the same result.
   Next next(const std::vector<int>& survivors) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = next_.find(survivors);
     if (found == next_.end())
       found = next_.emplace(survivors, std::make_pair(make(system, static_cast<int>(survivors.size())), survivors.size())).first;
@@ -116,8 +117,9 @@ class Process {
   const std::shared_ptr<ActorSystem> system;
 
  private:
-  std::mutex mutex_;
-  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // with the number of survivors that have not taken it yet
+  Mutex mutex_;
+  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_
+      CAIRN_GUARDED_BY(mutex_);  // with the number of survivors that have not taken it yet
 };
 
 void warn_of_ignored_injection(int rank) {
@@ -305,8 +307,8 @@ struct World::Implementation {
   std::shared_ptr<Door> door;          // shared by successive worlds
   std::atomic<bool> rejoined{false};
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
-  std::mutex mutex;
-  std::set<std::string> checkpointers;
+  Mutex mutex;
+  std::set<std::string> checkpointers CAIRN_GUARDED_BY(mutex);
   const std::shared_ptr<CallNotifier> notifier;  // null: there are no listeners
   RankRuntime runtime;
 };
@@ -530,14 +532,14 @@ RankRuntime& World::runtime() const { return implementation_->runtime; }
 
 void World::claim_checkpointer(const std::string& name) const {
   if (name.empty()) throw Error(ErrorCode::kInvalidArgument, "a checkpointer needs a name");
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
   if (!implementation_->checkpointers.insert(name).second)
     throw Error(ErrorCode::kAlreadyExists, "this world has a checkpointer named \"" + name +
                                                "\" already: keep that one, or choose " + "another name, the same on all ranks");
 }
 
 void World::release_checkpointer(const std::string& name) const noexcept {
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
   implementation_->checkpointers.erase(name);
 }
 
