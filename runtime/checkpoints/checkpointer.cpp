@@ -138,7 +138,7 @@ struct Checkpointer::Implementation {
   World world;
   std::string name;
   const pid_t process = ::getpid();
-  Mutex running;
+  Mutex running;  // held by the one call that runs
   std::map<std::string, std::uint64_t> calls;  // by slot
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;

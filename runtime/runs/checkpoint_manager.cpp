@@ -259,7 +259,7 @@ struct CheckpointManager::Implementation {
   const World world;
   const RunDirectory run;
   const pid_t process = ::getpid();
-  Mutex running;
+  Mutex running;  // held by the one call that runs
   std::optional<Checkpointer> checkpointer;
   Agreement agreement;
   std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last

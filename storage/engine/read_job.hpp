@@ -146,7 +146,7 @@ class ReadJob : public StagedWork {
   std::vector<Task> tasks_;
 
   Mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
-  Mutex mutex_;
+  Mutex mutex_;  // for members of Item: a nested type cannot name it in an annotation
   CondVar changed_;
 };
 

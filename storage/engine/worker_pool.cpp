@@ -98,7 +98,7 @@ void WorkerPool::serve() noexcept {
 
 void for_each_in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& task) {
   std::atomic<std::size_t> next{0};
-  Mutex mutex;
+  Mutex mutex;  // for `error`: local variables cannot be annotated
   std::exception_ptr error;
   const auto work = [&]() noexcept {
     for (std::size_t index = next++; index < count; index = next++) {
