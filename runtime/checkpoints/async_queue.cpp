@@ -19,6 +19,7 @@ using Saves = std::vector<std::shared_ptr<AsyncSave>>;
 
 // Waits for the saves of one slot, or for all. Returns whether they have ended.
 bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) {
+  // One deadline for all of them together.
   const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
   for (const auto& save : saves) {
     if (slot && save->slot() != *slot) continue;
@@ -39,6 +40,7 @@ void end_all(const Saves& saves, std::chrono::milliseconds deadline, const std::
         "the asynchronous save of '" + save->checkpoint_id() + "' has not ended in time, and is cancelled: " + why + " goes away");
     save->cancel(why + " of this rank goes away");
   }
+  // Cancelled saves end soon, unless a hook does not return.
   wait_for_all(saves, deadline);
 }
 
@@ -59,6 +61,7 @@ class SavesAtExit {
   static void add(const std::shared_ptr<AsyncSave>& save) {
     SavesAtExit& all = instance();
     MutexLock lock(all.mutex_);
+    // Otherwise the list would grow with every save of a long run.
     all.saves_.erase(std::remove_if(all.saves_.begin(), all.saves_.end(), [](const auto& known) { return known.expired(); }),
                      all.saves_.end());
     all.saves_.push_back(save);
@@ -87,6 +90,7 @@ class SavesAtExit {
           if (auto save = known.lock()) saves.push_back(std::move(save));
         deadline = all.deadline_;
       }
+      // Without the lock: `on_done` of a save may start another one.
       end_all(saves, deadline, "the process");
       for (const auto& save : saves) {
         if (!save->done()) report_left_behind(*save);
@@ -122,6 +126,7 @@ void AsyncQueue::replace(const std::string& why) const {
   std::vector<std::shared_ptr<AsyncSave>> replaced;
   for (const auto& save : saves_)
     if (save->cancel_before_turn(why)) replaced.push_back(save);
+  // After all are cancelled, so that they end at the same time.
   for (const auto& save : replaced) save->wait(std::nullopt);
 }
 
@@ -135,6 +140,7 @@ std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
     }
     save->join();
     if (!save->is_unread()) continue;
+    // An exception has room for one failure. The others wait for the next call.
     if (found) {
       kept.push_back(std::move(save));
       continue;
@@ -156,6 +162,8 @@ std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
 void AsyncQueue::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
   end_all(saves_, deadline, "the checkpointer");
   for (const auto& save : saves_) {
+    // A hook that does not return must not keep this process from going on. Its save takes what it
+    // needs along.
     if (save->abandon(needed)) {
       report_left_behind(*save);
       continue;

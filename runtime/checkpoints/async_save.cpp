@@ -61,6 +61,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   const auto self = shared_from_this();
   {
     MutexLock lock(parts_.order->mutex);
+    // Before the call starts, because its hooks ask for their turn.
     parts_.order->turns.begin(parts_.number);
   }
   std::uint64_t ticket = 0;
@@ -75,9 +76,12 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     throw;
   }
   try {
+    // Only now is there a ticket to cancel. A cancellation that has come before reacts at once.
     for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
       if (cancellation)
         heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+    // Stateful hooks and the start of staging belong to the caller's thread, which may use the
+    // objects itself afterwards.
     executor_.run_until([this] { return described_; });
     if (!staging_) end_staging();
     try {
@@ -103,6 +107,8 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
 void AsyncSave::stage(const StateDict& state) {
   if (streams()) {
     Value tensors{StateDict(state)};
+    // The writer reads the tensors later, on other threads. It must come after the work that the
+    // caller has queued on their devices.
     replace_tensors(tensors, "", [this](const std::string&, const torch::Tensor& tensor) {
       if (tensor.defined() && !tensor.is_cpu()) streams_.of(tensor.device());
       return tensor;
@@ -117,6 +123,7 @@ void AsyncSave::stage(const StateDict& state) {
 void AsyncSave::serve() noexcept {
   if (staging_) end_staging();  // the trainer may be waiting for that
   {
+    // Work that hooks queue on devices comes after that of the caller.
     const c10::MultiStreamGuard of_devices(streams_.all());
     end(executor_.run());
   }
@@ -168,6 +175,7 @@ const StateDict& AsyncSave::staged_state() {
 }
 
 void AsyncSave::end(Outcome outcome) {
+  // From here on no cancellation calls back into this save.
   heeding_.clear();
   leases_.disarm();
   if (display_) display_->end(outcome.ok());
@@ -178,6 +186,7 @@ void AsyncSave::end(Outcome outcome) {
     if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
   } catch (...) {  // out of memory: the next save sets it up anyway
   }
+  // Before callers learn that the save has ended: their next save may need this memory.
   state_ = {};
   staging_error_ = nullptr;
   std::string save_id;
@@ -201,6 +210,7 @@ void AsyncSave::end(Outcome outcome) {
   }
   if (!on_done) return;
   try {
+    // Without the lock: user code, which may ask this save for its result.
     on_done(error);
   } catch (...) {
     write_log(LogLevel::kWarning, parts_.rank,
@@ -222,6 +232,7 @@ void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
 bool AsyncSave::cancel_before_turn(const std::string& why) {
   {
     MutexLock lock(parts_.order->mutex);
+    // Once its turn has come, it may have written already, and is not replaced.
     if (!parts_.order->turns.hold(parts_.number)) return false;
   }
   cancel(why);

@@ -20,6 +20,7 @@ void Cancellation::cancel(const std::string& why) const {
   MutexLock lock(state_->mutex);
   if (state_->why) return;
   state_->why = why;
+  // With the lock held: whoever drops a Watch at this moment waits until `react` has returned.
   for (const auto& [key, react] : std::exchange(state_->watchers, {})) react(why);
 }
 
@@ -37,6 +38,7 @@ std::shared_ptr<void> Cancellation::watch(std::function<void(const std::string& 
     }
     const std::shared_ptr<State> state;
   };
+  // Made before the lock is taken, which its destructor takes as well if `react` throws.
   auto entry = std::make_shared<Watch>(state_);
   MutexLock lock(state_->mutex);
   if (state_->why)

@@ -63,6 +63,7 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
       }
     }
   }
+  // Ends with the last copy of the lent tensor, on whichever thread drops that.
   const std::shared_ptr<void> lease(nullptr, [account = account_](std::nullptr_t) {
     MutexLock lock(account->mutex);
     --account->lent;
@@ -73,9 +74,11 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
     return tensor;
   }
   const torch::NoGradGuard no_grad;
+  // Shares the memory, and holds the lease for as long as anybody uses it.
   torch::Tensor result = torch::from_blob(
       tensor.data_ptr(), tensor.sizes(), tensor.strides(), [lease, tensor](void*) {},
       torch::TensorOptions(tensor.scalar_type()).device(tensor.device()));
+  // The memory alone does not say that its numbers are read as conjugate or negative.
   if (tensor.is_conj()) result = result.conj();
   if (tensor.is_neg()) result = result._neg_view();
   return result;
@@ -83,6 +86,7 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
 
 void TensorLeases::end() {
   MutexLock lock(account_->mutex);
+  // Returns items that the writer never asked for, too: it is done with all of them.
   account_->returned = true;
   if (const auto tell = std::exchange(account_->on_returned, nullptr)) tell();
 }

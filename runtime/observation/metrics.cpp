@@ -26,6 +26,7 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 
 std::string number(double value) {
   std::array<char, 40> text{};
+  // Not by printf: in some locales it writes a decimal comma.
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   return {text.data(), end};
 }
@@ -33,6 +34,7 @@ std::string number(double value) {
 std::string escaped(const std::string& value) {
   std::string text;
   for (const char letter : value) {
+    // The format of Prometheus knows no other escapes.
     if (letter == '\\' || letter == '"') text += '\\';
     text += letter == '\n' ? "\\n" : std::string(1, letter);
   }
@@ -48,6 +50,7 @@ std::string in_braces(const Labels& labels) {
 std::optional<int> natural_number(const std::string& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // Ignored, because metrics must not end a job.
   if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
   return value;
 }
@@ -140,6 +143,7 @@ void replace_file(const std::string& path, const std::string& text) {
   if (file == nullptr) throw system_error("write metrics to", beside, errno);
   const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   int error = errno;
+  // Closing writes the buffered rest, so a full disk may show only here.
   const bool is_closed = std::fclose(file) == 0;
   if (is_written) error = errno;
   if (!is_written || !is_closed || std::rename(beside.c_str(), path.c_str()) != 0) {
@@ -219,11 +223,13 @@ struct PrometheusMetrics::Implementation {
 
   void publish() {
     if (options.file.empty()) return;
-    // Under the lock, so that the last text written is the newest.
+    // Under the lock, so that the last text written is the newest. `text` takes `mutex` inside, and
+    // nothing takes the two in the other order.
     MutexLock lock(file_mutex);
     try {
       replace_file(options.file, text());
     } catch (const std::exception& error) {
+      // Once, not after every save: the directory probably stays as it is.
       if (!std::exchange(is_file_complained_of, true))
         write_log(LogLevel::kWarning, -1, std::string("there are no metrics: ") + error.what());
     }
@@ -246,6 +252,7 @@ PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation
   // A counter that appears with its first failure hides that failure from increase().
   if (const auto rank = implementation_->own_rank)
     for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][*rank];
+  // After the options and counters are set, because the server's thread reads them.
   if (!implementation_->options.address.empty())
     implementation_->server =
         std::make_unique<MetricsServer>(implementation_->options.address, [self = implementation_.get()] { return self->text(); });
@@ -262,6 +269,7 @@ void PrometheusMetrics::on_start(const CallEvent& event) {
     MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(event);
     ++metrics.in_progress;
+    // By call, because several saves may be in flight.
     metrics.starts.emplace(event.call, since_1970(event.time));
   }
   implementation_->publish();
@@ -269,6 +277,7 @@ void PrometheusMetrics::on_start(const CallEvent& event) {
 
 void PrometheusMetrics::on_failure(const CallFailed& failed) {
   MutexLock lock(implementation_->mutex);
+  // The first failure of a call is its cause. Later ones often follow from it.
   implementation_->of(failed).told.try_emplace(failed.call, to_string(failed.kind), failed.phase ? to_string(*failed.phase) : "");
 }
 
@@ -282,13 +291,16 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
     ++metrics.ended[outcome];
     if (const auto start = metrics.starts.find(end.call); start != metrics.starts.end()) metrics.starts.erase(start);
     for (const auto& [phase, duration] : end.phases) metrics.phase_seconds[to_string(phase)].observe(in_seconds(duration), bounds);
+    // The start may be missing: events are dropped when listeners are too slow.
     if (metrics.in_progress > 0) --metrics.in_progress;
     const auto first = metrics.told.find(end.call);
     if (!end.ok)
       ++metrics.failures[first != metrics.told.end() ? first->second : std::make_pair(std::string("internal"), std::string())];
+    // The number of a call is never used again, so the entry would stay for ever.
     if (first != metrics.told.end()) metrics.told.erase(first);
     if (end.ok) {
       metrics.bytes += end.bytes;
+      // The time of the event, not of this call: the queue of listeners may lag behind.
       metrics.last_success = since_1970(end.time);
     }
   }

@@ -24,8 +24,10 @@ ProgressDisplay::ProgressDisplay(What what, std::shared_ptr<const CallProgress> 
   if (what_.rank != 0 || what_.how == ShowProgress::kOff) return;
   const bool in_log = is_logged(LogLevel::kInfo);
   on_terminal_ = what_.how == ShowProgress::kTerminal && is_logged_to_stderr() && has_status_terminal();
+  // Nobody would see anything, so no thread is needed.
   if (!on_terminal_ && !in_log) return;
   try {
+    // The trainer's signal handlers run on its own threads only.
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { show_until_end(); });
     pthread_setname_np(thread_.native_handle(), "cairn-progress");
@@ -42,6 +44,7 @@ void ProgressDisplay::end(bool ok) noexcept {
     ended_ = true;
     changed_.notify_all();
   }
+  // Before the last output: two threads must not draw at once.
   thread_.join();
   if (on_terminal_) return clear_status();
   try {

@@ -37,9 +37,12 @@ std::int64_t monotonic_ns() {
 }
 
 extern "C" void cairn_note_signal(int number) {
+  // The code that the signal interrupts may be about to read errno.
   const int error = errno;
   SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
   std::int64_t none = 0;
+  // Keeps the earliest arrival, with which the grace period starts. The count comes last: `take`
+  // reads the count first, and must then find the time.
   notes.first_ns.compare_exchange_strong(none, monotonic_ns());
   notes.count.fetch_add(1);
   errno = error;
@@ -51,6 +54,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
   const MutexLock lock(watched_mutex);
   for (const int number : signals) {
     if (number <= 0 || number >= NSIG) {
+      // No destructor runs for an object whose constructor throws.
       release();
       throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": there is no such signal");
     }
@@ -58,8 +62,10 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
     if (watched.watches == 0) {
       struct sigaction action {};
       action.sa_handler = cairn_note_signal;
+      // System calls of the trainer go on as if no signal had come.
       action.sa_flags = SA_RESTART;
       sigfillset(&action.sa_mask);
+      // A time left from an earlier watch would date the next signal too early.
       signal_notes[static_cast<std::size_t>(number)].first_ns = 0;
       if (::sigaction(number, &action, &watched.before) != 0) {
         release();
@@ -87,6 +93,7 @@ void SignalWatch::release() noexcept CAIRN_REQUIRES(watched_mutex) {
     WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
     if (--watched.watches > 0) continue;
     struct sigaction now {};
+    // A handler that the program has installed since stays.
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == cairn_note_signal)
       ::sigaction(number, &watched.before, nullptr);
   }
@@ -110,6 +117,7 @@ std::optional<SignalWatch::Caught> SignalWatch::take() {
   }
   if (earliest == 0) return std::nullopt;
   seen_[static_cast<std::size_t>(earliest)] = count_of_earliest;
+  // The next signal of this number has a grace period of its own.
   signal_notes[static_cast<std::size_t>(earliest)].first_ns = 0;
   const std::chrono::nanoseconds ago(since == 0 ? 0 : monotonic_ns() - since);
   return Caught{earliest, std::chrono::duration_cast<std::chrono::milliseconds>(ago)};

@@ -55,6 +55,7 @@ void TraceOnSignal::watch(int rank, const std::function<void()>& write) {
     try {
       write();
     } catch (const std::exception& error) {
+      // Only logged: a trace that cannot be written must not end the job.
       write_log(LogLevel::kWarning, rank, std::string("the trace that was asked for cannot be written: ") + error.what());
     }
     lock.lock();

@@ -373,6 +373,7 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
   try {
     have_ended = checkpointer->wait_for_saves(deadline);
   } catch (const CheckpointException&) {
+    // Thrown later: the new save is made all the same.
     earlier.unread = std::current_exception();
   }
   look_after_flights();
@@ -381,6 +382,7 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
     return earlier;
   }
   const std::string over = "the grace period after signal " + std::to_string(signal) + " is over";
+  // A grace period has time for one save only, that of the signal.
   for (const auto& flight : in_flight) flight.second.cancel(over);
   earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
   return earlier;
@@ -409,6 +411,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   }
   self.ended(place, nullptr);
   self.safe_step = step;
+  // Only after a success: a failed save costs no old checkpoint.
   self.start_cleanup();
   if (earlier.unread) std::rethrow_exception(earlier.unread);
   return place.id;
@@ -429,6 +432,7 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   // An exception here may be the failure of an earlier save. The new save may then be in flight, so
   // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
+  // The state is safe only when the save has ended.
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
   if (earlier.unread) std::rethrow_exception(earlier.unread);
@@ -516,6 +520,7 @@ bool CheckpointManager::should_save(std::int64_t step) {
       wanted = true;
       self.signal = std::stoi(texts[0]);
       const MonotonicTime answered = options.clock->now();
+      // The period began when the signal arrived, not with this agreement.
       self.due = answered + options.grace_period - milliseconds(std::stoll(texts[1]));
       const MutexLock signals_lock(self.signals_mutex);
       self.answered = answered;
@@ -555,6 +560,7 @@ std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
 
 void CheckpointManager::Implementation::start_cleanup() {
   if (!cleanup) return;
+  // In a grace period all time is for the save. `news` makes a later call clean up.
   if (grace_left()) {
     news = true;
     return;
@@ -579,6 +585,7 @@ void CheckpointManager::Implementation::check_is_run() const {
     throw Error(ErrorCode::kPrecondition,
                 run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
   if (!saves_by_itself(options)) return;
+  // Found when training begins, not hours later by the first save.
   if (const std::string why = why_not_writable(run.url()); !why.empty())
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
@@ -622,6 +629,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
       try {
         chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
       } catch (const CheckpointException& failed) {
+        // All ranks have the same failures, so all pass this checkpoint over or none does.
         if (!tells_of_damage(failed.failures())) throw;
         damaged.push_back({chosen->checkpoint.name, failed.what()});
         self.damaged_ids.insert(chosen->checkpoint.save_id);
@@ -667,6 +675,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);
+  // A longer period would end by the launcher's SIGKILL.
   options.grace_period = bounded_wait(std::min(options.grace_period, grace_of_launcher()));
   implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
 }

@@ -66,6 +66,7 @@ RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank
 RunCleanup::~RunCleanup() {
   wait();
   MutexLock lock(worker_->mutex);
+  // After a grace period it may still be running. It must remove nothing more without its manager.
   worker_->stop();
   worker_->grace_left = nullptr;  // it belongs to the manager
   const bool ended = !worker_->runs;
@@ -82,6 +83,7 @@ RunCleanup::~RunCleanup() {
 
 void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
   MutexLock lock(worker_->mutex);
+  // A request that has not begun is replaced: the later one knows more.
   worker_->next = Work{std::move(busy), std::move(damaged)};
   if (worker_->runs) return;
   worker_->runs = true;
@@ -105,6 +107,8 @@ std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const
   return [worker = worker_](const std::string& checkpoint_id) {
     MutexLock lock(worker->mutex);
     const bool is_free = worker->wait(std::nullopt, [&]() CAIRN_REQUIRES(worker->mutex) {
+      // In a grace period a save has no time for removals. It stops them, and then waits only until
+      // its own place is left alone.
       if (worker->runs && worker->grace()) worker->stop();
       if (!worker->runs) return true;
       return worker->stopped && (worker->place.empty() || child_url(worker->run.url(), worker->place) != checkpoint_id);
@@ -140,6 +144,7 @@ bool RunCleanup::Worker::wait(std::optional<std::chrono::milliseconds> deadline,
 
 bool RunCleanup::Worker::enter(const ObjectName& name) {
   MutexLock lock(mutex);
+  // Asked before each removal, so that a signal stops the clean-up between two of them.
   if (!stopped && grace()) stop();
   if (!stopped) place = name;
   return !stopped;
@@ -150,6 +155,7 @@ void RunCleanup::Worker::serve() noexcept {
   while (next) {
     const Work work = std::move(*next);
     next.reset();
+    // This request came after the one that was stopped, or has seen no grace period yet.
     stopped = false;
     lock.unlock();
     clean_up(work);
@@ -169,6 +175,7 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
       const auto may_change = [this](const ObjectName& name) { return enter(name); };
       for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change)) found.push_back({name, why});
       if (!enter("")) return;
+      // Not if the clean-up was stopped above: the next one then ends the attempts that are left.
       ended_attempts = true;
       if (policy.keep_last) remove_unkept(work, found);
     } catch (const std::exception& error) {
@@ -185,17 +192,21 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
 
 void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFault>& found) {
   const Retention retention = look_at_retention(run, policy, work.damaged);
+  // From the oldest, so that a clean-up that is stopped leaves the newest.
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;
     if (!enter(checkpoint->name)) return;
     try {
+      // Asked at the last moment, because other processes pin checkpoints at any time.
       if (run.is_pinned(checkpoint->name)) continue;
       const auto stays = run.remove(*checkpoint, [this](const ObjectName& name) { return enter(name); });
       if (!stays)
         write_log(LogLevel::kDebug, rank, "removed " + child_url(run.url(), checkpoint->name));
+      // If the clean-up was stopped, the checkpoint stays on purpose: no fault.
       else if (enter(checkpoint->name))
         found.push_back({checkpoint->name, *stays});
     } catch (const std::exception& error) {
+      // One that cannot be removed does not keep the others.
       found.push_back({checkpoint->name, error.what()});
     }
   }
@@ -203,9 +214,11 @@ void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFa
 
 void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const {
   MutexLock lock(mutex);
+  // A copy, because the sink of the log is user code and runs without the lock.
   const std::vector<RetentionFault> before = faults;
   lock.unlock();
   for (const RetentionFault& fault : found) {
+    // A fault that stays is logged once, not after every save.
     const bool known = std::any_of(before.begin(), before.end(),
                                    [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
     if (!known)

@@ -40,6 +40,7 @@ const std::vector<std::uint8_t> kSet{1};  // a typed constant: newer stores also
 // The state that the ranks of a run share.
 class Session {
  public:
+  // A prefix of its own, because the world meets in the same store.
   Session() : store_(c10::make_intrusive<c10d::PrefixStore>("cairn-testing", open_store(place_in_environment(), kPatience))) {
     world_ = World::from_environment();
     if (world_->rank() == 0) {
@@ -64,6 +65,7 @@ class Session {
   const std::string& directory() const { return directory_; }
 
   void remove_directory() noexcept {
+    // Files that cannot be removed do not change the result of a test.
     std::error_code ignored;
     std::filesystem::remove_all(directory_, ignored);
   }
@@ -79,6 +81,7 @@ class Session {
   }
 
   void barrier() {
+    // Each barrier has keys of its own, because a key that is set stays set.
     const std::string name = "barrier/" + std::to_string(++barriers_);
     if (store_->add(name + "/count", 1) == world_->size()) store_->set(name + "/open", kSet);
     try {
@@ -120,6 +123,7 @@ class LastWill {
     thread_ = std::thread([this] { wait(); });
   }
   ~LastWill() {
+    // Only a signal ends `sigwait`.
     pthread_kill(thread_.native_handle(), SIGUSR2);
     thread_.join();
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -137,6 +141,7 @@ class LastWill {
       MutexLock lock(session_mutex);
       if (session != nullptr && session->world().rank() == 0) session->remove_directory();
     }
+    // As shells report it. Without destructors, because other threads are still running.
     ::_exit(128 + number);
   }
   sigset_t signals_;
@@ -158,7 +163,10 @@ void barrier() { current().barrier(); }
 int run_joined(const std::function<int(int rank)>& run) {
   if (std::getenv("RANK") == nullptr) return run(-1);
   try {
+    // Before the world is made, which asks for the injector then.
     allow_injection();
+    // Before the session: threads that its world starts inherit the blocked signals, so that only
+    // `LastWill` receives them.
     const LastWill last_will;
     Session joined;
     announce(&joined);
@@ -167,6 +175,7 @@ int run_joined(const std::function<int(int rank)>& run) {
       code = run(joined.world().rank());
       if (code == 0) joined.leave();
     } catch (...) {
+      // Before the session is destroyed, which the other thread could otherwise still use.
       announce(nullptr);
       throw;
     }
