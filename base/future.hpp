@@ -5,16 +5,15 @@
 // available. No lock is held while it runs.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -29,15 +28,15 @@ class Future {
   // The other functions must be called only if this returns true.
   bool valid() const { return state_ != nullptr; }
   bool ready() const {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     return state_->done();
   }
 
   // Blocks until the value or exception is available. Returns a copy of the value, or rethrows the
   // exception. May be called many times.
   T get() const {
-    std::unique_lock lock(state_->mutex);
-    state_->changed.wait(lock, [&] { return state_->done(); });
+    MutexLock lock(state_->mutex);
+    while (!state_->done()) state_->changed.wait(state_->mutex);
     if (state_->exception) std::rethrow_exception(state_->exception);
     return *state_->value;
   }
@@ -46,7 +45,7 @@ class Future {
   // number of callbacks may be added; they run in that order.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
-      std::lock_guard lock(state_->mutex);
+      MutexLock lock(state_->mutex);
       if (!state_->done()) {
         state_->callbacks.push_back(std::move(callback));
         return;
@@ -58,12 +57,12 @@ class Future {
  private:
   friend class Promise<T>;
   struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::optional<T> value;
-    std::exception_ptr exception;
-    std::vector<std::function<void(const Future<T>&)>> callbacks;
-    bool done() const { return value.has_value() || exception != nullptr; }
+    Mutex mutex;
+    CondVar changed;
+    std::optional<T> value CAIRN_GUARDED_BY(mutex);
+    std::exception_ptr exception CAIRN_GUARDED_BY(mutex);
+    std::vector<std::function<void(const Future<T>&)>> callbacks CAIRN_GUARDED_BY(mutex);
+    bool done() const CAIRN_REQUIRES(mutex) { return value.has_value() || exception != nullptr; }
   };
   std::shared_ptr<State> state_;
 };
@@ -85,22 +84,18 @@ class Promise {
   }
 
   const Future<T>& future() const { return future_; }
-  void set_value(T value) {
-    fulfil([&](auto& state) { state.value.emplace(std::move(value)); });
-  }
-  void set_exception(std::exception_ptr exception) {
-    fulfil([&](auto& state) { state.exception = std::move(exception); });
-  }
+  void set_value(T value) { fulfil(std::move(value), nullptr); }
+  void set_exception(std::exception_ptr exception) { fulfil(std::nullopt, std::move(exception)); }
 
  private:
-  template <class Change>
-  void fulfil(Change change) {
+  void fulfil(std::optional<T> value, std::exception_ptr exception) {
     std::vector<std::function<void(const Future<T>&)>> callbacks;
     auto state = future_.state_;
     {
-      std::lock_guard lock(state->mutex);
+      MutexLock lock(state->mutex);
       if (state->done()) throw InternalError("a promise was fulfilled twice");
-      change(*state);
+      if (value) state->value.emplace(std::move(*value));
+      state->exception = std::move(exception);
       callbacks.swap(state->callbacks);
     }
     state->changed.notify_all();

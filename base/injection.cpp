@@ -8,6 +8,8 @@
 
 #include <unistd.h>
 
+#include <cairn/base/mutex.hpp>
+
 namespace cairn {
 namespace {
 
@@ -261,10 +263,9 @@ class Parser {
   std::size_t at_ = 0;
 };
 
-// Guards the slot below. Worlds and stores ask for the injector on any thread.
-std::mutex active_mutex;
-bool allowed = false;
-std::shared_ptr<Injector>& active_slot() {
+Mutex active_mutex;  // worlds and stores ask for the injector on any thread
+bool allowed CAIRN_GUARDED_BY(active_mutex) = false;
+std::shared_ptr<Injector>& active_slot() CAIRN_REQUIRES(active_mutex) {
   static auto* const slot = new std::shared_ptr<Injector>;  // never destroyed: stores may be opened while the process exits
   return *slot;
 }
@@ -295,7 +296,7 @@ Injector::Injector(std::vector<InjectionRule> rules, std::optional<int> process_
 }
 
 void Injector::replace(std::vector<InjectionRule> rules) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   armed_.clear();
   begun_.clear();
   for (auto& rule : rules) armed_.push_back({std::move(rule), {}});
@@ -304,7 +305,7 @@ void Injector::replace(std::vector<InjectionRule> rules) {
 // Counts the occurrence for every rule that names the place. Returns the rules that are due.
 std::vector<InjectionRule> Injector::take(FaultSite site, std::string_view name, int rank) {
   std::vector<InjectionRule> due;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [rule, occurrences] : armed_) {
     if (rule.site != site || rule.name != name || (rule.rank && *rule.rank != rank)) continue;
     // Counts per rank, because tests run many ranks in one process.
@@ -350,7 +351,7 @@ std::vector<InjectionRule> Injector::pass_hook(std::string_view hook, std::strin
   std::vector<InjectionRule> left;
   bool begins = false;
   if (!phase.empty()) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto& [last, phases] = begun_[{process_rank_.value_or(rank), checkpointer}];
     // Hooks of a new attempt: its phases have not begun yet.
     if (last != counter) phases.clear();
@@ -364,18 +365,18 @@ std::vector<InjectionRule> Injector::pass_hook(std::string_view hook, std::strin
 }
 
 std::shared_ptr<Injector> active_injector() {
-  std::lock_guard lock(active_mutex);
+  MutexLock lock(active_mutex);
   return active_slot();
 }
 
 void set_active_injector(std::shared_ptr<Injector> injector) {
-  std::lock_guard lock(active_mutex);
+  MutexLock lock(active_mutex);
   active_slot() = std::move(injector);
   allowed = true;
 }
 
 bool injection_is_allowed() {
-  std::lock_guard lock(active_mutex);
+  MutexLock lock(active_mutex);
   return allowed;
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -92,10 +92,10 @@ class Injector {
 
   const std::optional<int> process_rank_;
   const InjectorHands hands_;
-  std::mutex mutex_;
-  std::vector<Armed> armed_;
+  Mutex mutex_;
+  std::vector<Armed> armed_ CAIRN_GUARDED_BY(mutex_);
   // By rank and checkpointer: the last attempt, and the phases that it has begun.
-  std::map<std::pair<int, std::string>, std::pair<std::uint64_t, std::set<std::string>>> begun_;
+  std::map<std::pair<int, std::string>, std::pair<std::uint64_t, std::set<std::string>>> begun_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Returns the injector for worlds and stores made from now on; existing ones keep theirs. Null

@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/status_line.hpp>
 
 namespace cairn {
@@ -35,16 +36,16 @@ std::optional<LogLevel> level_named(std::string_view name) {
 // Never destroyed, because destructors of static objects may log.
 struct Log {
   std::atomic<LogLevel> level{LogLevel::kWarning};
-  std::mutex mutex;
-  std::shared_ptr<const LogSink> sink;  // null: standard error
+  Mutex mutex;
+  std::shared_ptr<const LogSink> sink CAIRN_GUARDED_BY(mutex);  // null: standard error
 
-  std::mutex terminal;  // guards writes to standard error
-  std::string status;   // the status line now drawn there
+  Mutex terminal;                                 // held while standard error is written
+  std::string status CAIRN_GUARDED_BY(terminal);  // the status line now drawn there
 
   // Callers keep the sink alive and call it without the lock, so that a sink may log or be replaced
   // while it runs.
   std::shared_ptr<const LogSink> current_sink() {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     return sink;
   }
 };
@@ -94,7 +95,7 @@ constexpr std::string_view kStartOver = "\r\x1b[K";  // moves to the start of th
 
 void write_to_stderr(Log& log, const LogLine& line) {
   const std::string text = as_text(line);
-  std::lock_guard lock(log.terminal);
+  MutexLock lock(log.terminal);
   // Removes the status line, and draws it again below the new line.
   if (!log.status.empty()) write_to_terminal(kStartOver);
   write_unbuffered(text);
@@ -165,7 +166,7 @@ void set_log_sink(LogSink sink) {
   // lock is released: its destructor is the user's code.
   auto made = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
   Log& log = the_log();
-  std::lock_guard lock(log.mutex);
+  MutexLock lock(log.mutex);
   std::swap(log.sink, made);
 }
 
@@ -199,7 +200,7 @@ int status_columns() noexcept {
 void draw_status(std::string_view text) noexcept {
   Log& log = the_log();
   try {
-    std::lock_guard lock(log.terminal);
+    MutexLock lock(log.terminal);
     log.status.assign(kStartOver).append(text);
     write_to_terminal(log.status);
   } catch (...) {  // out of memory: the next call draws it
@@ -208,7 +209,7 @@ void draw_status(std::string_view text) noexcept {
 
 void clear_status() noexcept {
   Log& log = the_log();
-  std::lock_guard lock(log.terminal);
+  MutexLock lock(log.terminal);
   if (log.status.empty()) return;
   log.status.clear();
   write_to_terminal(kStartOver);

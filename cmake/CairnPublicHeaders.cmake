@@ -9,8 +9,10 @@ set(CAIRN_PUBLIC_HEADERS
     base/failure.hpp
     base/future.hpp
     base/log.hpp
+    base/mutex.hpp
     base/observer.hpp
     base/random.hpp
+    base/thread_annotations.hpp
     base/version.hpp
     planning/box.hpp
     planning/dtype.hpp

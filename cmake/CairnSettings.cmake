@@ -42,6 +42,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(cairn_settings INTERFACE -Wno-subobject-linkage)
   endif()
 endif()
+if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID MATCHES Clang)  # checks base/thread_annotations.hpp
+  target_compile_options(cairn_settings INTERFACE -Wthread-safety -Werror=thread-safety)
+endif()
 if(NOT PROJECT_IS_TOP_LEVEL)  # the parent may treat its warnings as errors, and hide its symbols; the export map chooses Cairn's
   set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
   set(CMAKE_CXX_VISIBILITY_PRESET default)

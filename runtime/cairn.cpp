@@ -13,6 +13,7 @@ template <class Options>
 World world_of(const Options& options, const char* call) {
   if (options.world && !options.no_dist) return *options.world;
   if (!options.no_dist)
+    // Ranks that each save alone would replace each other's checkpoint.
     refuse_world_of_one(call, "pass `world` in its options, such as World::from_environment(), or set `no_dist`");
   return World::single();
 }
@@ -29,6 +30,7 @@ AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& che
   SaveOptions decided = options;
   decided.no_dist = false;  // `world_of` has applied it already
   AsyncSaveResponse response = checkpointer->async_save(state_dict, checkpoint_id, decided, async_options);
+  // The caller has no checkpointer, so the handle keeps it alive.
   response.checkpointer_ = checkpointer;
   return response;
 }

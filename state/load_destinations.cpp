@@ -395,7 +395,7 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 void LoadDestinations::place(const Destination& destination, Value value) {
   // The reader's threads replace leaves at the same time. Tensors need no lock, because each read
   // fills a part of its own.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const Value* held = find_at(*state_dict_, destination.path)) {
     // If a dict is empty on some ranks only, its name is stored besides the values of the other
     // ranks.

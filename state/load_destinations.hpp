@@ -3,12 +3,12 @@
 #pragma once
 
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/planning/resharding.hpp>
@@ -81,7 +81,7 @@ class LoadDestinations {
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
   LoadReport left_alone_;                                   // without `unexpected`
-  std::mutex mutex_;                                        // guards the state dict while hooks replace leaves
+  Mutex mutex_;                                             // guards the state dict while hooks replace leaves
 };
 
 }  // namespace cairn

@@ -66,7 +66,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
   auto lease = std::make_shared<Lease>();
   // A save may outlive the stager, and gives its memory back after that.
   lease->pool = shared_from_this();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Block block = take_kept(bytes, pinned);
   if (!block && pinned) block = take_kept(bytes, false);  // page-locked memory was not available last time
   if (!block) {
@@ -91,7 +91,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
 }
 
 void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // A block that was taken before `release` is freed now.
   if (keep_ && generation == generation_) return kept_.push_back(std::move(block));
   bytes_held_ -= block->bytes();
@@ -101,7 +101,7 @@ void StagingPool::give_back(Block block, std::uint64_t generation) noexcept {
 
 // Blocks in use stay with their saves. The new generation marks them to be freed on return.
 bool StagingPool::release() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++generation_;
   for (const Block& kept : kept_) bytes_held_ -= kept->bytes();
   blocks_ -= kept_.size();
@@ -111,7 +111,7 @@ bool StagingPool::release() {
 }
 
 std::uint64_t StagingPool::bytes_held() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return bytes_held_;
 }
 

@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include <torch/types.h>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -50,17 +51,17 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
  private:
   using Block = std::unique_ptr<const StagingMemory>;
   struct Lease;
-  Block take_kept(std::uint64_t bytes, bool pinned);
+  Block take_kept(std::uint64_t bytes, bool pinned) CAIRN_REQUIRES(mutex_);
   static Block make(std::uint64_t bytes, bool pinned);
   void give_back(Block block, std::uint64_t generation) noexcept;
 
   const std::uint64_t bytes_max_;
   const bool keep_;
-  mutable std::mutex mutex_;
-  std::vector<Block> kept_;
-  std::size_t blocks_ = 0;        // in use and kept
-  std::uint64_t bytes_held_ = 0;  // in use and kept
-  std::uint64_t generation_ = 0;  // blocks of earlier generations are not kept
+  mutable Mutex mutex_;
+  std::vector<Block> kept_ CAIRN_GUARDED_BY(mutex_);
+  std::size_t blocks_ CAIRN_GUARDED_BY(mutex_) = 0;        // in use and kept
+  std::uint64_t bytes_held_ CAIRN_GUARDED_BY(mutex_) = 0;  // in use and kept
+  std::uint64_t generation_ CAIRN_GUARDED_BY(mutex_) = 0;  // blocks of earlier generations are not kept
 };
 
 }  // namespace cairn

@@ -1,15 +1,14 @@
 #include <cairn/storage/publication.hpp>
 
 #include <algorithm>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <set>
 #include <system_error>
 #include <thread>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -107,7 +106,7 @@ struct Look {
       } catch (const std::exception& error) {
         trouble = error.what();
       }
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       largest = std::max(largest, sequence);
       if (!trouble.empty()) troubled.emplace_back(place, trouble);
       ++done;
@@ -117,11 +116,11 @@ struct Look {
 
   const std::shared_ptr<Store> store;
   const std::vector<ObjectName> places;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::size_t done = 0;
-  std::uint64_t largest = 0;
-  std::vector<std::pair<ObjectName, std::string>> troubled;
+  Mutex mutex;
+  CondVar changed;
+  std::size_t done CAIRN_GUARDED_BY(mutex) = 0;
+  std::uint64_t largest CAIRN_GUARDED_BY(mutex) = 0;
+  std::vector<std::pair<ObjectName, std::string>> troubled CAIRN_GUARDED_BY(mutex);
 };
 
 // Adds the generation that ".metadata" names now, unless that is `current`.
@@ -237,10 +236,11 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
       }
     }
     if (!looks_apart) look->run();
-    std::unique_lock lock(look->mutex);
+    MutexLock lock(look->mutex);
     // The patience counts anew for each place.
     for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
-      if (look->changed.wait_for(lock, *patience_, [&] { return look->done != seen; })) continue;
+      const auto has_moved_on = [&]() CAIRN_REQUIRES(look->mutex) { return look->done != seen; };
+      if (look->changed.wait_for(look->mutex, *patience_, has_moved_on)) continue;
       pass_over(*run, look->places[look->done], "it did not answer in time", rank);
       break;
     }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -16,6 +15,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
@@ -60,7 +60,7 @@ class Verification {
       : store_(store), threads_(std::max(1u, threads)), progress_(progress) {}
 
   std::vector<VerifyFault> run() {
-    if (!read_record()) return std::move(faults_);
+    if (!read_record()) return take_faults();
     const bool ours = metadata_.commit.has_value();
     for_each_in_parallel(threads_, files_.size(), [&](std::size_t i) { open(files_[i], ours); });
     make_tasks(ours);
@@ -73,18 +73,27 @@ class Verification {
     });
     if (ours)
       for (File& file : files_) check_whole(file);
-    // Threads find faults in any order. Sorted, two runs report the same.
-    std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
-      return std::tie(a.unchecked, a.object, a.offset, a.fqn, a.what) < std::tie(b.unchecked, b.object, b.offset, b.fqn, b.what);
-    });
-    return std::move(faults_);
+    return take_faults();
   }
 
  private:
   void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const std::string& what,
            bool unchecked = false) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     faults_.push_back({object, offset, fqn, what, unchecked});
+  }
+  bool has_fault(const ObjectName& object) {
+    MutexLock lock(mutex_);
+    return std::any_of(faults_.begin(), faults_.end(),
+                       [&](const VerifyFault& fault) { return fault.object == object && !fault.unchecked; });
+  }
+  std::vector<VerifyFault> take_faults() {
+    MutexLock lock(mutex_);
+    // Threads find faults in any order. Sorted, two runs report the same.
+    std::sort(faults_.begin(), faults_.end(), [](const VerifyFault& a, const VerifyFault& b) {
+      return std::tie(a.unchecked, a.object, a.offset, a.fqn, a.what) < std::tie(b.unchecked, b.object, b.offset, b.fqn, b.what);
+    });
+    return std::move(faults_);
   }
   // An unsupported feature is no damage, but nothing behind it was checked.
   void add(const ObjectName& object, std::uint64_t offset, const std::string& fqn, const Error& error) {
@@ -95,7 +104,7 @@ class Verification {
   // take long.
   void report(std::uint64_t bytes) {
     if (!progress_) return;
-    std::lock_guard lock(progress_mutex_);
+    MutexLock lock(progress_mutex_);
     done_ += bytes;
     progress_(done_, total_);
   }
@@ -267,9 +276,8 @@ class Verification {
     for (std::size_t piece = 0; piece < file.piece_crc32.size(); ++piece)
       crc = crc32_combine(crc, file.piece_crc32[piece], std::min(kPieceBytes, file.length - piece * kPieceBytes));
     // If the file already has a fault, a wrong checksum of the whole file adds nothing.
-    const bool known = std::any_of(faults_.begin(), faults_.end(),
-                                   [&](const VerifyFault& fault) { return fault.object == info.name && !fault.unchecked; });
-    if (crc != *info.crc32 && !known) add(info.name, 0, "", "the checksum of the whole file does not match the commit record");
+    if (crc != *info.crc32 && !has_fault(info.name))
+      add(info.name, 0, "", "the checksum of the whole file does not match the commit record");
     if (file.trailer) check_items(file);
   }
 
@@ -365,10 +373,10 @@ class Verification {
   Metadata metadata_;
   std::vector<File> files_;
   std::vector<Task> tasks_;
-  std::mutex mutex_;
-  std::vector<VerifyFault> faults_;
-  std::mutex progress_mutex_;
-  std::uint64_t done_ = 0;
+  Mutex mutex_;
+  std::vector<VerifyFault> faults_ CAIRN_GUARDED_BY(mutex_);
+  Mutex progress_mutex_;
+  std::uint64_t done_ CAIRN_GUARDED_BY(progress_mutex_) = 0;
   std::uint64_t total_ = 0;
 };
 

@@ -1,13 +1,13 @@
 #include <cairn/training/device_watch.hpp>
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn::training {
 
@@ -38,11 +38,11 @@ struct DeviceWatch::State {
   };
 
   static void run(const std::shared_ptr<State>& state) {
-    std::unique_lock lock(state->mutex);
+    MutexLock lock(state->mutex);
     while (!state->stopped) {
       auto& expected = state->expected;
       if (expected.empty()) {
-        state->changed.wait(lock);
+        state->changed.wait(state->mutex);
         continue;
       }
       if (is_over(expected.front().over)) {
@@ -57,7 +57,7 @@ struct DeviceWatch::State {
         state->late(action);
         return;
       }
-      state->changed.wait_for(lock, std::clamp(state->timeout / 20, milliseconds(1), kPollMax));
+      state->changed.wait_for(state->mutex, std::clamp(state->timeout / 20, milliseconds(1), kPollMax));
     }
   }
 
@@ -71,10 +71,10 @@ struct DeviceWatch::State {
 
   milliseconds timeout;
   std::function<void(const std::string&)> late;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Expected> expected;
-  bool stopped = false;
+  Mutex mutex;
+  CondVar changed;
+  std::deque<Expected> expected CAIRN_GUARDED_BY(mutex);
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;
   std::thread thread;
 };
 
@@ -87,7 +87,7 @@ DeviceWatch::DeviceWatch(milliseconds timeout, std::function<void(const std::str
 
 DeviceWatch::~DeviceWatch() {
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->stopped = true;
     state_->expected.clear();
   }
@@ -104,7 +104,7 @@ void DeviceWatch::expect(std::string action, c10::Device device) {
   // The current stream waits for the collective, so this event is over when the collective is.
   c10::Event over = end_of_work_on(device);
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->expected.push_back({std::move(action), std::move(over), steady_clock::now() + state_->timeout});
   }
   state_->changed.notify_all();

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -14,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/training/c10d_backends.hpp>
 #include <cairn/training/device_watch.hpp>
@@ -50,9 +50,9 @@ class ProcessGroup::Implementation {
  public:
   // A group and all groups made from it. If one breaks, all break.
   struct Family {
-    std::mutex mutex;
-    std::string failure;  // the first failure; empty if there is none
-    std::vector<std::weak_ptr<Implementation>> members;
+    Mutex mutex;
+    std::string failure CAIRN_GUARDED_BY(mutex);  // the first failure; empty if there is none
+    std::vector<std::weak_ptr<Implementation>> members CAIRN_GUARDED_BY(mutex);
   };
 
   // Backends over groups of the trainer's; null where there is none.
@@ -66,7 +66,7 @@ class ProcessGroup::Implementation {
                                               std::shared_ptr<Family> family, Given given = {}) {
     auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name), family,
                                                  std::move(given));
-    const std::lock_guard lock(family->mutex);
+    const MutexLock lock(family->mutex);
     auto& members = family->members;
     members.erase(std::remove_if(members.begin(), members.end(), [](const auto& member) { return member.expired(); }),
                   members.end());
@@ -99,7 +99,7 @@ class ProcessGroup::Implementation {
   // Returns the name of a group made from this one. The first group of a name gets that name; later
   // ones get a number as well.
   std::string name_of_subgroup(const std::string& name) {
-    const std::lock_guard lock(names_mutex_);
+    const MutexLock lock(names_mutex_);
     const int before = names_[name]++;
     return name_ + "/" + name + (before > 0 ? "#" + std::to_string(before) : "");
   }
@@ -110,7 +110,7 @@ class ProcessGroup::Implementation {
   void close() {
     Backend on_host, on_device;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       // Destroyed after the lock is released: that closes connections and may wait.
       on_host.swap(on_host_);
       on_device.swap(on_device_);
@@ -129,10 +129,10 @@ class ProcessGroup::Implementation {
     }
     if (Backend made = device_backend()) return made;
     check_store(action, "on CUDA devices");
-    const std::lock_guard making(making_);
+    const MutexLock making(making_);
     // NCCL waits for ever for a missing rank, so meet first.
     if (!device_backend()) meet(action);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!on_device_) {
       on_device_ =
           make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name_ + "/nccl", store_), rank_, size(), options_.timeout);
@@ -142,17 +142,17 @@ class ProcessGroup::Implementation {
   }
 
   void check_family(const std::string& action) {
-    const std::lock_guard lock(family_->mutex);
+    const MutexLock lock(family_->mutex);
     if (!family_->failure.empty())
       throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
   }
 
-  // Two locks: `making_` lets one thread make connections, which takes long; `mutex_` guards the
-  // pointers and is held for moments, so that `close` need not wait.
+  // Two locks: `making_` lets one thread make connections, which takes long; `mutex_` is
+  // held for moments, so that `close` need not wait.
   Backend on_host(const std::string& action) {
-    const std::lock_guard making(making_);
+    const MutexLock making(making_);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (on_host_) return on_host_;
     }
     check_store(action, "in host memory");
@@ -163,7 +163,7 @@ class ProcessGroup::Implementation {
                                options_.address);
     });
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       on_host_ = made;
     }
     try {
@@ -176,7 +176,7 @@ class ProcessGroup::Implementation {
   }
 
   Backend device_backend() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return on_device_;
   }
 
@@ -198,7 +198,7 @@ class ProcessGroup::Implementation {
   }
   // Returns where ranks can meet: in host memory, unless the trainer gave a group for devices only.
   at::DeviceType meeting_place() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !on_host_ && !store_ && on_device_ ? at::kCUDA : at::kCPU;
   }
 
@@ -278,7 +278,7 @@ class ProcessGroup::Implementation {
   void break_family(const std::string& failure, const std::string& instead_of) {
     std::vector<std::weak_ptr<Implementation>> members;
     {
-      const std::lock_guard lock(family_->mutex);
+      const MutexLock lock(family_->mutex);
       if (family_->failure.empty() || family_->failure == instead_of) family_->failure = failure;
       members.swap(family_->members);
     }
@@ -329,15 +329,15 @@ class ProcessGroup::Implementation {
   const std::vector<int> ranks_;
   const ProcessGroupOptions options_;
   const std::string name_;
-  std::mutex names_mutex_;
-  std::map<std::string, int> names_;  // number of subgroups made with each name
+  Mutex names_mutex_;
+  std::map<std::string, int> names_ CAIRN_GUARDED_BY(names_mutex_);  // number of subgroups made with each name
   std::atomic<int> meetings_{0};
   std::atomic<bool> said_failed_{false};
-  std::mutex making_;  // held while connections between hosts are made
+  Mutex making_;  // held while connections between hosts are made
   const std::shared_ptr<Family> family_;
   const bool host_is_given_;
-  std::mutex mutex_;
-  Backend on_host_, on_device_;         // the trainer's, or made by the first collective that needs it
+  Mutex mutex_;
+  Backend on_host_ CAIRN_GUARDED_BY(mutex_), on_device_ CAIRN_GUARDED_BY(mutex_);  // the trainer's, or made when first needed
   std::unique_ptr<DeviceWatch> watch_;  // made with on_device_, destroyed first
 };
 

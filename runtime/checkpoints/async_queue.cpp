@@ -8,6 +8,7 @@
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 
@@ -18,6 +19,7 @@ using Saves = std::vector<std::shared_ptr<AsyncSave>>;
 
 // Waits for the saves of one slot, or for all. Returns whether they have ended.
 bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) {
+  // One deadline for all of them together.
   const auto until = system_clock().now() + bounded_wait(deadline.value_or(kWaitMax));
   for (const auto& save : saves) {
     if (slot && save->slot() != *slot) continue;
@@ -38,6 +40,7 @@ void end_all(const Saves& saves, std::chrono::milliseconds deadline, const std::
         "the asynchronous save of '" + save->checkpoint_id() + "' has not ended in time, and is cancelled: " + why + " goes away");
     save->cancel(why + " of this rank goes away");
   }
+  // Cancelled saves end soon, unless a hook does not return.
   wait_for_all(saves, deadline);
 }
 
@@ -57,7 +60,8 @@ class SavesAtExit {
  public:
   static void add(const std::shared_ptr<AsyncSave>& save) {
     SavesAtExit& all = instance();
-    std::lock_guard lock(all.mutex_);
+    MutexLock lock(all.mutex_);
+    // Otherwise the list would grow with every save of a long run.
     all.saves_.erase(std::remove_if(all.saves_.begin(), all.saves_.end(), [](const auto& known) { return known.expired(); }),
                      all.saves_.end());
     all.saves_.push_back(save);
@@ -81,11 +85,12 @@ class SavesAtExit {
       Saves saves;
       std::chrono::milliseconds deadline;
       {
-        std::lock_guard lock(all.mutex_);
+        MutexLock lock(all.mutex_);
         for (const auto& known : all.saves_)
           if (auto save = known.lock()) saves.push_back(std::move(save));
         deadline = all.deadline_;
       }
+      // Without the lock: `on_done` of a save may start another one.
       end_all(saves, deadline, "the process");
       for (const auto& save : saves) {
         if (!save->done()) report_left_behind(*save);
@@ -96,9 +101,9 @@ class SavesAtExit {
   }
 
   const pid_t process_ = ::getpid();
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<AsyncSave>> saves_;
-  std::chrono::milliseconds deadline_{0};
+  Mutex mutex_;
+  std::vector<std::weak_ptr<AsyncSave>> saves_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::milliseconds deadline_ CAIRN_GUARDED_BY(mutex_){0};
 };
 
 }  // namespace
@@ -109,7 +114,7 @@ void AsyncQueue::add(std::shared_ptr<AsyncSave> save) {
 }
 
 bool AsyncQueue::any_in_flight() const {
-  std::lock_guard lock(order_->mutex);
+  MutexLock lock(order_->mutex);
   return order_->turns.any();
 }
 
@@ -121,6 +126,7 @@ void AsyncQueue::replace(const std::string& why) const {
   std::vector<std::shared_ptr<AsyncSave>> replaced;
   for (const auto& save : saves_)
     if (save->cancel_before_turn(why)) replaced.push_back(save);
+  // After all are cancelled, so that they end at the same time.
   for (const auto& save : replaced) save->wait(std::nullopt);
 }
 
@@ -134,6 +140,7 @@ std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
     }
     save->join();
     if (!save->is_unread()) continue;
+    // An exception has room for one failure. The others wait for the next call.
     if (found) {
       kept.push_back(std::move(save));
       continue;
@@ -155,6 +162,8 @@ std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
 void AsyncQueue::close(std::chrono::milliseconds deadline, const std::shared_ptr<void>& needed) {
   end_all(saves_, deadline, "the checkpointer");
   for (const auto& save : saves_) {
+    // A hook that does not return must not keep this process from going on. Its save takes what it
+    // needs along.
     if (save->abandon(needed)) {
       report_left_behind(*save);
       continue;

@@ -60,7 +60,8 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   call.progress = progress_;
   const auto self = shared_from_this();
   {
-    std::lock_guard lock(parts_.order->mutex);
+    MutexLock lock(parts_.order->mutex);
+    // Before the call starts, because its hooks ask for their turn.
     parts_.order->turns.begin(parts_.number);
   }
   std::uint64_t ticket = 0;
@@ -70,14 +71,17 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     // threads, which cannot join itself.
     ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
   } catch (...) {
-    std::lock_guard lock(parts_.order->mutex);
+    MutexLock lock(parts_.order->mutex);
     parts_.order->turns.end(parts_.number);
     throw;
   }
   try {
+    // Only now is there a ticket to cancel. A cancellation that has come before reacts at once.
     for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
       if (cancellation)
         heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+    // Stateful hooks and the start of staging belong to the caller's thread, which may use the
+    // objects itself afterwards.
     executor_.run_until([this] { return described_; });
     if (!staging_) end_staging();
     try {
@@ -103,6 +107,8 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
 void AsyncSave::stage(const StateDict& state) {
   if (streams()) {
     Value tensors{StateDict(state)};
+    // The writer reads the tensors later, on other threads. It must come after the work that the
+    // caller has queued on their devices.
     replace_tensors(tensors, "", [this](const std::string&, const torch::Tensor& tensor) {
       if (tensor.defined() && !tensor.is_cpu()) streams_.of(tensor.device());
       return tensor;
@@ -117,11 +123,12 @@ void AsyncSave::stage(const StateDict& state) {
 void AsyncSave::serve() noexcept {
   if (staging_) end_staging();  // the trainer may be waiting for that
   {
+    // Work that hooks queue on devices comes after that of the caller.
     const c10::MultiStreamGuard of_devices(streams_.all());
     end(executor_.run());
   }
   std::shared_ptr<void> needed;  // destroyed after everything else
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   std::swap(needed, needed_);
 }
 
@@ -137,13 +144,13 @@ void AsyncSave::end_staging() {
 }
 
 void AsyncSave::set_staged() {
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   staged_ = true;
   parts_.order->changed.notify_all();
 }
 
 bool AsyncSave::had_turn() const {
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   return parts_.order->turns.was_taken(parts_.number);
 }
 
@@ -152,9 +159,9 @@ bool AsyncSave::had_turn() const {
 const StateDict& AsyncSave::staged_state() {
   SaveOrder& order = *parts_.order;
   {
-    std::unique_lock lock(order.mutex);
+    MutexLock lock(order.mutex);
     auto turn = protocol::SaveTurn::kWaits;
-    order.changed.wait(lock, [&] {
+    order.changed.wait(order.mutex, [&]() CAIRN_REQUIRES(order.mutex) {
       turn = order.turns.take(parts_.number);
       return turn != protocol::SaveTurn::kWaits;
     });
@@ -168,6 +175,7 @@ const StateDict& AsyncSave::staged_state() {
 }
 
 void AsyncSave::end(Outcome outcome) {
+  // From here on no cancellation calls back into this save.
   heeding_.clear();
   leases_.disarm();
   if (display_) display_->end(outcome.ok());
@@ -178,6 +186,7 @@ void AsyncSave::end(Outcome outcome) {
     if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
   } catch (...) {  // out of memory: the next save sets it up anyway
   }
+  // Before callers learn that the save has ended: their next save may need this memory.
   state_ = {};
   staging_error_ = nullptr;
   std::string save_id;
@@ -190,7 +199,7 @@ void AsyncSave::end(Outcome outcome) {
   }
   const auto on_done = std::exchange(parts_.options.on_done, nullptr);  // it may hold a handle of this save
   {
-    std::lock_guard lock(parts_.order->mutex);
+    MutexLock lock(parts_.order->mutex);
     error_ = error;
     save_id_ = std::move(save_id);
     staged_ = true;
@@ -201,6 +210,7 @@ void AsyncSave::end(Outcome outcome) {
   }
   if (!on_done) return;
   try {
+    // Without the lock: user code, which may ask this save for its result.
     on_done(error);
   } catch (...) {
     write_log(LogLevel::kWarning, parts_.rank,
@@ -214,43 +224,49 @@ void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
   // Cancels the call before the turn: a hook that throws kCancelled counts as a failure unless its
   // call has been cancelled already.
   parts_.end(parts_.slot, ticket, why);
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   parts_.order->turns.drop(parts_.number);
   parts_.order->changed.notify_all();
 }
 
 bool AsyncSave::cancel_before_turn(const std::string& why) {
   {
-    std::lock_guard lock(parts_.order->mutex);
+    MutexLock lock(parts_.order->mutex);
+    // Once its turn has come, it may have written already, and is not replaced.
     if (!parts_.order->turns.hold(parts_.number)) return false;
   }
   cancel(why);
   return true;
 }
 
-bool AsyncSave::wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const {
-  std::unique_lock lock(parts_.order->mutex, std::defer_lock);
+bool AsyncSave::wait_for(bool AsyncSave::*flag, std::optional<std::chrono::milliseconds> deadline) const {
   if (::getpid() != process_) {
     // No thread of this process will set the flag, or release a lock that was held during the fork.
-    if (lock.try_lock() && flag) return true;
+    if (parts_.order->mutex.try_lock()) {
+      const bool reached = this->*flag;
+      parts_.order->mutex.unlock();
+      if (reached) return true;
+    }
     throw Error(ErrorCode::kPrecondition,
                 saving(checkpoint_id()) + " cannot be waited for in a forked child process: it runs in the parent");
   }
-  lock.lock();
-  const auto reached = [&] { return flag; };
-  if (deadline) return parts_.order->changed.wait_for(lock, bounded_wait(*deadline), reached);
-  parts_.order->changed.wait(lock, reached);
+  MutexLock lock(parts_.order->mutex);
+  const auto reached = [&] { return this->*flag; };
+  if (deadline) return parts_.order->changed.wait_for(parts_.order->mutex, bounded_wait(*deadline), reached);
+  parts_.order->changed.wait(parts_.order->mutex, reached);
   return true;
 }
 
-bool AsyncSave::staged() const { return wait_for(staged_, std::chrono::milliseconds(0)); }
-bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(staged_, deadline); }
-bool AsyncSave::done() const { return wait_for(done_, std::chrono::milliseconds(0)); }
-bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(done_, deadline); }
+bool AsyncSave::staged() const { return wait_for(&AsyncSave::staged_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {
+  return wait_for(&AsyncSave::staged_, deadline);
+}
+bool AsyncSave::done() const { return wait_for(&AsyncSave::done_, std::chrono::milliseconds(0)); }
+bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(&AsyncSave::done_, deadline); }
 
 std::string AsyncSave::result() {
   wait(std::nullopt);
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   read_ = true;
   if (error_) std::rethrow_exception(error_);
   return save_id_;
@@ -259,12 +275,12 @@ std::string AsyncSave::result() {
 bool AsyncSave::is_news() const { return done_ && error_ && !read_ && !was_cancelled_by_callers(error_); }
 
 bool AsyncSave::is_unread() const {
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   return is_news();
 }
 
 std::exception_ptr AsyncSave::take_unread() {
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   if (!is_news()) return nullptr;
   read_ = true;
   return error_;
@@ -273,7 +289,7 @@ std::exception_ptr AsyncSave::take_unread() {
 SaveProgress AsyncSave::progress() const {
   SaveProgress progress = progress_of(progress_->seen(), system_clock().now());
   progress.staging_bytes = parts_.stager->bytes_held() + (streams() ? parts_.writer->staging_bytes() : 0);
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   if (done_)
     progress.step = SaveProgress::Step::kDone;
   else if (!staged_)
@@ -293,7 +309,7 @@ void AsyncSave::join() {
 }
 
 bool AsyncSave::abandon(std::shared_ptr<void> needed) {
-  std::lock_guard lock(parts_.order->mutex);
+  MutexLock lock(parts_.order->mutex);
   if (done_) return false;
   needed_ = std::move(needed);
   if (thread_.joinable()) thread_.detach();

@@ -14,12 +14,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,6 +25,7 @@
 
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/protocol/save_turns.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/checkpoints/async_handle.hpp>
 #include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/runtime/checkpoints/cancellation.hpp>
@@ -37,12 +36,12 @@
 
 namespace cairn {
 
-// The saves of a checkpointer that are in flight, and whose turn it is. Its lock guards the states
-// of all of them.
+// The saves of a checkpointer that are in flight, and whose turn it is. One lock for the states of
+// all of them, since one save waits for changes of another.
 struct SaveOrder {
-  std::mutex mutex;
-  std::condition_variable changed;
-  protocol::SaveTurns turns;  // by AsyncSave::Parts::number
+  Mutex mutex;
+  CondVar changed;
+  protocol::SaveTurns turns CAIRN_GUARDED_BY(mutex);  // by AsyncSave::Parts::number
 };
 
 class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
@@ -114,9 +113,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   void end(Outcome outcome);
   const StateDict& staged_state();
   bool had_turn() const;
-  // The caller holds the lock of the order.
-  bool is_news() const;
-  bool wait_for(const bool& flag, std::optional<std::chrono::milliseconds> deadline) const;
+  bool is_news() const CAIRN_REQUIRES(parts_.order->mutex);
+  bool wait_for(bool AsyncSave::*flag, std::optional<std::chrono::milliseconds> deadline) const;
 
   Parts parts_;
   const pid_t process_ = ::getpid();
@@ -137,13 +135,12 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   std::exception_ptr staging_error_;
   std::thread thread_;
 
-  // Guarded by the lock of the order.
-  bool staged_ = false;
-  bool done_ = false;
-  bool read_ = false;
-  std::exception_ptr error_;
-  std::string save_id_;
-  std::shared_ptr<void> needed_;  // set when the checkpointer is gone
+  bool staged_ CAIRN_GUARDED_BY(parts_.order->mutex) = false;
+  bool done_ CAIRN_GUARDED_BY(parts_.order->mutex) = false;
+  bool read_ CAIRN_GUARDED_BY(parts_.order->mutex) = false;
+  std::exception_ptr error_ CAIRN_GUARDED_BY(parts_.order->mutex);
+  std::string save_id_ CAIRN_GUARDED_BY(parts_.order->mutex);
+  std::shared_ptr<void> needed_ CAIRN_GUARDED_BY(parts_.order->mutex);  // set when the checkpointer is gone
 };
 
 }  // namespace cairn

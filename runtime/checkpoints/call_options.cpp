@@ -13,6 +13,7 @@ void add(DigestBuilder& digest, const SavePlannerOptions& options) {
   digest.add(options.global.split_above_bytes);
 }
 
+// Only options that must be equal on all ranks. Threads, memory and direct I/O may differ.
 void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
   digest.add(std::uint64_t{options.single_file_per_rank})
       .add(std::uint64_t{options.sync_files})
@@ -72,6 +73,7 @@ Digest digest_of(const SaveOptions& options) {
   add(digest, options.writer);
   digest.add(std::uint64_t{options.step.has_value()}).add(options.step.value_or(0));
   for (const auto& [key, value] : options.user_metadata) digest.add(ByteSpan(key)).add(ByteSpan(value));
+  // Users' objects cannot be compared. Whether each rank has them can.
   digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_writer != nullptr});
   return digest.finish();
 }
@@ -91,18 +93,23 @@ std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions&
   DigestBuilder digest;
   add(digest, options);
   const Digest wanted = digest.finish();
+  // Kept from save to save, because it holds its last plan.
   if (!planner_ || planner_options_ != wanted) planner_ = std::make_shared<DefaultSavePlanner>(options);
   planner_options_ = wanted;
   return planner_;
 }
 
 std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
+  // An asynchronous save lowers it whatever the writer's options say.
   low_priority = low_priority || options.low_priority;
   DigestBuilder digest;
   add(digest, options);
+  // The writer is kept for the next save with its threads and memory, so these count as well.
   digest.add(std::uint64_t{options.threads}).add(options.bytes_in_flight_max).add(options.block_bytes);
   digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{options.copy_first}).add(std::uint64_t{low_priority});
   const Digest wanted = digest.finish();
+  // A new writer starts new threads and allocates staging blocks, so the old one is kept if it
+  // fits.
   if (!writer_ || writer_options_ != wanted) {
     CheckpointWriterOptions own = options;
     own.low_priority = low_priority;

@@ -4,7 +4,6 @@
 
 #include <exception>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,8 +11,10 @@
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
+#include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -46,6 +47,7 @@ struct Checkpointer::Implementation {
   void fill(SaveCall& call, const SaveOptions& options) const {
     // Only Cairn's own writer is known to use the id as a location.
     call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
+    // Ranks compare it: different options fail the save, and do not mix two layouts.
     call.options_digest = digest_of(options);
     call.step = options.step;
     call.user_metadata = options.user_metadata;
@@ -70,9 +72,15 @@ struct Checkpointer::Implementation {
                       "threads and connections; make a world and a checkpointer in this process");
   }
 
+  std::string busy() const {
+    return "checkpointer '" + name + "' is busy with another save or load: a checkpointer makes one call at a time; use a second " +
+           "one to run them side by side";
+  }
+
   std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
     if (options.stager) return options.stager;
     const StagingOptions& wanted = options.staging;
+    // A stager keeps memory for the next save, so it is replaced only if its options have changed.
     const bool fits = stager && stager_options.stream == wanted.stream &&
                       stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
                       stager_options.use_pinned_memory == wanted.use_pinned_memory && stager_options.bytes_max == wanted.bytes_max;
@@ -104,6 +112,8 @@ struct Checkpointer::Implementation {
     if (options.storage_writer) return options.storage_writer;
     CheckpointWriterOptions wanted = options.writer;
     if (async_options.staging.stream && !async_options.stager) {
+      // A streamed state is never copied as a whole. The writer's memory limits how much of it is
+      // copied at once, and copying comes first because the trainer waits for it.
       wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
       wanted.copy_first = true;
     }
@@ -132,7 +142,7 @@ struct Checkpointer::Implementation {
   World world;
   std::string name;
   const pid_t process = ::getpid();
-  std::mutex running;
+  Mutex running;  // held by the one call that runs
   std::map<std::string, std::uint64_t> calls;  // by slot
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
@@ -148,15 +158,6 @@ namespace {
 
 // For calls with `no_dist`.
 Checkpointer alone() { return Checkpointer(World::single(), "default"); }
-
-std::unique_lock<std::mutex> only_one(std::mutex& running, const std::string& name) {
-  std::unique_lock lock(running, std::try_to_lock);
-  if (!lock.owns_lock())
-    throw Error(ErrorCode::kPrecondition, "checkpointer '" + name +
-                                              "' is busy with another save or load: a checkpointer makes one " +
-                                              "call at a time; use a second one to run them side by side");
-  return lock;
-}
 
 // Larger worlds check this in the call itself, so that no rank waits for one that never joins.
 void check_coordinator(int coordinator_rank, const World& world) {
@@ -177,6 +178,7 @@ struct FoundObjects {
   }
   std::vector<std::string> keys() const { return objects ? objects->keys() : std::vector<std::string>{}; }
   const StatefulObjects& get() const {
+    // Called in a hook, where an exception fails the call on all ranks.
     if (refusal) std::rethrow_exception(refusal);
     return *objects;
   }
@@ -217,11 +219,13 @@ Checkpointer::~Checkpointer() {
     implementation_.release();  // NOLINT: a forked child does not have the threads to wait for
     return;
   }
+  // Shared: a save whose hook does not return keeps it alive after this destructor.
   const std::shared_ptr<Implementation> self = std::move(implementation_);
   try {
     self->saves.close(self->world.shutdown_deadline(), self);
   } catch (...) {  // out of memory: nothing can be logged
   }
+  // After the saves, which the actors know by these names.
   for (const auto& slot : self->slots) self->world.release_checkpointer(slot);
   self->world.release_checkpointer(self->name);
 }
@@ -239,8 +243,9 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   check_coordinator(options.coordinator_rank, self.world);
+  // Earlier saves end first, so that checkpoints appear in the order of the calls.
   self.saves.wait(std::nullopt);
 
   const auto planner = self.planner_for(options);
@@ -273,6 +278,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   Outcome outcome = executor.run();
   display.end(outcome.ok());
   if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
+  // Last, so that the error can say that this save has succeeded.
   if (const auto unread = self.saves.take_unread(saving(checkpoint_id) + " has succeeded, but")) std::rethrow_exception(unread);
 }
 
@@ -286,7 +292,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   }
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   check_coordinator(options.coordinator_rank, self.world);
   if (!self.world.has_backend_for("cpu"))
     throw Error(ErrorCode::kPrecondition,
@@ -295,6 +301,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 
   const WhileInFlight policy = async_options.while_in_flight;
   AsyncSave::Parts parts;
+  // By reference: a save that outlives the checkpointer keeps its world.
   parts.start = [&actors = self.world.runtime()](SaveCall call, std::function<void(Outcome)> done) {
     return actors.save(std::move(call), std::move(done));
   };
@@ -309,6 +316,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.slot = self.slot_for(policy);
   const bool refused = policy == WhileInFlight::kRefuse && self.saves.any_in_flight();
   if (policy == WhileInFlight::kReplace) self.saves.replace("'" + checkpoint_id + "' is saved in its place");
+  // The actors run one call of a slot at a time. Slots are used in turn, so a save long before this
+  // one may still hold it.
   self.saves.wait(std::nullopt, policy == WhileInFlight::kWait ? nullptr : &parts.slot);
 
   parts.number = ++self.async_saves;
@@ -341,6 +350,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     return working;
   });
   const auto unread = self.saves.take_unread(saving(checkpoint_id) + " goes on in the background, but");
+  // Before the failure of an earlier save is thrown, because this one goes on.
   self.saves.add(save);
   if (unread) std::rethrow_exception(unread);
   return AsyncSaveResponse(save);
@@ -349,7 +359,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   const StatefulObjects objects(state_dict);
   StateDict working = state_dict;
   objects.describe(objects.keys(), working);
@@ -367,7 +377,7 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
 
 void Checkpointer::release() {
   auto& self = *implementation_;
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   if (self.stager) self.stager->release();
   self.own.release();
 }
@@ -375,7 +385,7 @@ void Checkpointer::release() {
 bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
   self.check_process();
-  const auto lock = only_one(self.running, self.name);
+  const OneCall one(self.running, self.busy());
   if (!self.saves.wait(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;
@@ -385,9 +395,10 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
                                         const std::vector<std::string>& prefixes,
                                         const std::shared_ptr<LoadPlanner>& planner_of_call) {
   check_process();
-  const auto lock = only_one(running, name);
+  const OneCall one(running, busy());
   check_coordinator(options.coordinator_rank, world);
   saves.wait(std::nullopt);
+  // A load may be of what an earlier save was still writing: that has ended by now.
   const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
   const FoundObjects objects(state_dict);
 
@@ -403,6 +414,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     std::vector<std::string> agreed_order;
     CallerExecutor executor;
     LoadCall call;
+    // With a new ordinal: to the actors, the second try is another call.
     fill(call, name, checkpoint_id, options.coordinator_rank);
     call.executor = &executor;
     call.report_directory = world.report_directory(options.failure_directory, "");
@@ -413,19 +425,24 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       agreed_order = key_order;
       objects.get().describe(key_order, working);
     };
+    // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
     call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
     call.reader = reader.get();
     call.progress = progress;
+    // The display follows this object over both tries.
     progress->restart();
     const auto ticket =
         world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
     const auto heeding = heed(options.cancellation, ticket);
+    // One display for both tries, which are one load to the user.
     if (!display) display.emplace(std::move(to_show), progress);
     Outcome outcome = executor.run();
     if (outcome.ok()) {
       display->end(true);
+      // Tensors were filled in place. Other leaves reach the caller only after all ranks have
+      // succeeded.
       adopt_leaves(state_dict, working);
       restore(objects.get(), agreed_order, working, checkpoint_id);
       return;

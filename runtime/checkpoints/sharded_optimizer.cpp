@@ -19,6 +19,7 @@ Value destination(const TensorStorageMetadata& stored, const Value* parameter, c
     throw Error(ErrorCode::kUnsupported, "load optimizer state: this LibTorch has no type for \"" + name + "\", which is " +
                                              to_string(stored.properties.dtype));
   return with_torch("allocate \"" + name + "\"", [&]() -> Value {
+    // Some state has not the parameter's shape, such as a count of steps: it is loaded whole.
     if (parameter == nullptr || !parameter->is_sharded() || parameter->sharded().size() != stored.size)
       return torch::empty(array_of(stored.size), torch::TensorOptions().dtype(*type));
     std::vector<LocalShard> shards;
@@ -36,6 +37,7 @@ Dict load_sharded_optimizer_state_dict(Checkpointer& checkpointer, const std::st
                                        const Dict& model_state_dict, const LoadOptions& options) {
   const Metadata metadata = read_metadata(*open_store(checkpoint_id));
   StateDict state;
+  // A name alone does not tell the path, because keys may contain dots.
   for (const auto& [name, path] : metadata.planner_data) {
     if (path.empty() || path.front() != PathElement(key)) continue;
     const Metadata::Entry* const entry = metadata.find(name);

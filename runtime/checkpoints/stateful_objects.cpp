@@ -41,6 +41,7 @@ Value& value_at(Dict& root, const Path& path) {
 }
 
 void adopt(Value& target, const Value& loaded) {
+  // An object gets its state by `load_state_dict`, in `restore`.
   if (target.is_stateful()) return;
   if (target.is_dict() && loaded.is_dict()) {
     adopt_leaves(target.dict(), loaded.dict());
@@ -59,6 +60,7 @@ StatefulObjects::StatefulObjects(const StateDict& state_dict) {
     path.emplace_back(key);
     walk(item, path, [this](const Path& where, const std::shared_ptr<Stateful>& object) {
       if (object == nullptr) throw Error(ErrorCode::kInvalidArgument, "the Stateful object at '" + to_string(where) + "' is null");
+      // Ranks and checkpoints know objects by flattened names, which two paths may share.
       if (!places_.emplace(to_string(where), Place{where, object}).second)
         throw Error(ErrorCode::kAlreadyExists,
                     "two Stateful objects have the flattened name '" + to_string(where) + "': rename a key");
@@ -70,6 +72,7 @@ StatefulObjects::StatefulObjects(const StateDict& state_dict) {
 std::vector<std::string> StatefulObjects::keys() const {
   std::vector<std::string> keys;
   keys.reserve(places_.size());
+  // Sorted, as `places_` is, whatever the order of the caller's dict.
   for (const auto& place : places_) keys.push_back(place.first);
   return keys;
 }
@@ -77,8 +80,10 @@ std::vector<std::string> StatefulObjects::keys() const {
 void StatefulObjects::describe(const std::vector<std::string>& key_order, StateDict& working) const {
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
+    // Hooks of Stateful objects may use collectives, so all ranks call them in one agreed order.
     if (place == places_.end()) continue;  // another rank's
     Value& value = value_at(working, place->second.path);
+    // The marks of the object's place, such as per_rank, apply to all that it returns.
     value = with_marks_of(value, Value(place->second.object->state_dict()));
   }
 }

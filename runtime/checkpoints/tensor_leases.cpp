@@ -1,13 +1,13 @@
 #include <cairn/runtime/checkpoints/tensor_leases.hpp>
 
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -15,26 +15,25 @@ namespace cairn {
 struct TensorLeases::Account {
   explicit Account(std::function<void()> told) : on_returned(std::move(told)) {}
 
-  // The caller holds the lock.
-  void tell_if_returned() {
+  void tell_if_returned() CAIRN_REQUIRES(mutex) {
     if (!expected || awaited > 0 || lent > 0) return;
     returned = true;
     if (const auto tell = std::exchange(on_returned, nullptr)) tell();
   }
 
-  std::mutex mutex;
-  std::function<void()> on_returned;  // empty after the call, or if disarmed
-  bool expected = false;
-  bool returned = false;
-  std::vector<bool> awaits;  // by item: whether it is a tensor that the writer has not received yet
-  std::size_t awaited = 0;
-  std::size_t lent = 0;
+  Mutex mutex;
+  std::function<void()> on_returned CAIRN_GUARDED_BY(mutex);  // empty after the call, or if disarmed
+  bool expected CAIRN_GUARDED_BY(mutex) = false;
+  bool returned CAIRN_GUARDED_BY(mutex) = false;
+  std::vector<bool> awaits CAIRN_GUARDED_BY(mutex);  // by item: whether it is a tensor that the writer has not received yet
+  std::size_t awaited CAIRN_GUARDED_BY(mutex) = 0;
+  std::size_t lent CAIRN_GUARDED_BY(mutex) = 0;
 };
 
 TensorLeases::TensorLeases(std::function<void()> on_returned) : account_(std::make_shared<Account>(std::move(on_returned))) {}
 
 void TensorLeases::expect(const SavePlan& plan) {
-  std::lock_guard lock(account_->mutex);
+  MutexLock lock(account_->mutex);
   account_->awaits.resize(plan.items.size());
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     if (plan.items[i].type == WriteItemType::kByteIO) continue;
@@ -47,7 +46,7 @@ void TensorLeases::expect(const SavePlan& plan) {
 
 torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor) {
   {
-    std::lock_guard lock(account_->mutex);
+    MutexLock lock(account_->mutex);
     if (account_->returned)
       throw Error(ErrorCode::kPrecondition, "the writer asked for \"" + plan.names[item.name] +
                                                 "\" once more, after it had let go of all tensors of a state that is streamed: the "
@@ -64,8 +63,9 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
       }
     }
   }
+  // Ends with the last copy of the lent tensor, on whichever thread drops that.
   const std::shared_ptr<void> lease(nullptr, [account = account_](std::nullptr_t) {
-    std::lock_guard lock(account->mutex);
+    MutexLock lock(account->mutex);
     --account->lent;
     account->tell_if_returned();
   });
@@ -74,22 +74,25 @@ torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, co
     return tensor;
   }
   const torch::NoGradGuard no_grad;
+  // Shares the memory, and holds the lease for as long as anybody uses it.
   torch::Tensor result = torch::from_blob(
       tensor.data_ptr(), tensor.sizes(), tensor.strides(), [lease, tensor](void*) {},
       torch::TensorOptions(tensor.scalar_type()).device(tensor.device()));
+  // The memory alone does not say that its numbers are read as conjugate or negative.
   if (tensor.is_conj()) result = result.conj();
   if (tensor.is_neg()) result = result._neg_view();
   return result;
 }
 
 void TensorLeases::end() {
-  std::lock_guard lock(account_->mutex);
+  MutexLock lock(account_->mutex);
+  // Returns items that the writer never asked for, too: it is done with all of them.
   account_->returned = true;
   if (const auto tell = std::exchange(account_->on_returned, nullptr)) tell();
 }
 
 void TensorLeases::disarm() {
-  std::lock_guard lock(account_->mutex);
+  MutexLock lock(account_->mutex);
   account_->on_returned = nullptr;
 }
 

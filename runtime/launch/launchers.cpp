@@ -58,6 +58,7 @@ std::optional<int> number_of(const Variables& variables, const char* name, int l
   char* end = nullptr;
   errno = 0;
   const long value = std::strtol(text.c_str(), &end, 10);
+  // Refused, because with a default in its place ranks would make a wrong world.
   if (errno != 0 || *end != '\0' || value < least || value > most)
     refuse_variables(std::string("the environment variable ") + name + " is \"" + text + "\", not a number from " +
                      std::to_string(least) + " to " + std::to_string(most));
@@ -194,6 +195,8 @@ struct RankZero {
 RankZero find_rank_zero(const Task& task, const Variables& variables) {
   if (agrees_with(task, "slurm")) {
     const bool one_node = number_of(variables, "SLURM_STEP_NUM_NODES", 1, kRanksMax) == 1;
+    // On one node loopback works, whatever the node's name resolves to. The count of restarts gives
+    // each start a port of its own: ranks of the last one may still hold theirs.
     return {one_node ? "127.0.0.1" : first_host(value_of(variables, "SLURM_STEP_NODELIST")),
             value_of(variables, "SLURM_JOB_ID") + "." + value_of(variables, "SLURM_STEP_ID") + "." +
                 value_of(variables, "SLURM_RESTART_COUNT")};
@@ -202,6 +205,7 @@ RankZero find_rank_zero(const Task& task, const Variables& variables) {
     if (launcher.local_size == nullptr || !agrees_with(task, launcher.name)) continue;
     const bool one_node = task.size == 1 || number_of(variables, launcher.local_size, 1, kRanksMax) == task.size;
     RankZero rank_zero{one_node ? "127.0.0.1" : "", one_node ? value_of(variables, kPmiServer) : ""};
+    // The launcher's own name of the job counts before the id of its server.
     for (const char* name : {"PMI_JOBID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}) {
       const std::string job = value_of(variables, name);
       if (!job.empty()) rank_zero.job = job;
@@ -228,6 +232,8 @@ Variables variables_of_process() {
     const auto equals = text.find('=');
     if (equals != std::string::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
+  // Some launchers of MPI name no job. They have one server process per job and node, and its id
+  // tells two jobs on one machine apart.
   const int pmi = std::atoi(value_of(variables, "PMI_FD").c_str());
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -276,6 +282,7 @@ std::optional<Task> find_task(const Variables& variables) {
                      std::to_string(*found.size));
   task.rank = *found.rank;
   task.size = *found.size;
+  // A launcher that does not tell it is taken to run all ranks on one machine.
   task.local_rank = local_rank.value_or(task.rank);
   return task;
 }
@@ -308,9 +315,11 @@ Place place_of(const Task& task, const Variables& variables) {
   place.master_port = port.value_or(0);
   if (!port) {
     place.job = task.launcher + " " + rank_zero.job;
+    // All ranks compute the same port without talking. Two jobs on one machine rarely get the same.
     place.master_port = kJobPortFirst + static_cast<int>(crc32(0, ByteSpan(place.job)) % kJobPorts);
   }
   if (agrees_with(task, "torchrun") || agrees_with(task, "explicit")) {
+    // If torchrun's agent hosts the store, rank 0 must not.
     place.agent_hosts = value_of(variables, "TORCHELASTIC_USE_AGENT_STORE") == "True";
     place.restarts = number_of(variables, "TORCHELASTIC_RESTART_COUNT", 0, std::numeric_limits<int>::max()).value_or(0);
   }

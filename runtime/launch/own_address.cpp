@@ -80,6 +80,7 @@ class InterfaceNames {
       for (const auto& candidate : interfaces) {
         if (std::any_of(names_.begin(), names_.end(), [&](const auto& name) { return matches(candidate, name); })) continue;
         if (!candidate.loopback) return candidate.address;
+        // Only if nothing else is left: other machines cannot reach it.
         if (loopback == nullptr) loopback = &candidate;
       }
       return loopback != nullptr ? std::optional(loopback->address) : std::nullopt;
@@ -120,6 +121,7 @@ Endpoint look_up_until(const AddressRequest& request) {
     try {
       return request.look_up(address);
     } catch (const Error& error) {
+      // The name may appear only when the machine of rank 0 has started.
       if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
     }
     std::this_thread::sleep_for(kPauseBetweenLookups);
@@ -156,6 +158,7 @@ std::vector<InterfaceAddress> interface_addresses() {
   std::vector<InterfaceAddress> addresses;
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* one = found; one != nullptr; one = one->ifa_next) {
+      // Interfaces without an address are listed as well.
       if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family || (one->ifa_flags & IFF_UP) == 0) continue;
       Endpoint endpoint;
       endpoint.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
@@ -163,6 +166,7 @@ std::vector<InterfaceAddress> interface_addresses() {
       if (family == AF_INET6) {
         sockaddr_in6 address{};
         __builtin_memcpy(&address, one->ifa_addr, sizeof(address));
+        // Means nothing on another machine without the name of an interface there.
         if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) continue;
       }
       addresses.push_back({one->ifa_name, host_of(endpoint), (one->ifa_flags & IFF_LOOPBACK) != 0});
@@ -180,14 +184,18 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
     refuse_wildcard(chosen.host, chosen.origin);
     return chosen;
   }
+  // Before loopback is considered: a user who names an interface wants it used.
   if (const auto named = named_by("CAIRN_SOCKET_IFNAME", false, variables, request)) return *named;
+  // Without a secret, connections stay on this machine.
   if (!request.beyond_loopback || request.peer.empty() || is_loopback_host(request.peer)) return {kLoopback, ""};
+  // The interfaces that carry the trainer's own collectives reach the other ranks.
   if (const auto named = named_by("GLOO_SOCKET_IFNAME", true, variables, request)) return *named;
   if (const auto named = named_by("NCCL_SOCKET_IFNAME", false, variables, request)) return *named;
 
   const std::string origin = "the route to " + request.peer;
   const Endpoint peer = look_up_until(request);
   auto source = source_towards(peer);
+  // The peer may be this machine, to which the route is loopback.
   if (!source || is_loopback(*source)) source = source_towards(*numeric_endpoint(join_address(kElsewhere, kAnyPort)));
   return {source && !is_loopback(*source) ? host_of(*source) : first_address(request), origin};
 }

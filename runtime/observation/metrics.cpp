@@ -9,12 +9,12 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
@@ -26,6 +26,7 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 
 std::string number(double value) {
   std::array<char, 40> text{};
+  // Not by printf: in some locales it writes a decimal comma.
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   return {text.data(), end};
 }
@@ -33,6 +34,7 @@ std::string number(double value) {
 std::string escaped(const std::string& value) {
   std::string text;
   for (const char letter : value) {
+    // The format of Prometheus knows no other escapes.
     if (letter == '\\' || letter == '"') text += '\\';
     text += letter == '\n' ? "\\n" : std::string(1, letter);
   }
@@ -48,6 +50,7 @@ std::string in_braces(const Labels& labels) {
 std::optional<int> natural_number(const std::string& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  // Ignored, because metrics must not end a job.
   if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
   return value;
 }
@@ -140,6 +143,7 @@ void replace_file(const std::string& path, const std::string& text) {
   if (file == nullptr) throw system_error("write metrics to", beside, errno);
   const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   int error = errno;
+  // Closing writes the buffered rest, so a full disk may show only here.
   const bool is_closed = std::fclose(file) == 0;
   if (is_written) error = errno;
   if (!is_written || !is_closed || std::rename(beside.c_str(), path.c_str()) != 0) {
@@ -152,10 +156,10 @@ void replace_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 struct PrometheusMetrics::Implementation {
-  RankMetrics& of(const CallEvent& event) { return ranks[event.operation][event.rank]; }
+  RankMetrics& of(const CallEvent& event) CAIRN_REQUIRES(mutex) { return ranks[event.operation][event.rank]; }
 
   std::string text() const {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     Exposition exposition;
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
     Labels build{{"version", kVersion}};
@@ -219,11 +223,13 @@ struct PrometheusMetrics::Implementation {
 
   void publish() {
     if (options.file.empty()) return;
-    // Under the lock, so that the last text written is the newest.
-    std::lock_guard lock(file_mutex);
+    // Under the lock, so that the last text written is the newest. `text` takes `mutex` inside, and
+    // nothing takes the two in the other order.
+    MutexLock lock(file_mutex);
     try {
       replace_file(options.file, text());
     } catch (const std::exception& error) {
+      // Once, not after every save: the directory probably stays as it is.
       if (!std::exchange(is_file_complained_of, true))
         write_log(LogLevel::kWarning, -1, std::string("there are no metrics: ") + error.what());
     }
@@ -231,10 +237,10 @@ struct PrometheusMetrics::Implementation {
 
   PrometheusOptions options;
   const std::optional<int> own_rank = rank_in_environment().rank;
-  mutable std::mutex mutex;
-  std::map<CallOperation, std::map<int, RankMetrics>> ranks;
-  std::mutex file_mutex;
-  bool is_file_complained_of = false;
+  mutable Mutex mutex;
+  std::map<CallOperation, std::map<int, RankMetrics>> ranks CAIRN_GUARDED_BY(mutex);
+  Mutex file_mutex;
+  bool is_file_complained_of CAIRN_GUARDED_BY(file_mutex) = false;
   std::unique_ptr<MetricsServer> server;  // destroyed first, because it reads the other members
 };
 
@@ -246,6 +252,7 @@ PrometheusMetrics::PrometheusMetrics(PrometheusOptions options) : implementation
   // A counter that appears with its first failure hides that failure from increase().
   if (const auto rank = implementation_->own_rank)
     for (const auto operation : {CallOperation::kSave, CallOperation::kLoad}) implementation_->ranks[operation][*rank];
+  // After the options and counters are set, because the server's thread reads them.
   if (!implementation_->options.address.empty())
     implementation_->server =
         std::make_unique<MetricsServer>(implementation_->options.address, [self = implementation_.get()] { return self->text(); });
@@ -259,22 +266,24 @@ int PrometheusMetrics::port() const { return implementation_->server ? implement
 
 void PrometheusMetrics::on_start(const CallEvent& event) {
   {
-    std::lock_guard lock(implementation_->mutex);
+    MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(event);
     ++metrics.in_progress;
+    // By call, because several saves may be in flight.
     metrics.starts.emplace(event.call, since_1970(event.time));
   }
   implementation_->publish();
 }
 
 void PrometheusMetrics::on_failure(const CallFailed& failed) {
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
+  // The first failure of a call is its cause. Later ones often follow from it.
   implementation_->of(failed).told.try_emplace(failed.call, to_string(failed.kind), failed.phase ? to_string(*failed.phase) : "");
 }
 
 void PrometheusMetrics::on_end(const CallEnd& end) {
   {
-    std::lock_guard lock(implementation_->mutex);
+    MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(end);
     const auto& bounds = implementation_->options.seconds;
     const char* const outcome = end.ok ? kSuccess : end.was_cancelled ? kCancelled : kFailed;
@@ -282,13 +291,16 @@ void PrometheusMetrics::on_end(const CallEnd& end) {
     ++metrics.ended[outcome];
     if (const auto start = metrics.starts.find(end.call); start != metrics.starts.end()) metrics.starts.erase(start);
     for (const auto& [phase, duration] : end.phases) metrics.phase_seconds[to_string(phase)].observe(in_seconds(duration), bounds);
+    // The start may be missing: events are dropped when listeners are too slow.
     if (metrics.in_progress > 0) --metrics.in_progress;
     const auto first = metrics.told.find(end.call);
     if (!end.ok)
       ++metrics.failures[first != metrics.told.end() ? first->second : std::make_pair(std::string("internal"), std::string())];
+    // The number of a call is never used again, so the entry would stay for ever.
     if (first != metrics.told.end()) metrics.told.erase(first);
     if (end.ok) {
       metrics.bytes += end.bytes;
+      // The time of the event, not of this call: the queue of listeners may lag behind.
       metrics.last_success = since_1970(end.time);
     }
   }

@@ -19,6 +19,7 @@
 namespace cairn {
 namespace {
 
+// Anybody who reaches the port can connect. These limit the memory and descriptors that they take.
 constexpr std::size_t kRequestBytesMax = 8192;
 constexpr std::size_t kClientsMax = 16;
 constexpr int kDescriptorWaitMs = 200;
@@ -43,6 +44,7 @@ MetricsServer::MetricsServer(const std::string& address, std::function<std::stri
       port_(split_address(to_string(local_endpoint(listener_))).port),
       end_(::eventfd(0, EFD_CLOEXEC)) {
   if (!end_.valid()) throw system_error("prepare to serve metrics", address, errno);
+  // A client may give up between `poll` and `accept`, which would then block.
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   try {
     const SignalsBlocked blocked;
@@ -55,6 +57,7 @@ MetricsServer::MetricsServer(const std::string& address, std::function<std::stri
 
 MetricsServer::~MetricsServer() {
   const std::uint64_t one = 1;
+  // Wakes the thread, which may be in `poll` without a timeout.
   while (::write(end_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
   thread_.join();
@@ -78,9 +81,11 @@ bool MetricsServer::serve_ready(std::vector<Client>& clients) const {
     waited[count++] = {client.socket.get(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0};
   int timeout_ms = -1;
   if (!clients.empty()) {
+    // All clients have the same patience, so the oldest one's deadline comes first.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(clients.front().deadline - Steady::now());
     timeout_ms = static_cast<int>(std::max(left.count(), std::chrono::milliseconds::rep{0}));
   }
+  // Ends the server if `poll` fails: without waiting, this thread would spin.
   if (::poll(waited.data(), count, timeout_ms) < 0 && errno != EINTR) return false;
   if (waited[0].revents != 0) return false;
   const auto now = Steady::now();
@@ -100,6 +105,7 @@ bool MetricsServer::serve_ready(std::vector<Client>& clients) const {
     if (errno == EMFILE || errno == ENFILE) ::poll(waited.data(), 1, kDescriptorWaitMs);
     return true;
   }
+  // The oldest makes room, so that clients that hang cannot lock out a collector.
   if (clients.size() == kClientsMax) clients.erase(clients.begin());
   clients.push_back({std::move(accepted), now + client_deadline_, {}, {}, 0});
   return true;
@@ -116,6 +122,7 @@ bool MetricsServer::proceed(Client& client) const {
     client.request.append(bytes, static_cast<std::size_t>(count));
     const bool complete = client.request.find("\r\n\r\n") != std::string::npos;
     if (!complete && client.request.size() < kRequestBytesMax) return true;
+    // A request that is too long is answered like one without a first line.
     client.answer = answer(complete ? client.request : "");
   }
   const ssize_t count =

@@ -24,8 +24,10 @@ ProgressDisplay::ProgressDisplay(What what, std::shared_ptr<const CallProgress> 
   if (what_.rank != 0 || what_.how == ShowProgress::kOff) return;
   const bool in_log = is_logged(LogLevel::kInfo);
   on_terminal_ = what_.how == ShowProgress::kTerminal && is_logged_to_stderr() && has_status_terminal();
+  // Nobody would see anything, so no thread is needed.
   if (!on_terminal_ && !in_log) return;
   try {
+    // The trainer's signal handlers run on its own threads only.
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { show_until_end(); });
     pthread_setname_np(thread_.native_handle(), "cairn-progress");
@@ -38,10 +40,11 @@ ProgressDisplay::~ProgressDisplay() { end(false); }
 void ProgressDisplay::end(bool ok) noexcept {
   if (!thread_.joinable()) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
+  // Before the last output: two threads must not draw at once.
   thread_.join();
   if (on_terminal_) return clear_status();
   try {
@@ -53,8 +56,8 @@ void ProgressDisplay::end(bool ok) noexcept {
 }
 
 void ProgressDisplay::show_until_end() noexcept {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kRedraw, [this] { return ended_; })) {
+  MutexLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, kRedraw, [this]() CAIRN_REQUIRES(mutex_) { return ended_; })) {
     lock.unlock();
     try {
       if (on_terminal_)

@@ -2,14 +2,13 @@
 // line, otherwise in the log. Internal.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include <cairn/actors/call_progress.hpp>
 #include <cairn/base/clock.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/observation/progress.hpp>
 #include <cairn/runtime/observation/progress_text.hpp>
 
@@ -47,9 +46,9 @@ class ProgressDisplay {
   bool on_terminal_ = false;
   CallProgress::Step phase_shown_ = CallProgress::Step::kJoining;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ CAIRN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

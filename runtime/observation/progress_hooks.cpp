@@ -22,6 +22,7 @@ SavePlan CountingSavePlanner::finish_plan(SavePlan new_plan) {
 
 ResolvedData CountingSavePlanner::resolve_data(const SavePlan& plan, const WriteItem& item) {
   ResolvedData data = planner_.resolve_data(plan, item);
+  // Only after the planner has returned: if it throws, nothing was moved.
   progress_.add_item(bytes_of_tensor(item));
   return data;
 }
@@ -32,6 +33,7 @@ LoadPlan CountingLoadPlanner::finish_plan(LoadPlan central_plan) {
   std::uint64_t bytes = 0;
   for (const ReadItem& item : plan.items) {
     if (item.type == LoadItemType::kTensor && item.storage_name < element_bytes_.size()) {
+      // Looked up once per name, because a tensor may have many items.
       std::size_t& element = element_bytes_[item.storage_name];
       const auto* entry = element == 0 ? metadata_->find(plan.names[item.storage_name]) : nullptr;
       if (const auto* tensor = entry ? std::get_if<TensorStorageMetadata>(entry) : nullptr)

@@ -12,6 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using Step = CallProgress::Step;
 
+// A longer estimate shows only that hardly anything has been moved yet.
 constexpr milliseconds kLeftMax = std::chrono::hours(1000);
 
 std::string formatted(const char* format, double value) {
@@ -66,6 +67,7 @@ std::string joined(const std::vector<std::string>& characters, std::size_t from 
   return text;
 }
 
+// Ids come from users. Control characters in them must not reach a terminal.
 std::string printable(const std::string& text) { return joined(characters(text)); }
 
 // Keeps the end of the id, which says more than the beginning.
@@ -91,7 +93,9 @@ const char* name_of(const ShownProgress& progress) {
 }
 
 std::string volume(const protocol::Moved& moved) {
+  // A state without tensors has items only.
   if (moved.bytes == 0) return std::to_string(moved.items_done) + " of " + std::to_string(moved.items) + " items";
+  // Both amounts in the unit of the whole, so that they compare at a glance.
   const Unit unit = unit_of(moved.bytes);
   return in_unit(moved.bytes_done, unit) + " of " + in_unit(moved.bytes, unit) + " " + unit.name;
 }
@@ -132,6 +136,7 @@ int percent_of(const protocol::Moved& moved) {
   const bool by_bytes = moved.bytes != 0;
   const auto all = static_cast<double>(by_bytes ? moved.bytes : moved.items);
   const auto done = static_cast<double>(by_bytes ? moved.bytes_done : moved.items_done);
+  // An item that is resolved twice counts twice.
   return all == 0 ? 0 : static_cast<int>(100 * std::min(done / all, 1.0));
 }
 
@@ -142,6 +147,7 @@ double rate_of(const protocol::Moved& moved, Duration elapsed) {
 
 std::optional<milliseconds> time_left(const protocol::Moved& moved, Duration elapsed) {
   const double rate = rate_of(moved, elapsed);
+  // If more was moved than planned, the plan says nothing about the rest.
   if (rate <= 0 || moved.bytes_done > moved.bytes) return std::nullopt;
   const double left = 1000 * static_cast<double>(moved.bytes - moved.bytes_done) / rate;
   if (left > static_cast<double>(kLeftMax.count())) return std::nullopt;
@@ -155,15 +161,19 @@ ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now) {
   const std::optional<Step> told = seen.job ? std::optional<Step>(step_of(seen.job->phase)) : std::nullopt;
   // Other ranks may still be moving data after this rank is done.
   if (seen.step == Step::kMoved && told && *told != Step::kMoved) progress.step = Step::kMoving;
+  // The report may be of the phase before, whose slowest rank says nothing about this one.
   if (told == progress.step) {
     progress.slowest_rank = seen.job->slowest_rank;
     progress.slowest_percent = percent_of(seen.job->slowest);
   }
+  // Before they move data, the ranks do not know how much all of them will move.
   progress.of_all_ranks = told && *told >= Step::kMoving;
   if (progress.of_all_ranks) progress.moved = seen.job->moved;
   if (progress.step != Step::kMoving || !seen.moving_since) return progress;
+  // The figures of all ranks are as old as the report that brought them.
   const Duration elapsed = (progress.of_all_ranks ? seen.job_at : now) - *seen.moving_since;
   progress.bytes_per_second = rate_of(progress.moved, elapsed);
+  // The call ends when its slowest rank ends.
   const bool by_slowest = progress.of_all_ranks && seen.job->slowest_rank >= 0 && seen.job->slowest.bytes_done > 0;
   progress.left = time_left(by_slowest ? seen.job->slowest : progress.moved, elapsed);
   return progress;

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cerrno>
 #include <ctime>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 namespace {
@@ -27,8 +27,8 @@ struct WatchedSignal {
   struct sigaction before {};
 };
 
-std::mutex watched_mutex;
-std::array<WatchedSignal, NSIG> watched_signals;  // guarded by `watched_mutex`
+Mutex watched_mutex;
+std::array<WatchedSignal, NSIG> watched_signals CAIRN_GUARDED_BY(watched_mutex);
 
 std::int64_t monotonic_ns() {
   timespec now{};
@@ -37,9 +37,12 @@ std::int64_t monotonic_ns() {
 }
 
 extern "C" void cairn_note_signal(int number) {
+  // The code that the signal interrupts may be about to read errno.
   const int error = errno;
   SignalNotes& notes = signal_notes[static_cast<std::size_t>(number)];
   std::int64_t none = 0;
+  // Keeps the earliest arrival, with which the grace period starts. The count comes last: `take`
+  // reads the count first, and must then find the time.
   notes.first_ns.compare_exchange_strong(none, monotonic_ns());
   notes.count.fetch_add(1);
   errno = error;
@@ -48,9 +51,10 @@ extern "C" void cairn_note_signal(int number) {
 }  // namespace
 
 SignalWatch::SignalWatch(std::vector<int> signals) {
-  const std::lock_guard lock(watched_mutex);
+  const MutexLock lock(watched_mutex);
   for (const int number : signals) {
     if (number <= 0 || number >= NSIG) {
+      // No destructor runs for an object whose constructor throws.
       release();
       throw Error(ErrorCode::kInvalidArgument, "cannot wait for signal " + std::to_string(number) + ": there is no such signal");
     }
@@ -58,8 +62,10 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
     if (watched.watches == 0) {
       struct sigaction action {};
       action.sa_handler = cairn_note_signal;
+      // System calls of the trainer go on as if no signal had come.
       action.sa_flags = SA_RESTART;
       sigfillset(&action.sa_mask);
+      // A time left from an earlier watch would date the next signal too early.
       signal_notes[static_cast<std::size_t>(number)].first_ns = 0;
       if (::sigaction(number, &action, &watched.before) != 0) {
         release();
@@ -73,7 +79,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
 }
 
 SignalWatch::~SignalWatch() {
-  const std::lock_guard lock(watched_mutex);
+  const MutexLock lock(watched_mutex);
   release();
 }
 
@@ -82,12 +88,12 @@ bool SignalWatch::is_watched(int number) {
   return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == cairn_note_signal;
 }
 
-// The caller holds `watched_mutex`.
-void SignalWatch::release() noexcept {
+void SignalWatch::release() noexcept CAIRN_REQUIRES(watched_mutex) {
   for (const int number : signals_) {
     WatchedSignal& watched = watched_signals[static_cast<std::size_t>(number)];
     if (--watched.watches > 0) continue;
     struct sigaction now {};
+    // A handler that the program has installed since stays.
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == cairn_note_signal)
       ::sigaction(number, &watched.before, nullptr);
   }
@@ -111,6 +117,7 @@ std::optional<SignalWatch::Caught> SignalWatch::take() {
   }
   if (earliest == 0) return std::nullopt;
   seen_[static_cast<std::size_t>(earliest)] = count_of_earliest;
+  // The next signal of this number has a grace period of its own.
   signal_notes[static_cast<std::size_t>(earliest)].first_ns = 0;
   const std::chrono::nanoseconds ago(since == 0 ? 0 : monotonic_ns() - since);
   return Caught{earliest, std::chrono::duration_cast<std::chrono::milliseconds>(ago)};

@@ -40,7 +40,7 @@ TraceOnSignal::TraceOnSignal(int number, int rank, std::function<void()> write) 
 
 TraceOnSignal::~TraceOnSignal() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -48,13 +48,14 @@ TraceOnSignal::~TraceOnSignal() {
 }
 
 void TraceOnSignal::watch(int rank, const std::function<void()>& write) {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLookEvery, [this] { return stopping_; })) {
+  MutexLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, kLookEvery, [this]() CAIRN_REQUIRES(mutex_) { return stopping_; })) {
     if (!signals_->take()) continue;
     lock.unlock();
     try {
       write();
     } catch (const std::exception& error) {
+      // Only logged: a trace that cannot be written must not end the job.
       write_log(LogLevel::kWarning, rank, std::string("the trace that was asked for cannot be written: ") + error.what());
     }
     lock.lock();

@@ -1,13 +1,12 @@
 // Writes a rank's trace whenever its process gets a signal. Internal.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
 
 namespace cairn {
@@ -27,9 +26,9 @@ class TraceOnSignal {
  private:
   void watch(int rank, const std::function<void()>& write);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   std::optional<SignalWatch> signals_;  // used by the thread only
   std::thread thread_;                  // absent if the program handles the signal
 };

@@ -40,6 +40,7 @@ std::map<std::string, std::string> user_metadata_of(const std::map<std::string, 
   refuse_metrics(common);
   refuse_metrics(annotations.user_metadata);
   std::map<std::string, std::string> all = annotations.user_metadata;
+  // An entry of this save counts before that of all saves: `insert` replaces nothing.
   all.insert(common.begin(), common.end());
   for (const auto& [name, value] : annotations.metrics) all[std::string(kMetricPrefix) + name] = text_of(value);
   return all;
@@ -54,6 +55,7 @@ CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint)
   info.step = checkpoint.head.step;
   for (const auto& [key, value] : checkpoint.head.user_metadata) {
     double number = 0;
+    // Other programs may write anything, so an entry that is no number stays what it is.
     if (is_metric(key) && read_number(value, number))
       info.annotations.metrics.emplace(key.substr(kMetricPrefix.size()), number);
     else
@@ -64,6 +66,7 @@ CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint)
 
 void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint) {
   const CommitHead& head = checkpoint.head;
+  // With the number of entries, so that other texts can follow the checkpoint.
   texts.insert(texts.end(), {checkpoint.name, head.save_id, std::to_string(head.sequence),
                              head.step ? std::to_string(*head.step) : "", std::to_string(head.user_metadata.size())});
   for (const auto& [key, value] : head.user_metadata) texts.insert(texts.end(), {key, value});
@@ -71,6 +74,7 @@ void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint)
 
 RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at) {
   const auto next = [&]() -> const std::string& {
+    // The texts come from another process, so nothing in them is taken for granted.
     if (at >= texts.size()) throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint: it ends too early");
     return texts[at++];
   };

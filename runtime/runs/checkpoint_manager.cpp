@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
 #include <cairn/runtime/runs/checkpoint_info.hpp>
 #include <cairn/runtime/runs/resume_order.hpp>
@@ -198,12 +199,7 @@ struct CheckpointManager::Implementation {
     cleanup.reset();  // before what `grace_left` needs
   }
 
-  std::unique_lock<std::mutex> only_call() {
-    std::unique_lock lock(running, std::try_to_lock);
-    if (!lock.owns_lock())
-      throw Error(ErrorCode::kPrecondition, "checkpoint manager '" + options.name + "' is busy: it makes one call at a time");
-    return lock;
-  }
+  std::string busy() const { return "checkpoint manager '" + options.name + "' is busy: it makes one call at a time"; }
 
   // The location and options of a save.
   struct Place {
@@ -243,10 +239,12 @@ struct CheckpointManager::Implementation {
   // Thread-safe. Returns the rest of the grace period of the last signal that this rank knows of, 0
   // once it has passed. Returns nothing if there is none, or a save has begun after its end.
   std::optional<milliseconds> grace_left();
-  void note_signal();  // the caller holds the lock
+  void note_signal() CAIRN_REQUIRES(signals_mutex);
   // Returns the start of the pending signal's grace period. It is `now` after a save for a signal
-  // before it, which may have taken the whole period. The caller holds the lock.
-  MonotonicTime start_of_grace(MonotonicTime now) const { return pending->since > answered ? pending->since : now; }
+  // before it, which may have taken the whole period.
+  MonotonicTime start_of_grace(MonotonicTime now) const CAIRN_REQUIRES(signals_mutex) {
+    return pending->since > answered ? pending->since : now;
+  }
 
   // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
   // all ranks: each has made the same calls and received the same answers.
@@ -261,7 +259,7 @@ struct CheckpointManager::Implementation {
   const World world;
   const RunDirectory run;
   const pid_t process = ::getpid();
-  std::mutex running;
+  Mutex running;  // held by the one call that runs
   std::optional<Checkpointer> checkpointer;
   Agreement agreement;
   std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last
@@ -285,11 +283,11 @@ struct CheckpointManager::Implementation {
     int signal = 0;
     MonotonicTime since;
   };
-  std::mutex signals_mutex;
-  std::optional<SignalWatch> signals;      // used under the lock, once it is made
-  std::optional<Pending> pending;          // under the lock: arrived at this rank; the other ranks do not know yet
-  std::optional<MonotonicTime> grace_end;  // under the lock
-  MonotonicTime answered{};                // under the lock: when the ranks last agreed on a signal
+  Mutex signals_mutex;
+  std::optional<SignalWatch> signals CAIRN_GUARDED_BY(signals_mutex);
+  std::optional<Pending> pending CAIRN_GUARDED_BY(signals_mutex);  // arrived at this rank; the other ranks do not know yet
+  std::optional<MonotonicTime> grace_end CAIRN_GUARDED_BY(signals_mutex);
+  MonotonicTime answered CAIRN_GUARDED_BY(signals_mutex){};  // when the ranks last agreed on a signal
 
   int signal = 0;                    // known to all ranks
   std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
@@ -346,7 +344,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
 void CheckpointManager::Implementation::make_room() {
   if (!cleanup) return;
   if (!due) {
-    const std::lock_guard lock(signals_mutex);
+    const MutexLock lock(signals_mutex);
     note_signal();
     if (grace_end && *grace_end <= options.clock->now()) grace_end.reset();
   }
@@ -375,6 +373,7 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
   try {
     have_ended = checkpointer->wait_for_saves(deadline);
   } catch (const CheckpointException&) {
+    // Thrown later: the new save is made all the same.
     earlier.unread = std::current_exception();
   }
   look_after_flights();
@@ -383,6 +382,7 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
     return earlier;
   }
   const std::string over = "the grace period after signal " + std::to_string(signal) + " is over";
+  // A grace period has time for one save only, that of the signal.
   for (const auto& flight : in_flight) flight.second.cancel(over);
   earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
   return earlier;
@@ -398,7 +398,7 @@ void CheckpointManager::Implementation::look_after_flights() {
 
 std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
   auto& self = *implementation_;
-  const auto lock = self.only_call();
+  const OneCall one(self.running, self.busy());
   const auto earlier = self.wait_for_earlier(self.time_left());
   self.make_room();
   const auto place = self.agree_on_place("save", step, annotations, earlier.why_not_ended);
@@ -411,6 +411,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   }
   self.ended(place, nullptr);
   self.safe_step = step;
+  // Only after a success: a failed save costs no old checkpoint.
   self.start_cleanup();
   if (earlier.unread) std::rethrow_exception(earlier.unread);
   return place.id;
@@ -419,7 +420,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
 AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDict& state, const Annotations& annotations,
                                                 const AsyncSaveOptions& async_options) {
   auto& self = *implementation_;
-  const auto lock = self.only_call();
+  const OneCall one(self.running, self.busy());
   Implementation::Earlier earlier;
   if (async_options.while_in_flight == WhileInFlight::kWait)
     earlier = self.wait_for_earlier(self.time_left());  // here, so that the clean-up starts after them
@@ -431,6 +432,7 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   // An exception here may be the failure of an earlier save. The new save may then be in flight, so
   // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
+  // The state is safe only when the save has ended.
   self.safe_step.reset();
   if (self.world.rank() == 0) self.in_flight.emplace_back(place.name, response);
   if (earlier.unread) std::rethrow_exception(earlier.unread);
@@ -439,7 +441,7 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
 
 bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
-  const auto lock = self.only_call();
+  const OneCall one(self.running, self.busy());
   bool ended = true;
   std::exception_ptr unread;
   try {
@@ -455,7 +457,7 @@ bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> 
 }
 
 bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
-  if (options.save_every == milliseconds(0) && !signals) return false;
+  if (options.save_every == milliseconds(0) && options.save_on_signal.empty()) return false;
   ++calls_since_ask;
   if (options.ask_every_steps > 0) return step % options.ask_every_steps == 0;
   return calls_since_ask >= ask_distance;
@@ -465,7 +467,7 @@ bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
 // the distance at most doubles, and stays short where a signal's grace period may run out
 // meanwhile.
 std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
-  const std::int64_t calls_max = signals ? 8 : 64;
+  const std::int64_t calls_max = options.save_on_signal.empty() ? 64 : 8;
   Duration until = options.ask_every;
   if (options.save_every > milliseconds(0)) until = std::min<Duration>(until, options.save_every - (now - last_save));
   const auto most = static_cast<double>(std::min(calls_max, 2 * ask_distance));
@@ -476,14 +478,14 @@ std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTi
 
 bool CheckpointManager::should_save(std::int64_t step) {
   auto& self = *implementation_;
-  const auto lock = self.only_call();
+  const OneCall one(self.running, self.busy());
   const CheckpointManagerOptions& options = self.options;
   bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
   if (self.is_time_to_ask(step)) {
     std::vector<std::string> own;
     std::optional<milliseconds> deadline;  // the rest of the grace period
     {
-      const std::lock_guard signals_lock(self.signals_mutex);
+      const MutexLock signals_lock(self.signals_mutex);
       self.note_signal();
       if (self.pending) {
         const MonotonicTime asked = options.clock->now();
@@ -518,8 +520,9 @@ bool CheckpointManager::should_save(std::int64_t step) {
       wanted = true;
       self.signal = std::stoi(texts[0]);
       const MonotonicTime answered = options.clock->now();
+      // The period began when the signal arrived, not with this agreement.
       self.due = answered + options.grace_period - milliseconds(std::stoll(texts[1]));
-      const std::lock_guard signals_lock(self.signals_mutex);
+      const MutexLock signals_lock(self.signals_mutex);
       self.answered = answered;
       self.grace_end = self.due;
       if (self.pending && self.pending->signal == self.signal) self.pending.reset();
@@ -549,7 +552,7 @@ void CheckpointManager::Implementation::note_signal() {
 }
 
 std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
-  const std::lock_guard lock(signals_mutex);
+  const MutexLock lock(signals_mutex);
   note_signal();
   if (!grace_end) return std::nullopt;
   return time_until(*grace_end);
@@ -557,6 +560,7 @@ std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
 
 void CheckpointManager::Implementation::start_cleanup() {
   if (!cleanup) return;
+  // In a grace period all time is for the save. `news` makes a later call clean up.
   if (grace_left()) {
     news = true;
     return;
@@ -581,6 +585,7 @@ void CheckpointManager::Implementation::check_is_run() const {
     throw Error(ErrorCode::kPrecondition,
                 run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
   if (!saves_by_itself(options)) return;
+  // Found when training begins, not hours later by the first save.
   if (const std::string why = why_not_writable(run.url()); !why.empty())
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
@@ -608,7 +613,7 @@ std::string CheckpointManager::Implementation::choose(const std::vector<PassedOv
 std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
   check_options(options);
   auto& self = *implementation_;
-  const auto lock = self.only_call();
+  const OneCall one(self.running, self.busy());
   const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
   if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   std::vector<PassedOver> damaged;  // the same on all ranks
@@ -624,6 +629,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
       try {
         chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
       } catch (const CheckpointException& failed) {
+        // All ranks have the same failures, so all pass this checkpoint over or none does.
         if (!tells_of_damage(failed.failures())) throw;
         damaged.push_back({chosen->checkpoint.name, failed.what()});
         self.damaged_ids.insert(chosen->checkpoint.save_id);
@@ -669,6 +675,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
   check_options(options);
+  // A longer period would end by the launcher's SIGKILL.
   options.grace_period = bounded_wait(std::min(options.grace_period, grace_of_launcher()));
   implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
 }

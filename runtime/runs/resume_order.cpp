@@ -28,6 +28,7 @@ bool has_records_of_ranks(Store& place) {
       return object.name.size() > kSuffix.size() && object.name.substr(object.name.size() - kSuffix.size()) == kSuffix;
     });
   } catch (const Error& error) {
+    // Trouble of the store says nothing about the place.
     if (!tells_of_the_record(error)) throw;
     return false;
   }
@@ -54,8 +55,10 @@ ResumeOrder resume_order(const RunDirectory& run) {
 
   const std::vector<RunCheckpoint>& by_cairn = listing.checkpoints;
   std::int64_t largest_step = -1;
+  // If a run was set back, earlier checkpoints have larger steps than the latest.
   for (const RunCheckpoint& checkpoint : by_cairn) largest_step = std::max(largest_step, recorded_step(checkpoint).value_or(-1));
   const auto latest_step = by_cairn.empty() ? std::nullopt : recorded_step(by_cairn.front());
+  // PyTorch's checkpoints have no sequence number, so only steps can be compared.
   const bool are_comparable = by_cairn.empty() || latest_step;
   const auto first_earlier = std::find_if(by_pytorch.begin(), by_pytorch.end(), [&](const RunCheckpoint& checkpoint) {
     return !are_comparable || *checkpoint.head.step <= largest_step;
@@ -68,6 +71,7 @@ ResumeOrder resume_order(const RunDirectory& run) {
     order.passed_over.push_back(
         {checkpoint->name, "PyTorch saved it, and whether before or after " + latest + " is unknown: " + reason});
   }
+  // PyTorch's that are surely later come first. Those of unknown order come last.
   order.candidates.assign(by_pytorch.begin(), first_earlier);
   order.candidates.insert(order.candidates.end(), by_cairn.begin(), by_cairn.end());
   order.candidates.insert(order.candidates.end(), first_earlier, by_pytorch.end());
@@ -77,6 +81,7 @@ ResumeOrder resume_order(const RunDirectory& run) {
   const auto first_step = order.candidates.empty() ? std::nullopt : recorded_step(order.candidates.front());
   for (const ObjectName& name : open_store(run.url())->children()) {
     const auto step = step_of_name(name);
+    // Earlier places would not be resumed from in any case.
     if (!step || with_record.count(name) > 0 || (first_step && *step <= *first_step)) continue;
     if (has_records_of_ranks(*run.open(name)))
       order.passed_over.push_back({name, "PyTorch wrote one record for each rank (use_collectives=False), which Cairn does not "

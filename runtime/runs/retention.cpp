@@ -33,10 +33,12 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
   for (std::size_t i = 0; i < latest_first.size(); ++i) {
     const CheckpointInfo& checkpoint = latest_first[i];
     if (i < *policy.keep_last) kept.insert(checkpoint.name);
+    // If several checkpoints have this step, only the latest is kept for it.
     if (policy.keep_every > 0 && checkpoint.step && *checkpoint.step % policy.keep_every == 0 &&
         steps.insert(*checkpoint.step).second)
       kept.insert(checkpoint.name);
     const auto metric = checkpoint.annotations.metrics.find(policy.metric);
+    // NaN compares with nothing, and would break the sort.
     if (metric != checkpoint.annotations.metrics.end() && std::isfinite(metric->second))
       ranked.emplace_back(policy.better == Better::kLower ? metric->second : -metric->second, &checkpoint.name);
   }
@@ -49,11 +51,14 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
 Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged) {
   Retention found;
   for (RunCheckpoint& checkpoint : run.list().checkpoints) {
+    // Other names were chosen by users, so nothing of theirs is removed.
     if (!is_checkpoint_name(checkpoint.name)) continue;
     found.infos.push_back(info_of(run, checkpoint));
     found.checkpoints.push_back(std::move(checkpoint));
   }
   found.kept = kept_by(policy, found.infos);
+  // The latest sound checkpoint stays whatever the policy says. Otherwise a run whose newest
+  // checkpoints are damaged might have none to resume from.
   const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
     return damaged.count(one.head.save_id) == 0 && run.fault_of(one.name).empty();
   });

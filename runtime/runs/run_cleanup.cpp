@@ -1,15 +1,14 @@
 #include <cairn/runtime/runs/run_cleanup.hpp>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <utility>
 
 #include <pthread.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/runs/retention.hpp>
@@ -28,15 +27,13 @@ struct RunCleanup::Worker {
   Worker(const RunDirectory& of, RetentionPolicy with, int on_rank, GraceLeft left)
       : run(of), policy(std::move(with)), rank(on_rank), grace_left(std::move(left)) {}
 
-  // These are called with the lock held.
-  std::optional<std::chrono::milliseconds> grace() const { return grace_left ? grace_left() : std::nullopt; }
-  void stop() {
+  std::optional<std::chrono::milliseconds> grace() const CAIRN_REQUIRES(mutex) { return grace_left ? grace_left() : std::nullopt; }
+  void stop() CAIRN_REQUIRES(mutex) {
     stopped = failed = true;
     next.reset();
   }
   // Waits for at most `deadline` and the grace period. Returns whether the condition holds.
-  bool wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
-            const std::function<bool()>& condition);
+  bool wait(std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& condition) CAIRN_REQUIRES(mutex);
 
   // Returns whether the clean-up may change the place, and notes that it does.
   bool enter(const ObjectName& name);
@@ -50,17 +47,17 @@ struct RunCleanup::Worker {
   const int rank;
   bool ended_attempts = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  GraceLeft grace_left;
-  bool runs = false;
+  mutable Mutex mutex;
+  CondVar changed;
+  GraceLeft grace_left CAIRN_GUARDED_BY(mutex);
+  bool runs CAIRN_GUARDED_BY(mutex) = false;
   // The running clean-up, or the one that was pending, has seen a grace period. It stays stopped
   // even if that ends: a save has not waited for it.
-  bool stopped = false;
-  std::optional<Work> next;
-  ObjectName place;  // that the running clean-up may be changing
-  std::vector<RetentionFault> faults;
-  bool failed = false;
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;
+  std::optional<Work> next CAIRN_GUARDED_BY(mutex);
+  ObjectName place CAIRN_GUARDED_BY(mutex);  // that the running clean-up may be changing
+  std::vector<RetentionFault> faults CAIRN_GUARDED_BY(mutex);
+  bool failed CAIRN_GUARDED_BY(mutex) = false;
 };
 
 RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left)
@@ -68,7 +65,8 @@ RunCleanup::RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank
 
 RunCleanup::~RunCleanup() {
   wait();
-  std::unique_lock lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
+  // After a grace period it may still be running. It must remove nothing more without its manager.
   worker_->stop();
   worker_->grace_left = nullptr;  // it belongs to the manager
   const bool ended = !worker_->runs;
@@ -84,7 +82,8 @@ RunCleanup::~RunCleanup() {
 }
 
 void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
-  std::unique_lock lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
+  // A request that has not begun is replaced: the later one knows more.
   worker_->next = Work{std::move(busy), std::move(damaged)};
   if (worker_->runs) return;
   worker_->runs = true;
@@ -100,14 +99,16 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged)
 }
 
 void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
-  std::unique_lock lock(worker_->mutex);
-  worker_->wait(lock, deadline, [this] { return !worker_->runs; });
+  MutexLock lock(worker_->mutex);
+  worker_->wait(deadline, [this]() CAIRN_REQUIRES(worker_->mutex) { return !worker_->runs; });
 }
 
 std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const {
   return [worker = worker_](const std::string& checkpoint_id) {
-    std::unique_lock lock(worker->mutex);
-    const bool is_free = worker->wait(lock, std::nullopt, [&] {
+    MutexLock lock(worker->mutex);
+    const bool is_free = worker->wait(std::nullopt, [&]() CAIRN_REQUIRES(worker->mutex) {
+      // In a grace period a save has no time for removals. It stops them, and then waits only until
+      // its own place is left alone.
       if (worker->runs && worker->grace()) worker->stop();
       if (!worker->runs) return true;
       return worker->stopped && (worker->place.empty() || child_url(worker->run.url(), worker->place) != checkpoint_id);
@@ -119,17 +120,16 @@ std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const
 }
 
 bool RunCleanup::has_failed() const {
-  std::lock_guard lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   return worker_->failed;
 }
 
 std::vector<RetentionFault> RunCleanup::faults() const {
-  std::lock_guard lock(worker_->mutex);
+  MutexLock lock(worker_->mutex);
   return worker_->faults;
 }
 
-bool RunCleanup::Worker::wait(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::milliseconds> deadline,
-                              const std::function<bool()>& condition) {
+bool RunCleanup::Worker::wait(std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline.value_or(std::chrono::milliseconds::max()));
   while (!condition()) {
     const auto left = grace();
@@ -137,23 +137,25 @@ bool RunCleanup::Worker::wait(std::unique_lock<std::mutex>& lock, std::optional<
     if (now >= end || (left && left->count() <= 0)) return false;
     auto until = grace_left ? std::min<std::chrono::steady_clock::time_point>(end, now + kSignalInterval) : end;
     if (left && *left < kSignalInterval) until = std::min<std::chrono::steady_clock::time_point>(until, now + *left);
-    changed.wait_until(lock, until);
+    changed.wait_until(mutex, until);
   }
   return true;
 }
 
 bool RunCleanup::Worker::enter(const ObjectName& name) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
+  // Asked before each removal, so that a signal stops the clean-up between two of them.
   if (!stopped && grace()) stop();
   if (!stopped) place = name;
   return !stopped;
 }
 
 void RunCleanup::Worker::serve() noexcept {
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   while (next) {
     const Work work = std::move(*next);
     next.reset();
+    // This request came after the one that was stopped, or has seen no grace period yet.
     stopped = false;
     lock.unlock();
     clean_up(work);
@@ -173,6 +175,7 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
       const auto may_change = [this](const ObjectName& name) { return enter(name); };
       for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change)) found.push_back({name, why});
       if (!enter("")) return;
+      // Not if the clean-up was stopped above: the next one then ends the attempts that are left.
       ended_attempts = true;
       if (policy.keep_last) remove_unkept(work, found);
     } catch (const std::exception& error) {
@@ -180,7 +183,7 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
       found.push_back({"", error.what()});
     }
     log_new(found);
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     failed = has_thrown || stopped;
     faults = std::move(found);
   } catch (...) {  // out of memory: the faults cannot be recorded
@@ -189,27 +192,33 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
 
 void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFault>& found) {
   const Retention retention = look_at_retention(run, policy, work.damaged);
+  // From the oldest, so that a clean-up that is stopped leaves the newest.
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;
     if (!enter(checkpoint->name)) return;
     try {
+      // Asked at the last moment, because other processes pin checkpoints at any time.
       if (run.is_pinned(checkpoint->name)) continue;
       const auto stays = run.remove(*checkpoint, [this](const ObjectName& name) { return enter(name); });
       if (!stays)
         write_log(LogLevel::kDebug, rank, "removed " + child_url(run.url(), checkpoint->name));
+      // If the clean-up was stopped, the checkpoint stays on purpose: no fault.
       else if (enter(checkpoint->name))
         found.push_back({checkpoint->name, *stays});
     } catch (const std::exception& error) {
+      // One that cannot be removed does not keep the others.
       found.push_back({checkpoint->name, error.what()});
     }
   }
 }
 
 void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const {
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
+  // A copy, because the sink of the log is user code and runs without the lock.
   const std::vector<RetentionFault> before = faults;
   lock.unlock();
   for (const RetentionFault& fault : found) {
+    // A fault that stays is logged once, not after every save.
     const bool known = std::any_of(before.begin(), before.end(),
                                    [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
     if (!known)

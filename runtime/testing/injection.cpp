@@ -44,6 +44,7 @@ void add(std::vector<std::string>& names, const char* name) {
 
 InjectionNames injection_names() {
   InjectionNames names;
+  // From the state machines' own types, so that new messages and hooks are known here at once.
   names.messages = message_names(std::make_index_sequence<std::variant_size_v<protocol::Message>>());
   for (const auto operation : {protocol::Operation::kSave, protocol::Operation::kLoad})
     for (auto hook = protocol::Hook::kReset; hook < protocol::Hook::kRelease;
@@ -59,6 +60,7 @@ InjectionNames injection_names() {
 void allow_injection() {
   set_active_injector(active_injector());  // allows injection, even if the value turns out malformed
   const std::string spec = setting();
+  // Without a value, turns off what an earlier call has turned on.
   if (spec.empty()) return set_active_injector(nullptr);
   try {
     set_active_injector(std::make_shared<Injector>(parse_injection(spec, injection_names()), rank_of_process()));

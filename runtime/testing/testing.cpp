@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -19,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/testing/injection.hpp>
 #include <cairn/runtime/worlds/world.hpp>
@@ -40,6 +40,7 @@ const std::vector<std::uint8_t> kSet{1};  // a typed constant: newer stores also
 // The state that the ranks of a run share.
 class Session {
  public:
+  // A prefix of its own, because the world meets in the same store.
   Session() : store_(c10::make_intrusive<c10d::PrefixStore>("cairn-testing", open_store(place_in_environment(), kPatience))) {
     world_ = World::from_environment();
     if (world_->rank() == 0) {
@@ -64,6 +65,7 @@ class Session {
   const std::string& directory() const { return directory_; }
 
   void remove_directory() noexcept {
+    // Files that cannot be removed do not change the result of a test.
     std::error_code ignored;
     std::filesystem::remove_all(directory_, ignored);
   }
@@ -79,6 +81,7 @@ class Session {
   }
 
   void barrier() {
+    // Each barrier has keys of its own, because a key that is set stays set.
     const std::string name = "barrier/" + std::to_string(++barriers_);
     if (store_->add(name + "/count", 1) == world_->size()) store_->set(name + "/open", kSet);
     try {
@@ -96,10 +99,11 @@ class Session {
   int barriers_ = 0;
 };
 
-std::mutex session_mutex;
-Session* session = nullptr;
+Mutex session_mutex;
+Session* session CAIRN_GUARDED_BY(session_mutex) = nullptr;  // `LastWill` reads it on its own thread
 
 Session& current() {
+  MutexLock lock(session_mutex);
   if (session == nullptr) {
     throw Error(ErrorCode::kPrecondition, "this test needs ranks: start the binary with cairn-launch -n RANKS -- ...");
   }
@@ -119,6 +123,7 @@ class LastWill {
     thread_ = std::thread([this] { wait(); });
   }
   ~LastWill() {
+    // Only a signal ends `sigwait`.
     pthread_kill(thread_.native_handle(), SIGUSR2);
     thread_.join();
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -133,9 +138,10 @@ class LastWill {
     }
     if (number == SIGUSR2) return;
     {
-      std::lock_guard<std::mutex> lock(session_mutex);
+      MutexLock lock(session_mutex);
       if (session != nullptr && session->world().rank() == 0) session->remove_directory();
     }
+    // As shells report it. Without destructors, because other threads are still running.
     ::_exit(128 + number);
   }
   sigset_t signals_;
@@ -144,7 +150,7 @@ class LastWill {
 };
 
 void announce(Session* now) {
-  std::lock_guard<std::mutex> lock(session_mutex);
+  MutexLock lock(session_mutex);
   session = now;
 }
 
@@ -157,7 +163,10 @@ void barrier() { current().barrier(); }
 int run_joined(const std::function<int(int rank)>& run) {
   if (std::getenv("RANK") == nullptr) return run(-1);
   try {
+    // Before the world is made, which asks for the injector then.
     allow_injection();
+    // Before the session: threads that its world starts inherit the blocked signals, so that only
+    // `LastWill` receives them.
     const LastWill last_will;
     Session joined;
     announce(&joined);
@@ -166,6 +175,7 @@ int run_joined(const std::function<int(int rank)>& run) {
       code = run(joined.world().rank());
       if (code == 0) joined.leave();
     } catch (...) {
+      // Before the session is destroyed, which the other thread could otherwise still use.
       announce(nullptr);
       throw;
     }

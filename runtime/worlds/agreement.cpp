@@ -17,6 +17,7 @@ Agreement::Agreement(World world, std::string name) : world_(std::move(world)), 
 }
 
 Agreement::~Agreement() {
+  // In a forked child, a thread that is missing there may hold the world's lock.
   if (::getpid() == process_) world_.release_checkpointer(name_);
 }
 
@@ -27,12 +28,14 @@ std::string Agreement::reach(const std::string& about, const std::string& own, c
                                               " in a forked child process: it has none of the world's threads and connections");
   CallerExecutor executor;
   AgreeCall call;
+  // Ranks match their calls by these, so each rank must make the same calls in one order.
   call.id = {name_, ++calls_};
   call.checkpoint_id = about;
   call.deadline = deadline;
   call.executor = &executor;
   call.report_directory = world_.report_directory("", "");
   call.text = own;
+  // Runs on this thread, so that it may use the caller's objects without locks.
   call.decide = decide;
   world_.runtime().agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
   Outcome outcome = executor.run();
@@ -42,6 +45,7 @@ std::string Agreement::reach(const std::string& about, const std::string& own, c
 
 std::string pack_texts(const std::vector<std::string>& texts) {
   std::string packed;
+  // Lengths come first, because texts may contain any byte.
   for (const std::string& text : texts) packed += std::to_string(text.size()) + ":" + text;
   return packed;
 }
@@ -52,6 +56,7 @@ std::vector<std::string> unpack_texts(const std::string& packed) {
     const char* const end = packed.data() + packed.size();
     std::size_t length = 0;
     const auto [next, error] = std::from_chars(packed.data() + at, end, length);
+    // The text comes from another rank, so each length is checked against what is there.
     if (error != std::errc() || next == end || *next != ':' || length > static_cast<std::size_t>(end - next - 1))
       throw Error(ErrorCode::kCorrupt, "cannot take texts apart: they end or are no texts at byte " + std::to_string(at));
     texts.emplace_back(next + 1, length);

@@ -18,7 +18,9 @@ namespace {
 std::map<std::string, std::string> parse_backends(const std::string& text) {
   if (text.find(':') == std::string::npos) {
     if (text.empty() || text.find(',') != std::string::npos) refuse(text);
+    // As in PyTorch, one name is for every type of device that the backend serves.
     std::map<std::string, std::string> backends{{"cuda", text}};
+    // NCCL has no collectives in host memory.
     if (text != "nccl") backends.emplace("cpu", text);
     return backends;
   }

@@ -2,14 +2,13 @@
 // asynchronous save runs them on its own thread.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/trainer_executor.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -26,12 +25,12 @@ class CallerExecutor : public TrainerExecutor {
   void run_until(const std::function<bool()>& reached);
 
  private:
-  bool run_one(std::unique_lock<std::mutex>& lock);
+  bool run_one();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::optional<Outcome> outcome_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> tasks_ CAIRN_GUARDED_BY(mutex_);
+  std::optional<Outcome> outcome_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

@@ -19,6 +19,7 @@ constexpr const char* kInStore = "store";  // shorter than a secret may be
 }  // namespace
 
 bool is_secret_in_store(const WorldOptions& options) {
+  // The program's own secret counts before that of the environment.
   if (!options.secret.empty() || !options.secret_file.empty()) return false;
   if (options.secret_from_store) return true;
   return *variable("CAIRN_SECRET_FILE") == '\0' && std::strcmp(variable("CAIRN_SECRET"), kInStore) == 0;

@@ -26,6 +26,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/save_id.hpp>
@@ -99,16 +100,18 @@ class Process {
     std::shared_ptr<Process> process;
   };
   static Next make(std::shared_ptr<ActorSystem> system, int world_size) {
+    // The incarnation is random, so that no two worlds give their saves the same ids.
     return {world_size == 1 ? nullptr : make_memory_links(world_size), random_hex(*system_random(), 128),
             std::make_shared<Process>(std::move(system))};
   }
   // Each survivor calls this once. All of them get the same result.
   Next next(const std::vector<int>& survivors) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = next_.find(survivors);
     if (found == next_.end())
       found = next_.emplace(survivors, std::make_pair(make(system, static_cast<int>(survivors.size())), survivors.size())).first;
     const Next made = found->second.first;
+    // Nobody asks for this entry again, and it would keep the links of the new world alive.
     if (--found->second.second == 0) next_.erase(found);
     return made;
   }
@@ -116,13 +119,15 @@ class Process {
   const std::shared_ptr<ActorSystem> system;
 
  private:
-  std::mutex mutex_;
-  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_;  // with the number of survivors that have not taken it yet
+  Mutex mutex_;
+  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_
+      CAIRN_GUARDED_BY(mutex_);  // with the number of survivors that have not taken it yet
 };
 
 void warn_of_ignored_injection(int rank) {
   const char* const spec = std::getenv("CAIRN_INJECT");
   if (spec == nullptr || *spec == '\0' || injection_is_allowed()) return;
+  // Once per process, which may make many worlds.
   static std::once_flag said;
   std::call_once(said, [rank] {
     write_log(LogLevel::kWarning, rank,
@@ -143,6 +148,7 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.trace_directory = options.trace_directory;
   if (const char* const asked = std::getenv("CAIRN_TRACE"); asked != nullptr && config.trace_directory.empty())
     config.trace_directory = asked;
+  // Kept by the world: rules that are set later are for worlds made later.
   config.injector = active_injector();
   return config;
 }
@@ -157,6 +163,7 @@ std::shared_ptr<CallNotifier> notify(RankConfig& config, const WorldOptions& opt
   if (listeners.empty()) return nullptr;
   try {
     auto notifier = std::make_shared<CallNotifier>(config.rank, std::move(listeners), config.observer);
+    // The notifier passes events on to the observer that it replaces here.
     config.observer = notifier;
     return notifier;
   } catch (const std::exception& error) {
@@ -204,6 +211,7 @@ class Door {
     provide_descriptors(rank, world_size, Presence::count);  // any rank may be coordinator, or take over from it
   }
   std::string address() const { return to_string(local_endpoint(reserved_)); }
+  // A new listener each time: the links of a world own theirs, and close it with the world.
   Socket open() const { return listen_on(host_, split_address(address()).port); }
   // Retries while the network thread closes the listener of a world that was shut down.
   Socket open_again(std::chrono::milliseconds deadline) const {
@@ -228,6 +236,8 @@ std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own,
   try {
     return std::make_shared<Door>(rank, world_size, own.host, 0, secret);
   } catch (const Error& error) {
+    // The user did not give this address. Without its origin the error would not say how to change
+    // it.
     if (own.origin.empty()) throw;
     throw Error(error.code(), std::string(error.what()) + "; this address was chosen by " + own.origin);
   }
@@ -250,17 +260,20 @@ struct World::Implementation {
     trace_when_asked();
   }
   ~Implementation() {
+    // First, because its thread uses the runtime.
     trace_on_signal.reset();
     try {
       runtime.shutdown(options.shutdown_deadline);
     } catch (...) {  // out of memory: the runtime's own destructor waits for nothing
     }
+    // After the runtime, so that listeners learn of the calls that its shutdown has ended.
     if (notifier) notifier->close(options.shutdown_deadline);
   }
 
   void trace_when_asked() {
     int number = options.trace_signal;
     std::string directory = options.trace_signal_directory;
+    // The variable is for programs that choose no signal themselves.
     if (const char* const asked = std::getenv("CAIRN_TRACE_SIGNAL"); asked != nullptr && *asked != 0 && number == 0) {
       const std::string text = asked;
       const auto colon = text.find(':');
@@ -305,8 +318,9 @@ struct World::Implementation {
   std::shared_ptr<Door> door;          // shared by successive worlds
   std::atomic<bool> rejoined{false};
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
-  std::mutex mutex;
-  std::set<std::string> checkpointers;
+  Mutex mutex;
+  std::set<std::string> checkpointers CAIRN_GUARDED_BY(mutex);
+  // Declared before the runtime, which reports to it until the runtime is destroyed.
   const std::shared_ptr<CallNotifier> notifier;  // null: there are no listeners
   RankRuntime runtime;
 };
@@ -318,6 +332,7 @@ World World::from_environment(const WorldOptions& options) {
                            " (MASTER_ADDR, MASTER_PORT; another program may listen there)";
   World world = Implementation::meet(store, name, place.rank, place.world_size, options);
   if (!options.local_rank) world.implementation_->local_rank = place.local_rank;
+  // Rank 0 may host the store, which must live as long as the world: other ranks may still ask it.
   if (place.rank == 0) world.implementation_->store = std::move(store);
   return world;
 }
@@ -352,6 +367,7 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    // Exceptions of c10d name neither the rank nor the store.
     throw Error(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " cannot use " + store_name +
                                              " to find the other ranks: " + std::string(error.what()));
   }
@@ -370,6 +386,7 @@ World World::Implementation::connect(TcpLinksConfig links, int rank, std::shared
   const bool alone = world_size == 1;
   if (!secret.empty()) links.transform = tls_transform(secret, key_context, rank);
   RankConfig config = configure(rank, world_size, links.incarnation, false, options);
+  // A copy, because the links take theirs, and `rejoin` needs those of the survivors.
   std::vector<std::string> addresses = links.addresses;
   World world(own(std::make_unique<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
                                                    alone ? nullptr : make_tcp_links(std::move(links)), alone,
@@ -433,6 +450,7 @@ bool World::secured() const { return implementation_->secured; }
 std::vector<int> World::survivors(const FailureMap& failures) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size(); ++rank) {
+    // A rank that raised an error still runs. Only one that was lost or silent is given up.
     const auto found = failures.find(rank);
     const bool gone =
         found != failures.end() && (found->second.kind == FailureKind::kLost || found->second.kind == FailureKind::kSilent);
@@ -446,6 +464,7 @@ namespace {
 // Waits until all ranks of the rejoined world are there.
 void await_all(const World& world, std::chrono::milliseconds deadline) {
   try {
+    // An agreement ends when all ranks have taken part, and its failures name those that have not.
     Agreement(world, "cairn/rejoin")
         .reach(
             "who goes on", "", [](const auto&) { return std::string(); }, deadline);
@@ -473,6 +492,7 @@ World World::rejoin(const std::vector<int>& survivors) const {
     throw Error(ErrorCode::kPrecondition,
                 "rank " + std::to_string(self.rank) +
                     " has rejoined others from this world already: go on from the world that it got then");
+  // Before the new world is made, because the old one listens at the port that the new one needs.
   implementation_->runtime.shutdown(self.options.shutdown_deadline);
   if (self.process) {
     World world = Implementation::meet(self.process->next(survivors), new_rank, static_cast<int>(survivors.size()), self.options);
@@ -485,13 +505,17 @@ World World::rejoin(const std::vector<int>& survivors) const {
   TcpLinksConfig links;
   for (const int survivor : survivors) links.addresses.push_back(self.addresses[static_cast<std::size_t>(survivor)]);
   links.listener = self.door->open_again(patience);
+  // Survivors compute the same one without a message. It differs from the old one, so that a rank
+  // that was given up cannot connect when it comes back.
   links.incarnation = incarnation_from({self.incarnation + " rejoined by " + listed(survivors)});
   links.arrival = arrival;
   World world = Implementation::connect(std::move(links), new_rank, self.door, self.key_context, self.secret, self.options);
   world.implementation_->local_rank = self.local_rank;
+  // This process may host the store, and the trainer may still use it.
   world.implementation_->store = self.store;
   await_all(world, patience);
   arrival->complete = true;
+  // Only now: after a failure, survivors may try again from this world.
   implementation_->rejoined = true;
   return world;
 }
@@ -499,6 +523,7 @@ World World::rejoin(const std::vector<int>& survivors) const {
 bool World::shutdown(std::chrono::milliseconds deadline) const {
   const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline);
   const bool is_down = implementation_->runtime.shutdown(deadline);
+  // One deadline for both: listeners get the time that the runtime has not used.
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
   const bool are_told =
       !implementation_->notifier || implementation_->notifier->flush(std::max(left, std::chrono::milliseconds(0)));
@@ -530,14 +555,15 @@ RankRuntime& World::runtime() const { return implementation_->runtime; }
 
 void World::claim_checkpointer(const std::string& name) const {
   if (name.empty()) throw Error(ErrorCode::kInvalidArgument, "a checkpointer needs a name");
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
+  // Ranks match their calls by name and ordinal. Two checkpointers of one name would mix them up.
   if (!implementation_->checkpointers.insert(name).second)
     throw Error(ErrorCode::kAlreadyExists, "this world has a checkpointer named \"" + name +
                                                "\" already: keep that one, or choose " + "another name, the same on all ranks");
 }
 
 void World::release_checkpointer(const std::string& name) const noexcept {
-  std::lock_guard lock(implementation_->mutex);
+  MutexLock lock(implementation_->mutex);
   implementation_->checkpointers.erase(name);
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -16,7 +16,7 @@ class CurrentJob {
   // kPrecondition with the text `busy` while the previous job has not ended.
   template <class Start>
   std::shared_ptr<Job> begin(const char* busy, Start start) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto job = job_.lock(); job && !job->ended()) throw Error(ErrorCode::kPrecondition, busy);
     std::shared_ptr<Job> job = start();
     job_ = job;
@@ -25,7 +25,7 @@ class CurrentJob {
 
   // Cancels the current job and waits until it has ended.
   void stop() noexcept {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const std::shared_ptr<Job> job = job_.lock();
     lock.unlock();
     if (!job) return;
@@ -34,8 +34,8 @@ class CurrentJob {
   }
 
  private:
-  std::mutex mutex_;
-  std::weak_ptr<Job> job_;
+  Mutex mutex_;
+  std::weak_ptr<Job> job_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

@@ -50,13 +50,13 @@ Trailer read_trailer(Store& store, const FileInfo& file) {
 }
 
 std::shared_ptr<const DataFile> OpenedFiles::find(std::size_t file) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = files_.find(file);
   return found == files_.end() ? nullptr : found->second;
 }
 
 void OpenedFiles::add(std::size_t file, std::shared_ptr<const DataFile> opened) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   files_[file] = std::move(opened);
 }
 
@@ -64,7 +64,7 @@ void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
   // A block above the limit would displace all others and then itself.
   if (bytes.size() > kept_bytes_max_) return;
   auto copy = std::make_shared<const Bytes>(bytes.view());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!blocks_.emplace(Place{file, block}, std::move(copy)).second) return;
   oldest_first_.emplace_back(file, block);
   kept_bytes_ += bytes.size();
@@ -78,7 +78,7 @@ void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
 }
 
 std::shared_ptr<const Bytes> OpenedFiles::kept(std::size_t file, std::uint64_t block) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = blocks_.find({file, block});
   return found == blocks_.end() ? nullptr : found->second;
 }

@@ -7,12 +7,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/store.hpp>
@@ -53,11 +53,11 @@ class OpenedFiles {
   using Place = std::pair<std::size_t, std::uint64_t>;  // file and block
 
   const std::uint64_t kept_bytes_max_;
-  mutable std::mutex mutex_;
-  std::map<std::size_t, std::shared_ptr<const DataFile>> files_;
-  std::map<Place, std::shared_ptr<const Bytes>> blocks_;
-  std::deque<Place> oldest_first_;
-  std::uint64_t kept_bytes_ = 0;
+  mutable Mutex mutex_;
+  std::map<std::size_t, std::shared_ptr<const DataFile>> files_ CAIRN_GUARDED_BY(mutex_);
+  std::map<Place, std::shared_ptr<const Bytes>> blocks_ CAIRN_GUARDED_BY(mutex_);
+  std::deque<Place> oldest_first_ CAIRN_GUARDED_BY(mutex_);
+  std::uint64_t kept_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace cairn

@@ -1,12 +1,11 @@
 // The end of an engine's job: its result and its release. Internal to this folder.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <utility>
 
 #include <cairn/base/future.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -21,18 +20,18 @@ class JobEnd {
   const Future<Result>& future() const { return promise_.future(); }
 
   bool reached() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reached_;
   }
   void wait() const {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_; });
+    MutexLock lock(mutex_);
+    while (!reached_) changed_.wait(mutex_);
   }
 
   // Called once, after the job has released its resources. `error` is null if the job succeeded.
   void reach(const std::exception_ptr& error, Result result) noexcept {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       reached_ = true;
     }
     changed_.notify_all();
@@ -49,9 +48,9 @@ class JobEnd {
 
  private:
   Promise<Result> promise_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  bool reached_ = false;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  bool reached_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cairn

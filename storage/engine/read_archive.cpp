@@ -8,6 +8,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/read_job.hpp>
 
@@ -91,14 +92,14 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
 void ReadJob::check_strided(const TorchArchive& archive, const ArchivedTensor& stored) {
   // These storages are held in memory as a whole, outside of the staging blocks. One at a time
   // bounds that memory.
-  std::lock_guard one_at_a_time(strided_mutex_);
+  MutexLock one_at_a_time(strided_mutex_);
   archive.read_storage(stored.description.storage_key);
 }
 
 // PyTorch may store views: transposed, expanded or lazily conjugated. LibTorch makes the same view
 // of the stored bytes, and its elements are copied one after another.
 void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored) {
-  std::lock_guard one_at_a_time(strided_mutex_);
+  MutexLock one_at_a_time(strided_mutex_);
   const TensorDescription& tensor = stored.description;
   Bytes elements = archive.read_storage(tensor.storage_key);
   const torch::ScalarType dtype = items_[task.items.front()].dtype;

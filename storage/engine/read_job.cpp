@@ -60,7 +60,7 @@ void ReadJob::run_task(int stage, std::size_t index) {
     // wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not use this
     // lock.
     fail(std::current_exception());
-    { std::lock_guard lock(mutex_); }
+    { MutexLock lock(mutex_); }
     changed_.notify_all();
     throw;
   }
@@ -174,7 +174,7 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
       if (count == 1 && only->range.dense && only->range.begin <= at && only->range.end >= end) {
         std::shared_ptr<Destination> destination;
         {
-          std::lock_guard lock(mutex_);
+          MutexLock lock(mutex_);
           destination = items_[only->item].destination;
         }
         if (char* memory = destination->direct()) {
@@ -223,7 +223,7 @@ void ReadJob::copy(const Task& task, const Range& range) {
     Item& item = items_[span.item];
     std::shared_ptr<Destination> destination;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       destination = item.destination;
     }
     item.region.visit(std::max(range.begin, span.range.begin), std::min(range.end, span.range.end),
@@ -243,8 +243,8 @@ void ReadJob::Destination::write(std::uint64_t position, ByteSpan from) {
 
 std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failed() || !item.resolving; });
+    MutexLock lock(mutex_);
+    while (!failed() && item.resolving) changed_.wait(mutex_);
     if (failed()) throw Stopped();
     if (item.destination) return item.destination;
     // Other threads wait instead of calling the planner for the same item twice. The planner is
@@ -270,7 +270,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
     destination->tensor = TensorBytes(tensor, item.dtype);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     item.resolving = false;
     item.destination = destination;
   }
@@ -281,7 +281,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
 void ReadJob::release(Item& item) {
   std::shared_ptr<Destination> filled;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     check_invariant(item.missing > 0, "an item was filled more often than planned");
     if (--item.missing > 0) return;
     // The last part is there. Whoever fills it commits the item, and nobody else touches it any

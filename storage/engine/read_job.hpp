@@ -5,14 +5,13 @@
 //   stage 2   read, check, copy, commit
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/read_engine.hpp>
@@ -146,9 +145,9 @@ class ReadJob : public StagedWork {
   std::vector<File*> file_by_index_;  // by index into the metadata's files
   std::vector<Task> tasks_;
 
-  std::mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
+  Mutex mutex_;  // for members of Item: a nested type cannot name it in an annotation
+  CondVar changed_;
 };
 
 }  // namespace cairn

@@ -10,7 +10,7 @@ StagedWork::StagedWork(int stages, std::size_t concurrency_max)
 
 void StagedWork::fail(std::exception_ptr error) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // The first error counts. Later ones often follow from it.
     if (!error_) error_ = std::move(error);
     failed_ = true;
@@ -19,7 +19,7 @@ void StagedWork::fail(std::exception_ptr error) noexcept {
 }
 
 std::exception_ptr StagedWork::error() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return error_;
 }
 
@@ -27,9 +27,9 @@ void StagedWork::cancel() noexcept { fail(cancellation()); }
 
 // Waits for a task. Returns false if there will be none.
 bool StagedWork::next(int& stage, std::size_t& index) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] {
+    changed_.wait(mutex_, [this]() CAIRN_REQUIRES(mutex_) {
       const bool task_free = begun_ < count_ && begun_ - done_ < concurrency_max_;
       return failed_ || (!beginning_ && (done_ == count_ || task_free));
     });
@@ -68,7 +68,7 @@ void StagedWork::run() noexcept {
       return;
     }
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       // A stage ends when its last task is done, which may be after all have begun.
       ++done_;
     }

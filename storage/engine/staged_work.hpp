@@ -3,11 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <mutex>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 
 namespace cairn {
@@ -39,14 +38,14 @@ class StagedWork : public PoolWork {
   const int stages_;
   const std::size_t concurrency_max_;
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  int stage_ = -1;
-  bool beginning_ = false;  // a thread is in `begin_stage`
-  std::size_t count_ = 0;   // tasks in the stage
-  std::size_t begun_ = 0;
-  std::size_t done_ = 0;
-  std::exception_ptr error_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int stage_ CAIRN_GUARDED_BY(mutex_) = -1;
+  bool beginning_ CAIRN_GUARDED_BY(mutex_) = false;  // a thread is in `begin_stage`
+  std::size_t count_ CAIRN_GUARDED_BY(mutex_) = 0;   // tasks in the stage
+  std::size_t begun_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::size_t done_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

@@ -18,7 +18,7 @@ StagingRing::~StagingRing() { free_kept(); }
 
 // Never waits: engines begin a task only when there is a block for it.
 char* StagingRing::try_acquire() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!free_.empty()) {
     // The block used last is the likeliest to be in the cache.
     char* block = free_.back();
@@ -36,7 +36,7 @@ char* StagingRing::allocate() {
 }
 
 std::uint64_t StagingRing::bytes_allocated() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::uint64_t{allocated_} * block_bytes_;
 }
 
@@ -47,19 +47,19 @@ void StagingRing::free_kept() noexcept {
 }
 
 void StagingRing::give_back() noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   keeps_ = false;
   free_kept();
 }
 
 void StagingRing::keep() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   keeps_ = true;
 }
 
 void StagingRing::reserve(std::uint64_t bytes) {
   const std::uint64_t blocks = bytes / block_bytes_ + (bytes % block_bytes_ != 0);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   keeps_ = true;
   while (allocated_ < std::min<std::uint64_t>(blocks, blocks_max_)) {
     char* const block = allocate();
@@ -70,7 +70,7 @@ void StagingRing::reserve(std::uint64_t bytes) {
 }
 
 void StagingRing::release(char* block) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_.push_back(block);
   // Memory was given back while this block was in use.
   if (!keeps_) free_kept();

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -44,18 +44,17 @@ class StagingRing {
   void release(char* block) noexcept;
 
  private:
-  // The caller holds the lock.
-  char* allocate();
-  void free_kept() noexcept;
+  char* allocate() CAIRN_REQUIRES(mutex_);
+  void free_kept() noexcept CAIRN_REQUIRES(mutex_);
 
   const std::size_t block_bytes_;
   const std::size_t blocks_max_;
-  mutable std::mutex mutex_;
-  std::size_t allocated_ = 0;
-  bool keeps_ = true;
+  mutable Mutex mutex_;
+  std::size_t allocated_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool keeps_ CAIRN_GUARDED_BY(mutex_) = true;
   // A stack: the block used last is reused first, because it is in the CPU cache and fewer blocks
   // are touched.
-  std::vector<char*> free_;
+  std::vector<char*> free_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Owns one block of a ring and releases it when destroyed.

@@ -29,7 +29,7 @@ WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(thr
 WorkerPool::~WorkerPool() {
   std::vector<std::shared_ptr<PoolWork>> works;  // keeps works alive that a thread finishes at this moment
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     for (const auto& entry : works_) works.push_back(entry->work);
   }
@@ -47,7 +47,7 @@ void WorkerPool::start(std::shared_ptr<PoolWork> work) {
   auto entry = std::make_shared<Entry>();
   entry->work = std::move(work);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // On first use, because many readers and writers are made and never used.
     if (threads_.size() < threads_wanted_) start_threads();
     works_.push_back(std::move(entry));
@@ -72,9 +72,9 @@ void WorkerPool::start_threads() {
 }
 
 void WorkerPool::serve() noexcept {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !works_.empty(); });
+    while (!stopping_ && works_.empty()) changed_.wait(mutex_);
     if (works_.empty()) return;
     std::shared_ptr<Entry> entry = works_.front();
     ++entry->running;
@@ -98,14 +98,14 @@ void WorkerPool::serve() noexcept {
 
 void for_each_in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& task) {
   std::atomic<std::size_t> next{0};
-  std::mutex mutex;
+  Mutex mutex;  // for `error`: local variables cannot be annotated
   std::exception_ptr error;
   const auto work = [&]() noexcept {
     for (std::size_t index = next++; index < count; index = next++) {
       try {
         task(index);
       } catch (...) {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         if (!error) error = std::current_exception();
         // No thread begins another task after the first error.
         next = count;

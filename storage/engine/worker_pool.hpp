@@ -2,15 +2,15 @@
 // their owner is destroyed.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -53,16 +53,16 @@ class WorkerPool {
     bool exhausted = false;  // a thread found nothing left to do
   };
 
-  void start_threads();
+  void start_threads() CAIRN_REQUIRES(mutex_);
   void serve() noexcept;
 
   const unsigned threads_wanted_;
   const std::string name_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Entry>> works_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<Entry>> works_ CAIRN_GUARDED_BY(mutex_);
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Calls `task(0)` … `task(count - 1)` on up to `threads` threads, including the caller's. After an

@@ -5,6 +5,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
@@ -66,7 +67,7 @@ void WriteJob::fill_payload(Block& block, Item& item) {
 
 void WriteJob::seal_part(Block& block, Item& item, std::uint32_t crc) {
   std::shared_ptr<const TensorBytes> released;  // destroyed after the lock is released
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Blocks of an item are filled in any order. Each part keeps its checksum until all are there to
   // be combined.
   item.part_crc32[block.index - item.first_block] = crc;
@@ -87,8 +88,8 @@ void WriteJob::seal_part(Block& block, Item& item, std::uint32_t crc) {
 
 std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failed_ || !item.resolving; });
+    MutexLock lock(mutex_);
+    while (!failed_ && item.resolving) changed_.wait(mutex_);
     if (failed_) throw Stopped();
     if (item.data) return item.data;
     item.resolving = true;
@@ -110,7 +111,7 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
                                           to_string(planned.properties.dtype));
   auto data = std::make_shared<const TensorBytes>(*tensor);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     item.resolving = false;
     // A sealed item needs its tensor no more. Keeping it would hold the memory until the end of the
     // save.
@@ -132,7 +133,7 @@ Bytes WriteJob::resolve_bytes(std::uint32_t item) {
 void WriteJob::fill_and_complete(Block& block) {
   fill(block);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Item* item : block.owed) {
       if (item->sealed()) continue;
       item->waiting.push_back(&block);
@@ -147,7 +148,7 @@ void WriteJob::fill_and_complete(Block& block) {
 
 void WriteJob::fill_tail(Block& block) {
   fill(block);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   block.file->tail_filled = true;
 }
 
@@ -172,14 +173,14 @@ void WriteJob::complete(Block& block) {
   // Before the write: the tail of the file needs only the checksums, and can be built meanwhile.
   file.staged_crc32[block.index] = checksums.whole();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++file.checksummed;
   }
   changed_.notify_all();
   if (failed_) throw Stopped();
   file.writer->write_at(block.begin, block.memory.bytes(0, length));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++file.written;
   }
   drop(block);
@@ -285,7 +286,7 @@ void WriteJob::write_tail(Block& block) {
   file.result.trailer_length_bytes = static_cast<std::uint32_t>(trailer.size());
   file.result.length_bytes = tail.finish();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     file.tail_written = true;
   }
   drop(block);

@@ -55,7 +55,7 @@ void WriteJob::cancel() noexcept {
 
 void WriteJob::fail(std::exception_ptr error) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!error_) error_ = std::move(error);
     failed_ = true;
   }
@@ -68,8 +68,9 @@ void WriteJob::run() noexcept {
   while (true) {
     std::optional<Task> task;
     try {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return failed_ || closed_ == files_.size() || (task = next_task()).has_value(); });
+      MutexLock lock(mutex_);
+      changed_.wait(
+          mutex_, [&]() CAIRN_REQUIRES(mutex_) { return failed_ || closed_ == files_.size() || (task = next_task()).has_value(); });
     } catch (...) {
       fail(std::current_exception());
     }
@@ -83,7 +84,7 @@ void WriteJob::run() noexcept {
   }
 }
 
-// Called with the lock. Earlier files come first, so that few files are open and each is closed
+// Earlier files come first, so that few files are open and each is closed
 // early.
 std::optional<WriteJob::Task> WriteJob::next_task() {
   if (!request_.copy_first)
@@ -158,7 +159,7 @@ WriteJob::Block* WriteJob::new_block(File& file, std::uint64_t index) {
 }
 
 void WriteJob::drop(Block& block) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& other) { return other.get() == &block; }));
 }
 
@@ -199,7 +200,7 @@ void WriteJob::open(File& file) {
   }
   const std::size_t alignment = writer->alignment_bytes();
 
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   file.writer = std::move(writer);  // from here on it is discarded if anything fails
   if (alignment == 0 || StagingRing::kAlignmentBytes % alignment != 0)
     throw Error(ErrorCode::kUnsupported, "the store at " + request_.store->url() + " asks for writes aligned to " +
@@ -218,7 +219,7 @@ void WriteJob::close(File& file) {
     file.writer->sync(file.result.length_bytes);
   else
     file.writer->close(file.result.length_bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   file.items = {};
   file.block_crc32 = {};
   file.staged_crc32 = {};
@@ -232,7 +233,7 @@ void WriteJob::finish() noexcept {
   std::vector<File> files;
   std::vector<std::unique_ptr<Block>> blocks;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     error = error_;
     files.swap(files_);
     blocks.swap(blocks_);

@@ -12,15 +12,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
@@ -101,11 +100,11 @@ class WriteJob : public PoolWork {
     Block* block = nullptr;
   };
 
-  // Returns the next task for a free thread, if one can run now. The caller holds the lock.
-  std::optional<Task> next_task();
-  std::optional<Task> next_task_of(File& file);
-  std::optional<Task> next_completable();
-  Block* new_block(File& file, std::uint64_t index);
+  // Returns the next task for a free thread, if one can run now.
+  std::optional<Task> next_task() CAIRN_REQUIRES(mutex_);
+  std::optional<Task> next_task_of(File& file) CAIRN_REQUIRES(mutex_);
+  std::optional<Task> next_completable() CAIRN_REQUIRES(mutex_);
+  Block* new_block(File& file, std::uint64_t index) CAIRN_REQUIRES(mutex_);
   void perform(const Task& task);
   void fail(std::exception_ptr error) noexcept;
 
@@ -137,15 +136,15 @@ class WriteJob : public PoolWork {
   JobEnd<std::vector<FileResult>> end_;
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<File> files_;
-  std::size_t first_open_ = 0;  // all files before it are closed
-  std::size_t next_to_open_ = 0;
-  std::size_t closed_ = 0;
-  std::vector<std::unique_ptr<Block>> blocks_;  // being filled, parked or being written
-  std::deque<Block*> completable_;              // filled, and every checksum is known
-  std::exception_ptr error_;                    // the first error
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<File> files_ CAIRN_GUARDED_BY(mutex_);
+  std::size_t first_open_ CAIRN_GUARDED_BY(mutex_) = 0;  // all files before it are closed
+  std::size_t next_to_open_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::size_t closed_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<Block>> blocks_ CAIRN_GUARDED_BY(mutex_);  // being filled, parked or being written
+  std::deque<Block*> completable_ CAIRN_GUARDED_BY(mutex_);              // filled, and every checksum is known
+  std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);                    // the first error
 };
 
 }  // namespace cairn

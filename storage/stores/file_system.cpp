@@ -165,7 +165,7 @@ class SystemFiles final : public FileSystem {
 }  // namespace
 
 bool DurableDirectories::has(const std::string& path, const FileStatus& status) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = identities_.find(path);
   // Device and inode: a directory that was removed and made again under the same name has to be
   // synced again.
@@ -173,13 +173,13 @@ bool DurableDirectories::has(const std::string& path, const FileStatus& status) 
 }
 
 void DurableDirectories::add(const std::string& path, const FileStatus& status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (identities_.size() >= kDurableMax) identities_.clear();
   identities_[path] = {status.device, status.serial};
 }
 
 void DurableDirectories::clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   identities_.clear();
 }
 

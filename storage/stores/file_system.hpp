@@ -12,10 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -44,8 +45,8 @@ class DurableDirectories {
   void clear();
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> identities_;  // device and serial
+  mutable Mutex mutex_;
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> identities_ CAIRN_GUARDED_BY(mutex_);  // device and serial
 };
 
 class FileSystem {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 
 #include <cairn/base/error.hpp>
 
@@ -58,7 +57,7 @@ void FileWriter::require_writing(const char* action) const {
 
 void FileWriter::write_at(std::uint64_t offset, ByteSpan bytes) {
   // Shared: several threads write different parts. `finish` and `discard` wait for all of them.
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   require_writing("write to");
   if (offset % alignment_ != 0 || bytes.size() % alignment_ != 0 ||
       reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment_ != 0)
@@ -94,7 +93,7 @@ void FileWriter::sync(std::uint64_t length) { finish(length, true); }
 void FileWriter::close(std::uint64_t length) { finish(length, false); }
 
 void FileWriter::finish(std::uint64_t length, bool durable) {
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   require_writing(durable ? "sync" : "close");
   if (const int result = files_.truncate(file_, length); result < 0)
     throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
@@ -133,7 +132,7 @@ bool FileWriter::names_this_file() noexcept {
 }
 
 void FileWriter::discard() noexcept {
-  std::unique_lock lock(mutex_);
+  ExclusiveLock lock(mutex_);
   if (state_ == State::kDiscarded) return;
   state_ = State::kDiscarded;
   // Removes the name before closing: the open handle keeps the inode number from being reused.

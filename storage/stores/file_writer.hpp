@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <shared_mutex>
 #include <string>
 
+#include <cairn/base/shared_mutex.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/file_system.hpp>
 
@@ -30,7 +30,7 @@ class FileWriter : public ObjectWriter {
  private:
   enum class State : std::uint8_t { kWriting, kFinished, kDiscarded };
 
-  void require_writing(const char* action) const;
+  void require_writing(const char* action) const CAIRN_REQUIRES_SHARED(mutex_);
   void finish(std::uint64_t length, bool durable);
   bool names_this_file() noexcept;
 
@@ -39,9 +39,9 @@ class FileWriter : public ObjectWriter {
   const std::string path_;
   std::size_t alignment_ = 1;
 
-  std::shared_mutex mutex_;  // shared while writing; exclusive to change the members below
-  State state_ = State::kWriting;
-  int file_ = -1;
+  SharedMutex mutex_;  // shared while writing; exclusive to change the members below
+  State state_ CAIRN_GUARDED_BY(mutex_) = State::kWriting;
+  int file_ CAIRN_GUARDED_BY(mutex_) = -1;
   FileStatus identity_;
   std::atomic<bool> bypasses_cache_{false};
 };

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <new>
-#include <shared_mutex>
 #include <stdexcept>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/base/shared_mutex.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
 namespace {
 
 // Guards the map of memories. Never destroyed, like that map.
-std::mutex& memories_mutex() {
-  static std::mutex* mutex = new std::mutex;
+Mutex& memories_mutex() {
+  static Mutex* mutex = new Mutex;
   return *mutex;
 }
 
@@ -50,10 +50,11 @@ struct MemoryStore::Memory {
   };
   enum class Attempt : std::uint8_t { kOpen, kFenced };
 
-  std::mutex mutex;
-  std::map<std::string, Object> objects;    // by full name
-  std::map<std::string, Attempt> attempts;  // by place + save id, because an attempt belongs to one checkpoint
-  std::uint64_t last_generation = 0;
+  Mutex mutex;
+  std::map<std::string, Object> objects CAIRN_GUARDED_BY(mutex);  // by full name
+  std::map<std::string, Attempt> attempts
+      CAIRN_GUARDED_BY(mutex);  // by place + save id, because an attempt belongs to one checkpoint
+  std::uint64_t last_generation CAIRN_GUARDED_BY(mutex) = 0;
 };
 
 // The name is taken at once, and the content appears when the writer closes, as in a file store
@@ -64,7 +65,7 @@ class MemoryStore::Writer : public ObjectWriter {
       : memory_(std::move(memory)), name_(std::move(name)), url_(std::move(url)), content_(std::make_shared<std::string>()) {
     // Before the name is taken, so that running out of memory leaves nothing behind.
     resize_or_fail(*content_, options.expected_bytes, url_);
-    std::lock_guard lock(memory_->mutex);
+    MutexLock lock(memory_->mutex);
     const auto [object, added] = memory_->objects.emplace(name_, Memory::Object{});
     if (!added) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_ + ": an object of this name exists");
     generation_ = object->second.generation = ++memory_->last_generation;
@@ -80,12 +81,12 @@ class MemoryStore::Writer : public ObjectWriter {
                   "cannot write at " + std::to_string(offset) + " of " + url_ + ": no object is that long");
     const std::uint64_t end = offset + bytes.size();
     {
-      std::shared_lock lock(mutex_);
+      SharedLock lock(mutex_);
       require_writing();
       // Writers of different parts copy at the same time. Only growing needs the lock alone.
       if (end <= content_->size()) return copy(offset, bytes);
     }
-    std::unique_lock lock(mutex_);
+    ExclusiveLock lock(mutex_);
     require_writing();
     if (end > content_->size()) {
       // Doubles the capacity, so that appending takes amortised constant time per byte.
@@ -98,10 +99,10 @@ class MemoryStore::Writer : public ObjectWriter {
   void sync(std::uint64_t length) override { close(length); }
 
   void close(std::uint64_t length) override {
-    std::unique_lock lock(mutex_);
+    ExclusiveLock lock(mutex_);
     require_writing();
     resize_or_fail(*content_, length, url_);
-    std::lock_guard memory_lock(memory_->mutex);
+    MutexLock memory_lock(memory_->mutex);
     const auto object = memory_->objects.find(name_);
     // The name may belong to another object by now. A generation tells them apart, as an inode does
     // in a file store.
@@ -113,19 +114,19 @@ class MemoryStore::Writer : public ObjectWriter {
   }
 
   void discard() noexcept override {
-    std::unique_lock lock(mutex_);
+    ExclusiveLock lock(mutex_);
     finished_ = true;
-    std::lock_guard memory_lock(memory_->mutex);
+    MutexLock memory_lock(memory_->mutex);
     const auto object = memory_->objects.find(name_);
     if (object != memory_->objects.end() && object->second.generation == generation_) memory_->objects.erase(object);
   }
 
  private:
-  void copy(std::uint64_t offset, ByteSpan bytes) {
+  void copy(std::uint64_t offset, ByteSpan bytes) CAIRN_REQUIRES_SHARED(mutex_) {
     if (!bytes.empty()) std::memcpy(content_->data() + offset, bytes.data(), bytes.size());
   }
 
-  void reserve(std::uint64_t end) {
+  void reserve(std::uint64_t end) CAIRN_REQUIRES(mutex_) {
     try {
       content_->reserve(std::max(static_cast<std::size_t>(end), content_->capacity() * 2));
     } catch (const std::exception&) {
@@ -133,7 +134,7 @@ class MemoryStore::Writer : public ObjectWriter {
     }
   }
 
-  void require_writing() const {
+  void require_writing() const CAIRN_REQUIRES_SHARED(mutex_) {
     if (finished_)
       throw Error(ErrorCode::kPrecondition, "cannot write to " + url_ + ": its writer was already synced, closed or discarded");
   }
@@ -142,9 +143,9 @@ class MemoryStore::Writer : public ObjectWriter {
   const std::string name_;
   const std::string url_;
   std::uint64_t generation_ = 0;
-  std::shared_mutex mutex_;  // shared while copying into existing bytes; exclusive to resize or finish
-  bool finished_ = false;
-  std::shared_ptr<std::string> content_;
+  SharedMutex mutex_;  // shared while copying into existing bytes; exclusive to resize or finish
+  bool finished_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<std::string> content_ CAIRN_GUARDED_BY(mutex_);
 };
 
 std::map<std::string, std::shared_ptr<MemoryStore::Memory>>& MemoryStore::memories() {
@@ -159,7 +160,7 @@ MemoryStore::MemoryStore(const std::string& name, const std::string& path) : nam
     check_object_name(path);
     place_ = path + "/";
   }
-  std::lock_guard lock(memories_mutex());
+  MutexLock lock(memories_mutex());
   std::shared_ptr<Memory>& memory = memories()[name];
   if (!memory) memory = std::make_shared<Memory>();
   memory_ = memory;
@@ -180,7 +181,7 @@ void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ran
   check_object_name(name);
   std::shared_ptr<const std::string> content;
   {
-    std::lock_guard lock(memory_->mutex);
+    MutexLock lock(memory_->mutex);
     const auto object = memory_->objects.find(full_name(name));
     if (object != memory_->objects.end()) content = object->second.content;
   }
@@ -198,7 +199,7 @@ void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ran
 
 std::uint64_t MemoryStore::size_bytes(const ObjectName& name) {
   check_object_name(name);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   const auto object = memory_->objects.find(full_name(name));
   if (object == memory_->objects.end() || !object->second.content)
     throw Error(ErrorCode::kNotFound, "cannot find the size of " + child_url(url(), name) + ": there is no such object");
@@ -207,21 +208,21 @@ std::uint64_t MemoryStore::size_bytes(const ObjectName& name) {
 
 bool MemoryStore::exists(const ObjectName& name) {
   check_object_name(name);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   const auto object = memory_->objects.find(full_name(name));
   return object != memory_->objects.end() && object->second.content != nullptr;
 }
 
 bool MemoryStore::is_taken(const ObjectName& name) {
   check_object_name(name);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   return memory_->objects.count(full_name(name)) > 0;
 }
 
 std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::vector<ObjectInfo> found;
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   visit_prefix(memory_->objects, full_name(prefix), [&](const auto& entry) {
     if (entry.second.content) found.push_back({entry.first.substr(place_.size()), entry.second.content->size()});
   });
@@ -230,13 +231,13 @@ std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
 
 void MemoryStore::remove(const ObjectName& name) {
   check_object_name(name);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   memory_->objects.erase(full_name(name));
 }
 
 void MemoryStore::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   const auto [attempt, added] = memory_->attempts.emplace(full_name(save_id), Memory::Attempt::kOpen);
   if (added) return;
   if (attempt->second == Memory::Attempt::kFenced)
@@ -251,7 +252,7 @@ void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite
   const auto content = std::make_shared<std::string>();
   resize_or_fail(*content, record.size(), child_url(url(), kCommitRecordName));
   if (!record.empty()) std::memcpy(content->data(), record.data(), record.size());
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   const auto attempt = memory_->attempts.find(full_name(save_id));
   if (attempt == memory_->attempts.end() || attempt->second != Memory::Attempt::kOpen)
     throw Error(ErrorCode::kFenced,
@@ -267,7 +268,7 @@ void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite
 
 void MemoryStore::fence(const std::string& save_id) {
   check_attempt_id(save_id);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   memory_->attempts[full_name(save_id)] = Memory::Attempt::kFenced;
 }
 
@@ -277,7 +278,7 @@ std::vector<std::string> MemoryStore::fenced_attempts() { return attempts_that_a
 
 std::vector<std::string> MemoryStore::attempts_that_are(bool open) {
   std::vector<std::string> ids;
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   visit_prefix(memory_->attempts, place_, [&](const auto& entry) {
     const std::string id = entry.first.substr(place_.size());
     // Places below this one have attempts of their own, with a '/' in the rest of the key. Save ids
@@ -289,7 +290,7 @@ std::vector<std::string> MemoryStore::attempts_that_are(bool open) {
 
 void MemoryStore::clear_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  std::lock_guard lock(memory_->mutex);
+  MutexLock lock(memory_->mutex);
   const auto attempt = memory_->attempts.find(full_name(save_id));
   if (attempt == memory_->attempts.end()) return;
   if (attempt->second == Memory::Attempt::kOpen)
@@ -310,7 +311,7 @@ std::shared_ptr<Store> open_memory_store(const std::string& url) {
 
 void forget_memory(const std::string& name) {
   std::shared_ptr<MemoryStore::Memory> memory;  // declared before the lock: freed after unlocking, since it may be large
-  std::lock_guard lock(memories_mutex());
+  MutexLock lock(memories_mutex());
   const auto found = MemoryStore::memories().find(name);
   if (found == MemoryStore::memories().end()) return;
   memory = std::move(found->second);

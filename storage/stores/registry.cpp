@@ -1,10 +1,10 @@
 // Maps URL schemes to the factories that open them.
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/injection.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/injected_store.hpp>
@@ -15,8 +15,8 @@ namespace cairn {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
-  std::map<std::string, StoreFactory> factories{{"file", open_file_store}, {"mem", open_memory_store}};
+  Mutex mutex;
+  std::map<std::string, StoreFactory> factories CAIRN_GUARDED_BY(mutex){{"file", open_file_store}, {"mem", open_memory_store}};
 };
 
 // Never destroyed: stores may be opened while the process exits.
@@ -29,7 +29,7 @@ Registry& registry() {
 
 bool is_store_registered(const std::string& scheme) {
   Registry& known = registry();
-  std::lock_guard lock(known.mutex);
+  MutexLock lock(known.mutex);
   return known.factories.count(scheme) > 0;
 }
 
@@ -40,7 +40,7 @@ void register_store(const std::string& scheme, StoreFactory factory) {
                     "\": a scheme is a letter and one or more letters, digits, '+', '-' or '.', without \"://\"");
   if (!factory) throw Error(ErrorCode::kInvalidArgument, "cannot register store scheme \"" + scheme + "\": its factory is empty");
   Registry& known = registry();
-  std::lock_guard lock(known.mutex);
+  MutexLock lock(known.mutex);
   if (!known.factories.emplace(lower_case(scheme), std::move(factory)).second)
     throw Error(ErrorCode::kAlreadyExists,
                 "cannot register store scheme \"" + scheme + "\": it is registered already; choose another name");
@@ -52,7 +52,7 @@ std::shared_ptr<Store> open_store(const std::string& url) {
   StoreFactory factory;
   {
     Registry& known = registry();
-    std::lock_guard lock(known.mutex);
+    MutexLock lock(known.mutex);
     const auto found = known.factories.find(scheme);
     if (found == known.factories.end()) {
       std::string names;

@@ -40,7 +40,7 @@ FailureMap failures_of(const AsyncSaveResponse& saving) {
   return {};
 }
 
-TEST_CASE("B1.4 the handle of an asynchronous save throws the map of exactly the ranks whose hook failed") {
+TEST_CASE("B1.4 the handle of an asynchronous save throws the map of the failed ranks") {
   for (const int coordinator : {0, 1}) {
     on_all_ranks(4, [&](World& world) {
       Checkpointer checkpointer(world);
@@ -59,7 +59,7 @@ TEST_CASE("B1.4 the handle of an asynchronous save throws the map of exactly the
   }
 }
 
-TEST_CASE("what fails before async_save returns is in the handle of every rank: a Stateful object, staging, the arguments") {
+TEST_CASE("a failure before async_save returns is in every rank's handle") {
   struct Broken : Stateful {
     explicit Broken(bool is_broken) : broken(is_broken) {}
     Dict state_dict() override {
@@ -110,7 +110,7 @@ TEST_CASE("what fails before async_save returns is in the handle of every rank: 
   });
 }
 
-TEST_CASE("a save that is cancelled by its handle, in whatever phase, leaves the old checkpoint whole and nothing behind") {
+TEST_CASE("a save that its handle cancels leaves the old checkpoint and nothing else") {
   for (const int size : {1, 2}) {
     CAPTURE(size);
     const TemporaryDirectory directory;
@@ -151,7 +151,7 @@ TEST_CASE("a save that is cancelled by its handle, in whatever phase, leaves the
   }
 }
 
-TEST_CASE("a cancellation that comes when the save is being published changes nothing; so does one after its end") {
+TEST_CASE("a cancellation during or after publication changes nothing") {
   const TemporaryDirectory directory;
   Checkpointer checkpointer(World::single());
   const auto gate = std::make_shared<Gate>();
@@ -167,7 +167,7 @@ TEST_CASE("a cancellation that comes when the save is being published changes no
   CHECK(loaded_generation(checkpointer, directory.path() + "/step") == 1);
 }
 
-TEST_CASE("a save whose turn has not come is cancelled at once, and no hook of its writer runs") {
+TEST_CASE("a save is cancelled before its turn without a hook of its writer") {
   const TemporaryDirectory directory;
   Checkpointer checkpointer(World::single());
   const World& world = checkpointer.world();
@@ -206,7 +206,7 @@ TEST_CASE("a deadline and a cancellation of the caller's hold for asynchronous s
         ErrorCode::kDeadline);
 }
 
-TEST_CASE("a failure that nobody has read is thrown by the next save, which saves all the same") {
+TEST_CASE("an unread failure is thrown by the next save, which saves all the same") {
   const TemporaryDirectory directory;
   on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
@@ -260,7 +260,7 @@ TEST_CASE("a failure that is left unread to the end is logged") {
   CHECK(log.text().find("planned fault in write_data") != std::string::npos);
 }
 
-TEST_CASE("a checkpointer that goes waits for its saves for the deadline, then cancels them and says so") {
+TEST_CASE("a destroyed checkpointer waits for its saves, then cancels them and logs that") {
   const CapturedLog log;
   const TemporaryDirectory directory;
   WorldOptions impatient;

@@ -109,7 +109,7 @@ struct Mode {
   bool overlaps = false;
 };
 
-TEST_CASE("handles: asked, waited for and cancelled by many threads, while the trainer goes on, in every mode of staging") {
+TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging") {
   for (const Mode mode : {Mode{false, false}, Mode{false, true}, Mode{true, false}, Mode{true, true}}) {
     CAPTURE(mode.streams);
     CAPTURE(mode.overlaps);

@@ -83,7 +83,7 @@ TEST_CASE("a save is refused on all ranks while one is in flight on any, when as
   });
 }
 
-TEST_CASE("a save takes the place of those that have not begun, when asked to; what has begun is published before it") {
+TEST_CASE("a replacing save cancels only those that have not begun") {
   const TemporaryDirectory directory;
   on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
@@ -155,7 +155,7 @@ TEST_CASE("dropping the handle does not end a save, and the checkpointer waits f
   CHECK(read_metadata(directory.path() + "/step").commit.has_value());
 }
 
-TEST_CASE("a forked child cannot wait for a save of its parent, but sees how an ended one ended") {
+TEST_CASE("a forked child cannot wait for its parent's save, but sees an ended one") {
   const TemporaryDirectory directory;
   Checkpointer checkpointer(World::single());
   const auto ended = checkpointer.async_save({{"step", 1}}, directory.path() + "/first");

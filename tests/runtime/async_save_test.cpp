@@ -69,7 +69,7 @@ TEST_CASE_FIXTURE(LeakCheck, "what is saved is the state at the time of the call
   }
 }
 
-TEST_CASE("hooks of planner and writer run beside the caller, its Stateful objects before async_save returns") {
+TEST_CASE("planner and writer hooks run beside the caller of async_save") {
   struct Object : Stateful {
     Dict state_dict() override {
       asked_on = std::this_thread::get_id();
@@ -116,7 +116,7 @@ class Exchange {
   std::map<std::string, int> come_;
 };
 
-TEST_CASE("B2.5 Stateful hooks that hold collectives run in one order on all ranks, in asynchronous saves too") {
+TEST_CASE("B2.5 Stateful hooks with collectives run in one order in asynchronous saves") {
   struct Collective : Stateful {
     Collective(std::string with_name, Exchange& at) : name(std::move(with_name)), exchange(at) {}
     Dict state_dict() override {
@@ -142,7 +142,7 @@ TEST_CASE("B2.5 Stateful hooks that hold collectives run in one order on all ran
   });
 }
 
-TEST_CASE("B2.9 async_save is refused by a world whose ranks can communicate between GPUs only") {
+TEST_CASE("B2.9 a world with a GPU backend only refuses async_save") {
   const TemporaryDirectory directory;
   WorldOptions options;
   const auto refused = [&] {
@@ -269,7 +269,7 @@ TEST_CASE("progress counts what the writer has taken") {
   CHECK(whole.staging_bytes == 0);
 }
 
-TEST_CASE("memory that is kept is made anew, and trace and log say so, when the state has changed in shape") {
+TEST_CASE("staging memory is made anew, and logged, when the state changes shape") {
   const CapturedLog log(LogLevel::kDebug);
   const TemporaryDirectory directory;
   const World world = World::single();

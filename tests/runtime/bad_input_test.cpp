@@ -222,7 +222,7 @@ TEST_CASE("bad input: an id that the writer or reader of one rank does not take"
   });
 }
 
-TEST_CASE("bad input: a data file that is missing, short or flipped is named, with rank, tensor and offset") {
+TEST_CASE("bad input: a missing or damaged data file is named with rank, tensor and offset") {
   const SavedCheckpoint saved;
   const fs::path file = saved.data_file_of(1);
   const std::string name = file.filename().string();
@@ -261,7 +261,7 @@ TEST_CASE("bad input: chunks that leave a gap or overlap are refused when saving
   CHECK_FALSE(fs::exists(directory.path() + "/gap/.metadata"));
 }
 
-TEST_CASE("bad input: everything that does not fit is reported at once, before a byte is changed") {
+TEST_CASE("bad input: all mismatches are reported at once, before a byte is changed") {
   const TemporaryDirectory directory;
   const std::string id = directory.path() + "/step_7";
   on_all_ranks(kRanks, [&](World& world) {
@@ -323,7 +323,7 @@ TEST_CASE("bad input: options of which no writer or reader can be made, on one r
       ErrorCode::kInvalidArgument, {"rank 1 ", "bytes_in_flight_max (1)"});
 }
 
-TEST_CASE("bad input: values that differ between ranks under one key, unless they are meant to") {
+TEST_CASE("bad input: values that differ between ranks under one key are refused") {
   const TemporaryDirectory directory;
   expect_failure(
       [&](Checkpointer& c, int rank) {
@@ -350,7 +350,7 @@ TEST_CASE("bad input: layouts that cannot be saved are named, all at once") {
       ErrorCode::kUnsupported, {"\"sparse\"] is sparse", "\"quantized\"] is quantized"});
 }
 
-TEST_CASE("unusual but fine: every dtype, 0-dim, empty, strided and conjugated tensors, and an empty dict") {
+TEST_CASE("unusual but fine: every dtype, 0-dim, empty, strided and conjugated tensors") {
   const TemporaryDirectory directory;
   const LeakCheck nothing_left_behind;
   const auto complex = torch::complex(counting({3, 2}), counting({3, 2}, 5));

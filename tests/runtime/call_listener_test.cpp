@@ -93,7 +93,7 @@ WorldOptions heard_by(const std::shared_ptr<CallListener>& listener) {
   return options;
 }
 
-TEST_CASE("listeners: are told of each save and load, phase by phase, on a thread of their own") {
+TEST_CASE("listeners: learn of each save and load by phase, on a thread of their own") {
   TemporaryDirectory directory;
   const std::string id = directory.path() + "/step_1";
   const auto diary = std::make_shared<Diary>();
@@ -138,7 +138,7 @@ TEST_CASE("listeners: are told of each save and load, phase by phase, on a threa
   CHECK(bytes > 0);
 }
 
-TEST_CASE("listeners: of a call that fails, each entry of the failure map comes before its end") {
+TEST_CASE("listeners: get every entry of the failure map before the end of the call") {
   TemporaryDirectory directory;
   const auto diary = std::make_shared<Diary>();
   on_all_ranks(
@@ -161,7 +161,7 @@ TEST_CASE("listeners: of a call that fails, each entry of the failure map comes 
   for (const auto& end : diary->ends()) CHECK(end.committed == Committed::kNo);
 }
 
-TEST_CASE("listeners: a save that its caller cancels is told as cancelled; saves in flight together are told apart") {
+TEST_CASE("listeners: a cancelled save is reported as cancelled") {
   TemporaryDirectory directory;
   const auto diary = std::make_shared<Diary>();
   const World world = World::single(heard_by(diary));
@@ -191,7 +191,7 @@ TEST_CASE("listeners: a save that its caller cancels is told as cancelled; saves
   for (const auto& [call, of_call] : ids) CHECK(of_call.size() == 1);
 }
 
-TEST_CASE("listeners: are not told of what the ranks of a manager agree on, which are loads to the actors") {
+TEST_CASE("listeners: do not hear of the agreements of a manager") {
   TemporaryDirectory directory;
   const auto diary = std::make_shared<Diary>();
   {
@@ -207,7 +207,7 @@ TEST_CASE("listeners: are not told of what the ranks of a manager agree on, whic
   CHECK(ends[1].bytes > 0);
 }
 
-TEST_CASE("listeners: what one throws is logged, and neither the save nor the next listener knows of it") {
+TEST_CASE("listeners: an exception is logged, and neither the save nor others see it") {
   class Clumsy final : public CallListener {
    public:
     void on_start(const CallEvent&) override { throw std::runtime_error("clumsy as ever"); }
@@ -226,8 +226,7 @@ TEST_CASE("listeners: what one throws is logged, and neither the save nor the ne
   CHECK(log.text().find("a listener threw, and saves go on: clumsy as ever") != std::string::npos);
 }
 
-TEST_CASE(
-    "listeners: nobody waits for one that stands still but the end of its world, as long as that may take; it may save by itself") {
+TEST_CASE("listeners: only the end of the world waits for one that hangs") {
   struct Gate : CallListener {
     void on_start(const CallEvent&) override {
       std::unique_lock lock(mutex);

@@ -103,7 +103,7 @@ void cancel_at_each(const Moments& moments, Rank& self,
   }
 }
 
-TEST_CASE_FIXTURE(LeakCheck, "a save that is cancelled fails on all ranks alike, in whatever phase, and publishes nothing") {
+TEST_CASE_FIXTURE(LeakCheck, "a cancelled save fails on all ranks in any phase, and publishes nothing") {
   const Moments moments{{"reset", Phase::kLocalPlan},
                         {"set_up_storage_writer", Phase::kLocalPlan},
                         {"prepare_local_plan", Phase::kLocalPlan},
@@ -219,7 +219,7 @@ TEST_CASE("another thread cancels while a hook runs") {
   });
 }
 
-TEST_CASE_FIXTURE(LeakCheck, "a deadline that passes names whom the call waited for; who comes later hears the same") {
+TEST_CASE_FIXTURE(LeakCheck, "a missed deadline names the awaited ranks, and late ranks learn of it") {
   const TemporaryDirectory directory;
   std::promise<void> passed[2];
   on_ranks(2, directory.path() + "/step", [&](Rank& self) {

@@ -133,7 +133,7 @@ class HoldsUntilCancelled final : public Observer {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(ControlledRun, "manager: a save in the background that the grace period does not suffice for is ended") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: a background save longer than the grace period is cancelled") {
   const CapturedLog log;
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
@@ -230,7 +230,7 @@ TEST_CASE("manager: ranks communicate at intervals that at most double, up to 64
   CHECK(talks == std::vector<int>{1, 3, 7, 15, 31, 63, 127, 191, 255});
 }
 
-TEST_CASE("manager: ranks that wait for signals communicate at least every 8 calls, however fast the calls were") {
+TEST_CASE("manager: ranks that wait for signals communicate at least every 8 calls") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   WatchedManagers watched(options);
@@ -361,7 +361,7 @@ TEST_CASE("manager: of several signals, on one rank or on several, each is a rea
   forget_memory("manager");
 }
 
-TEST_CASE("manager: a signal that one rank alone knows of outlasts the save for another rank's signal") {
+TEST_CASE("manager: a signal known to one rank outlasts the save for another's signal") {
   forget_memory("manager");
   CheckpointManagerOptions options;
   options.ask_every_steps = 1;
@@ -389,8 +389,7 @@ TEST_CASE("manager: a signal that one rank alone knows of outlasts the save for 
   forget_memory("manager");
 }
 
-TEST_CASE_FIXTURE(ControlledRun,
-                  "manager: what is not saved within the grace period is reported, and the checkpoint before it stands") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: a save that misses the grace period is reported") {
   WorldOptions world_options;
   world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});
   HandSetClock clock;
@@ -460,7 +459,7 @@ struct HangingRemoval : ControlledRun {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(HangingRemoval, "manager: after a signal no save waits for a removal that hangs, nor does the manager's end") {
+TEST_CASE_FIXTURE(HangingRemoval, "manager: after a signal nothing waits for a removal that hangs") {
   const CapturedLog log;
   {
     CheckpointManager manager(World::single(), run, options);
@@ -479,7 +478,7 @@ TEST_CASE_FIXTURE(HangingRemoval, "manager: after a signal no save waits for a r
   CHECK_MESSAGE(log.text().find("still being removed after the grace period") != std::string::npos, log.text());
 }
 
-TEST_CASE_FIXTURE(HangingRemoval, "manager: a place that is still being removed is waited for until the grace period is over") {
+TEST_CASE_FIXTURE(HangingRemoval, "manager: a save waits for its place until the grace period is over") {
   options.grace_period = std::chrono::milliseconds(0);
   CheckpointManager manager(World::single(), run, options);
   save_steps(manager, {1});
@@ -544,7 +543,7 @@ TEST_CASE("manager: should_save waits for other ranks only for the grace period"
   CHECK(managers.managers[1]->signal() == SIGUSR1);
 }
 
-TEST_CASE("manager: ranks that do not come to save within the grace period are not waited for") {
+TEST_CASE("manager: the grace period bounds the wait for absent ranks") {
   const CapturedLog log;
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};

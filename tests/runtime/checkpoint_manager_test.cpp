@@ -87,7 +87,7 @@ struct RunOfPyTorch : RunOnDisk {
 
 }  // namespace
 
-TEST_CASE("manager: options that cannot be meant are refused, and a name is taken once in a world") {
+TEST_CASE("manager: contradictory options and a taken name are refused") {
   const World world = World::single();
   const auto refused = [&](const std::function<void(CheckpointManagerOptions&)>& change) {
     CheckpointManagerOptions options;
@@ -184,7 +184,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: PyTorch's checkpoints and others' files a
   CHECK_FALSE(fs::exists(place("step_5")));
 }
 
-TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinned, in directories and in memory") {
+TEST_CASE("manager: retention keeps the last, every n-th, the best and the pinned") {
   const TemporaryDirectory directory;
   forget_memory("manager");
   for (const std::string& run : {directory.path() + "/run", std::string("mem://manager/run")}) {
@@ -267,7 +267,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a state that does not fit is an error, an
   });
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest that is sound stays, even if later ones have lost their data since") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest sound checkpoint stays if later ones lose their data") {
   managed(run, keeping_last(1), [&](CheckpointManager& manager) {
     save_steps(manager, {1});
     const auto saving = manager.async_save(2, state_of_step(2, manager.world()));
@@ -281,7 +281,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest that is sound stays, even if l
   CHECK(restored_step(run) == 1);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: what dead saves and removals have left goes with the next save, without any help") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: remains of dead saves and removals go with the next save") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
   fs::remove(place("step_1/.metadata"));  // as after a crash during a removal
   const std::string dead = make_save_id(std::string(32, 'd'), "manager", 1);
@@ -352,7 +352,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fai
       1);
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "manager: what is let go of goes before the first save, and before one after a failure") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: clean-up precedes the first save and one after a failure") {
   const auto fail_with_no_space = [](const std::string& operation) {
     if (operation == "create") throw Error(ErrorCode::kNoSpace, "the disk is full");
   };
@@ -382,8 +382,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: what is let go of goes before the fir
       1);
 }
 
-TEST_CASE_FIXTURE(ControlledRun,
-                  "manager: before a save, too, the latest that is sound stays: what was restored, if later ones are damaged") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: the restored checkpoint stays before a save if later ones are damaged") {
   managed(
       run, {},
       [](CheckpointManager& manager) {
@@ -456,7 +455,7 @@ TEST_CASE_FIXTURE(ControlledRun, "manager: slow removal delays neither the train
       1);
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "manager: a clean-up that is cut short removes no further checkpoint; the next one does") {
+TEST_CASE_FIXTURE(ControlledRun, "manager: an interrupted clean-up removes nothing more; the next one does") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3, 4}); });
   std::atomic<bool> signalled{false};
   RunCleanup cleanup(RunDirectory(run), keeping_last(1).retention, 0, [&] {
@@ -571,7 +570,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a run resumes from PyTorch's checkpoin
   for (const char* name : {"step_2/.metadata", "step_6/.metadata"}) CHECK(fs::exists(place(name)));
 }
 
-TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint of unknown order is used only if Cairn's are damaged") {
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint of unknown order is used if Cairn's are damaged") {
   managed(run, {}, [&](CheckpointManager& manager) {
     for (const std::int64_t step : {50, 100, 60}) manager.save(step, blank(manager.world()));
   });
@@ -600,7 +599,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint of unknown order 
   CHECK_MESSAGE(second.find("restored step_80, 20 steps earlier than the latest checkpoint") != std::string::npos, second);
 }
 
-TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint is of unknown order if the latest of Cairn's has no step") {
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: without a step in Cairn's latest, the order of PyTorch's is unknown") {
   on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(blank(world), place("best")); });
   put("step_9");
   managed(run, {}, [&](CheckpointManager& manager) {
@@ -689,7 +688,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: the warning of other names is one line
   CHECK_MESSAGE(log.text().find(expected) != std::string::npos, log.text());
 }
 
-TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint that does not fit the state is an error on all ranks") {
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a PyTorch checkpoint that does not fit is an error on all ranks") {
   put("step_6");
   const std::string text = failure_on_all(run, {}, ErrorCode::kNotFound, [](CheckpointManager& manager) {
     StateDict state = state_of_step(0, manager.world());
@@ -724,7 +723,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: restore_latest reports a run that cannot 
   CHECK_MESSAGE(text.find("; the run is " + nowhere) != std::string::npos, text);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to whoever made it, and the next name is taken") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: an unusable place is left alone, and the next name is taken") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
   for (const char* name : {"step_2", "step_3"}) fs::remove(place(name) + "/.metadata");
   fs::create_directory(place("step_2/.metadata"));
@@ -750,7 +749,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that cannot be used is left to wh
   CHECK(restored_step(run) == 7);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that may be read but not written to is left alone, and the next name is taken") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a read-only place is left alone, and the next name is taken") {
   fs::permissions(directory.path(), fs::perms::all);
   const AsNobody modes_apply;
   fs::create_directories(place("step_2"));
@@ -763,7 +762,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a place that may be read but not written 
   fs::permissions(place("step_2"), fs::perms::owner_all);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in a run that cannot be listed says why it leaves no report") {
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in an unlistable run says why it leaves no report") {
   fs::permissions(directory.path(), fs::perms::all);
   const AsNobody modes_apply;
   const CapturedLog log;

@@ -218,7 +218,7 @@ TEST_CASE("a rank whose links are dropped counts as lost") {
   CHECK(dropped.failures[1]);
 }
 
-TEST_CASE("an actor that dies at a message takes its rank's call with it, and the others hear of a lost rank") {
+TEST_CASE("an actor that dies at a message is reported as a lost rank") {
   TemporaryDirectory directory;
   const Setting setting("throw@send:Written,rank=1");
   allow_injection();

@@ -94,7 +94,7 @@ TEST_CASE("launchers: torchrun gives the rank, the agent's store and its restart
   CHECK(place.job.empty());
 }
 
-TEST_CASE("launchers: explicit variables, as cairn-launch and Kubeflow's PyTorchJob set them") {
+TEST_CASE("launchers: explicit variables are read as cairn-launch and PyTorchJob set them") {
   check_rank_1_of_4(kExplicit, "explicit");
   const Place place = place_in(kExplicit);
   CHECK(place.local_rank == 0);
@@ -141,7 +141,7 @@ TEST_CASE("launchers: MPICH on several nodes needs MASTER_ADDR and MASTER_PORT, 
   CHECK(place_in(with(with(several, "MASTER_ADDR", "node7"), "MASTER_PORT", "29500")).job.empty());
 }
 
-TEST_CASE("launchers: a Slurm step meets on its first node, at a port of its own for each restart") {
+TEST_CASE("launchers: a Slurm step meets on its first node, at one port per restart") {
   check_rank_1_of_4(kSlurm, "slurm");
   const Place place = place_in(kSlurm);
   CHECK(place.local_rank == 0);
@@ -185,7 +185,7 @@ TEST_CASE("launchers: PMI under srun takes the step's node and name") {
   CHECK(names(place.job, "12.0."));
 }
 
-TEST_CASE("launchers: PMIx and an indexed Kubernetes Job need WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and say so") {
+TEST_CASE("launchers: PMIx and indexed Kubernetes Jobs say which variables they lack") {
   for (const Variables& rank_only : {kPmix, kKubernetes}) {
     const std::string rank = rank_only.begin()->first == "PMIX_NAMESPACE" ? "PMIX_RANK" : "JOB_COMPLETION_INDEX";
     CAPTURE(rank);

@@ -145,7 +145,7 @@ void save_and_load(const std::shared_ptr<PrometheusMetrics>& metrics, const std:
       options);
 }
 
-TEST_CASE("metrics: saves and loads are counted, by rank and outcome, in the format of Prometheus") {
+TEST_CASE("metrics: counts saves and loads by rank and outcome in Prometheus format") {
   TemporaryDirectory directory;
   const auto metrics = std::make_shared<PrometheusMetrics>();
   CHECK(metrics->port() == 0);
@@ -222,7 +222,7 @@ TEST_CASE("metrics: the rules for alerts in the documents use metrics that exist
   CHECK(rules == 3);
 }
 
-TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot be written is said once") {
+TEST_CASE("metrics: a file is replaced as a whole, and one write error is logged") {
   TemporaryDirectory directory;
   PrometheusOptions options;
   options.file = directory.path() + "/cairn.prom";
@@ -248,7 +248,7 @@ TEST_CASE("metrics: a file of them is replaced as a whole, and one that cannot b
   CHECK(said.find("there are no metrics: ") == said.rfind("there are no metrics: "));
 }
 
-TEST_CASE("metrics: the environment asks for files, one a rank; a port that is no number is said") {
+TEST_CASE("metrics: the environment asks for one file per rank; a bad port is reported") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/step_1";
   CHECK(stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_DIR", directory.path()}, {"CAIRN_TEST_PLACE", place}}).empty());

@@ -146,7 +146,7 @@ TEST_CASE("own address: a wildcard is refused, wherever it comes from") {
   }
 }
 
-TEST_CASE("own address: the name of rank 0's host is looked up until it is known, or the deadline") {
+TEST_CASE("own address: rank 0's host name is looked up until the deadline") {
   AddressRequest late = far_request();
   late.deadline = std::chrono::minutes(5);
   int lookups = 0;

@@ -70,7 +70,7 @@ TEST_CASE("progress text: a rank that knows nothing of the others shows its own 
   CHECK(shown({}, at(seconds(2))).step == Step::kJoining);
 }
 
-TEST_CASE("progress text: what is told of all ranks counts, and the time left is that of the slowest") {
+TEST_CASE("progress text: shows all ranks' figures and the slowest rank's time left") {
   const JobProgress job{5, Phase::kWrite, 1, {16, 8, 400, 200}, 2, {4, 1, 100, 10}};
   const ShownProgress all = shown(told(writing({4, 2, 100, 60}), job, seconds(2)), at(seconds(3)));
   CHECK(all.of_all_ranks);
@@ -81,7 +81,7 @@ TEST_CASE("progress text: what is told of all ranks counts, and the time left is
   CHECK(all.left == milliseconds(18'000));
 }
 
-TEST_CASE("progress text: a rank that is done shows what the others still do, until it hears that they are") {
+TEST_CASE("progress text: a rank that is done shows the progress of the others") {
   CallProgress::Seen seen = writing({4, 4, 100, 100});
   seen.step = Step::kMoved;
   CHECK(shown(seen, at(seconds(2))).step == Step::kMoved);
@@ -140,7 +140,7 @@ TEST_CASE("progress text: the line on a terminal") {
   CHECK(status_text(progress, 120) == "saving run/step_100: publishing");
 }
 
-TEST_CASE("progress text: a narrow terminal cuts the beginning of the id, then the end of the line") {
+TEST_CASE("progress text: a narrow terminal cuts the id first, then the end of the line") {
   CHECK(status_text(example(), 90) ==
         "saving …_100: writing 45 %, 4.14 of 9.20 GB, 1.93 GB/s, slowest rank 3 (12 %), 5.2 s left");
   CHECK(status_text(example(), 20) == "saving …: writing 4");

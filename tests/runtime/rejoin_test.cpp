@@ -108,8 +108,8 @@ World& world_at(std::vector<World>& worlds, int rank) { return worlds[static_cas
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("ranks are lost one after the other; whoever is left saves and loads in ever smaller worlds", Kind, InMemory,
-                   OverTcp, OverTls, FromAddresses) {
+TEST_CASE_TEMPLATE("survivors save and load in ever smaller worlds as ranks are lost", Kind, InMemory, OverTcp, OverTls,
+                   FromAddresses) {
   LeakCheck leaks;
   TemporaryDirectory directory;
   const std::string id = directory.path() + "/checkpoint";

@@ -10,7 +10,7 @@
 using namespace cairn;
 using namespace cairn::testing;
 
-TEST_CASE("B4.3 bytes agree for every pair of world sizes and layouts, in the in-process world") {
+TEST_CASE("B4.3 bytes agree for every pair of world sizes and layouts in process") {
   const std::vector<int> sizes = kStride == 1 ? std::vector{1, 2, 3, 4, 8} : std::vector{1, 2, 3};
   const auto id = [](int size, const std::string& layout) {
     return "mem://resharding/world_" + std::to_string(size) + "/" + layout;

@@ -73,7 +73,7 @@ TEST_CASE("of every n-th step the one committed last stays") {
                          at_step(0)}) == NameSet{"step_250", "step_200.2", "step_100", "step_0"});
 }
 
-TEST_CASE("the best have the best metric; a metric that is missing or no finite number is never best") {
+TEST_CASE("the best have the best metric; a missing or non-finite one is never best") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<CheckpointInfo> all{at_step(7, nan),       at_step(6),      at_step(5, 2.0),     at_step(4, 1.0),
@@ -103,7 +103,7 @@ TEST_CASE("texts come apart as they were packed, and other texts are refused") {
   }
 }
 
-TEST_CASE("what a checkpoint says of itself goes from rank to rank and from record to user, metrics to the last bit") {
+TEST_CASE("annotations travel between ranks and records, metrics to the last bit") {
   Annotations annotations;
   annotations.metrics = {{"loss", 0.1}, {"tiny", 5e-324}, {"nan", std::numeric_limits<double>::quiet_NaN()}};
   annotations.user_metadata = {{"git", "of this one"}, {"", ""}};

@@ -255,7 +255,7 @@ TEST_CASE("ranks with one secret save over TLS") {
   }
 }
 
-TEST_CASE("ranks that differ in the secret are named when the world assembles, on every rank") {
+TEST_CASE("ranks with another secret are named on every rank at assembly") {
   LeakCheck leaks;
   const Environment nothing = no_secret_variables();
   const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -51,7 +51,7 @@ TEST_CASE("each watch learns of each signal once, and only of those since it beg
   CHECK(first.take()->signal == SIGUSR2);
 }
 
-TEST_CASE("of several signals, the first to arrive is returned first, and the others afterwards") {
+TEST_CASE("the first of several signals is returned first, the others afterwards") {
   SignalWatch watch({SIGUSR1, SIGUSR2});
   std::raise(SIGUSR2);
   std::raise(SIGUSR1);
@@ -62,7 +62,7 @@ TEST_CASE("of several signals, the first to arrive is returned first, and the ot
   CHECK_FALSE(watch.take().has_value());
 }
 
-TEST_CASE("the handler from before comes back with the last watch, unless somebody put in another one") {
+TEST_CASE("the last watch restores the earlier handler unless another was installed") {
   struct sigaction own {
   }, original{};
   own.sa_handler = handle_in_test;

@@ -49,7 +49,7 @@ FailureMap map_thrown_by(const std::function<void()>& call) {
   return {};
 }
 
-TEST_CASE("B2.5 ranks that lack some objects, or list them otherwise, call theirs in the one order of all ranks' keys") {
+TEST_CASE("B2.5 ranks call Stateful objects in one order of all ranks' keys") {
   const TemporaryDirectory directory;
   const std::vector<std::vector<std::string>> listed{{"d", "b", "a"}, {"c"}, {}, {"a", "c", "d"}};
   on_all_ranks(4, [&](World& world) {
@@ -70,8 +70,7 @@ TEST_CASE("B2.5 ranks that lack some objects, or list them otherwise, call their
   });
 }
 
-TEST_CASE(
-    "an object that throws is a failure of its rank: of all ranks' call where it describes itself, of its own where it loads") {
+TEST_CASE("an object that throws while saving fails the call on all ranks") {
   const TemporaryDirectory directory;
   on_all_ranks(3, [&](World& world) {
     std::vector<std::string> calls;
@@ -96,7 +95,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("an object marked by per_rank is each rank's own; a rank that the checkpoint has none for keeps what it has") {
+TEST_CASE("a per_rank object is each rank's own, and new ranks keep theirs") {
   const TemporaryDirectory directory;
   struct Kept {
     std::int64_t place = 0;
@@ -159,7 +158,7 @@ TEST_CASE("loading keeps values that the checkpoint lacks where the caller allow
   });
 }
 
-TEST_CASE("fields that the checkpoint lacks, or has as another type, are named; of what it has beside them nothing is read") {
+TEST_CASE("missing and mistyped fields are named") {
   const TemporaryDirectory directory;
   const std::string id = directory.path() + "/step";
   Checkpointer checkpointer(World::single());

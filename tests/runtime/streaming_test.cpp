@@ -80,7 +80,7 @@ FailureMap map_of_end(const AsyncSaveResponse& saving) {
   return {};
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "streaming: a state that fits in the ring is staged before anything of it was written") {
+TEST_CASE_FIXTURE(ControlledRun, "streaming: a state that fits in the ring is staged before anything is written") {
   Checkpointer checkpointer(World::single());
   control->close_gate();
   StateDict state = large_state(1);
@@ -93,7 +93,7 @@ TEST_CASE_FIXTURE(ControlledRun, "streaming: a state that fits in the ring is st
   check_loads(checkpointer, run + "/step", 1);
 }
 
-TEST_CASE("streaming: whatever the ring and the tensors, what is saved is the state at the time of the call") {
+TEST_CASE("streaming: saves the state at the time of the call, whatever the ring's size") {
   for (const int size : {1, 3}) {
     for (const std::uint64_t blocks : {1, 3, 64}) {
       CAPTURE(size);
@@ -117,8 +117,7 @@ TEST_CASE("streaming: whatever the ring and the tensors, what is saved is the st
   }
 }
 
-TEST_CASE_FIXTURE(ControlledRun,
-                  "streaming: a larger state is staged when its last block is in the ring; the ring is all that is held") {
+TEST_CASE_FIXTURE(ControlledRun, "streaming: a larger state is staged when its last block is in the ring") {
   Checkpointer checkpointer(World::single());
   control->close_gate();
   AsyncSaveOptions overlapped = streaming(4);
@@ -139,7 +138,7 @@ TEST_CASE_FIXTURE(ControlledRun,
   CHECK(saving.progress().staging_bytes == 0);
 }
 
-TEST_CASE("streaming: a store that fails while the ring is full fails the save on all ranks, and hangs none") {
+TEST_CASE("streaming: a store that fails while the ring is full fails the save everywhere") {
   for (const std::size_t failing : {0, 3, 5, 6}) {
     CAPTURE(failing);
     ControlledRun controlled;
@@ -164,7 +163,7 @@ TEST_CASE("streaming: a store that fails while the ring is full fails the save o
   }
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "streaming: a save that is cancelled while the ring is full ends, and async_save returns") {
+TEST_CASE_FIXTURE(ControlledRun, "streaming: a save that is cancelled while the ring is full ends") {
   on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
     const std::string id = run + "/step";
@@ -195,7 +194,7 @@ TEST_CASE_FIXTURE(ControlledRun, "streaming: a save that is cancelled while the 
   });
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "streaming: what fails before anything is copied fails the save, and async_save returns") {
+TEST_CASE_FIXTURE(ControlledRun, "streaming: a failure before copying fails the save, and async_save returns") {
   Checkpointer checkpointer(World::single());
   const auto failed_with = [&](const StateDict& state, const AsyncSaveOptions& options) {
     const auto saving = checkpointer.async_save(state, run + "/step", small_blocks(), options);
@@ -288,7 +287,7 @@ TEST_CASE("streaming: a user's writer has the tensors for as long as it holds th
   }
 }
 
-TEST_CASE("streaming: a user's writer that asks once more for what it has let go fails the save") {
+TEST_CASE("streaming: a writer that asks again for a returned item fails the save") {
   Checkpointer checkpointer(World::single());
   const auto writer = std::make_shared<KeepingWriter>();
   writer->again = true;

@@ -67,7 +67,7 @@ void fail_to_save(World& world, const std::string& id, const SaveOptions& option
   CHECK_THROWS_AS(checkpointer.save(state_that_fails(world, "the planted fault"), id, options), CheckpointException);
 }
 
-TEST_CASE("tracing: CAIRN_TRACE makes every rank write all that it does, and no secret of the trainer's") {
+TEST_CASE("tracing: CAIRN_TRACE makes every rank write all events, and no secrets") {
   TemporaryDirectory directory;
   const std::string traces = directory.path() + "/traces";
   const Environment environment({{"CAIRN_TRACE", traces}});
@@ -116,7 +116,7 @@ TEST_CASE("tracing: CAIRN_TRACE makes every rank write all that it does, and no 
   CHECK(found.attempts()[1].operation == "load");
 }
 
-TEST_CASE("tracing: a place where no trace can be written is said once, and nothing else ends") {
+TEST_CASE("tracing: a place that cannot be written is reported once, without effect") {
   TemporaryDirectory directory;
   std::ofstream(directory.path() + "/file") << "x";
   CapturedLog log;
@@ -140,7 +140,7 @@ TEST_CASE("tracing: a trace is written at once when somebody asks for it") {
   CHECK_THROWS_AS(world.write_trace(directory.path() + "/none/now.trace"), Error);
 }
 
-TEST_CASE("tracing: a failed save leaves its report and every rank's last events in the run's directory") {
+TEST_CASE("tracing: a failed save leaves a report and every rank's last events in the run") {
   TemporaryDirectory directory;
   CapturedLog log;
   on_all_ranks(3, [&](World& world) { fail_to_save(world, directory.path() + "/step_7"); });
@@ -287,7 +287,7 @@ std::vector<ObservedEvent> store_events(const World& world, const std::string& p
   return events;
 }
 
-TEST_CASE("tracing: operations of stores are in the trace if they take long, or fail, with place and bytes") {
+TEST_CASE("tracing: slow and failed store operations are traced with place and bytes") {
   TemporaryDirectory directory;
   TraceNames names;
   WorldOptions options;
@@ -323,7 +323,7 @@ TEST_CASE("tracing: operations of stores are in the trace if they take long, or 
   CHECK(failed[0].text.find("/file") != std::string_view::npos);
 }
 
-TEST_CASE("tracing: a signal makes every rank write what it did last, and a handler of the program's stays") {
+TEST_CASE("tracing: a signal makes every rank write its last events") {
   TemporaryDirectory directory;
   const auto wait_for_traces = [](const std::string& place, std::ptrdiff_t count) {
     const auto is_whole = [](const std::string& name) { return fs::path(name).extension() == ".trace"; };
@@ -372,7 +372,7 @@ TEST_CASE("tracing: a signal makes every rank write what it did last, and a hand
   CHECK_THROWS_AS(World::single(), Error);
 }
 
-TEST_CASE("tracing: of many failures the last 16 leave a report, and of cancelled calls none does") {
+TEST_CASE("tracing: only the last 16 failures leave reports, and cancelled calls none") {
   TemporaryDirectory directory;
   const World world = World::single();
   {

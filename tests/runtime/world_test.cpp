@@ -173,7 +173,7 @@ TEST_CASE("the trainer's own store serves, and stays usable") {
   CHECK(server->check({"after 0", "after 1"}));
 }
 
-TEST_CASE("a job that torchrun starts again meets in its agent's store, whoever came to that before") {
+TEST_CASE("a job that torchrun restarts meets in its agent's store") {
   StoreLeakCheck leaks;
   const auto agents = hosted_store();
   const auto store_of = [&](int rank, int restarts) {
@@ -273,7 +273,7 @@ TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
   for (const auto& socket : accepted) ::shutdown(socket.get(), SHUT_WR);
 }
 
-TEST_CASE("a program at MASTER_PORT that never accepted anybody, and ends, does not end the ranks") {
+TEST_CASE("a silent program at MASTER_PORT that ends does not end the ranks") {
   Socket mute = listen_on("127.0.0.1", 0);
   const std::string address = to_string(local_endpoint(mute));
   Place place;
@@ -505,7 +505,7 @@ class CountedStore : public c10d::HashStore {
   std::set<std::string> asked_;
 };
 
-TEST_CASE("a rank that meets nobody asks the store for a handful of keys, however large the world") {
+TEST_CASE("a rank that meets nobody asks the store for few keys, whatever the world's size") {
   const auto store = c10::make_intrusive<CountedStore>();
   const auto error = thrown([&] { assemble(store, 7, 10'000, "127.0.0.1:4000", milliseconds(20)); });
   CHECK(contains(error, code(ErrorCode::kDeadline)));
@@ -584,7 +584,7 @@ bool in_child(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST_CASE("a world whose descriptors the hard limit forbids is not made, and the error names the limit") {
+TEST_CASE("a world that needs more descriptors than the hard limit is refused by name") {
   std::vector<std::string> addresses(24, "127.0.0.1:9");
   for (std::size_t rank : {0, 1}) addresses[rank] = "127.0.0.1:" + std::to_string(free_port());
   for (const int rank : {0, 1})
@@ -633,7 +633,7 @@ TEST_CASE("the hard limit of descriptors must suffice for all ranks of a process
     }));
 }
 
-TEST_CASE("a process without free descriptors gets an error instead of a world, and lives on") {
+TEST_CASE("a process without free descriptors gets an error, and lives on") {
   CHECK(in_child([] {
     const rlimit limit{3, 3};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
@@ -642,7 +642,7 @@ TEST_CASE("a process without free descriptors gets an error instead of a world, 
   }));
 }
 
-TEST_CASE("a forked child that lets go of a world, by its own hand or as it exits, ends at once") {
+TEST_CASE("a forked child that releases a world ends at once") {
   static std::optional<World> kept;
   const auto worlds = World::in_process(2);
   std::vector<World> handles{World::single(), worlds[0]};

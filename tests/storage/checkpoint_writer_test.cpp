@@ -649,7 +649,7 @@ TEST_CASE("checkpoint writer: nothing to save makes a checkpoint of nothing") {
   load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
 }
 
-TEST_CASE("checkpoint writer: staging memory is there once it is prepared, within the limit, and gone once it is released") {
+TEST_CASE("checkpoint writer: staging memory exists only between prepare and release") {
   const Memory memory("writer");
   CheckpointWriterOptions options;
   options.bytes_in_flight_max = 8u << 20;

@@ -106,7 +106,7 @@ TEST_CASE("directories above a checkpoint are synced again if they were replaced
   CHECK(counted_disk->calls_that_begin("sync directory /home/runs") == 1 + 1 + 3 + kCountedRanks);
 }
 
-TEST_CASE("without sync_files no data file is synced; the record is, and the checkpoint loads") {
+TEST_CASE("without sync_files only the record is synced, and the checkpoint loads") {
   const auto files_synced = [](bool sync) {
     insert_counted_disk();
     CheckpointWriterOptions options;

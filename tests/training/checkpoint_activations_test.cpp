@@ -53,7 +53,7 @@ FullyShardOptions linear_policy() {
 
 }  // namespace
 
-TEST_CASE("activation checkpointing: what a call may not return is refused; exceptions leave the model as it was") {
+TEST_CASE("activation checkpointing: unsupported results are refused") {
   struct PairImpl : torch::nn::Module {
     std::tuple<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) { return {x, x}; }
   };
@@ -80,7 +80,7 @@ TEST_CASE("activation checkpointing: what a call may not return is refused; exce
   CHECK(input.grad().sum().item<float>() == 4);
 }
 
-TEST_CASE("activation checkpointing: gradients, random draws, several arguments and nesting as without") {
+TEST_CASE("activation checkpointing: gradients and random draws equal those without it") {
   struct NoisyImpl : torch::nn::Module {
     NoisyImpl() : linear(6, 6) { register_module("linear", linear); }
     torch::Tensor forward(const torch::Tensor& x, double factor, torch::Tensor bias) {
@@ -112,7 +112,7 @@ TEST_CASE("activation checkpointing: gradients, random draws, several arguments 
   CHECK(model->calls == 3);
 }
 
-TEST_CASE("activation checkpointing: computes in backward in the type that autocast gave it in forward") {
+TEST_CASE("activation checkpointing: backward computes in the autocast type of forward") {
   auto plain = hundred_wide<UnitImpl>(), model = hundred_wide<UnitImpl>();
   checkpoint_activations(model);
   const torch::Tensor input = seeded(3, [] { return torch::randn({2, 100}); });
@@ -131,8 +131,7 @@ TEST_CASE("activation checkpointing: computes in backward in the type that autoc
   CHECK(training::autocast_on(device).enabled == before.enabled);
 }
 
-TEST_CASE(
-    "activation checkpointing: autocast keeps no casts of it, which would be old after a step, or without gradients elsewhere") {
+TEST_CASE("activation checkpointing: autocast keeps no casts of recomputed parameters") {
   struct ConvolutionImpl : torch::nn::Module {
     ConvolutionImpl() : convolution(torch::nn::Conv1dOptions(4, 4, 3).padding(1)) { register_module("convolution", convolution); }
     torch::Tensor forward(const torch::Tensor& x) { return convolution(torch::relu(x)); }
@@ -180,7 +179,7 @@ TEST_CASE("activation checkpointing: backward passes that it cannot be part of a
   CHECK(thrown_by([&] { model(input).sum().backward({}, /*retain_graph=*/true, /*create_graph=*/true); }).says("create_graph"));
 }
 
-TEST_CASE("hooked: inputs in vectors and optionals, those that may be missing, and what forward takes by reference") {
+TEST_CASE("hooked: forward takes vectors, optionals, missing arguments and references") {
   struct ManyImpl : torch::nn::Module {
     torch::Tensor forward(torch::Tensor& x, const std::vector<torch::Tensor>& more, std::optional<torch::Tensor> bias,
                           const torch::Tensor& mask) {
@@ -229,7 +228,7 @@ TEST_CASE("B5.1 activation checkpointing and full sharding on the same submodule
   });
 }
 
-TEST_CASE("B5.2 sharded units, one with the policy given as none, and activation checkpointing on their sequences") {
+TEST_CASE("B5.2 sharded units train with activation checkpointing on their sequences") {
   on_ranks(2, [](const ProcessGroup& group) {
     for (const bool to_none : {true, false}) {
       auto plain = hundred_wide<CompositeImpl>(), model = hundred_wide<CompositeImpl>();
@@ -246,7 +245,7 @@ TEST_CASE("B5.2 sharded units, one with the policy given as none, and activation
   });
 }
 
-TEST_CASE("B5.3 activation checkpointing with mixed precision: recorded inputs are float32, float32, half") {
+TEST_CASE("B5.3 activation checkpointing records float32 inputs under mixed precision") {
   struct ChildImpl : torch::nn::Module {
     ChildImpl() : linear(100, 100), seq(linear, torch::nn::ReLU()) { register_module("seq", seq); }
     torch::Tensor forward(const torch::Tensor& x) {

@@ -99,7 +99,7 @@ TEST_CASE("distributed tensor: parts, placements and meshes that do not fit are 
   });
 }
 
-TEST_CASE("distributed tensor: every placement into every other on every mesh, even, uneven and empty parts") {
+TEST_CASE("distributed tensor: every placement converts into every other on every mesh") {
   for (const auto& [ranks, shape] : kMeshes) {
     on_ranks(ranks, [&shape = shape](const ProcessGroup& group) {
       const ProcessMesh mesh(group, shape);
@@ -125,7 +125,7 @@ TEST_CASE("distributed tensor: every placement into every other on every mesh, e
   }
 }
 
-TEST_CASE("distributed tensor: what the mesh's first rank has is distributed, and the parts own their memory") {
+TEST_CASE("distributed tensor: rank 0's values are distributed, and parts own their memory") {
   on_ranks(3, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     const torch::Tensor own = numbers({5, 2}, 100 * group.rank()).to(torch::kBFloat16);
@@ -157,7 +157,7 @@ TEST_CASE("distributed tensor: gradients go back the way that the tensor came") 
   }
 }
 
-TEST_CASE("distributed tensor: ranks that use the same tensor for different work give addends of its gradient") {
+TEST_CASE("distributed tensor: gradients of ranks with different work are added") {
   on_ranks(3, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     for (const TensorPlacement& placement : {TensorPlacement(Replicate{}), TensorPlacement(Shard{0})}) {
@@ -177,7 +177,7 @@ TEST_CASE("distributed tensor: ranks that use the same tensor for different work
   });
 }
 
-TEST_CASE("distributed tensor: state dicts hold it as a sharded tensor, also where a module registers its part") {
+TEST_CASE("distributed tensor: a state dict holds it as a sharded tensor") {
   on_ranks(4, [](const ProcessGroup& group) {
     const ProcessMesh grid(group, {2, 2}, {"dp", "tp"});
     const auto tensor = DistributedTensor::distribute(numbers({5, 4}), grid, {Shard{1}, Shard{0}});

@@ -48,7 +48,7 @@ double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, in
 
 }  // namespace
 
-TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between ranks is refused") {
+TEST_CASE("fully_shard: modules that cannot be sharded are refused") {
   on_ranks(2, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
@@ -94,7 +94,7 @@ TEST_CASE("fully_shard: what is wrapped twice, cannot be cut, or differs between
   });
 }
 
-TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: each is an error that says what to do") {
+TEST_CASE("fully_shard: misuse of shards is an error that says what to do") {
   on_ranks(2, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
@@ -127,7 +127,7 @@ TEST_CASE("fully_shard: changing gathered copies, old optimizers, moved shards: 
   });
 }
 
-TEST_CASE("fully_shard: LibTorch's norms, sums and products of shards are refused and name Cairn's functions") {
+TEST_CASE("fully_shard: LibTorch's operations on whole shards are refused") {
   on_ranks(2, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     auto model = model_of<Chain>(std::vector<std::int64_t>{4, 6, 2});
@@ -230,7 +230,7 @@ TEST_CASE("fully_shard: LibTorch's optimizers train as they train the plain mode
   });
 }
 
-TEST_CASE("fully_shard: what an operation of a model asks for does not grow with the number of units") {
+TEST_CASE("fully_shard: the cost of one operation does not grow with the number of units") {
   for (const int ranks : {1, 2}) {
     on_ranks(ranks, [](const ProcessGroup& group) {
       const ProcessMesh mesh(group);
@@ -266,7 +266,7 @@ TEST_CASE("fully_shard: a rank that does not use the model is named by the other
       std::chrono::seconds(4));
 }
 
-TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory than it says") {
+TEST_CASE("fully_shard: trains as the plain model does, within the stated memory") {
   bool prefetch = false;
   SUBCASE("gathering units when they are used") { prefetch = false; }
   SUBCASE("gathering the next unit ahead") { prefetch = true; }
@@ -314,8 +314,7 @@ TEST_CASE("fully_shard: trains as the plain model does, and holds no more memory
   }
 }
 
-TEST_CASE(
-    "fully_shard: shards that are kept in host memory, with their gradients, and optimizer state, train as those that are not") {
+TEST_CASE("fully_shard: shards in host memory train as those on the device do") {
   FullyShardOptions options;
   options.offload_to_host = true;
   SUBCASE("parameters cut over the ranks") {}
@@ -376,7 +375,7 @@ TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
   });
 }
 
-TEST_CASE("fully_shard: wrap_from_size makes units of modules with that many elements of their own") {
+TEST_CASE("fully_shard: wrap_from_size makes units of large modules") {
   on_ranks(2, [](const ProcessGroup& group) {
     const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};  // layers of 144, 544, 2112 and 520 elements
     const std::pair<std::int64_t, std::int64_t> units_from[] = {{1, 4}, {500, 4}, {544, 3}, {545, 2}, {2112, 2}, {2113, 1}};
@@ -497,7 +496,7 @@ TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
   });
 }
 
-TEST_CASE("fully_shard: ranks whose gradients come at other times, and to other parameters, reduce the same units in one order") {
+TEST_CASE("fully_shard: ranks reduce units in one order, whenever gradients come") {
   struct PairImpl : torch::nn::Module {
     PairImpl() : a(4, 4), b(4, 4) {
       register_module("a", a);
@@ -543,7 +542,7 @@ TEST_CASE("fully_shard: ranks whose gradients come at other times, and to other 
   });
 }
 
-TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind, within calls of the model or outside them") {
+TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind") {
   struct ThrowingBackward : torch::autograd::Function<ThrowingBackward> {
     static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x.clone(); }
     static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list&) {
@@ -570,7 +569,7 @@ TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind, withi
   });
 }
 
-TEST_CASE("fully_shard: a parameter that one rank alone uses has the mean of all; one that none uses has no gradient") {
+TEST_CASE("fully_shard: a parameter that one rank uses gets the mean gradient of all ranks") {
   struct BranchImpl : torch::nn::Module {
     BranchImpl() : a(4, 4), b(4, 4), c(4, 4) {
       register_module("a", a);
@@ -594,8 +593,7 @@ TEST_CASE("fully_shard: a parameter that one rank alone uses has the mean of all
   });
 }
 
-TEST_CASE(
-    "fully_shard: gradients add up over backward passes, with and without synchronisation, and are clipped by their global norm") {
+TEST_CASE("fully_shard: gradients accumulate over backward passes and are clipped globally") {
   on_ranks(2, [&](const ProcessGroup& group) {
     for (const bool sync : {true, false}) {
       auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
@@ -627,9 +625,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE(
-    "fully_shard: gradients that are not synchronised count when they are, also of a unit that then has no others, on one rank "
-    "too") {
+TEST_CASE("fully_shard: unsynchronised gradients count at the next synchronisation") {
   on_ranks(2, [&](const ProcessGroup& all) {
     for (const bool alone : {false, true}) {
       const ProcessGroup group = alone ? ProcessGroup::single() : all;
@@ -656,7 +652,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("fully_shard: within one scope, too, each forward call sees what the optimizer did") {
+TEST_CASE("fully_shard: each forward call in a scope sees the optimizer's last step") {
   on_ranks(2, [&](const ProcessGroup& group) {
     auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
     fully_shard(*model->u1, ProcessMesh(group));
@@ -687,7 +683,7 @@ TEST_CASE("fully_shard: gradients whose sum is too large for float16 have their 
   });
 }
 
-TEST_CASE("fully_shard: mixed precision computes in bfloat16, casts inputs of hooked modules, and keeps shards in float32") {
+TEST_CASE("fully_shard: mixed precision computes in bfloat16 and keeps float32 shards") {
   struct OuterImpl : torch::nn::Module {
     OuterImpl() : inner(8, 8) { register_module("inner", inner); }
     torch::Tensor forward(const torch::Tensor& x) {
@@ -715,7 +711,7 @@ TEST_CASE("fully_shard: mixed precision computes in bfloat16, casts inputs of ho
   });
 }
 
-TEST_CASE("fully_shard: floating buffers become the type that is asked for, those of inner modules that of theirs") {
+TEST_CASE("fully_shard: floating buffers get the type of the innermost unit's policy") {
   struct BufferedImpl : torch::nn::Module {
     BufferedImpl() : inner(4), apart(4) {
       register_module("inner", inner);
@@ -748,7 +744,7 @@ TEST_CASE("fully_shard: floating buffers become the type that is asked for, thos
   });
 }
 
-TEST_CASE("fully_shard: any call of any method gathers, in a scope or without, in training and in evaluation") {
+TEST_CASE("fully_shard: every call of every method gathers parameters") {
   on_ranks(2, [&](const ProcessGroup& group) {
     auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
     fully_shard(*model->u1, ProcessMesh(group));
@@ -791,7 +787,7 @@ TEST_CASE("fully_shard: a backward pass that throws leaves a model that trains o
   });
 }
 
-TEST_CASE("fully_shard: recurrent, convolutional and normalising layers of LibTorch's own train as they are") {
+TEST_CASE("fully_shard: recurrent, convolutional and normalising layers train unchanged") {
   struct ManyImpl : torch::nn::Module {
     ManyImpl()
         : conv(torch::nn::Conv1dOptions(3, 4, 3).padding(1)),

@@ -182,7 +182,7 @@ TEST_CASE("given group: a barrier on devices alone is late on the host, too" * d
 }
 #endif
 
-TEST_CASE("given group: from_c10d refuses groups that do not fit, and calls that lack a group") {
+TEST_CASE("given group: from_c10d refuses groups that do not fit") {
   on_threads(2, [](int rank, const StorePointer& store) {
     const auto gloo = trainers_group(store, "world", rank, 2);
     const auto refused = [](const training::C10dGroups& groups, const training::ProcessGroupOptions& options = {}) {
@@ -217,7 +217,7 @@ TEST_CASE("given group: from_c10d refuses groups that do not fit, and calls that
   });
 }
 
-TEST_CASE("given group: with a store, Cairn makes the group that the trainer lacks, and subgroups") {
+TEST_CASE("given group: with a store, Cairn makes missing groups and subgroups") {
   on_threads(2, [](int rank, const StorePointer& store) {
     const auto for_devices = trainers_group(store, "world", rank, 2);
     training::C10dGroups groups;

@@ -122,7 +122,7 @@ class CountedCollectives {
 
 }  // namespace
 
-TEST_CASE("parallelize: plans that do not fit are refused with all that is wrong, and nothing is changed") {
+TEST_CASE("parallelize: a plan with faults is refused with all of them, without effect") {
   on_ranks(2, [](const ProcessGroup& group) {
     const ProcessMesh mesh(group);
     auto model = perceptron(6, 4, 8);
@@ -166,7 +166,7 @@ TEST_CASE("parallelize: plans that do not fit are refused with all that is wrong
   });
 }
 
-TEST_CASE("parallelize: rows of what is fully sharded already may be more on one rank than on another") {
+TEST_CASE("parallelize: ranks may hold different numbers of fully sharded rows") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = perceptron(5, 4, 8);
     training::fully_shard(*model->table, ProcessMesh(group));
@@ -225,7 +225,7 @@ TEST_CASE("parallelize: what a cut parameter cannot do is an error that says wha
   });
 }
 
-TEST_CASE("parallelize: trains as the plain model does, even, uneven and with empty parts, and each rank holds its part only") {
+TEST_CASE("parallelize: trains as the plain model does, and each rank holds its part only") {
   struct Sizes {
     std::int64_t rows, width, hidden;
   };
@@ -264,7 +264,7 @@ TEST_CASE("parallelize: trains as the plain model does, even, uneven and with em
   }
 }
 
-TEST_CASE("parallelize: where sums are exact, the training is the plain model's to the last bit") {
+TEST_CASE("parallelize: with exact sums, training equals the plain model's bit by bit") {
   for (const int ranks : {2, 3, 4}) {
     on_ranks(ranks, [&](const ProcessGroup& group) {
       auto plain = perceptron(7, 5, 9), model = perceptron(7, 5, 9);
@@ -279,7 +279,7 @@ TEST_CASE("parallelize: where sums are exact, the training is the plain model's 
   }
 }
 
-TEST_CASE("parallelize: a column-wise and a row-wise layer exchange one message forward and one backward, and nothing between") {
+TEST_CASE("parallelize: a column-wise and row-wise pair exchanges one message each way") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = perceptron(6, 4, 8);
     parallelize(*model, ProcessMesh(group), {{"up", ColwiseParallel{}}, {"down", RowwiseParallel{}}});
@@ -296,7 +296,7 @@ TEST_CASE("parallelize: a column-wise and a row-wise layer exchange one message 
   });
 }
 
-TEST_CASE("parallelize: whole outputs, whole inputs, columns of an embedding, and values of the first rank") {
+TEST_CASE("parallelize: embeddings and whole inputs and outputs are supported") {
   on_ranks(3, [](const ProcessGroup& group) {
     auto plain = perceptron(7, 5, 9);
     auto model = seeded(group.rank() == 0 ? 0 : 77, [] { return Hooked<Perceptron>(7, 5, 9); });
@@ -313,7 +313,7 @@ TEST_CASE("parallelize: whole outputs, whole inputs, columns of an embedding, an
   });
 }
 
-TEST_CASE("parallelize: tied, frozen and padding parameters, clipping, and calls without gradients") {
+TEST_CASE("parallelize: tied, frozen and padding parameters train as in the plain model") {
   on_ranks(2, [](const ProcessGroup& group) {
     const auto made = [] {
       auto model = perceptron(7, 4, 6);
@@ -346,7 +346,7 @@ TEST_CASE("parallelize: tied, frozen and padding parameters, clipping, and calls
   });
 }
 
-TEST_CASE("parallelize: composes with fully_shard and replicate on a grid, and with activation checkpointing") {
+TEST_CASE("parallelize: composes with fully_shard, replicate and activation checkpointing") {
   enum class Around { kSharded, kReplicated, kCheckpointed };
   for (const Around around : {Around::kSharded, Around::kReplicated, Around::kCheckpointed}) {
     on_ranks(4, [&](const ProcessGroup& group) {

@@ -67,14 +67,14 @@ TEST_CASE("process group: bad input is refused before anything is sent") {
   CHECK(thrown_by([] { ProcessGroup::from_store({}, 0, 1); }).code == ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("process group: the environment says that there is one rank, or where several meet") {
+TEST_CASE("process group: the environment gives one rank, or a store where several meet") {
   const Environment alone({{"RANK", std::nullopt}, {"WORLD_SIZE", std::nullopt}, {"CAIRN_LAUNCHER", std::nullopt}});
   CHECK(training::process_group_from_environment().size() == 1);
   const Environment launched({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", std::nullopt}});
   CHECK(thrown_by([] { training::process_group_from_environment(); }).says("MASTER_ADDR"));
 }
 
-TEST_CASE("process group: a rank that does not come is named when the time is over, and the group is broken from then on") {
+TEST_CASE("process group: a rank that misses the deadline is named, and the group is broken") {
   bool at_first = false;
   SUBCASE("at the first collective") { at_first = true; }
   SUBCASE("at a later one") { at_first = false; }
@@ -102,7 +102,7 @@ TEST_CASE("process group: a rank that does not come is named when the time is ov
       std::chrono::seconds(4));
 }
 
-TEST_CASE("process group: making a group asks the store as often per rank of a large world as of a small one") {
+TEST_CASE("process group: store requests per rank do not grow with the world") {
   const auto calls_per_rank = [](int size) {
     const auto store = c10::make_intrusive<CountingStore>();
     std::vector<std::thread> ranks;
@@ -138,7 +138,7 @@ TEST_CASE("process group: when a rank does not come, one rank looks for it, and 
   CHECK(store->calls < 12 * kRanks);
 }
 
-TEST_CASE("process group: ranks that differ in the group's size are told both sizes, all of them") {
+TEST_CASE("process group: ranks that disagree on the group's size all see both sizes") {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::vector<int> sizes = {2, 3, 3};
   std::vector<Thrown> thrown(sizes.size());
@@ -182,7 +182,7 @@ TEST_CASE("process group: the rank that came first says whom it waits for") {
   CHECK(log.text().find("warning rank 5: waiting for ranks 4, 6 to join the process group \"group\": 0 s of 0 s") == 0);
 }
 
-TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type that a parameter may have") {
+TEST_CASE("process group: collectives work over 1 to 4 ranks in every parameter type") {
   for (const int size : {1, 2, 3, 4}) {
     on_ranks(size, [&](const ProcessGroup& group) {
       for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong}) {
@@ -218,7 +218,7 @@ TEST_CASE("process group: collectives over 1, 2, 3 and 4 ranks, in every type th
   }
 }
 
-TEST_CASE("process group: calls that are under way at the same time end each with its own result") {
+TEST_CASE("process group: concurrent calls each get their own result") {
   on_ranks(3, [](const ProcessGroup& group) {
     std::vector<torch::Tensor> gathered, reduced, scattered;
     std::vector<training::Pending> pending;

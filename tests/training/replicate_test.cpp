@@ -117,7 +117,7 @@ TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") 
   });
 }
 
-TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin with what rank 0 has, state dicts are plain") {
+TEST_CASE("replicate: gradients of several buckets are the mean of all ranks") {
   on_ranks(3, [](const ProcessGroup& group) {
     auto plain = wide<Unit>();
     auto model = seeded(static_cast<std::uint64_t>(group.rank()), [] { return Hooked<Unit>(kWidth); });
@@ -137,7 +137,7 @@ TEST_CASE("replicate: gradients of several buckets are the mean, all ranks begin
   });
 }
 
-TEST_CASE("replicate: a block whose activations are computed anew, and that is called twice, has both its gradients") {
+TEST_CASE("replicate: a recomputed block that is called twice gets both gradients") {
   struct TwiceImpl : torch::nn::Module {
     explicit TwiceImpl(std::int64_t width) : block(width) { register_module("block", block); }
     torch::Tensor forward(const torch::Tensor& x) { return block(block(x)); }
