@@ -46,19 +46,15 @@ typename Kind::Options& options_of(torch::optim::OptimizerParamGroup& group) {
   return *options;
 }
 
-// Compares identities: an optimizer holds the module's own tensors and does not know their names.
-void collect_names(const torch::nn::Module& module, const std::string& prefix,
-                   std::unordered_map<const void*, std::string>& names) {
-  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-    names.emplace(parameter.value().unsafeGetTensorImpl(), prefix + parameter.key());  // the first name of a tied parameter
-  }
-  for (const auto& child : module.named_children()) collect_names(*child.value(), prefix + child.key() + '.', names);
-}
-
 // Returns the parameters' names by group.
 std::vector<std::vector<std::string>> parameter_names(Optimizer& optimizer, const torch::nn::Module* module) {
+  // Compares identities: an optimizer holds the module's own tensors and does not know their names.
+  // The first name of a tied parameter counts.
   std::unordered_map<const void*, std::string> known;
-  if (module != nullptr) collect_names(*module, "", known);
+  if (module != nullptr) {
+    for (const auto& parameter : module->named_parameters())
+      known.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key());
+  }
   std::vector<std::vector<std::string>> names;
   std::size_t count = 0;
   for (const auto& group : optimizer.param_groups()) {

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -22,28 +22,33 @@ namespace cairn::training {
 class C10dBackend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
+  explicit C10dBackend(c10::intrusive_ptr<C10dGroup> group);
   virtual ~C10dBackend() = default;
 
   // Both tensors are bytes. `output` has room for the inputs of all ranks.
-  virtual Work all_gather(torch::Tensor output, torch::Tensor input) = 0;
+  Work all_gather(torch::Tensor output, torch::Tensor input);
   // Sends part i of `input` to rank i. `output` holds the received parts in the order of their
   // senders.
-  virtual Work all_to_all(torch::Tensor output, torch::Tensor input) = 0;
-  virtual Work all_reduce(torch::Tensor tensor) = 0;
-  virtual Work broadcast(torch::Tensor tensor, int root) = 0;
+  Work all_to_all(torch::Tensor output, torch::Tensor input);
+  Work all_reduce(torch::Tensor tensor);
+  Work broadcast(torch::Tensor tensor, int root);
   // `output` gets this rank's part of the sum over the ranks. Call it only if
   // `reduces_and_scatters`.
-  virtual Work reduce_scatter(torch::Tensor output, torch::Tensor input) = 0;
+  Work reduce_scatter(torch::Tensor output, torch::Tensor input);
 
   // Returns whether the backend itself can sum elements of this type.
-  virtual bool sums(at::ScalarType type) const = 0;
-  virtual bool reduces_and_scatters() const = 0;
-  // Aborts the collectives in flight on this rank. May be called from any thread.
-  virtual void abort() = 0;
+  bool sums(at::ScalarType type) const;
+  bool reduces_and_scatters() const { return is_nccl_; }
+  // Aborts the collectives in flight on this rank. May be called from any thread. Does nothing to
+  // groups of the trainer's. Nor to Gloo's: destroying such a group closes its connections, which
+  // ends collectives in flight on all ranks.
+  virtual void abort() {}
+
+ private:
+  const c10::intrusive_ptr<C10dGroup> group_;
+  const bool is_nccl_;
 };
 
-// Sends through a group of the trainer's, which it never aborts.
-std::unique_ptr<C10dBackend> make_backend_over(c10::intrusive_ptr<C10dGroup> group);
 // Returns when all ranks have joined.
 std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, const std::string& address);

@@ -36,13 +36,14 @@ bool is_ignored(const Module& module, const FullyShardOptions& options) {
 }
 
 // A place where a module registers a parameter.
-struct Place {
+struct Registration {
   Module* module;
   std::string key;
   std::string name;  // relative to the wrapped module
 };
 
-void collect_places(Module& module, const std::string& prefix, const FullyShardOptions& options, std::vector<Place>& places) {
+void collect_places(Module& module, const std::string& prefix, const FullyShardOptions& options,
+                    std::vector<Registration>& places) {
   if (is_ignored(module, options)) return;
   for (const auto& item : registered_parameters(module)) {
     if (item.value().defined()) places.push_back({&module, item.key(), prefix + item.key()});
@@ -134,14 +135,14 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
            "the mesh has " + std::to_string(mesh.axes()) +
                " axes; one shards, two replicate over the first and shard over the second");
   }
-  std::vector<Place> places;
+  std::vector<Registration> places;
   collect_places(module, "", options, places);
 
   std::vector<FoundParameter> found;
   std::map<const void*, std::size_t> position;  // index in `found`, by TensorImpl
   MemoryRanges memories;                        // memory of the parameters in `found`
   std::vector<UnitPointer> inner;
-  for (const Place& place : places) {
+  for (const Registration& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
     // Wrapped already, as part of an inner module.
     if (UnitPointer unit = unit_behind(tensor)) {
@@ -176,7 +177,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   group->note_wrapped(module);
   std::vector<torch::Tensor> shards;
   if (!found.empty()) shards = ShardedUnit::make(module, found, mesh, options, group);
-  for (const Place& place : places) {
+  for (const Registration& place : places) {
     torch::Tensor& registered = registered_parameters(*place.module)[place.key];
     const auto own = position.find(registered.unsafeGetTensorImpl());
     if (own != position.end()) {
@@ -191,11 +192,11 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
 }
 
 std::int64_t unwrapped_elements(Module& module, const FullyShardOptions& options) {
-  std::vector<Place> places;
+  std::vector<Registration> places;
   collect_places(module, "", options, places);
   std::set<const void*> seen;
   std::int64_t elements = 0;
-  for (const Place& place : places) {
+  for (const Registration& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
     if (!unit_behind(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) elements += tensor.numel();
   }

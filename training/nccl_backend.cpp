@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <cairn/base/log.hpp>
-#include <cairn/training/c10d_backend_over.hpp>
+#include <cairn/training/c10d_backends.hpp>
 
 namespace cairn::training {
 namespace {
@@ -41,9 +41,9 @@ class OwnNcclGroup : public c10d::ProcessGroupNCCL {
   }
 };
 
-class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
+class NcclBackend : public C10dBackend {
  public:
-  using C10dBackendOver::C10dBackendOver;
+  explicit NcclBackend(c10::intrusive_ptr<OwnNcclGroup> group) : C10dBackend(group), group_(std::move(group)) {}
   ~NcclBackend() override {
     try {
       if (!aborted_) group_->shutdown();
@@ -51,17 +51,13 @@ class NcclBackend : public C10dBackendOver<c10d::ProcessGroupNCCL> {
     }
   }
 
-  Work all_gather(torch::Tensor output, torch::Tensor input) override { return group_->_allgather_base(output, input); }
-  Work reduce_scatter(torch::Tensor output, torch::Tensor input) override { return group_->_reduce_scatter_base(output, input); }
-
-  bool sums(at::ScalarType type) const override { return type != at::kBool; }
-  bool reduces_and_scatters() const override { return true; }
   void abort() override {
     aborted_ = true;
     group_->abort();
   }
 
  private:
+  const c10::intrusive_ptr<OwnNcclGroup> group_;
   std::atomic<bool> aborted_{false};
 };
 

@@ -435,8 +435,8 @@ ProcessGroup ProcessGroup::from_c10d(const C10dGroups& groups, const ProcessGrou
     refuse(std::to_string(groups.world_ranks.size()) + " world ranks are listed for a c10d group of " + std::to_string(size));
   check_timeout(options);
   Implementation::Given given;
-  if (groups.on_host) given.on_host = make_backend_over(groups.on_host);
-  if (groups.on_device) given.on_device = make_backend_over(groups.on_device);
+  if (groups.on_host) given.on_host = std::make_shared<C10dBackend>(groups.on_host);
+  if (groups.on_device) given.on_device = std::make_shared<C10dBackend>(groups.on_device);
   return ProcessGroup(Implementation::make(groups.store, rank, groups.world_ranks.empty() ? first_ranks(size) : groups.world_ranks,
                                            options, name, std::make_shared<Implementation::Family>(), std::move(given)));
 }

@@ -21,11 +21,9 @@ using torch::nn::Module;
 [[noreturn]] void refuse_options(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "state dict options: " + why); }
 
 // Returns the registered parameters by name, tied ones under each of their names.
-std::map<std::string, torch::Tensor> registered_tensors(const Module& module, const std::string& prefix = "") {
+std::map<std::string, torch::Tensor> registered_tensors(const Module& module) {
   std::map<std::string, torch::Tensor> named;
-  for (const auto& parameter : module.named_parameters(/*recurse=*/false))
-    named.emplace(prefix + parameter.key(), parameter.value());
-  for (const auto& child : module.named_children()) named.merge(registered_tensors(*child.value(), prefix + child.key() + '.'));
+  for (const auto& parameter : module.named_parameters()) named.emplace(parameter.key(), parameter.value());
   return named;
 }
 
@@ -112,10 +110,15 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
 
 // --- setting -------------------------------------------------------------------------------------
 
+Extents size_of(const Value& live) { return live.is_sharded() ? live.sharded().size() : extents_of(live.tensor().sizes()); }
+torch::Tensor tensor_of(const Value& live) {
+  return live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
+}
+
 // Returns this rank's part of `given`, which is either that part or the whole tensor behind `live`;
 // undefined if it is neither. With `local`, a part may be a plain tensor.
 torch::Tensor part_for(const Value& live, const Value& given, bool local = false) {
-  const torch::Tensor& to = live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
+  const torch::Tensor to = tensor_of(live);
   if (given.is_sharded()) {
     if (!live.is_sharded() || given.sharded().size() != live.sharded().size() || given.sharded().local_shards().size() != 1)
       return {};
@@ -133,7 +136,7 @@ torch::Tensor part_for(const Value& live, const Value& given, bool local = false
 
 // Returns whether dicts hold this entry as a plain local part.
 bool is_local(const Value& live) {
-  const auto unit = live.is_sharded() ? unit_behind(live.sharded().local_shards().front().tensor) : nullptr;
+  const auto unit = live.is_sharded() ? unit_behind(tensor_of(live)) : nullptr;
   return unit && unit->state_dict_type() == StateDictType::kLocal;
 }
 
@@ -142,11 +145,6 @@ std::string describe_given(const Value& value) {
   if (value.is_sharded()) return "a part of a tensor of size " + to_string(value.sharded().size());
   if (value.is_tensor()) return "a tensor of size " + to_string(extents_of(value.tensor().sizes()));
   return value.type_name();
-}
-
-Extents size_of(const Value& live) { return live.is_sharded() ? live.sharded().size() : extents_of(live.tensor().sizes()); }
-torch::Tensor tensor_of(const Value& live) {
-  return live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
 }
 
 [[noreturn]] void refuse_dict(const std::string& whose, const std::string& problems) {

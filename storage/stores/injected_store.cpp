@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <cairn/storage/stores/store_decorator.hpp>
+
 namespace cairn {
 namespace {
 
@@ -15,86 +17,43 @@ std::vector<InjectionRule> pass(Injector& injector, const char* operation, const
   for (const auto& rule : rules)
     if (rule.action == FaultAction::kDiskFull)
       throw Error(ErrorCode::kNoSpace,
-                  "cannot " + std::string(operation) + " in " + url + ": the disk is full, as injected by \"" + rule.text + "\"");
+                  "cannot " + std::string(operation) + " at " + url + ": the disk is full, as injected by \"" + rule.text + "\"");
   return rules;
 }
 
-class InjectedWriter : public ObjectWriter {
- public:
-  InjectedWriter(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<Injector> injector, std::string url)
-      : inner_(std::move(inner)), injector_(std::move(injector)), url_(std::move(url)) {}
-
-  void write_at(std::uint64_t offset, ByteSpan bytes) override {
-    for (const auto& rule : pass(*injector_, "write_at", url_)) {
-      if (rule.action != FaultAction::kShortWrite) continue;
-      // Direct I/O takes aligned sizes only.
-      const std::size_t half = bytes.size() / 2 - bytes.size() / 2 % inner_->alignment_bytes();
-      if (half > 0) inner_->write_at(offset, bytes.subspan(0, half));
-      throw Error(ErrorCode::kUnavailable, "cannot write " + std::to_string(bytes.size()) + " bytes at " + std::to_string(offset) +
-                                               " to " + url_ + ": only " + std::to_string(half) + " were taken, as injected by \"" +
-                                               rule.text + "\"");
-    }
-    inner_->write_at(offset, bytes);
-  }
-  std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
-  void sync(std::uint64_t length) override {
-    pass(*injector_, "sync", url_);
-    inner_->sync(length);
-  }
-  void close(std::uint64_t length) override {
-    pass(*injector_, "close", url_);
-    inner_->close(length);
-  }
-  void discard() noexcept override { inner_->discard(); }
-
- private:
-  const std::unique_ptr<ObjectWriter> inner_;
-  const std::shared_ptr<Injector> injector_;
-  const std::string url_;
-};
-
-class InjectedStore : public Store {
+class InjectedStore : public StoreDecorator {
  public:
   InjectedStore(std::shared_ptr<Store> inner, std::shared_ptr<Injector> injector)
-      : inner_(std::move(inner)), injector_(std::move(injector)), url_(inner_->url()) {}
+      : StoreDecorator(std::move(inner)), injector_(std::move(injector)) {}
 
-  std::string url() const override { return url_; }
-  bool is_shared() const override { return inner_->is_shared(); }
-  void create_root() override { passed("create_root").create_root(); }
-  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
-    return std::make_unique<InjectedWriter>(passed("create").create(name, options), injector_, child_url(url_, name));
-  }
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
     // The rules are taken before the read and flip bits after it.
-    const auto rules = pass(*injector_, "read", url_);
-    inner_->read(name, ranges);
+    const auto rules = pass(*injector_, "read", url());
+    inner().read(name, ranges);
     for (const auto& rule : rules)
       if (rule.action == FaultAction::kReadFlip) flip(ranges);
   }
-  std::uint64_t size_bytes(const ObjectName& name) override { return passed("size_bytes").size_bytes(name); }
-  bool exists(const ObjectName& name) override { return passed("exists").exists(name); }
-  bool is_taken(const ObjectName& name) override { return passed("exists").is_taken(name); }
-  std::vector<ObjectInfo> list(const ObjectName& prefix) override { return passed("list").list(prefix); }
-  std::vector<ObjectName> children() override { return passed("children").children(); }
-  void remove(const ObjectName& name) override { passed("remove").remove(name); }
-  void begin_attempt(const std::string& save_id) override { passed("begin_attempt").begin_attempt(save_id); }
-  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
-    passed("publish").publish(save_id, record, overwrite);
-  }
-  void fence(const std::string& save_id) override { passed("fence").fence(save_id); }
-  std::vector<std::string> open_attempts() override { return passed("open_attempts").open_attempts(); }
-  std::vector<std::string> fenced_attempts() override { return passed("fenced_attempts").fenced_attempts(); }
-  bool has_attempt(const std::string& save_id) override { return inner_->has_attempt(save_id); }
-  void clear_attempt(const std::string& save_id) override { passed("clear_attempt").clear_attempt(save_id); }
-  void retract() override { passed("retract").retract(); }
-  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
-  void remove_root() override { passed("remove_root").remove_root(); }
 
  private:
-  Store& passed(const char* operation) {
-    pass(*injector_, operation, url_);
-    return *inner_;
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    pass(*injector_, operation.name, url_of(operation));
+    act();
   }
+
+  void write_at(ObjectWriter& writer, const ObjectName& name, std::uint64_t offset, ByteSpan bytes) override {
+    const std::string place = url_of({"write_at", name});
+    for (const auto& rule : pass(*injector_, "write_at", place)) {
+      if (rule.action != FaultAction::kShortWrite) continue;
+      // Direct I/O takes aligned sizes only.
+      const std::size_t half = bytes.size() / 2 - bytes.size() / 2 % writer.alignment_bytes();
+      if (half > 0) writer.write_at(offset, bytes.subspan(0, half));
+      throw Error(ErrorCode::kUnavailable, "cannot write " + std::to_string(bytes.size()) + " bytes at " + std::to_string(offset) +
+                                               " to " + place + ": only " + std::to_string(half) +
+                                               " were taken, as injected by \"" + rule.text + "\"");
+    }
+    writer.write_at(offset, bytes);
+  }
+
   // Flips a bit in the middle of the bytes read, because the ends may be padding.
   static void flip(const std::vector<ReadRange>& ranges) {
     std::size_t total = 0;
@@ -109,9 +68,7 @@ class InjectedStore : public Store {
     }
   }
 
-  const std::shared_ptr<Store> inner_;
   const std::shared_ptr<Injector> injector_;
-  const std::string url_;
 };
 
 }  // namespace

@@ -142,24 +142,6 @@ TEST_CASE("B1.6 every hook of a load may fail on every rank, with any coordinato
   }
 }
 
-TEST_CASE("B1.7 in a world of one, without links") {
-  ActorWorld world(1);
-  run_saves(world, 0, save_cases({0}, 0));
-  run_loads(world, 0, load_cases({0}, 0));
-}
-
-TEST_CASE("B1.8 an exception that is not a std::exception is in the map too") {
-  ActorWorld world(4);
-  world.rank(2).script.on("writer.write_data", [] { throw 42; });
-  world.rank(3).script.on("writer.write_data", [] { throw DiskOnFire("smoke"); });
-  const auto outcomes = world.save();
-  CHECK(all_equal(outcomes));
-  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2, 3});
-  CHECK(outcomes[0].failures.at(2).type == "int");
-  CHECK_FALSE(outcomes[0].failures.at(2).what.empty());
-  CHECK(outcomes[0].failures.at(3).what == "smoke");
-}
-
 TEST_CASE("a Stateful hook runs on every rank even where reset failed, since it may hold collectives") {
   ActorWorld world(2);
   world.rank(1).script.on("writer.reset", [] { throw DiskOnFire("no"); });

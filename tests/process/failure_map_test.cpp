@@ -44,12 +44,14 @@ TEST_CASE("B1.4 every rank gets the map of exactly the ranks whose hook failed i
 
 TEST_CASE("B1.4 so does the handle of an asynchronous save") {
   cold_and_warm([](Checkpointer& checkpointer) {
+    check_save(checkpointer, {{"reset", {1}}}, 0, save_in_background);
     check_save(checkpointer, {{"set_up_storage_writer", {0}}}, 0, save_in_background);
     check_save(checkpointer, {{"prepare_local_plan", {0}}}, 0, save_in_background);
     check_save(checkpointer, {{"prepare_global_plan", {0}}}, 0, save_in_background);
     check_save(checkpointer, {{"write_data", {2}}}, 0, save_in_background);
     check_save(checkpointer, {{"write_data_async", {3}}}, 0, save_in_background);
     check_save(checkpointer, {{"finish", {0}}}, 0, save_in_background);
+    check_save(checkpointer, {{"finish", {1}}}, 1, save_in_background);
     check_save(checkpointer, {}, 0, save_in_background);
   });
 }

@@ -15,6 +15,7 @@ TEST_CASE("B1.1 a sharding spec may leave ranks out") {
   const Metadata metadata = create_default_metadata({{"sharded", tensor}});
   const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
   CHECK(stored.properties.dtype == DType::kFloat64);
+  CHECK(stored.size == Extents{4, 4});
   REQUIRE(stored.chunks.size() == 1);
   CHECK(stored.chunks[0] == Box::whole({4, 4}));
 }
@@ -35,7 +36,7 @@ TEST_CASE("B1.2 default metadata of bytes, a replicated and a sharded tensor") {
   const auto& sharded = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
   CHECK(sharded.size == Extents{10, 10});
   CHECK(sharded.properties.dtype == DType::kFloat32);
-  CHECK(sharded.chunks.size() == 2);
+  CHECK((sharded.chunks == std::vector<Box>{{{0, 0}, {5, 10}}, {{5, 0}, {5, 10}}}));
 }
 
 namespace {

@@ -40,25 +40,6 @@ FailureMap failures_of(const AsyncSaveResponse& saving) {
   return {};
 }
 
-TEST_CASE("B1.4 the handle of an asynchronous save throws the map of the failed ranks") {
-  for (const int coordinator : {0, 1}) {
-    on_all_ranks(4, [&](World& world) {
-      Checkpointer checkpointer(world);
-      for (const bool warm : {false, true}) {
-        CAPTURE(warm);
-        check_save(checkpointer, {{"reset", {1}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"set_up_storage_writer", {0}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"prepare_local_plan", {0}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"prepare_global_plan", {coordinator}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"write_data", {2}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"write_data_async", {3}}}, coordinator, save_in_background);
-        check_save(checkpointer, {{"finish", {coordinator}}}, coordinator, save_in_background);
-        check_save(checkpointer, {}, coordinator, save_in_background);
-      }
-    });
-  }
-}
-
 TEST_CASE("a failure before async_save returns is in every rank's handle") {
   struct Broken : Stateful {
     explicit Broken(bool is_broken) : broken(is_broken) {}

@@ -6,11 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <condition_variable>
-#include <map>
-#include <mutex>
 #include <thread>
 
 #include <cairn/runtime/cairn.hpp>
@@ -96,50 +92,6 @@ TEST_CASE("planner and writer hooks run beside the caller of async_save") {
   saving.result();
   CHECK(writer->wrote_on != std::thread::id());
   CHECK(writer->wrote_on != std::this_thread::get_id());
-}
-
-// A stand-in for a collective: `meet` succeeds only if all ranks call it with the same text.
-class Exchange {
- public:
-  explicit Exchange(int ranks) : ranks_(ranks) {}
-  bool meet(const std::string& what) {
-    std::unique_lock lock(mutex_);
-    const int round = (come_[what]++ / ranks_ + 1) * ranks_;
-    changed_.notify_all();
-    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return come_[what] >= round; });
-  }
-
- private:
-  const int ranks_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, int> come_;
-};
-
-TEST_CASE("B2.5 Stateful hooks with collectives run in one order in asynchronous saves") {
-  struct Collective : Stateful {
-    Collective(std::string with_name, Exchange& at) : name(std::move(with_name)), exchange(at) {}
-    Dict state_dict() override {
-      CHECK(exchange.meet("save " + name));
-      return {};
-    }
-    void load_state_dict(const Dict&) override { CHECK(exchange.meet("load " + name)); }
-    const std::string name;
-    Exchange& exchange;
-  };
-  const TemporaryDirectory directory;
-  Exchange exchange(4);
-  on_all_ranks(4, [&](World& world) {
-    Checkpointer checkpointer(world);
-    const auto object = [&](const char* name) {
-      return Value(std::shared_ptr<Stateful>(std::make_shared<Collective>(name, exchange)));
-    };
-    StateDict state;
-    for (const char* name : world.rank() == 0 ? std::array<const char*, 2>{"A", "B"} : std::array<const char*, 2>{"B", "A"})
-      state.insert(name, object(name));
-    for (int round = 0; round < 2; ++round) checkpointer.async_save(state, directory.path() + "/step").result();
-    checkpointer.load(state, directory.path() + "/step");
-  });
 }
 
 TEST_CASE("B2.9 a world with a GPU backend only refuses async_save") {

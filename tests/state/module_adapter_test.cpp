@@ -85,24 +85,6 @@ TEST_CASE("declarations that do not fit are refused") {
   CHECK_FALSE(declared_shard(tensor).has_value());
 }
 
-TEST_CASE("B1.9 a module's state dict includes the sharded tensors that it owns") {
-  for (const int rank : {0, 1}) {
-    torch::nn::Linear part(4, 2);
-    declare_shard(part->weight, {{2 * rank, 0}, {2, 4}}, {4, 4});
-    struct Owner : torch::nn::Module {};
-    Owner owner;
-    owner.register_module("inner", part);
-    const Dict dict = module_state_dict(owner);
-    REQUIRE(dict.at("inner.weight").is_sharded());
-    const ShardedTensor& sharded = dict.at("inner.weight").sharded();
-    CHECK(sharded.size() == Extents{4, 4});
-    REQUIRE(sharded.local_shards().size() == 1);
-    CHECK(sharded.local_shards()[0].offsets == Extents{2 * rank, 0});
-    CHECK(sharded.local_shards()[0].tensor.unsafeGetTensorImpl() == part->weight.unsafeGetTensorImpl());
-    CHECK(dict.at("inner.bias").is_tensor());
-  }
-}
-
 TEST_CASE("declared parameters are saved by their parts and loaded into other parts") {
   const torch::Tensor whole = counted({4, 4});
   std::vector<torch::nn::Linear> parts;

@@ -65,37 +65,6 @@ TEST_CASE("a spec cuts as PyTorch's ChunkShardingSpec") {
   CHECK((*ShardedTensor::zeros({0, {0, 1}}, {0, 3}, 0).all_chunks() == std::vector<Box>{Box::whole({0, 3})}));
 }
 
-TEST_CASE("B1.1 a sharding spec may leave ranks out") {
-  for (const int rank : {0, 1}) {
-    const auto sharded = ShardedTensor::zeros({0, {1}}, {4, 4}, rank, at::kDouble);
-    CHECK(sharded.local_shards().size() == (rank == 1 ? 1u : 0u));
-    const Metadata metadata = create_default_metadata({{"sharded", sharded}});
-    const auto& described = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
-    CHECK((described.chunks == std::vector<Box>{Box::whole({4, 4})}));
-    CHECK(described.properties.dtype == DType::kFloat64);
-    CHECK(described.size == Extents{4, 4});
-  }
-}
-
-TEST_CASE("B1.2 default metadata of sharded, replicated and bytes") {
-  for (const int rank : {0, 1}) {
-    const StateDict state{{"sharded", ShardedTensor::zeros({0, {0, 1}}, {10, 10}, rank)},
-                          {"replicated", torch::rand(4)},
-                          {"bytes", List{1, 2, 3, 4}}};
-    const Metadata metadata = create_default_metadata(state);
-    REQUIRE(metadata.state_dict_metadata.size() == 3);
-    CHECK(std::holds_alternative<BytesStorageMetadata>(*metadata.find("bytes")));
-    const auto& replicated = std::get<TensorStorageMetadata>(*metadata.find("replicated"));
-    CHECK(replicated.size == Extents{4});
-    CHECK(replicated.properties.dtype == DType::kFloat32);
-    CHECK(replicated.chunks.size() == 1);
-    const auto& sharded = std::get<TensorStorageMetadata>(*metadata.find("sharded"));
-    CHECK(sharded.properties.dtype == DType::kFloat32);
-    CHECK(sharded.size == Extents{10, 10});
-    CHECK((sharded.chunks == std::vector<Box>{{{0, 0}, {5, 10}}, {{5, 0}, {5, 10}}}));
-  }
-}
-
 TEST_CASE("default metadata tells how names nest, and refuses what cannot be saved") {
   const Metadata metadata = create_default_metadata({{"model", Dict{{"net.weight", torch::zeros({2, 3})}}}, {"rng", per_rank(1)}});
   REQUIRE(metadata.planner_data.size() == 2);

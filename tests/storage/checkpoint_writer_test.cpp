@@ -15,26 +15,11 @@
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
-#include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
 
 namespace {
-
-// The store of "watched://name/path" is that of "mem://name/path" behind the current test's
-// control.
-std::shared_ptr<StoreControl> watched_control;
-
-void register_watched() {
-  static const bool once = [] {
-    register_store("watched", [](const std::string& url) {
-      return std::make_shared<WrappedStore>(open_store("mem" + url.substr(url.find("://"))), watched_control);
-    });
-    return true;
-  }();
-  (void)once;
-}
 
 std::unique_ptr<StorageWriter> make_writer(CheckpointWriterOptions options = {}) {
   return std::make_unique<CheckpointWriter>(options);
@@ -284,45 +269,6 @@ TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one i
   const bool lost = code == ErrorCode::kAlreadyExists || code == ErrorCode::kFenced;
   CHECK(lost);
   CHECK(loaded(url) == 2);
-}
-
-TEST_CASE("checkpoint writer: any failing operation leaves the old or new checkpoint whole") {
-  register_watched();
-  for (const bool single_file : {true, false}) {
-    CheckpointWriterOptions options;
-    options.single_file_per_rank = single_file;
-    std::size_t failing = 0;
-    for (bool failed = true; failed; ++failing) {
-      const Memory memory("watched");
-      const std::string url = "watched://watched/run/step";
-      watched_control = std::make_shared<StoreControl>();
-      const StateDict old_state = state_of(1);
-      const StateDict new_state = state_of(2);
-      save_locally(save_to(url, 1), {&old_state, &old_state}, [&] { return make_writer(options); });
-      const auto old_files = data_files(url);
-
-      watched_control = std::make_shared<StoreControl>();
-      watched_control->fail_at(failing);
-      failed = false;
-      bool raised = false;
-      try {
-        save_locally(save_to(url, 2), {&new_state, &new_state}, [&] { return make_writer(options); });
-      } catch (const StoreFault&) {
-        raised = true;
-      }
-      failed = watched_control->operations() > failing;
-      watched_control = std::make_shared<StoreControl>();
-      INFO("operation ", failing);
-      CHECK(loaded(url) == (raised ? 1 : 2));
-      if (raised) CHECK(data_files(url) == old_files);
-      CHECK(verify_checkpoint(*open_store(url)).empty());
-      // The next save works.
-      save_locally(save_to(url, 3), {&old_state, &old_state}, [&] { return make_writer(options); });
-      CHECK(loaded(url) == 1);
-    }
-    CHECK(failing > 10);
-  }
-  watched_control = nullptr;
 }
 
 TEST_CASE("checkpoint writer: a planner that drops an item in finish_plan fails the save") {

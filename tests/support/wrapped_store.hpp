@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 
 namespace cairn::testing {
 
@@ -88,113 +88,30 @@ class StoreControl {
   std::uint64_t bytes_max_ = 0;
 };
 
-class WrappedStore : public Store {
+class WrappedStore : public StoreDecorator {
  public:
   WrappedStore(std::shared_ptr<Store> inner, std::shared_ptr<StoreControl> control)
-      : inner_(std::move(inner)), control_(std::move(control)) {}
-
-  std::string url() const override { return inner_->url(); }
-  bool is_shared() const override { return inner_->is_shared(); }
-  void create_root() override {
-    control_->count("create_root");
-    inner_->create_root();
-  }
-  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
-    control_->count("create");
-    return std::make_unique<Writer>(inner_->create(name, options), control_);
-  }
-  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
-    control_->count("read " + name);
-    inner_->read(name, ranges);
-  }
-  std::uint64_t size_bytes(const ObjectName& name) override {
-    control_->count("size_bytes " + name);
-    return inner_->size_bytes(name);
-  }
-  bool exists(const ObjectName& name) override {
-    control_->count("exists");
-    return inner_->exists(name);
-  }
-  bool is_taken(const ObjectName& name) override {
-    control_->count("exists");
-    return inner_->is_taken(name);
-  }
-  std::vector<ObjectInfo> list(const ObjectName& prefix) override {
-    control_->count("list");
-    return inner_->list(prefix);
-  }
-  void remove(const ObjectName& name) override {
-    control_->count("remove");
-    inner_->remove(name);
-  }
-  void begin_attempt(const std::string& save_id) override {
-    control_->count("begin_attempt");
-    inner_->begin_attempt(save_id);
-  }
-  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
-    control_->count("publish");
-    inner_->publish(save_id, record, overwrite);
-  }
-  void fence(const std::string& save_id) override {
-    control_->count("fence");
-    inner_->fence(save_id);
-  }
-  std::vector<std::string> open_attempts() override {
-    control_->count("open_attempts");
-    return inner_->open_attempts();
-  }
-  std::vector<std::string> fenced_attempts() override {
-    control_->count("fenced_attempts");
-    return inner_->fenced_attempts();
-  }
-  void clear_attempt(const std::string& save_id) override {
-    control_->count("clear_attempt");
-    inner_->clear_attempt(save_id);
-  }
-  void retract() override {
-    control_->count("retract");
-    inner_->retract();
-  }
-  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
-  void remove_root() override {
-    control_->count("remove_root");
-    inner_->remove_root();
-  }
+      : StoreDecorator(std::move(inner)), control_(std::move(control)) {}
 
  private:
-  class Writer : public ObjectWriter {
-   public:
-    Writer(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<StoreControl> control)
-        : inner_(std::move(inner)), control_(std::move(control)) {}
-    void write_at(std::uint64_t offset, ByteSpan bytes) override {
-      control_->count("write_at");
-      control_->begin_write(bytes.size());
-      try {
-        inner_->write_at(offset, bytes);
-      } catch (...) {
-        control_->end_write(bytes.size());
-        throw;
-      }
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    const std::string name = operation.name;
+    control_->count(name == "read" || name == "size_bytes" ? name + " " + std::string(operation.object) : name);
+    act();
+  }
+  void write_at(ObjectWriter& writer, const ObjectName&, std::uint64_t offset, ByteSpan bytes) override {
+    control_->count("write_at");
+    control_->begin_write(bytes.size());
+    try {
+      writer.write_at(offset, bytes);
+    } catch (...) {
       control_->end_write(bytes.size());
+      throw;
     }
-    std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
-    void sync(std::uint64_t length) override {
-      control_->count("sync");
-      inner_->sync(length);
-    }
-    void close(std::uint64_t length) override {
-      control_->count("close");
-      inner_->close(length);
-    }
-    void discard() noexcept override { inner_->discard(); }
+    control_->end_write(bytes.size());
+  }
 
-   private:
-    std::unique_ptr<ObjectWriter> inner_;
-    std::shared_ptr<StoreControl> control_;
-  };
-
-  std::shared_ptr<Store> inner_;
-  std::shared_ptr<StoreControl> control_;
+  const std::shared_ptr<StoreControl> control_;
 };
 
 }  // namespace cairn::testing

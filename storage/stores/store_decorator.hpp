@@ -1,0 +1,143 @@
+// Base class of stores that pass each operation to another store, with an action of their own
+// around it. Internal.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+// An operation of a store or of a writer of its objects.
+struct DecoratedOperation {
+  const char* name;         // of the method; `is_taken` counts as "exists"
+  std::string_view object;  // empty: the operation is of the whole store
+  std::uint64_t bytes = 0;  // written or read; 0 for other operations
+};
+
+// Owned by shared pointers: writers keep their store alive.
+class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDecorator> {
+ public:
+  explicit StoreDecorator(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}
+
+  std::string url() const override { return inner_->url(); }
+  bool is_shared() const override { return inner_->is_shared(); }
+  void create_root() override {
+    around({"create_root", {}}, [&] { inner_->create_root(); });
+  }
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
+    auto writer = get({"create", name}, [&] { return inner_->create(name, options); });
+    return std::make_unique<Writer>(std::move(writer), shared_from_this(), name);
+  }
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    std::uint64_t bytes = 0;
+    for (const auto& range : ranges) bytes += range.destination.size();
+    around({"read", name, bytes}, [&] { inner_->read(name, ranges); });
+  }
+  std::uint64_t size_bytes(const ObjectName& name) override {
+    return get({"size_bytes", name}, [&] { return inner_->size_bytes(name); });
+  }
+  bool exists(const ObjectName& name) override {
+    return get({"exists", name}, [&] { return inner_->exists(name); });
+  }
+  bool is_taken(const ObjectName& name) override {
+    return get({"exists", name}, [&] { return inner_->is_taken(name); });
+  }
+  std::vector<ObjectInfo> list(const ObjectName& prefix) override {
+    return get({"list", {}}, [&] { return inner_->list(prefix); });
+  }
+  std::vector<ObjectName> children() override {
+    return get({"children", {}}, [&] { return inner_->children(); });
+  }
+  void remove(const ObjectName& name) override {
+    around({"remove", name}, [&] { inner_->remove(name); });
+  }
+  void begin_attempt(const std::string& save_id) override {
+    around({"begin_attempt", {}}, [&] { inner_->begin_attempt(save_id); });
+  }
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
+    around({"publish", {}, record.size()}, [&] { inner_->publish(save_id, record, overwrite); });
+  }
+  void fence(const std::string& save_id) override {
+    around({"fence", {}}, [&] { inner_->fence(save_id); });
+  }
+  std::vector<std::string> open_attempts() override {
+    return get({"open_attempts", {}}, [&] { return inner_->open_attempts(); });
+  }
+  std::vector<std::string> fenced_attempts() override {
+    return get({"fenced_attempts", {}}, [&] { return inner_->fenced_attempts(); });
+  }
+  bool has_attempt(const std::string& save_id) override {
+    return get({"has_attempt", {}}, [&] { return inner_->has_attempt(save_id); });
+  }
+  void clear_attempt(const std::string& save_id) override {
+    around({"clear_attempt", {}}, [&] { inner_->clear_attempt(save_id); });
+  }
+  void retract() override {
+    around({"retract", {}}, [&] { inner_->retract(); });
+  }
+  bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
+  void remove_root() override {
+    around({"remove_root", {}}, [&] { inner_->remove_root(); });
+  }
+
+ protected:
+  // Runs `act`, which performs the operation, or throws instead. Called for every operation that
+  // may fail, on the thread of the operation.
+  virtual void around(const DecoratedOperation& operation, const std::function<void()>& act) = 0;
+  // Writes to the object `name`. Derived classes may write something else.
+  virtual void write_at(ObjectWriter& writer, const ObjectName& name, std::uint64_t offset, ByteSpan bytes) {
+    around({"write_at", name, bytes.size()}, [&] { writer.write_at(offset, bytes); });
+  }
+  Store& inner() { return *inner_; }
+  // Returns the URL of the object, or of the store; "" if the object has a name that no URL can
+  // have.
+  std::string url_of(const DecoratedOperation& operation) const {
+    try {
+      return operation.object.empty() ? url() : child_url(url(), std::string(operation.object));
+    } catch (const std::exception&) {
+      return "";
+    }
+  }
+
+ private:
+  class Writer final : public ObjectWriter {
+   public:
+    Writer(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<StoreDecorator> store, ObjectName name)
+        : inner_(std::move(inner)), store_(std::move(store)), name_(std::move(name)) {}
+    void write_at(std::uint64_t offset, ByteSpan bytes) override { store_->write_at(*inner_, name_, offset, bytes); }
+    std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
+    void sync(std::uint64_t length) override {
+      store_->around({"sync", name_, length}, [&] { inner_->sync(length); });
+    }
+    void close(std::uint64_t length) override {
+      store_->around({"close", name_, length}, [&] { inner_->close(length); });
+    }
+    void discard() noexcept override { inner_->discard(); }
+
+   private:
+    const std::unique_ptr<ObjectWriter> inner_;
+    const std::shared_ptr<StoreDecorator> store_;
+    const ObjectName name_;
+  };
+
+  template <class Act>
+  std::invoke_result_t<const Act&> get(const DecoratedOperation& operation, const Act& act) {
+    std::optional<std::invoke_result_t<const Act&>> result;
+    around(operation, [&] { result = act(); });
+    return *std::move(result);
+  }
+
+  const std::shared_ptr<Store> inner_;
+};
+
+}  // namespace cairn
