@@ -14,6 +14,22 @@ ObservedEvent call_event(EventKind kind, std::string_view name, const std::strin
   return event;
 }
 
+std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkpointer, std::uint64_t counter) {
+  ObservedEvent event = call_event(EventKind::kState, {}, checkpointer, counter);
+  event.what = what;
+  return tap.record(event);
+}
+
+void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter) {
+  std::visit([&](auto to) { record_state(tap, to, checkpointer, counter); }, changed.to);
+}
+
+void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter) {
+  ObservedEvent event = call_event(EventKind::kState, ignored.why, checkpointer, counter, false);
+  event.what = ignored.what;
+  tap.record(event);
+}
+
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome) {
   for (const auto& [whose, failure] : outcome.failures) {
     ObservedEvent event = call_event(EventKind::kFailure, to_string(failure.kind), checkpointer, counter, false);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <cairn/actors/call.hpp>
+#include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/observer.hpp>
 
@@ -13,6 +14,12 @@ namespace cairn {
 
 ObservedEvent call_event(EventKind kind, std::string_view name, const std::string& checkpointer, std::uint64_t counter,
                          bool ok = true);
+
+// Returns the event's id.
+std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkpointer, std::uint64_t counter);
+// Each records an effect of a machine.
+void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
+void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
 
 // Records each entry of the call's failure map, then how the call ended on this rank.
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);

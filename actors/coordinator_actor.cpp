@@ -65,7 +65,7 @@ class Coordinator : public CoordinatorActor::base {
   }
 
   void time_out(const std::string& checkpointer, protocol::Timer timer) {
-    tap_.set_cause(tap_.record(call_event(EventKind::kState, trace_name_of(timer), checkpointer, 0)));
+    tap_.set_cause(record_state(tap_, timer, checkpointer, 0));
     step(checkpointer, protocol::TimerFired{timer});
     tap_.set_cause(0);
   }
@@ -87,8 +87,10 @@ class Coordinator : public CoordinatorActor::base {
         timers_.start({checkpointer, start->timer}, clock().now(), start->after);
       } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stop->timer});
-      } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
-        tap_.record(call_event(EventKind::kState, note->what, checkpointer, machine.counter(), note->ok));
+      } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
+        record_effect(tap_, *changed, checkpointer, machine.counter());
+      } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {
+        record_effect(tap_, *ignored, checkpointer, machine.counter());
       } else if (const auto* warning = std::get_if<protocol::Warn>(&effect)) {
         write_log(LogLevel::kWarning, rank_, warning->what);
       }

@@ -99,27 +99,6 @@ inline const char* trace_name_of(const protocol::Message& body) {
   return protocol::is_of_progress(body) ? nullptr : protocol::name_of(body);
 }
 
-// Returns the trace name of an expired timer.
-inline const char* trace_name_of(protocol::Timer timer) {
-  switch (timer) {
-    case protocol::Timer::kAnswer:
-      return "timer: the coordinator's answer";
-    case protocol::Timer::kPhase:
-      return "timer: the ranks' answers";
-    case protocol::Timer::kProbe:
-      return "timer: a sign of life";
-    case protocol::Timer::kSuccession:
-      return "timer: answers to the successor";
-    case protocol::Timer::kCall:
-      return "timer: the caller's deadline";
-    case protocol::Timer::kWaiting:
-      return "timer: the warning of missing ranks";
-    case protocol::Timer::kProgress:
-      break;
-  }
-  return "timer: progress";
-}
-
 // An actor -> itself: the next deadline of its TimerQueue has passed.
 struct WakeUp {};
 

@@ -145,7 +145,7 @@ struct RankRuntime::Implementation {
 
   std::uint64_t record_call(const CallContext& context) {
     const Call& call = context.call();
-    ObservedEvent event = call_event(EventKind::kCall, protocol::to_string(context.operation()), call.id.checkpointer, 0);
+    ObservedEvent event = call_event(EventKind::kCall, to_string(context.operation()), call.id.checkpointer, 0);
     event.text = call.checkpoint_id;
     event.number = call.id.ordinal;
     return tap.record(event);
@@ -164,7 +164,7 @@ struct RankRuntime::Implementation {
     const auto ending = std::make_shared<ReportedCall>();
     ending->directory = common.report_directory;
     ending->checkpoint_id = common.checkpoint_id;
-    ending->operation = protocol::to_string(CallContext::operation_of(call));
+    ending->operation = to_string(CallContext::operation_of(call));
     ending->id = common.id;
     ending->incarnation = config.incarnation;
     ending->rank = config.rank;

@@ -107,7 +107,7 @@ class Supervisor : public SupervisorActor::base {
         [this](const LinkUp& up) { on_link_up(up); },
         [this](const LinkDown& down) { on_link_down(down); },
         [this](const LinkMessage& message) { on_link_message(message); },
-        [this](const LinkRefused& refused) { tap_.record(EventKind::kState, refused.what, 0, false); },
+        [this](const LinkRefused& refused) { ignore(refused.what); },
         [this](GetChildren) {
           return Children{planner_, storage_, coordinator_};
         },
@@ -188,8 +188,10 @@ class Supervisor : public SupervisorActor::base {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
         timers_.stop({checkpointer, stopped->timer});
-      } else if (const auto* note = std::get_if<protocol::Note>(&effect)) {
-        tap_.record(call_event(EventKind::kState, note->what, checkpointer, slot.machine.counter(), note->ok));
+      } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
+        record_effect(tap_, *changed, checkpointer, slot.machine.counter());
+      } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {
+        record_effect(tap_, *ignored, checkpointer, slot.machine.counter());
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
@@ -210,7 +212,7 @@ class Supervisor : public SupervisorActor::base {
 
   void time_out(const std::string& checkpointer, protocol::Timer timer) {
     if (timer != protocol::Timer::kProgress) {
-      tap_.set_cause(tap_.record(call_event(EventKind::kState, trace_name_of(timer), checkpointer, 0, true)));
+      tap_.set_cause(record_state(tap_, timer, checkpointer, 0));
       const Slot* const slot = slots_.find(checkpointer);
       step(checkpointer, protocol::TimerFired{timer, slot && slot->context ? slot->context->running_hook() : nullptr});
       return tap_.set_cause(0);
@@ -369,6 +371,16 @@ class Supervisor : public SupervisorActor::base {
     step_all(event);
   }
 
+  void ignore(const char* why, int peer = -1) {
+    ObservedEvent event;
+    event.kind = EventKind::kState;
+    event.what = Ignored::kInput;
+    event.name = why;
+    event.peer = peer;
+    event.ok = false;
+    tap_.record(event);
+  }
+
   void on_link_message(const LinkMessage& message) {
     protocol::Envelope envelope;
     std::string fault;
@@ -389,8 +401,7 @@ class Supervisor : public SupervisorActor::base {
       return send("", protocol::Send{message.rank, 0, protocol::Unreadable{protocol::failure_of(event, Phase::kJoin)}});
     }
     if (envelope.attempt.incarnation != config_.incarnation) {
-      tap_.record(EventKind::kState, "message of another incarnation", 0, false, message.rank);
-      return;
+      return ignore("message of another incarnation", message.rank);
     }
     const protocol::Attempt& attempt = envelope.attempt;
     const auto* const join = std::get_if<protocol::Join>(&envelope.body);
@@ -438,25 +449,29 @@ class Supervisor : public SupervisorActor::base {
     }
     if (planner_ && message.source == planner_.address()) {
       planner_ = PlannerActor();
-      if (may_restart(planner_restarts_)) start_planner();
+      if (may_restart(Actor::kPlanner, planner_restarts_)) start_planner();
       step_all(protocol::ActorDied{"planner", why});
     } else if (storage_ && message.source == storage_.address()) {
       storage_ = StorageActor();
-      if (may_restart(storage_restarts_)) start_storage();
+      if (may_restart(Actor::kStorage, storage_restarts_)) start_storage();
       step_all(protocol::ActorDied{"storage", why});
     } else if (coordinator_ && message.source == coordinator_.address()) {
       coordinator_ = CoordinatorActor();
-      if (may_restart(coordinator_restarts_)) start_coordinator();
+      if (may_restart(Actor::kCoordinator, coordinator_restarts_)) start_coordinator();
       if (stopping_) coordinator_stopped_ = true;  // otherwise its replacement reports this
       for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");
     }
     stop_if_idle();
   }
 
-  bool may_restart(unsigned& restarts) {
+  bool may_restart(Actor actor, unsigned& restarts) {
     if (stopping_ || restarts >= config_.options.child_restarts_max) return false;
     ++restarts;
-    tap_.record(EventKind::kState, "an actor of this rank is restarted", 0, false);
+    ObservedEvent event;
+    event.kind = EventKind::kState;
+    event.what = Restarted{actor};
+    event.ok = false;
+    tap_.record(event);
     return true;
   }
 

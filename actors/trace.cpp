@@ -22,7 +22,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
                 static_cast<long long>(micros % 1000000), event.rank, static_cast<unsigned long long>(event.id),
                 static_cast<unsigned long long>(event.attempt));
   text += head;
-  text.append(event.actor).append(" ").append(verb_of(event.kind)).append(" ").append(event.name);
+  text.append(event.actor).append(" ").append(verb_of(event.kind)).append(" ").append(name_of(event));
   if (event.peer >= 0) {
     const bool to_peer = event.kind == EventKind::kSent;
     if (event.kind == EventKind::kFailure)

@@ -6,18 +6,18 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <variant>
 
+#include <cairn/base/call_state.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/failure.hpp>
 
 namespace cairn {
 
 enum class EventKind : std::uint8_t {
-  kSent = 1,  // a message left an actor
-  kHandled,   // a message was handled; `duration` is the handler's
-  // A state machine changed state: `name` is the change. Or it ignored something: `name` is the
-  // reason.
-  kState,
+  kSent = 1,   // a message left an actor
+  kHandled,    // a message was handled; `duration` is the handler's
+  kState,      // an actor changed: see `what`
   kOperation,  // a store operation or hook ended; `duration` is its duration
   kBegan,      // a hook began; until its kOperation event it is still running
   // The trainer made a call: `name` is "save", "load" or "agreement", `text` the checkpoint's id,
@@ -34,10 +34,30 @@ enum class EventKind : std::uint8_t {
   kStore,
 };
 
+enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
+const char* to_string(Actor actor) noexcept;  // "supervisor"
+
+// The supervisor replaced an actor that had died.
+struct Restarted {
+  Actor actor = Actor::kPlanner;
+
+  bool operator==(Restarted other) const { return actor == other.actor; }
+};
+
+// An actor ignored something.
+enum class Ignored : std::uint8_t {
+  kInput = 1,     // a message, call, result or connection; `name` is the reason
+  kStoppedTimer,  // a timer that was stopped while it ran out
+};
+
+// The subject of an event. States are those that were entered, timers those that ran out. An event
+// without one says it all by its name.
+using What = std::variant<std::monostate, RankState, CoordinatorState, SuccessionState, CallTurn, Timer, Restarted, Ignored>;
+
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names of types, states and actors are never freed; `text` is borrowed for the call. Events never
+// Names of types and actors are never freed; `text` is borrowed for the call. Events never
 // contain tensor data, secrets or values of the user's metadata. They do contain checkpoint ids and
 // the texts of exceptions.
 struct ObservedEvent {
@@ -50,7 +70,8 @@ struct ObservedEvent {
   int peer = -1;               // the other rank, -1 if there is none
   std::optional<Phase> phase;  // of hooks and failures
   std::string_view actor;      // the actor that sent or handled it
-  std::string_view name;       // message type, state change or operation
+  What what;                   // of kState
+  std::string_view name;       // message type, operation, or why something was ignored
   std::string_view detail;     // see kFailure, kOutcome and kStore
   std::string_view text;       // at most kEventTextMax bytes
   std::uint64_t number = 0;  // see kCall and kFailure
@@ -62,6 +83,18 @@ struct ObservedEvent {
   Duration duration{0};
   Duration queued{0};  // for messages within a rank: the time between sending and the start of the handler
   bool ok = true;
+
+  // Returns the event's subject if it has this type, otherwise null.
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&what);
+  }
+  // Returns whether this is the event's subject: `event.is(RankState::kMoving)`.
+  template <class T>
+  bool is(T subject) const {
+    const T* const it = as<T>();
+    return it != nullptr && *it == subject;
+  }
 };
 
 class Observer {

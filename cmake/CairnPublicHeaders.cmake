@@ -2,6 +2,7 @@
 # A header that is not listed here is internal.
 set(CAIRN_PUBLIC_HEADERS
     base/bytes.hpp
+    base/call_state.hpp
     base/clock.hpp
     base/copy_on_write.hpp
     base/digest.hpp

@@ -52,18 +52,6 @@ std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed 
   return std::make_shared<const Ending>(Ending{grouped(failures), committed, std::move(save_id), std::move(answer)});
 }
 
-const char* to_string(Operation operation) noexcept {
-  switch (operation) {
-    case Operation::kSave:
-      return "save";
-    case Operation::kLoad:
-      return "load";
-    case Operation::kAgree:
-      return "agreement";
-  }
-  return "unknown operation";
-}
-
 const char* name_of(const Message& message) noexcept { return std::visit(Name{}, message); }
 bool is_for_coordinator(const Message& message) noexcept { return std::visit(IsForCoordinator{}, message); }
 bool is_of_progress(const Message& message) noexcept {

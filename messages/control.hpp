@@ -20,6 +20,7 @@
 #include <variant>
 #include <vector>
 
+#include <cairn/base/call_state.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/failure.hpp>
 #include <cairn/messages/failure_groups.hpp>
@@ -27,10 +28,7 @@
 
 namespace cairn::protocol {
 
-// kAgree: each rank sends a text with its Join, and the Outcome contains the coordinator's answer.
-// An agreement that succeeds needs no other messages.
-enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
-const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
+using cairn::Operation;
 
 // Identifies one save, load or agreement of one checkpointer. The coordinator assigns the counter
 // in Begin; before that it is 0.

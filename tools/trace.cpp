@@ -156,13 +156,15 @@ std::string human_duration(Duration duration) {
 }
 
 std::string describe_event(const ObservedEvent& event) {
-  std::string name(event.name);
-  // The supervisor names the states of its rank "rank: moving".
-  if (event.kind == EventKind::kState && event.ok && name.find(": ") != std::string::npos) {
-    if (name.rfind("timer: ", 0) == 0) return fmt::format("{} met the deadline for {}", event.actor, name.substr(7));
-    return fmt::format("{} is {}", name.substr(0, name.find(": ")), name.substr(name.find(": ") + 2));
-  }
-  if (event.kind == EventKind::kState && !event.ok) return fmt::format("{} ignored: {}", event.actor, name);
+  const std::string name = name_of(event);
+  if (const auto* timer = event.as<Timer>()) return fmt::format("{} met the deadline for {}", event.actor, to_string(*timer));
+  if (const auto* state = event.as<RankState>()) return fmt::format("rank is {}", to_string(*state));
+  if (const auto* state = event.as<CoordinatorState>()) return fmt::format("coordinator is {}", to_string(*state));
+  if (const auto* state = event.as<SuccessionState>()) return fmt::format("succession is {}", to_string(*state));
+  if (const auto* turn = event.as<CallTurn>()) return fmt::format("{} {}", event.actor, to_string(*turn));
+  if (const auto* restarted = event.as<Restarted>())
+    return fmt::format("{} restarted the {}", event.actor, to_string(restarted->actor));
+  if (event.as<Ignored>() != nullptr) return fmt::format("{} ignored: {}", event.actor, name);
   std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb_of(event.kind), name);
   if (event.kind == EventKind::kFailure)
     text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
@@ -181,7 +183,7 @@ Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
   const WallTime time = opened.clocks.at(event);
   Json json{{"rank", event.rank},        {"id", event.id},       {"seconds", opened.seconds(time)},
             {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb_of(event.kind)},
-            {"name", event.name}};
+            {"name", name_of(event)}};
   if (event.peer >= 0) json["peer"] = event.peer;
   if (event.cause != 0) json["cause"] = event.cause;
   if (event.attempt != 0) json["attempt"] = event.attempt;
@@ -266,7 +268,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
   for (const auto* event : events) {
     if (options.rank && event->rank != *options.rank) continue;
     if (!options.actor.empty() && event->actor != options.actor) continue;
-    if (!options.name.empty() && event->name.find(options.name) == std::string_view::npos) continue;
+    if (!options.name.empty() && name_of(*event).find(options.name) == std::string::npos) continue;
     if (!options.kind.empty() && options.kind != verb_of(event->kind)) continue;
     if (!options.phase.empty() && (!event->phase || options.phase != to_string(*event->phase))) continue;
     if (options.failed && event->ok) continue;

@@ -30,8 +30,8 @@ class Exporter {
   Json events() {
     for (const auto& [rank, of_rank] : opened_.trace.events) {
       name(rank);
-      states(rank, of_rank, "rank: ", kRankStates);
-      states(rank, of_rank, "coordinator: ", kCoordinatorStates);
+      states<RankState>(rank, of_rank, kRankStates);
+      states<CoordinatorState>(rank, of_rank, kCoordinatorStates);
       hooks(of_rank);
     }
     links();
@@ -76,17 +76,19 @@ class Exporter {
     }
   }
 
-  void states(int rank, const std::vector<ObservedEvent>& events, std::string_view prefix, int track) {
+  template <class State>
+  void states(int rank, const std::vector<ObservedEvent>& events, int track) {
     const ObservedEvent* since = nullptr;
-    for (const auto& event : events) {
-      if (event.kind != EventKind::kState || !event.ok || event.name.substr(0, prefix.size()) != prefix) continue;
+    const auto end_at = [&](WallTime end) {
       if (since != nullptr)
-        slice(rank, track, since->name.substr(prefix.size()), opened_.clocks.at(*since), opened_.clocks.at(event),
-              to_json(opened_, *since));
-      since = event.name == std::string(prefix) + "idle" ? nullptr : &event;
+        slice(rank, track, to_string(*since->as<State>()), opened_.clocks.at(*since), end, to_json(opened_, *since));
+    };
+    for (const auto& event : events) {
+      if (event.as<State>() == nullptr) continue;
+      end_at(opened_.clocks.at(event));
+      since = event.is(State::kIdle) ? nullptr : &event;
     }
-    if (since != nullptr)
-      slice(rank, track, since->name.substr(prefix.size()), opened_.clocks.at(*since), end_, to_json(opened_, *since));
+    end_at(end_);
   }
 
   void hooks(const std::vector<ObservedEvent>& events) {

@@ -174,7 +174,7 @@ class PageModel {
       columns["time"].add_signed(now - std::exchange(time, now));
       columns["kind"].add(kinds_.number(verb_of(event.kind)));
       columns["actor"].add(names_.number(event.actor));
-      columns["name"].add(names_.number(event.name));
+      columns["name"].add(names_.number(name_of(event)));
       columns["detail"].add(names_.number(event.detail));
       columns["phase"].add(event.phase ? names_.number(to_string(*event.phase)) : 0);
       columns["text"].add(texts_.number(event.text));

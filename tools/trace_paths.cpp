@@ -28,22 +28,30 @@ std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
   for (auto at = static_cast<std::size_t>(&event - events.data()) + 1; at < events.size(); ++at) {
     const ObservedEvent& other = events[at];
     if (other.cause == event.id && other.kind == EventKind::kState && other.ok) {
-      text += fmt::format("{}{}", text.empty() ? "  -> " : ", ", other.name);
+      text += fmt::format("{}{}", text.empty() ? "  -> " : ", ", name_of(other));
     }
     if (other.id > event.id + 64) break;
   }
   return text;
 }
 
-char letter_of(std::string_view state) {
-  if (state == "rank: joining") return 'j';
-  if (state == "rank: preparing") return 'P';
-  if (state == "rank: planned") return '.';
-  if (state == "rank: moving") return '#';
-  if (state == "rank: reported") return '.';
-  if (state == "rank: ending") return 'e';
-  if (state == "rank: idle") return ' ';
-  return 0;
+char letter_of(RankState state) {
+  switch (state) {
+    case RankState::kJoining:
+      return 'j';
+    case RankState::kPreparing:
+      return 'P';
+    case RankState::kMoving:
+      return '#';
+    case RankState::kPlanned:
+    case RankState::kReported:
+      return '.';
+    case RankState::kEnding:
+      return 'e';
+    case RankState::kIdle:
+      break;
+  }
+  return ' ';
 }
 
 // Returns whether a rank sends its answer, with which its part in a phase ends. The coordinator's
@@ -150,7 +158,8 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
         has_ended = true;
         break;
       }
-      char next = event.kind == EventKind::kState && event.ok ? letter_of(event.name) : '\0';
+      const RankState* const state = event.as<RankState>();
+      char next = state != nullptr ? letter_of(*state) : '\0';
       if (next == '.' && letter != ' ' && letter != '.') {
         unanswered = true;
         continue;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include <cairn/tracing/trace_names.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -20,8 +21,7 @@ const ObservedEvent* recorded_cause(const Trace& trace, const ObservedEvent& eve
 }
 
 bool is_change_of_state(const ObservedEvent& event) {
-  return event.kind == EventKind::kState && event.ok &&
-         (begins_with(event.name, kRankState) || begins_with(event.name, kCoordinatorState));
+  return event.as<RankState>() != nullptr || event.as<CoordinatorState>() != nullptr;
 }
 
 // Deadlines and lost connections have no causing event. They ended a wait that began with the last
@@ -89,7 +89,7 @@ std::string describe(const Pause& pause) {
 // Returns what the time between two links of a chain was spent on, as a statement about the second
 // link's rank.
 std::string describe(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
-  const std::string name(event.name);
+  const std::string name = name_of(event);
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
   if (event.kind == EventKind::kOperation) return name;

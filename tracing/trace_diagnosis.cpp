@@ -102,7 +102,7 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
   for (const auto& event : events) {
     if (event.id > sign.id) break;
     const bool is_message = (event.kind == EventKind::kSent || event.kind == EventKind::kHandled) && event.peer >= 0;
-    const bool is_state = event.kind == EventKind::kState && event.ok && begins_with(event.name, kRankState);
+    const bool is_state = event.as<RankState>() != nullptr;
     if ((is_message && !is_about_a_connection(event)) || is_state || event.kind == EventKind::kCall) action = &event;
   }
   if (action == nullptr) return "";
@@ -122,7 +122,7 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
     case EventKind::kCall:
       return "called " + name;
     default:
-      return "reached the state " + name.substr(kRankState.size());
+      return std::string("reached the state ") + to_string(*action->as<RankState>());
   }
 }
 

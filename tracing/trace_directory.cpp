@@ -160,8 +160,7 @@ class CallFinder {
       it.operation = event.name;
       it.checkpoint_id = event.text;
     }
-    const bool of_own_machine = event.actor == kSupervisor && event.ok && event.kind == EventKind::kState;
-    if (of_own_machine && begins_with(event.name, kRankState)) {
+    if (event.as<RankState>() != nullptr) {
       it.call.was_called = true;
       if (event.attempt != 0) it.call.attempt = event.attempt;
     }

@@ -91,6 +91,37 @@ bool are_times(const v1::TraceEvent& message) {
          message.queued_ns() <= static_cast<std::uint64_t>(kMonotonicMax);
 }
 
+// Returns nothing for a value of a later version.
+template <class Enum>
+std::optional<Enum> enum_of(std::uint32_t value, Enum last) {
+  if (value == 0 || value > static_cast<std::uint32_t>(last)) return std::nullopt;
+  return static_cast<Enum>(value);
+}
+
+What what_of(const v1::TraceEvent& message) {
+  const auto known = [](auto value) { return value ? What(*value) : What(); };
+  switch (message.what_case()) {
+    case v1::TraceEvent::kRankState:
+      return known(enum_of(message.rank_state(), RankState::kEnding));
+    case v1::TraceEvent::kCoordinatorState:
+      return known(enum_of(message.coordinator_state(), CoordinatorState::kDeciding));
+    case v1::TraceEvent::kSuccessionState:
+      return known(enum_of(message.succession_state(), SuccessionState::kAskingStore));
+    case v1::TraceEvent::kCallTurn:
+      return known(enum_of(message.call_turn(), CallTurn::kResigned));
+    case v1::TraceEvent::kTimer:
+      return known(enum_of(message.timer(), Timer::kWaiting));
+    case v1::TraceEvent::kRestarted:
+      if (const auto actor = enum_of(message.restarted(), Actor::kStore)) return Restarted{*actor};
+      return {};
+    case v1::TraceEvent::kIgnored:
+      return known(enum_of(message.ignored(), Ignored::kStoppedTimer));
+    case v1::TraceEvent::WHAT_NOT_SET:
+      break;
+  }
+  return {};
+}
+
 MonotonicTime monotonic_of(std::int64_t nanoseconds) { return MonotonicTime(Duration(nanoseconds)); }
 WallTime wall_of(std::int64_t nanoseconds) { return WallTime(Duration(nanoseconds)); }
 
@@ -218,6 +249,7 @@ struct TraceFileReader::Implementation {
     event.cause = message.cause();
     event.time = monotonic_of(message.monotonic_ns());
     event.wall_time = wall_of(message.wall_ns());
+    event.what = what_of(message);
     event.attempt = message.attempt();
     event.checkpointer = message.checkpointer();
     event.rank = header.rank;

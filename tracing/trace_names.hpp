@@ -10,11 +10,6 @@ namespace cairn::trace_names {
 inline constexpr std::string_view kSupervisor = "supervisor";
 inline constexpr std::string_view kCoordinator = "coordinator";
 
-inline constexpr std::string_view kRankState = "rank: ";
-inline constexpr std::string_view kCoordinatorState = "coordinator: ";
-
-inline constexpr std::string_view kRestarted = "an actor of this rank is restarted";
-inline constexpr std::string_view kStoppedTimer = "timer that was stopped";
 inline constexpr std::string_view kLinkDown = "LinkDown";
 inline constexpr std::string_view kLinkUp = "LinkUp";
 inline constexpr std::string_view kJoin = "Join";

@@ -123,7 +123,7 @@ struct Noticing {
       // One notice per peer, however often the connection broke.
       std::set<int> lost;
       for (const auto& event : events) {
-        if (event.name == kRestarted) ++restarts;
+        if (event.as<Restarted>() != nullptr) ++restarts;
         // Skip peers that failed, which are already reported, and peers that left at their end.
         const bool is_lost = event.kind == EventKind::kHandled && event.name == kLinkDown;
         if (!is_lost || has_failed(event.peer) || has_left(event) || !lost.insert(event.peer).second) continue;
@@ -148,7 +148,7 @@ struct Noticing {
     std::map<std::string_view, std::pair<int, std::set<int>>> reasons;
     for (const auto& [rank, events] : trace.events)
       for (const auto& event : events) {
-        if (event.kind != EventKind::kState || event.ok || event.name == kStoppedTimer || event.name == kRestarted) continue;
+        if (!event.is(Ignored::kInput)) continue;
         // By reason, because a thousand ranks often ignore the same message.
         auto& [count, ranks] = reasons[event.name];
         ++count;

@@ -14,19 +14,19 @@ namespace {
 using namespace trace_names;
 
 struct PhaseNames {
-  std::string_view of_coordinator;          // the coordinator's state
-  std::string_view of_ranks;                // the ranks' state; "": only the coordinator works
+  CoordinatorState of_coordinator;
+  std::optional<RankState> of_ranks;        // nothing: only the coordinator works
   std::array<std::string_view, 3> answers;  // messages that end a rank's part, in addition to kEnds
 };
 constexpr std::array<std::string_view, 3> kEnds = {"PhaseFailed", "PhaseStopped", "Cancel"};
 
 // The states and messages of actors/protocol, in the order of time.
 const std::array<std::pair<std::string_view, PhaseNames>, 5> kPhases = {{
-    {"join", {"joining", "joining", {"Join", "", ""}}},
-    {"local_plan", {"local plans", "preparing", {"LocalSavePlan", "SameSavePlan", "LocalLoadPlan"}}},
-    {"global_plan", {"global plan", "", {"", "", ""}}},
-    {"write", {"moving", "moving", {"Written", "ReadDone", ""}}},
-    {"finish", {"finishing", "", {"", "", ""}}},
+    {"join", {CoordinatorState::kJoining, RankState::kJoining, {"Join", "", ""}}},
+    {"local_plan", {CoordinatorState::kLocalPlans, RankState::kPreparing, {"LocalSavePlan", "SameSavePlan", "LocalLoadPlan"}}},
+    {"global_plan", {CoordinatorState::kGlobalPlan, std::nullopt, {"", "", ""}}},
+    {"write", {CoordinatorState::kMoving, RankState::kMoving, {"Written", "ReadDone", ""}}},
+    {"finish", {CoordinatorState::kFinishing, std::nullopt, {"", "", ""}}},
 }};
 
 std::string name_of(std::string_view phase, const Trace& trace) {
@@ -46,16 +46,17 @@ WallTime end_of_trace(const Trace& trace, const TraceClocks& clocks) {
   return last;
 }
 
-const TracedState* find(const std::vector<TracedState>& states, std::string_view name) {
-  const auto found = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.name == name; });
+template <class State>
+const TracedState<State>* find(const std::vector<TracedState<State>>& states, State wanted) {
+  const auto found = std::find_if(states.begin(), states.end(), [&](const auto& it) { return it.state == wanted; });
   return found == states.end() ? nullptr : &*found;
 }
 
-using StatesByRank = std::map<int, std::vector<TracedState>>;
+using StatesByRank = std::map<int, std::vector<TracedState<RankState>>>;
 
 StatesByRank rank_states(const Trace& trace, const TraceClocks& clocks) {
   StatesByRank states;
-  for (const auto& [rank, events] : trace.events) states[rank] = states_of(trace, clocks, rank, kRankState);
+  for (const auto& [rank, events] : trace.events) states[rank] = states_of<RankState>(trace, clocks, rank);
   return states;
 }
 
@@ -80,7 +81,8 @@ std::optional<WallTime> answered_at(const Trace& trace, const TraceClocks& clock
   return std::nullopt;
 }
 
-Part part_of(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names, const TracedState& state, WallTime earliest) {
+Part part_of(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names, const TracedState<RankState>& state,
+             WallTime earliest) {
   const ObservedEvent& entry = *state.entry;
   Part part{state.begin, state.end};
   if (const auto* const start = trace.find(entry.rank, entry.cause))
@@ -100,7 +102,7 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
                WallTime end) {
   std::vector<std::pair<Duration, int>> parts;
   for (const auto& [rank, of_rank] : states) {
-    const TracedState* const state = find(of_rank, names.of_ranks);
+    const auto* const state = find(of_rank, *names.of_ranks);
     if (state == nullptr) continue;
     if (phase.name == "join") {
       parts.emplace_back(std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
@@ -121,26 +123,6 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
 
 }  // namespace
 
-std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix) {
-  std::vector<TracedState> states;
-  const auto found = trace.events.find(rank);
-  if (found == trace.events.end()) return states;
-  for (const auto& event : found->second) {
-    if (event.kind != EventKind::kState || !event.ok || !begins_with(event.name, prefix)) continue;
-    const std::string_view name = event.name.substr(prefix.size());
-    if (name == "coordinator lost" || name == "coordinator found") continue;  // events, not states
-    const WallTime time = clocks.at(event);
-    if (!states.empty()) states.back().end = time;
-    if (name == "idle") {
-      // The first "idle" may be the start of the trace, or the end of the call before.
-      if (states.empty()) continue;
-      break;
-    }
-    states.push_back({name, time, std::nullopt, &event});
-  }
-  return states;
-}
-
 bool is_answer(std::string_view message_type) {
   return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, message_type); });
 }
@@ -148,8 +130,7 @@ bool is_answer(std::string_view message_type) {
 int coordinator_of(const Trace& trace) {
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events)
-      if (event.kind == EventKind::kState && event.ok && begins_with(event.name, kCoordinatorState) &&
-          (event.attempt == trace.attempt.counter || trace.attempt.counter == 0))
+      if (event.as<CoordinatorState>() != nullptr && (event.attempt == trace.attempt.counter || trace.attempt.counter == 0))
         return rank;
   // The coordinator's own trace is missing. Every rank sends its reports to the coordinator; the
   // registrar, rank 0, only receives joins.
@@ -162,21 +143,21 @@ int coordinator_of(const Trace& trace) {
 }
 
 std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank) {
-  const bool coordinates = coordinator_of(trace) == rank;
-  const auto states = states_of(trace, clocks, rank, coordinates ? kCoordinatorState : kRankState);
-  if (states.empty()) return "";
-  const std::string_view last = states.back().name;
-  // States that belong to a phase without being named after it.
-  if (coordinates && last == "settling") return "finish";
-  if (!coordinates && last == "planned") return "global_plan";
+  if (coordinator_of(trace) == rank) {
+    const auto states = states_of<CoordinatorState>(trace, clocks, rank);
+    for (const auto& [name, names] : kPhases)
+      if (!states.empty() && names.of_coordinator == states.back().state) return name_of(name, trace);
+    return !states.empty() && states.back().state == CoordinatorState::kSettling ? "finish" : "";
+  }
+  const auto states = states_of<RankState>(trace, clocks, rank);
   for (const auto& [name, names] : kPhases)
-    if ((coordinates ? names.of_coordinator : names.of_ranks) == last) return name_of(name, trace);
-  return "";
+    if (!states.empty() && names.of_ranks == states.back().state) return name_of(name, trace);
+  return !states.empty() && states.back().state == RankState::kPlanned ? "global_plan" : "";
 }
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator) {
   const auto states = rank_states(trace, clocks);
-  const auto of_coordinator = states_of(trace, clocks, coordinator, kCoordinatorState);
+  const auto of_coordinator = states_of<CoordinatorState>(trace, clocks, coordinator);
   const WallTime end = end_of_trace(trace, clocks);
   std::vector<TracedPhase> phases;
   for (const auto& [name, names] : kPhases) {
@@ -191,8 +172,8 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
     // Ranks begin before the coordinator learns of it. Without the coordinator's trace, only their
     // states are known.
     for (const auto& [rank, of_rank] : states) {
-      if (names.of_ranks.empty()) break;
-      const auto* state = find(of_rank, names.of_ranks);
+      if (!names.of_ranks) break;
+      const auto* state = find(of_rank, *names.of_ranks);
       if (state == nullptr) continue;
       if (!begin || (name == "join" && state->begin < *begin)) begin = state->begin;
       if (of_coordinator.empty() && state->end) until = std::max(until.value_or(*state->end), *state->end);
@@ -201,7 +182,7 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
     phase.begin = *begin;
     phase.has_ended = until.has_value();
     phase.duration = until.value_or(end) - *begin;
-    if (!names.of_ranks.empty()) add_parts(phase, names, trace, clocks, states, until.value_or(end));
+    if (names.of_ranks) add_parts(phase, names, trace, clocks, states, until.value_or(end));
     phases.push_back(std::move(phase));
   }
   return phases;
@@ -210,12 +191,12 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
 std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& clocks, int coordinator) {
   const auto found = trace.events.find(coordinator);
   if (found == trace.events.end()) return std::nullopt;
-  const auto of_coordinator = states_of(trace, clocks, coordinator, kCoordinatorState);
-  const auto own = states_of(trace, clocks, coordinator, kRankState);
+  const auto of_coordinator = states_of<CoordinatorState>(trace, clocks, coordinator);
+  const auto own = states_of<RankState>(trace, clocks, coordinator);
   const WallTime end = end_of_trace(trace, clocks);
   std::optional<TracedWait> longest;
   for (const auto& [name, names] : kPhases) {
-    const TracedState* const phase = names.of_ranks.empty() ? nullptr : find(of_coordinator, names.of_coordinator);
+    const auto* const phase = !names.of_ranks ? nullptr : find(of_coordinator, names.of_coordinator);
     if (phase == nullptr) continue;
     const WallTime until = phase->end.value_or(end);
 
@@ -229,7 +210,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
       if (time > until || (time < phase->begin && name != "join")) continue;
       answered.emplace(event.peer, std::max(time, phase->begin));
     }
-    if (const TracedState* const part = find(own, names.of_ranks)) {
+    if (const auto* const part = find(own, *names.of_ranks)) {
       if (name == "join")
         answered[coordinator] = std::max(part->begin, phase->begin);
       else if (const auto ended = part_of(trace, clocks, names, *part, phase->begin).end; ended && *ended <= until)

@@ -4,23 +4,41 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <cairn/tracing/trace_diagnosis.hpp>
 
 namespace cairn {
 
+template <class State>  // RankState or CoordinatorState
 struct TracedState {
-  std::string_view name;  // without the prefix: "moving"
+  State state = State::kIdle;
   WallTime begin;
   std::optional<WallTime> end;           // nothing: it is the last state in the trace
   const ObservedEvent* entry = nullptr;  // the change to this state
 };
 
-// Returns the states of a rank. `prefix` is trace_names::kRankState or kCoordinatorState. The
-// states end at the first "idle" that follows another state.
-std::vector<TracedState> states_of(const Trace& trace, const TraceClocks& clocks, int rank, std::string_view prefix);
+// Returns the states of the machine of that kind on a rank. They end at the first idle state that
+// follows another state.
+template <class State>
+std::vector<TracedState<State>> states_of(const Trace& trace, const TraceClocks& clocks, int rank) {
+  std::vector<TracedState<State>> states;
+  const auto found = trace.events.find(rank);
+  if (found == trace.events.end()) return states;
+  for (const auto& event : found->second) {
+    const State* const state = event.as<State>();
+    if (state == nullptr) continue;
+    const WallTime time = clocks.at(event);
+    if (!states.empty()) states.back().end = time;
+    if (*state == State::kIdle) {
+      // The first one may be the start of the trace, or the end of the call before.
+      if (states.empty()) continue;
+      break;
+    }
+    states.push_back({*state, time, std::nullopt, &event});
+  }
+  return states;
+}
 
 // Returns the rank whose trace has the coordinator's states; -1 if unknown.
 int coordinator_of(const Trace& trace);

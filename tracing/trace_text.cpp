@@ -30,6 +30,26 @@ const char* verb_of(EventKind kind) noexcept {
   return "?";
 }
 
+namespace {
+
+struct NameOf {
+  const ObservedEvent& event;
+  std::string operator()(std::monostate) const { return std::string(event.name); }
+  std::string operator()(RankState state) const { return std::string("rank: ") + to_string(state); }
+  std::string operator()(CoordinatorState state) const { return std::string("coordinator: ") + to_string(state); }
+  std::string operator()(SuccessionState state) const { return std::string("succession: ") + to_string(state); }
+  std::string operator()(CallTurn turn) const { return to_string(turn); }
+  std::string operator()(Timer timer) const { return std::string("timer: ") + to_string(timer); }
+  std::string operator()(Restarted restarted) const { return std::string("restart of the ") + to_string(restarted.actor); }
+  std::string operator()(Ignored ignored) const {
+    return ignored == Ignored::kStoppedTimer ? "timer that was stopped" : std::string(event.name);
+  }
+};
+
+}  // namespace
+
+std::string name_of(const ObservedEvent& event) { return std::visit(NameOf{event}, event.what); }
+
 std::string time_of_day(WallTime time) {
   const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time);
   const auto seconds = std::chrono::floor<std::chrono::seconds>(milliseconds);

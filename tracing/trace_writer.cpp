@@ -47,6 +47,18 @@ int create(const std::string& path) {
   return file;
 }
 
+struct SetWhat {
+  v1::TraceEvent& message;
+  void operator()(std::monostate) const { message.clear_what(); }
+  void operator()(RankState state) const { message.set_rank_state(static_cast<std::uint32_t>(state)); }
+  void operator()(CoordinatorState state) const { message.set_coordinator_state(static_cast<std::uint32_t>(state)); }
+  void operator()(SuccessionState state) const { message.set_succession_state(static_cast<std::uint32_t>(state)); }
+  void operator()(CallTurn turn) const { message.set_call_turn(static_cast<std::uint32_t>(turn)); }
+  void operator()(Timer timer) const { message.set_timer(static_cast<std::uint32_t>(timer)); }
+  void operator()(Restarted restarted) const { message.set_restarted(static_cast<std::uint32_t>(restarted.actor)); }
+  void operator()(Ignored ignored) const { message.set_ignored(static_cast<std::uint32_t>(ignored)); }
+};
+
 }  // namespace
 
 TraceHeader trace_header(std::string incarnation, int rank, int world_size, TraceSource source) {
@@ -137,6 +149,7 @@ void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   message.set_attempt(event.attempt);
   message.set_checkpointer(event.checkpointer);
   message.set_peer(static_cast<std::uint32_t>(event.peer + 1));
+  std::visit(SetWhat{message}, event.what);
   // `id_of` may append records. The event's own record is appended last, when all its names are
   // defined.
   message.set_phase(event.phase ? self.id_of(to_string(*event.phase), bytes) : 0);

@@ -13,13 +13,13 @@ namespace cairn::protocol {
 void CoordinatorMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kSuccession) return append(succession_.on(fired));
   if (fired.timer == Timer::kProbe) {
-    if (state_ != State::kJoining) return ignore("timer that was stopped");
+    if (state_ != State::kJoining) return ignore_timer();
     if (probed_.empty()) return ask_absent_ranks();
     suspects_.clear();
     return join_if_complete();
   }
   if (fired.timer == Timer::kWaiting && (state_ == State::kJoining || collects())) return warn_of_waiting();
-  if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore("timer that was stopped");
+  if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore_timer();
   if (hurried_ && !stopping_) return tell_to_stop();
   const auto silent = [&](int rank, std::string what) {
     return failure_of(rank, FailureKind::kSilent, ErrorCode::kDeadline, "coordinator", std::move(what));
@@ -121,7 +121,7 @@ void CoordinatorMachine::resign(const PeerDown& down) {
     kept_[rank].ended_ticket = std::max(kept_[rank].ended_ticket, join.ticket);
     if (left_.count(rank) == 0 && down_.count(rank) == 0) send(rank, CoordinatorDown{failure, join.ticket});
   }
-  effects_.emplace_back(Note{"gave up the call: this process stood still", true});
+  effects_.emplace_back(StateChanged{CallTurn::kResigned});
   forget_call();
 }
 

@@ -7,28 +7,6 @@
 
 namespace cairn::protocol {
 
-const char* to_string(CoordinatorMachine::State state) noexcept {
-  switch (state) {
-    case CoordinatorMachine::State::kIdle:
-      return "coordinator: idle";
-    case CoordinatorMachine::State::kJoining:
-      return "coordinator: joining";
-    case CoordinatorMachine::State::kLocalPlans:
-      return "coordinator: local plans";
-    case CoordinatorMachine::State::kGlobalPlan:
-      return "coordinator: global plan";
-    case CoordinatorMachine::State::kMoving:
-      return "coordinator: moving";
-    case CoordinatorMachine::State::kFinishing:
-      return "coordinator: finishing";
-    case CoordinatorMachine::State::kSettling:
-      return "coordinator: settling";
-    case CoordinatorMachine::State::kDeciding:
-      return "coordinator: deciding";
-  }
-  return "coordinator: unknown state";
-}
-
 CoordinatorMachine::CoordinatorMachine(Identity identity, const RuntimeOptions& options)
     : identity_(std::move(identity)),
       options_(options),
@@ -152,7 +130,7 @@ void CoordinatorMachine::become(State state) {
   if (is_attempt()) count_progress_of_all();
   if (waited && state != State::kJoining && !collects() && identity_.world_size > 1)
     effects_.emplace_back(StopTimer{Timer::kWaiting});
-  effects_.emplace_back(Note{to_string(state), true});
+  effects_.emplace_back(StateChanged{state});
 }
 
 void CoordinatorMachine::append(Effects effects) {
@@ -161,6 +139,6 @@ void CoordinatorMachine::append(Effects effects) {
 
 void CoordinatorMachine::send(int to, Message body) { effects_.emplace_back(Send{to, counter_, std::move(body)}); }
 
-void CoordinatorMachine::ignore(const char* why) { effects_.emplace_back(Note{why, false}); }
+void CoordinatorMachine::ignore(const char* why) { effects_.emplace_back(InputIgnored{Ignored::kInput, why}); }
 
 }  // namespace cairn::protocol

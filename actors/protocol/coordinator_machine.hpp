@@ -34,8 +34,8 @@
 // Progress:   the ranks' progress reports affect nothing but the progress that ranks are told.
 // Succession: the machine also ends calls of other coordinators that this rank succeeds, in
 //             parallel with its own calls: see succession.hpp.
-// Duplicates, late messages and messages of other attempts are ignored, with a Note. A rank that
-// sends a message of an ended attempt gets its Outcome again.
+// Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored. A
+// rank that sends a message of an ended attempt gets its Outcome again.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ namespace cairn::protocol {
 
 class CoordinatorMachine {
  public:
-  enum class State : std::uint8_t { kIdle, kJoining, kLocalPlans, kGlobalPlan, kMoving, kFinishing, kSettling, kDeciding };
+  using State = CoordinatorState;
 
   CoordinatorMachine(Identity identity, const RuntimeOptions& options);
 
@@ -191,6 +191,7 @@ class CoordinatorMachine {
   void append(Effects effects);
   void send(int to, Message body);
   void ignore(const char* why);
+  void ignore_timer() { effects_.emplace_back(InputIgnored{Ignored::kStoppedTimer}); }
   void wait_for_ranks(Duration deadline);
   void warn_of_waiting();
   std::vector<int> missing_ranks() const;
@@ -254,7 +255,5 @@ class CoordinatorMachine {
   CallRegister register_;  // used on the registrar only
   Succession succession_;
 };
-
-const char* to_string(CoordinatorMachine::State state) noexcept;
 
 }  // namespace cairn::protocol

@@ -12,6 +12,7 @@
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/failure.hpp>
+#include <cairn/base/observer.hpp>
 #include <cairn/messages/control.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/metadata.hpp>
@@ -171,15 +172,7 @@ struct RunTask {
 // end an attempt.
 struct StopTasks {};
 
-enum class Timer : std::uint8_t {
-  kAnswer = 1,  // rank: next message of the coordinator or its successor
-  kPhase,       // coordinator: answers of the ranks
-  kProbe,       // coordinator: answers of ranks that have not joined, or were lost before the call
-  kSuccession,  // coordinator machine of a successor: answers of the ranks, then of the store
-  kCall,        // rank: the deadline set by its caller
-  kProgress,    // rank: report progress; not a deadline
-  kWaiting,     // coordinator: log the missing ranks; not a deadline
-};
+using cairn::Timer;
 // Returns whether the coordinator's machine uses the timer. Otherwise the rank's machine does.
 bool is_of_coordinator(Timer timer) noexcept;
 
@@ -205,10 +198,15 @@ struct ProgressTold {
   JobProgress job;
 };
 
-// For traces: a state change, or why a message was ignored. Texts live forever.
-struct Note {
-  const char* what = "";
-  bool ok = true;
+// The machine is in another state, or its call took a turn. For traces.
+struct StateChanged {
+  std::variant<RankState, CoordinatorState, SuccessionState, CallTurn> to;
+};
+
+// The machine ignored its input. `why` lives forever. For traces.
+struct InputIgnored {
+  Ignored what = Ignored::kInput;
+  const char* why = "";
 };
 
 // A warning for the log.
@@ -220,7 +218,7 @@ struct Warn {
 // same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, Finished, ProgressTold, Note, Warn>;
+using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, Finished, ProgressTold, StateChanged, InputIgnored, Warn>;
 using Effects = std::vector<Effect>;
 
 // --- events --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ void RankMachine::on(const CancelRequested& request) {
 }
 
 void RankMachine::pass_deadline(const char* running_hook) {
-  if (!runs()) return ignore("timer that was stopped");
+  if (!runs()) return ignore_timer();
   const std::string self = "rank " + std::to_string(identity_.rank);
   std::string awaited = "its coordinator, rank " + std::to_string(call_.coordinator_rank);
   if (outstanding_ != 0)

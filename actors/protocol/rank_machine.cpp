@@ -7,26 +7,6 @@
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
-const char* to_string(RankMachine::State state) noexcept {
-  switch (state) {
-    case RankMachine::State::kIdle:
-      return "rank: idle";
-    case RankMachine::State::kJoining:
-      return "rank: joining";
-    case RankMachine::State::kPreparing:
-      return "rank: preparing";
-    case RankMachine::State::kPlanned:
-      return "rank: planned";
-    case RankMachine::State::kMoving:
-      return "rank: moving";
-    case RankMachine::State::kReported:
-      return "rank: reported";
-    case RankMachine::State::kEnding:
-      return "rank: ending";
-  }
-  return "rank: unknown state";
-}
-
 RankMachine::RankMachine(Identity identity, const RuntimeOptions& options)
     : identity_(std::move(identity)), options_(options), counter_seen_(identity_.counter_floor) {}
 
@@ -190,7 +170,7 @@ void RankMachine::wait_for_coordinator(Duration deadline) {
 
 void RankMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kCall) return pass_deadline(fired.running_hook);
-  if (fired.timer != Timer::kAnswer || outcome_ || !(lost_ ? runs() : waits())) return ignore("timer that was stopped");
+  if (fired.timer != Timer::kAnswer || outcome_ || !(lost_ ? runs() : waits())) return ignore_timer();
   if (lost_) {
     if (leader_ != -1) {
       askers_.erase(leader_);
@@ -283,7 +263,7 @@ Phase RankMachine::phase() const {
 
 void RankMachine::become(State state) {
   state_ = state;
-  effects_.emplace_back(Note{to_string(state), true});
+  effects_.emplace_back(StateChanged{state});
 }
 
 void RankMachine::send(Message body) { effects_.emplace_back(Send{call_.coordinator_rank, counter_, std::move(body)}); }

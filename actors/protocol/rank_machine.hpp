@@ -22,7 +22,7 @@
 //             (succession.hpp). It follows the first successor that sends AskStanding, and accepts
 //             the outcome of that successor only. It delivers nothing to a coordinator that was
 //             lost.
-// Duplicates, late messages and messages of other attempts are ignored, with a Note.
+// Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline constexpr int kRoundsMax = 3;
 
 class RankMachine {
  public:
-  enum class State : std::uint8_t { kIdle, kJoining, kPreparing, kPlanned, kMoving, kReported, kEnding };
+  using State = RankState;
 
   RankMachine(Identity identity, const RuntimeOptions& options);
 
@@ -150,8 +150,9 @@ class RankMachine {
 
   void become(State state);
   void send(Message body);
-  void ignore(const char* why) { note(why, false); }
-  void note(const char* what, bool ok = true) { effects_.emplace_back(Note{what, ok}); }
+  void turn(CallTurn turn) { effects_.emplace_back(StateChanged{turn}); }
+  void ignore(const char* why) { effects_.emplace_back(InputIgnored{Ignored::kInput, why}); }
+  void ignore_timer() { effects_.emplace_back(InputIgnored{Ignored::kStoppedTimer}); }
   Phase phase() const;
   Committed committed_unheard() const;
   bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
@@ -203,7 +204,5 @@ class RankMachine {
   std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator said it keeps
   PlanCache global_plans_;
 };
-
-const char* to_string(RankMachine::State state) noexcept;
 
 }  // namespace cairn::protocol

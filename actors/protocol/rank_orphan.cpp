@@ -69,7 +69,7 @@ void RankMachine::lose_coordinator(Failure failure, bool may_be_back) {
   tried_.clear();
   if (!may_be_back) tried_.insert(call_.coordinator_rank);
   turns_ = rounds_ = 0;
-  note("rank: coordinator lost");
+  turn(CallTurn::kCoordinatorLost);
   turn_to_next();
 }
 
@@ -130,7 +130,7 @@ void RankMachine::follow(int rank) {
 void RankMachine::return_to_coordinator() {
   lost_.reset();
   candidate_ = -1;
-  note("rank: coordinator found");
+  turn(CallTurn::kCoordinatorFound);
   for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
   if (report_) send_report();
   wait_for_coordinator(options_.join_deadline + 2 * options_.phase_deadline);

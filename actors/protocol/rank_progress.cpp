@@ -19,7 +19,7 @@ void RankMachine::time_progress() {
 
 // A rank without a coordinator reports to nobody: a successor only ends the call.
 void RankMachine::on(const ProgressDue& due) {
-  if (!runs() || state_ == State::kJoining) return ignore("timer that was stopped");
+  if (!runs() || state_ == State::kJoining) return ignore_timer();
   if (!lost_) send(Progress{++progress_told_, due.moved});
   time_progress();
 }

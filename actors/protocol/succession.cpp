@@ -76,7 +76,7 @@ void Succession::take_answer(int from, std::uint64_t counter, const Standing& st
     if (ended && from == ended->coordinator && counter == 0 && standing.kind == StandingKind::kAttached)
       return tell_coordinator(*ended, standing);
     // The sender follows this rank, which has finished that call.
-    if (standing.kind != StandingKind::kOrphaned) return note("answer to a question of another succession", false);
+    if (standing.kind != StandingKind::kOrphaned) return ignore("answer to a question of another succession");
     if (ended) return answer(from, *ended, standing.ticket);
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
     return;
@@ -171,7 +171,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
   rounds_ = 0;
   ++inquiry_;
   stage_ = Stage::kGathering;
-  note("succession: gathering");
+  note(SuccessionState::kGathering);
   for (int rank = 0; rank < identity_.world_size; ++rank) ask(rank);
   change(coordinator_, [](Member&) {});  // makes the coordinator a member, whatever rank was named
   start_timer(answer_deadline());
@@ -293,7 +293,7 @@ void Succession::decide() {
   const bool may_exist = call_.operation == Operation::kSave && counter_ != 0;
   if (may_exist && follows(own) && own.standing.delivered && !own.standing.busy) {
     stage_ = Stage::kAskingStore;
-    note("succession: asking the store");
+    note(SuccessionState::kAskingStore);
     start_timer(options_.cancel_grace);
     RunTask ask;
     ask.task = AskCommitted{};
@@ -380,7 +380,7 @@ void Succession::go_idle() {
   returnable_.clear();
   failures_.clear();
   effects_.emplace_back(StopTimer{Timer::kSuccession});
-  note("succession: idle");
+  note(SuccessionState::kIdle);
   for (const auto& [from, appeal] : std::exchange(appeals_, {})) take_appeal(from, appeal.counter, appeal.standing);
 }
 

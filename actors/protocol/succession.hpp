@@ -132,7 +132,8 @@ class Succession {
 
   void send(int to, Message body) { effects_.emplace_back(Send{to, counter_, std::move(body)}); }
   void start_timer(Duration after) { effects_.emplace_back(StartTimer{Timer::kSuccession, after}); }
-  void note(const char* what, bool ok = true) { effects_.emplace_back(Note{what, ok}); }
+  void ignore(const char* why) { effects_.emplace_back(InputIgnored{Ignored::kInput, why}); }
+  void note(SuccessionState state) { effects_.emplace_back(StateChanged{state}); }
   Duration answer_deadline() const { return 2 * options_.silence; }
 
   const Identity identity_;

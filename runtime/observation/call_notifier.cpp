@@ -20,24 +20,22 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kPendingMax = 4096;
-constexpr std::string_view kRankState = "rank: ";
 // Only the coordinator's rank sees these. The other ranks do not know when these phases begin.
-constexpr std::string_view kGlobalPlanBegins = "coordinator: global plan";
-constexpr std::string_view kFinishBegins = "coordinator: finishing";
-
-bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
+bool begins_at_coordinator(const ObservedEvent& event) {
+  return event.is(CoordinatorState::kGlobalPlan) || event.is(CoordinatorState::kFinishing);
+}
 
 // Listeners need few of the events, and none that occur once per message. Agreements are not
 // reported: without their kCall, the Teller drops their other events.
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
-      return event.name != protocol::to_string(protocol::Operation::kAgree);
+      return event.name != to_string(Operation::kAgree);
     case EventKind::kFailure:
     case EventKind::kOutcome:
       return true;
     case EventKind::kState:
-      return event.ok && (begins_with(event.name, kRankState) || event.name == kGlobalPlanBegins || event.name == kFinishBegins);
+      return event.as<RankState>() != nullptr || begins_at_coordinator(event);
     case EventKind::kBegan:
       return event.bytes != 0;
     default:
@@ -45,17 +43,17 @@ bool is_told(const ObservedEvent& event) {
   }
 }
 
-std::optional<Phase> phase_of(std::string_view state, CallOperation operation) {
-  if (state == "rank: joining") return Phase::kJoin;
-  if (state == "rank: preparing") return Phase::kLocalPlan;
-  if (state == kGlobalPlanBegins) return Phase::kGlobalPlan;
-  if (state == "rank: moving") return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
-  if (state == kFinishBegins) return Phase::kFinish;
+std::optional<Phase> phase_of(const ObservedEvent& event, CallOperation operation) {
+  if (event.is(RankState::kJoining)) return Phase::kJoin;
+  if (event.is(RankState::kPreparing)) return Phase::kLocalPlan;
+  if (event.is(CoordinatorState::kGlobalPlan)) return Phase::kGlobalPlan;
+  if (event.is(RankState::kMoving)) return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
+  if (event.is(CoordinatorState::kFinishing)) return Phase::kFinish;
   return std::nullopt;
 }
 
 // Returns whether a rank has done its part of a phase and waits in it for the others.
-bool is_waiting(std::string_view state) { return state == "rank: planned" || state == "rank: reported"; }
+bool is_waiting(const ObservedEvent& event) { return event.is(RankState::kPlanned) || event.is(RankState::kReported); }
 
 FailureKind kind_of(std::string_view name) {
   for (const auto kind :
@@ -173,9 +171,9 @@ class Teller {
   }
 
   void enter(Running& call, const ObservedEvent& event) {
-    if (is_waiting(event.name)) return;
+    if (is_waiting(event)) return;
     leave_phase(call);
-    const auto phase = phase_of(event.name, call.event.operation);
+    const auto phase = phase_of(event, call.event.operation);
     if (!phase) return;
     call.phase = phase;
     call.phase_start = call.now;

@@ -21,7 +21,7 @@ Bytes sample_files(bool goes_well) {
     script.set_attempt(2);
     for (int rank = 0; rank < 2; ++rank) {
       script.call(rank, 100, 2);
-      script.state(rank, 101, "rank: preparing");
+      script.state(rank, 101, RankState::kPreparing);
       const auto began = script.began(rank, 102, "write_data", Phase::kWrite);
       if (rank == 0) script.ended(0, 103, "write_data", Phase::kWrite, began, 1, "thrown");
       script.failure(rank, 104, 0, "raised", Phase::kWrite, "thrown", began + 1);

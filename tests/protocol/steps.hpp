@@ -1,6 +1,7 @@
 // Drives one machine, one event at a time, and returns its effects.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -56,8 +57,10 @@ std::vector<T> all_of(const Effects& effects) {
 }
 
 inline bool was_ignored(const Effects& effects) {
-  const auto notes = all_of<Note>(effects);
-  return effects.size() == notes.size() && !notes.empty() && !notes.back().ok;
+  return !effects.empty() && std::holds_alternative<InputIgnored>(effects.back()) &&
+         std::all_of(effects.begin(), effects.end(), [](const Effect& effect) {
+           return std::holds_alternative<InputIgnored>(effect) || std::holds_alternative<StateChanged>(effect);
+         });
 }
 
 inline Join join_of(std::uint64_t ticket, Operation operation = Operation::kSave, int coordinator = 0, int world_size = 2) {

@@ -27,6 +27,7 @@
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::testing {
 namespace {
@@ -100,10 +101,10 @@ TEST_CASE("tracing: CAIRN_TRACE makes every rank write all events, and no secret
     CHECK_FALSE(attempt.has_failed());
     const Trace trace = found.read(attempt);
     for (int rank = 0; rank < 3; ++rank) {
-      std::set<std::string_view> names;
+      std::set<std::string> names;
       std::uint64_t bytes = 0;
       for (const auto& event : trace.events.at(rank)) {
-        names.insert(event.name);
+        names.insert(name_of(event));
         if (event.kind == EventKind::kOperation) bytes += event.bytes;
       }
       for (const char* name : {"rank: moving", "Begin", "Outcome"}) CHECK(names.count(name) == 1);

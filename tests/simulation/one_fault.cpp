@@ -140,7 +140,7 @@ Phase FaultWitness::phase_of(State state) const {
   }
 }
 
-void FaultWitness::befell(const VirtualTime& time, const std::string& state) {
+void FaultWitness::befell(const VirtualTime& time, RankState state) {
   if (happened_) return;
   happened_ = time.now();
   state_ = state;
@@ -156,8 +156,8 @@ std::set<std::string> FaultWitness::phases() const {
   if (!fault_.phases.empty()) return fault_.phases;
   std::set<std::string> phases;
   // A message of the coordinator may still be in flight, so the rank can be a phase behind.
-  if (state_ == "rank: joining") phases.insert(to_string(Phase::kJoin));
-  if (state_ == "rank: planned") phases.insert(to_string(Phase::kGlobalPlan));
+  if (state_ == RankState::kJoining) phases.insert(to_string(Phase::kJoin));
+  if (state_ == RankState::kPlanned) phases.insert(to_string(Phase::kGlobalPlan));
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const bool is_over = i + 1 < states_.size() && happened_ && states_[i + 1].first <= *happened_;
     if (!is_over) phases.insert(to_string(phase_of(states_[i].second)));

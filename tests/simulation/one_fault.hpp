@@ -29,7 +29,7 @@ class FaultWitness : public World::Witness {
  public:
   explicit FaultWitness(const OneFault& fault) : fault_(fault) {}
 
-  void befell(const VirtualTime& time, const std::string& state) override;
+  void befell(const VirtualTime& time, RankState state) override;
   void entered(const VirtualTime& time, int rank, protocol::CoordinatorMachine::State state) override;
   void reported(const Report& report) override;
 
@@ -43,7 +43,7 @@ class FaultWitness : public World::Witness {
   Phase phase_of(protocol::CoordinatorMachine::State state) const;
 
   std::optional<Duration> happened_;
-  std::string state_;  // the rank's state at the fault
+  RankState state_ = RankState::kIdle;  // the rank's state at the fault
   std::vector<std::pair<Duration, protocol::CoordinatorMachine::State>> states_;
   bool failed_ = false;
 };

@@ -1,6 +1,9 @@
 #include <cairn/tests/simulation/rank_watch.hpp>
 
+#include <type_traits>
 #include <utility>
+
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::simulation {
 namespace {
@@ -9,16 +12,6 @@ using State = protocol::CoordinatorMachine::State;
 
 constexpr std::string_view kSupervisor = "supervisor";
 constexpr std::string_view kCoordinator = "coordinator";
-constexpr std::string_view kCoordinatorIdle = "coordinator: idle";
-
-bool begins_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
-
-std::optional<State> coordinator_state(std::string_view name) {
-  for (const State state : {State::kIdle, State::kJoining, State::kLocalPlans, State::kGlobalPlan, State::kMoving,
-                            State::kFinishing, State::kSettling, State::kDeciding})
-    if (name == to_string(state)) return state;
-  return std::nullopt;
-}
 
 // Hooks that the coordinator's machine asks for.
 bool is_of_coordinator(std::string_view hook) {
@@ -32,7 +25,7 @@ std::optional<State> RankWatch::take(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kState:
       take_state(event);
-      if (event.ok && event.actor == kCoordinator) return coordinator_state(event.name);
+      if (const State* state = event.as<State>()) return *state;
       break;
     case EventKind::kSent:
       take_sent(event);
@@ -53,28 +46,27 @@ std::optional<State> RankWatch::take(const ObservedEvent& event) {
 }
 
 void RankWatch::take_state(const ObservedEvent& event) {
-  const std::string name(event.name);
-  if (begins_with(event.name, "timer: ")) {
-    if (event.name == "timer: the warning of missing ranks")
+  if (event.as<Timer>() != nullptr) {
+    if (event.is(Timer::kWaiting))
       coverage_.hit("whom the coordinator waits for is told");
     else
       coverage_.hit(event.actor == kCoordinator ? "coordinator's deadline" : "rank's deadline");
     return;
   }
-  coverage_.hit((event.ok ? "became " : "ignored: ") + name);
-  if (name == "an actor of this rank is restarted" && coordinator_dies_) coordinator_dies();
-  if (!event.ok) return;
-  if (begins_with(event.name, "rank: ")) ranks_[event.checkpointer] = event.name;
-  if (begins_with(event.name, "succession: ")) successions_[event.checkpointer] = event.name;
-  if (!coordinator_state(event.name)) return;
-  coordinators_[event.checkpointer] = event.name;
-  coordinator_changes_[event.checkpointer] = event.cause;
+  coverage_.hit((event.ok ? "became " : "ignored: ") + name_of(event));
+  if (event.as<Restarted>() != nullptr && coordinator_dies_) coordinator_dies();
+  if (const auto* state = event.as<RankState>()) ranks_[event.checkpointer] = *state;
+  if (const auto* state = event.as<SuccessionState>()) successions_[event.checkpointer] = *state;
+  if (const State* state = event.as<State>()) {
+    coordinators_[event.checkpointer] = *state;
+    coordinator_changes_[event.checkpointer] = event.cause;
+  }
 }
 
 void RankWatch::take_sent(const ObservedEvent& event) {
   if (event.actor == kCoordinator && event.name == "Outcome") {
     const auto state = coordinators_.find(event.checkpointer);
-    const bool is_idle = state == coordinators_.end() || state->second == kCoordinatorIdle;
+    const bool is_idle = state == coordinators_.end() || state->second == State::kIdle;
     if (is_idle && coordinator_changes_[event.checkpointer] != event.cause) coverage_.hit("an outcome was told again");
   }
   if (event.actor == kSupervisor && event.peer >= 0) {
@@ -106,16 +98,21 @@ void RankWatch::take_end_of_hook(const ObservedEvent& event) {
   if ((!event.ok || after_reset) && !is_of_coordinator(event.name)) failed_hooks_.insert(event.id);
 }
 
-std::string RankWatch::state_of_rank(Checkpointer checkpointer) const {
+RankState RankWatch::state_of_rank(Checkpointer checkpointer) const {
   const auto found = ranks_.find(checkpointer);
-  return found == ranks_.end() ? "rank: idle" : std::string(found->second);
+  return found == ranks_.end() ? RankState::kIdle : found->second;
 }
 
 std::string RankWatch::busy_state() const {
-  for (const auto* states : {&ranks_, &coordinators_, &successions_})
-    for (const auto& [checkpointer, state] : *states)
-      if (state.substr(state.size() - 4) != "idle") return std::string(state);
-  return {};
+  std::string busy;
+  const auto look = [&](const char* machine, const auto& states) {
+    for (const auto& [checkpointer, state] : states)
+      if (busy.empty() && state != std::decay_t<decltype(state)>::kIdle) busy = std::string(machine) + ": " + to_string(state);
+  };
+  look("rank", ranks_);
+  look("coordinator", coordinators_);
+  look("succession", successions_);
+  return busy;
 }
 
 void RankWatch::coordinator_dies() {

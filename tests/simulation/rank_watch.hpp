@@ -27,10 +27,9 @@ class RankWatch {
   // entered by it, if any.
   std::optional<protocol::CoordinatorMachine::State> take(const ObservedEvent& event);
 
-  // Returns the state of the rank's machine, for texts.
-  std::string state_of_rank(Checkpointer checkpointer) const;
-  const std::map<Checkpointer, std::string_view>& ranks() const { return ranks_; }
-  const std::map<Checkpointer, std::string_view>& coordinators() const { return coordinators_; }
+  RankState state_of_rank(Checkpointer checkpointer) const;
+  const std::map<Checkpointer, RankState>& ranks() const { return ranks_; }
+  const std::map<Checkpointer, CoordinatorState>& coordinators() const { return coordinators_; }
   // Returns the state of a machine that is not idle, or "".
   std::string busy_state() const;
   // The coordinator actor is about to die.
@@ -54,7 +53,9 @@ class RankWatch {
   void take_end_of_hook(const ObservedEvent& event);
 
   Coverage& coverage_;
-  std::map<Checkpointer, std::string_view> ranks_, coordinators_, successions_;
+  std::map<Checkpointer, RankState> ranks_;
+  std::map<Checkpointer, CoordinatorState> coordinators_;
+  std::map<Checkpointer, SuccessionState> successions_;
   std::map<Checkpointer, std::uint64_t> coordinator_changes_;  // the cause of the last change of state
   std::map<Checkpointer, Call> calls_;
   bool coordinator_dies_ = false;

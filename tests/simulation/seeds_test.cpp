@@ -74,7 +74,7 @@ constexpr const char* kRareBranches[] = {
     "received Standing: promised",
     "received Standing: orphaned",
     "sent PhaseStopped",
-    "became rank: coordinator found",
+    "became found its coordinator again",
     "became succession: asking the store",
     "several failures in one map",
     "ignored: message of another attempt",

@@ -88,7 +88,7 @@ std::string SimulatedRank::where() const { return "job " + std::to_string(job_.i
 
 void SimulatedRank::trace(const std::string& text) const { world_.trace(where(), text); }
 
-std::string SimulatedRank::state() const { return watch_.state_of_rank(checkpointer_key(kCheckpointer)); }
+RankState SimulatedRank::state() const { return watch_.state_of_rank(checkpointer_key(kCheckpointer)); }
 
 std::string SimulatedRank::leftover() const {
   for (const auto& call : all_calls_)
@@ -173,7 +173,7 @@ void SimulatedRank::bury() {
 void SimulatedRank::kill(bool machine) {
   if (!alive_) return;
   trace(machine ? "killed with its machine" : "killed");
-  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit("killed as " + std::string(state));
+  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit(std::string("killed as rank: ") + to_string(state));
   count_coordinators(" killed");
   ++disturbances_;
   absences_.push_back({world_.time.now(), Duration::max()});
@@ -195,9 +195,9 @@ void SimulatedRank::kill(bool machine) {
 // Counts in the coverage the states in which coordinators were lost; `how` says by which fault.
 void SimulatedRank::count_coordinators(const std::string& how) const {
   if (calls_ended() >= job_.spec().program.size()) return;
-  for (const auto& [checkpointer, name] : watch_.coordinators()) {
-    const std::string state = std::string(name).substr(std::string("coordinator").size());
-    if (state == ": idle") continue;
+  for (const auto& [checkpointer, its_state] : watch_.coordinators()) {
+    if (its_state == CoordinatorState::kIdle) continue;
+    const std::string state = std::string(": ") + to_string(its_state);
     const bool is_in_front = checkpointer == checkpointer_key(kCheckpointer);
     const auto operation = is_in_front ? job_.spec().program[calls_ended()].operation : protocol::Operation::kSave;
     world_.coverage.hit(std::string("coordinator lost in a ") + to_string(operation) + state);
@@ -208,7 +208,7 @@ void SimulatedRank::count_coordinators(const std::string& how) const {
 void SimulatedRank::freeze(Duration length) {
   if (!alive_) return;
   trace("frozen for " + std::to_string(std::chrono::duration_cast<milliseconds>(length).count()) + " ms");
-  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit("frozen as " + std::string(state));
+  for (const auto& [checkpointer, state] : watch_.ranks()) world_.coverage.hit(std::string("frozen as rank: ") + to_string(state));
   count_coordinators(" frozen");
   ++disturbances_;
   thaw_at_ = std::max(thaw_at_, world_.time.now() + length);
@@ -275,7 +275,8 @@ void SimulatedRank::cancel_call(bool oldest) {
     if (chosen == nullptr) return;
     const std::uint64_t number = chosen->number();
     trace("its caller cancels call " + std::to_string(number));
-    world_.coverage.hit("cancelled as " + watch_.state_of_rank(checkpointer_key(chosen->checkpointer())));
+    world_.coverage.hit(std::string("cancelled as rank: ") +
+                        to_string(watch_.state_of_rank(checkpointer_key(chosen->checkpointer()))));
     if (turns_.is_in_flight(number))
       world_.coverage.hit(turns_.has_come(number) ? "cancelled in flight, in its turn" : "cancelled in flight, before its turn");
     cancel(number, "it has changed its mind");
@@ -412,7 +413,7 @@ void SimulatedRank::close_links() {
 
 void SimulatedRank::on_event(const ObservedEvent& event) noexcept {
   if (world_.tracing)
-    trace(std::string(event.actor) + " " + verb_of(event.kind) + " " + std::string(event.name) +
+    trace(std::string(event.actor) + " " + verb_of(event.kind) + " " + name_of(event) +
           (event.peer >= 0 ? " of rank " + std::to_string(event.peer) : "") + (event.text.empty() ? "" : ": ") +
           std::string(event.text) + (event.ok ? "" : ", not ok"));
   world_.record(event);
@@ -420,8 +421,7 @@ void SimulatedRank::on_event(const ObservedEvent& event) noexcept {
   if (state) job_.on_state(*this, *state);
   if (event.kind == EventKind::kOperation && event.ok && (event.name == "write_data" || event.name == "read_data"))
     job_.moved(event.checkpointer, event.attempt, rank_);
-  if (event.kind == EventKind::kState && event.name == "an actor of this rank is restarted" && !coordinator_deaths_.empty())
-    coordinator_deaths_.push_back(world_.time.now());
+  if (event.as<Restarted>() != nullptr && !coordinator_deaths_.empty()) coordinator_deaths_.push_back(world_.time.now());
 }
 
 // --- hooks ---------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class SimulatedRank : public Network::End, private DiskClient::Host, private Sim
   bool has_replaced(std::uint64_t call) const { return replaced_.count(call) != 0; }
   bool has_spared(std::uint64_t call) const { return spared_.count(call) != 0; }
   std::string where() const;  // for texts
-  std::string state() const;
+  RankState state() const;
   const RankWatch& watch() const { return watch_; }
 
   RankTroubles troubles;

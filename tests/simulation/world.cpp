@@ -10,6 +10,7 @@
 #include <cairn/storage/stores/url.hpp>
 #include <cairn/tests/simulation/order.hpp>
 #include <cairn/tests/simulation/scenario.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::simulation {
 namespace {
@@ -277,7 +278,7 @@ void World::trace(const std::string& who, const std::string& what) const {
 
 void World::record(const ObservedEvent& event) {
   const auto mix = [this](std::size_t value) { digest_ = (digest_ ^ value) * 0x100000001b3; };
-  mix(std::hash<std::string_view>()(event.name));
+  mix(std::hash<std::string>()(name_of(event)));
   mix(std::hash<std::string_view>()(event.text));
   mix(static_cast<std::size_t>(event.time.time_since_epoch().count()));
   mix(static_cast<std::size_t>(event.rank));

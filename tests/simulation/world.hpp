@@ -178,7 +178,7 @@ class World {
    public:
     virtual ~Witness() = default;
     // A planned trouble has begun. `state` is the state of the rank that it hits.
-    virtual void befell(const VirtualTime& time, const std::string& state) = 0;
+    virtual void befell(const VirtualTime& time, RankState state) = 0;
     virtual void entered(const VirtualTime& time, int rank, protocol::CoordinatorMachine::State state) = 0;  // of a coordinator
     virtual void reported(const Report& report) = 0;
   };

@@ -37,15 +37,15 @@ void script_job(ScriptedTraces& script, const Job& job) {
   for (int rank = 0; rank < job.ranks; ++rank) {
     const double at = 0.1 * rank;
     const std::uint64_t call = script.call(rank, at);
-    script.state(rank, at + 0.1, "rank: joining", call);
+    script.state(rank, at + 0.1, cairn::RankState::kJoining, call);
     script.pass(rank, 0, at + 0.2, at + 0.4, "Join", call);
   }
   const double joined = 0.1 * job.ranks + 1;
-  script.state(0, joined, "coordinator: joining");
-  script.state(0, joined + 0.1, "coordinator: moving");
+  script.state(0, joined, cairn::CoordinatorState::kJoining);
+  script.state(0, joined + 0.1, cairn::CoordinatorState::kMoving);
   for (int rank = 0; rank < job.ranks; ++rank) {
     cause_of(rank) = script.pass(0, rank, joined + 0.2, joined + 0.5, "Begin");
-    script.state(rank, joined + 0.6, "rank: moving", cause_of(rank));
+    script.state(rank, joined + 0.6, cairn::RankState::kMoving, cause_of(rank));
     writing[static_cast<std::size_t>(rank)] =
         script.began(rank, joined + 0.7, "write_data", Phase::kWrite, cause_of(rank), 1u << 20);
   }
@@ -71,12 +71,12 @@ void script_job(ScriptedTraces& script, const Job& job) {
                                                 : "Written",
                               ended);
   }
-  script.state(0, now + 0.5, "coordinator: idle", cause_of(0));
+  script.state(0, now + 0.5, cairn::CoordinatorState::kIdle, cause_of(0));
   for (int rank = 0; rank < job.ranks; ++rank) {
     const std::uint64_t told = script.pass(0, rank, now + 0.6, now + 0.9, "Outcome", cause_of(0));
     if (job.is_failing()) script.failure(rank, now + 1, failing, "raised", Phase::kWrite, job.text, origin);
     script.outcome(rank, now + 1.1, !job.is_failing(), told);
-    script.state(rank, now + 1.2, "rank: idle", told);
+    script.state(rank, now + 1.2, cairn::RankState::kIdle, told);
   }
 }
 

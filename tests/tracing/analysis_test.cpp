@@ -49,8 +49,8 @@ bool notes(const Diagnosis& diagnosis, const std::string& text) {
 void script_joins(ScriptedTraces& script, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const auto call = script.call(rank, 0);
-    script.state(rank, 0.1, "rank: joining", call);
-    if (rank == 0) script.state(0, 0.2, "coordinator: joining", call);
+    script.state(rank, 0.1, RankState::kJoining, call);
+    if (rank == 0) script.state(0, 0.2, CoordinatorState::kJoining, call);
     if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
   }
 }
@@ -138,7 +138,7 @@ TEST_CASE("trace analysis: a message that never arrived at a rank that went on")
   script.pass(0, 1, 2, 2.2, "Begin");
   script.send(0, 1, 10, "GlobalSavePlan");
   script.send(0, 2, 10, "GlobalSavePlan");  // no trace shows what became of it
-  script.state(1, 20, "rank: preparing");
+  script.state(1, 20, RankState::kPreparing);
   const Analysed it(script.write());
   const auto lost = lost_messages(it.trace, it.messages, it.clocks);
   REQUIRE(lost.size() == 1);
@@ -154,7 +154,7 @@ TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original
   std::uint64_t position = 0;
   for (int rank = 0; rank < 3; ++rank) {
     const auto call = script.call(rank, rank);
-    script.state(rank, rank + 0.1, "rank: joining", call);
+    script.state(rank, rank + 0.1, RankState::kJoining, call);
     const auto began = script.began(rank, 10, "write_data", Phase::kWrite, call);
     if (rank == 1) position = script.ended(1, 30, "write_data", Phase::kWrite, began, 20, "no space left on device");
   }
@@ -180,14 +180,14 @@ TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original
 TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who waited") {
   ScriptedTraces script(3);
   script_joins(script, 3);
-  script.state(0, 1, "coordinator: moving");
+  script.state(0, 1, CoordinatorState::kMoving);
   for (int rank = 0; rank < 3; ++rank) {
     if (rank != 0) script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
-    script.state(rank, 1.5, "rank: moving");
+    script.state(rank, 1.5, RankState::kMoving);
     const auto began = script.began(rank, 2, "write_data", Phase::kWrite);
     if (rank == 1) continue;  // rank 1 records nothing more
     script.ended(rank, 12, "write_data", Phase::kWrite, began, 10);
-    script.state(rank, 12.1, "rank: reported");
+    script.state(rank, 12.1, RankState::kReported);
   }
   script.pass(2, 0, 12.2, 12.5, "Written");
   script.add(0, 5002, lost_link(1, "nothing was heard for 5 s"));
@@ -302,7 +302,7 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   script.pass(1, 0, 5, 6, "Join");
   script.pass(2, 0, 5, 6, "Join");
   script.pass(0, 1, 7, 8, "Begin");
-  script.state(2, 400, "rank: joining");
+  script.state(2, 400, RankState::kJoining);
   const Analysed it(script.write());
   CHECK(it.diagnosis.end == TracedEnd::kUnfinished);
   CHECK(notes(it.diagnosis, "Join of rank 2 to rank 0 was not answered within 395"));
@@ -310,7 +310,7 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
 
   ScriptedTraces lost(2);
   for (int rank = 0; rank < 2; ++rank) lost.call(rank, rank);
-  lost.state(1, 3, "rank: joining");
+  lost.state(1, 3, RankState::kJoining);
   lost.add(0, 8, lost_link(1, "the connection was closed"));
   lost.outcome(0, 10, true);
   const Analysed early(lost.write());
@@ -349,8 +349,8 @@ TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, 
   for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
   for (int rank = 0; rank < 3; ++rank)
     script.began(rank, 10 + rank, "write_data", Phase::kWrite, 0, std::uint64_t{rank == 2 ? 600u : 10u} << 20);
-  for (const double time : {20, 21}) script.state(1, time, trace_names::kRestarted, 0, false);
-  for (const int rank : {0, 2}) script.state(rank, 22, "message of another attempt", 0, false);
+  for (const double time : {20, 21}) script.restarted(1, time);
+  for (const int rank : {0, 2}) script.ignored(rank, 22, "message of another attempt");
   ObservedEvent late;
   late.kind = EventKind::kHandled;
   late.name = "Written";
@@ -358,9 +358,9 @@ TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, 
   late.queued = std::chrono::milliseconds(800);
   script.add(0, 900, late);
   script.set_ahead(1, 5000);
-  script.state(1, 901, "rank: moving");
+  script.state(1, 901, RankState::kMoving);
   script.set_ahead(2, -3000);
-  script.state(2, 902, "rank: moving");
+  script.state(2, 902, RankState::kMoving);
   const Analysed it(script.write());
   CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600 MiB, on average a rank moves 206 MiB"));
   CHECK(notes(it.diagnosis, "2 actors of rank 1 died and were restarted"));
@@ -373,9 +373,9 @@ TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, 
 TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the others") {
   ScriptedTraces script(2);
   for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
-  script.state(0, 5, "coordinator: joining");
-  script.state(0, 6, "coordinator: local plans");
-  script.state(1, 7, "rank: planned");
+  script.state(0, 5, CoordinatorState::kJoining);
+  script.state(0, 6, CoordinatorState::kLocalPlans);
+  script.state(1, 7, RankState::kPlanned);
   script.failure(1, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
   script.outcome(1, 501, false);
   const Analysed it(script.write());
@@ -395,7 +395,7 @@ TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the 
 TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it was given up") {
   ScriptedTraces script(2);
   for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
-  script.state(0, 5, "coordinator: joining");
+  script.state(0, 5, CoordinatorState::kJoining);
   const auto began = script.began(0, 6, "write_data", Phase::kWrite);
   script.handle(1, 0, 500, "LinkDown", 0);
   script.failure(1, 501, 0, "silent", Phase::kWrite, "no sign of life");
@@ -424,24 +424,24 @@ void script_late_plan(ScriptedTraces& script, double in_sender, double on_the_wa
   std::uint64_t joined = 0;
   for (int rank = 0; rank < 3; ++rank) {
     const auto call = script.call(rank, 0.1 * rank);
-    script.state(rank, 0.5, "rank: joining", call);
-    if (rank == 0) script.state(0, 0.6, "coordinator: joining", call);
+    script.state(rank, 0.5, RankState::kJoining, call);
+    if (rank == 0) script.state(0, 0.6, CoordinatorState::kJoining, call);
     if (rank != 0) joined = script.pass(rank, 0, 0.7, 1, "Join", call);
   }
-  script.state(0, 3, "coordinator: local plans", joined);
+  script.state(0, 3, CoordinatorState::kLocalPlans, joined);
   std::uint64_t sent = 0;
   for (int rank = 0; rank < 3; ++rank) {
     const auto begun = rank == 0 ? joined : script.pass(0, rank, 3.1, 3.4, "Begin", joined);
-    script.state(rank, 3.5, "rank: preparing", begun);
-    script.state(rank, 4.5, "rank: planned", begun);
+    script.state(rank, 3.5, RankState::kPreparing, begun);
+    script.state(rank, 4.5, RankState::kPlanned, begun);
     if (rank == 1) script.pass(1, 0, 4.6, 4.9, "LocalSavePlan", begun);
     if (rank == 2) sent = script.send(2, 0, 4.6 + in_sender, "LocalSavePlan", begun);
   }
-  if (receiver_runs) script.state(0, 4.9 + in_sender + on_the_way / 2, "timer that was stopped", 0, false);
+  if (receiver_runs) script.ignored(0, 4.9 + in_sender + on_the_way / 2, "message of another attempt");
   const double arrival = 4.9 + in_sender + on_the_way;
   const auto handled = script.handle(0, 2, arrival, "LocalSavePlan", sent);
   const auto passed_on = script.send(0, -1, arrival + in_receiver, "LocalSavePlan", handled);
-  script.state(0, arrival + in_receiver + 0.1, "coordinator: global plan", passed_on);
+  script.state(0, arrival + in_receiver + 0.1, CoordinatorState::kGlobalPlan, passed_on);
   for (int rank = 0; rank < 3; ++rank) {
     const double end = arrival + in_receiver + 1;
     const auto told = rank == 0 ? passed_on : script.pass(0, rank, end, end + 0.3, "Outcome", passed_on);
@@ -515,14 +515,14 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
 void script_given_up(ScriptedTraces& script, const char* kind, std::string_view connection) {
   script_joins(script, 3);
-  script.state(0, 1, "coordinator: moving");
+  script.state(0, 1, CoordinatorState::kMoving);
   for (int rank = 0; rank < 3; ++rank) {
     const auto plan = rank == 0 ? 0 : script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
-    script.state(rank, 1.5, "rank: moving", plan);
-    script.state(rank, 10, "rank: reported");
+    script.state(rank, 1.5, RankState::kMoving, plan);
+    script.state(rank, 10, RankState::kReported);
   }
   script.add(0, 20, lost_link(1, connection));
-  script.state(0, 20.1, "coordinator: idle");
+  script.state(0, 20.1, CoordinatorState::kIdle);
   for (const int rank : {0, 2}) {
     script.failure(rank, 21, 1, kind, Phase::kWrite, "lost touch with rank 1");
     script.outcome(rank, 22, false);
@@ -606,7 +606,7 @@ TEST_CASE("trace analysis: a freeze, a departure and a dead supervisor are told 
 TEST_CASE("trace analysis: each of several lost ranks is told by the events about it alone") {
   ScriptedTraces script(4);
   script_joins(script, 4);
-  script.state(0, 1, "coordinator: moving");
+  script.state(0, 1, CoordinatorState::kMoving);
   script.pass(1, 3, 9, 10, "Written");
   script.pass(2, 3, 10, 11, "Stuck");
   script.pass(2, 0, 11, 12, "Written");
@@ -677,7 +677,7 @@ TEST_CASE("trace directory: saves, jobs and unreadable files are kept apart") {
   const std::size_t events_alone = alone.read(alone.attempts().front()).events.at(0).size();
 
   ScriptedTraces other(2, std::string(32, 'b'));
-  for (int i = 0; i < 100; ++i) other.state(0, -1, "rank: joining");  // so that ids differ
+  for (int i = 0; i < 100; ++i) other.state(0, -1, RankState::kJoining);  // so that ids differ
   script_good_save(other, {1, 1});
   write_trace_file(path + "/other.trace", header_of(1, 2, std::string(32, 'b')), {});
   std::filesystem::copy_file(other.write() + "/" + trace_file_name(header_of(0, 2, std::string(32, 'b'))),
@@ -807,7 +807,7 @@ TEST_CASE("trace directory: the failed one is looked at first, a cancelled one i
   const auto end_with = [&](std::uint64_t counter, double begin, const char* kind) {
     script.set_attempt(counter);
     script.call(0, begin, counter);
-    script.state(0, begin + 1, "rank: preparing");
+    script.state(0, begin + 1, RankState::kPreparing);
     if (*kind != 0) script.failure(0, begin + 2, 0, kind, Phase::kWrite, "text");
     script.outcome(0, begin + 3, *kind == 0);
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ inline ObservedEvent full_event(std::uint64_t id) {
   event.checkpointer = 0xdeadbeef;
   event.peer = static_cast<int>(id % 5);
   event.phase = static_cast<Phase>(1 + id % 6);
+  const What subjects[] = {RankState::kMoving, CoordinatorState::kFinishing,   SuccessionState::kGathering, CallTurn::kResigned,
+                           Timer::kWaiting,    Restarted{Actor::kCoordinator}, Ignored::kStoppedTimer,      What()};
+  event.what = subjects[id % std::size(subjects)];
   event.actor = "storage";
   event.name = id % 2 == 0 ? "write_data" : "Written";
   event.detail = "kNoSpace";
@@ -44,9 +48,9 @@ inline ObservedEvent full_event(std::uint64_t id) {
 
 inline bool same(const ObservedEvent& a, const ObservedEvent& b) {
   return a.kind == b.kind && a.time == b.time && a.wall_time == b.wall_time && a.attempt == b.attempt &&
-         a.checkpointer == b.checkpointer && a.peer == b.peer && a.phase == b.phase && a.actor == b.actor && a.name == b.name &&
-         a.detail == b.detail && a.text == b.text && a.number == b.number && a.bytes == b.bytes && a.id == b.id &&
-         a.cause == b.cause && a.duration == b.duration && a.queued == b.queued && a.ok == b.ok;
+         a.checkpointer == b.checkpointer && a.peer == b.peer && a.phase == b.phase && a.what == b.what && a.actor == b.actor &&
+         a.name == b.name && a.detail == b.detail && a.text == b.text && a.number == b.number && a.bytes == b.bytes &&
+         a.id == b.id && a.cause == b.cause && a.duration == b.duration && a.queued == b.queued && a.ok == b.ok;
 }
 
 }  // namespace cairn::testing

@@ -46,10 +46,28 @@ class ScriptedTraces {
     event.text = "run/step_1";
     return add(rank, time, event);
   }
-  std::uint64_t state(int rank, double time, std::string_view name, std::uint64_t cause = 0, bool ok = true) {
-    ObservedEvent event = named(EventKind::kState, name, name.substr(0, 4) == "coor" ? "coordinator" : "supervisor");
+  std::uint64_t state(int rank, double time, RankState state, std::uint64_t cause = 0) {
+    ObservedEvent event = named(EventKind::kState, {}, "supervisor");
+    event.what = state;
     event.cause = cause;
-    event.ok = ok;
+    return add(rank, time, event);
+  }
+  std::uint64_t state(int rank, double time, CoordinatorState state, std::uint64_t cause = 0) {
+    ObservedEvent event = named(EventKind::kState, {}, "coordinator");
+    event.what = state;
+    event.cause = cause;
+    return add(rank, time, event);
+  }
+  std::uint64_t restarted(int rank, double time) {
+    ObservedEvent event = named(EventKind::kState, {}, "supervisor");
+    event.what = Restarted{};
+    event.ok = false;
+    return add(rank, time, event);
+  }
+  std::uint64_t ignored(int rank, double time, std::string_view why) {
+    ObservedEvent event = named(EventKind::kState, why, "supervisor");
+    event.what = Ignored::kInput;
+    event.ok = false;
     return add(rank, time, event);
   }
   std::uint64_t send(int from, int to, double time, std::string_view name, std::uint64_t cause = 0) {
@@ -169,30 +187,30 @@ inline void script_good_save(ScriptedTraces& script, const std::vector<double>& 
   for (int rank = 0; rank < size; ++rank) {
     const double at = begin + rank;
     const auto call = script.call(rank, at, number);
-    script.state(rank, at + 0.1, "rank: joining", call);
-    if (rank == 0) script.state(0, begin + 0.2, "coordinator: joining", call);
+    script.state(rank, at + 0.1, RankState::kJoining, call);
+    if (rank == 0) script.state(0, begin + 0.2, CoordinatorState::kJoining, call);
     if (rank != 0) all_joined = script.pass(rank, 0, at + 0.2, at + 0.5, "Join", call);
   }
   const double planning = begin + size;
-  script.state(0, planning, "coordinator: local plans", all_joined);
+  script.state(0, planning, CoordinatorState::kLocalPlans, all_joined);
   std::uint64_t all_planned = 0;
   for (int rank = 0; rank < size; ++rank) {
     const auto begun = rank == 0 ? all_joined : script.pass(0, rank, planning + 0.1, planning + 0.4, "Begin", all_joined);
-    script.state(rank, planning + 0.5, "rank: preparing", begun);
-    script.state(rank, planning + 1.5, "rank: planned", begun);
+    script.state(rank, planning + 0.5, RankState::kPreparing, begun);
+    script.state(rank, planning + 1.5, RankState::kPlanned, begun);
     if (rank != 0) all_planned = script.pass(rank, 0, planning + 1.6, planning + 1.9 + 0.01 * rank, "LocalSavePlan", begun);
   }
   const double moving = planning + 3;
-  script.state(0, planning + 2.5, "coordinator: global plan", all_planned);
-  script.state(0, moving, "coordinator: moving", all_planned);
+  script.state(0, planning + 2.5, CoordinatorState::kGlobalPlan, all_planned);
+  script.state(0, moving, CoordinatorState::kMoving, all_planned);
   std::vector<std::tuple<double, int, std::uint64_t>> arrivals;
   for (int rank = 0; rank < size; ++rank) {
     const auto plan = rank == 0 ? all_planned : script.pass(0, rank, moving + 0.1, moving + 0.4, "GlobalSavePlan", all_planned);
-    script.state(rank, moving + 0.5, "rank: moving", plan);
+    script.state(rank, moving + 0.5, RankState::kMoving, plan);
     const double ms = write_ms[static_cast<std::size_t>(rank)];
     const auto began = script.began(rank, moving + 0.6, "write_data", Phase::kWrite, plan, 1'000'000);
     const auto ended = script.ended(rank, moving + 0.6 + ms, "write_data", Phase::kWrite, began, ms);
-    script.state(rank, moving + 0.7 + ms, "rank: reported", ended);
+    script.state(rank, moving + 0.7 + ms, RankState::kReported, ended);
     if (rank != 0) arrivals.emplace_back(moving + 1 + ms, rank, script.send(rank, 0, moving + 0.7 + ms, "Written", ended));
   }
   // The coordinator handles the results in the order of arrival. Its own is taken to be the first.
@@ -203,8 +221,8 @@ inline void script_good_save(ScriptedTraces& script, const std::vector<double>& 
     written = time;
     last = script.handle(0, rank, time, "Written", sent);
   }
-  script.state(0, written + 0.1, "coordinator: finishing", last);
-  script.state(0, written + 2.1, "coordinator: idle", last);
+  script.state(0, written + 0.1, CoordinatorState::kFinishing, last);
+  script.state(0, written + 2.1, CoordinatorState::kIdle, last);
   for (int rank = 0; rank < size; ++rank) {
     const auto told = rank == 0 ? last : script.pass(0, rank, written + 2.2, written + 2.5, "Outcome", last);
     script.outcome(rank, written + 2.6, true, told);

@@ -1,0 +1,56 @@
+// The operations of a call, and the states, turns and deadlines of the machines that run it.
+// Trace files store these enums as numbers: values are only ever added, at the end.
+#pragma once
+
+#include <cstdint>
+
+namespace cairn {
+
+// kAgree: each rank sends a text with its Join, and the Outcome contains the coordinator's answer.
+// An agreement that succeeds needs no other messages.
+enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
+
+// The states of a rank's machine; actors/protocol/rank_machine.hpp has the transitions.
+enum class RankState : std::uint8_t { kIdle = 1, kJoining, kPreparing, kPlanned, kMoving, kReported, kEnding };
+
+// The states of the coordinator's machine; actors/protocol/coordinator_machine.hpp has the
+// transitions.
+enum class CoordinatorState : std::uint8_t {
+  kIdle = 1,
+  kJoining,
+  kLocalPlans,
+  kGlobalPlan,
+  kMoving,
+  kFinishing,
+  kSettling,
+  kDeciding,
+};
+
+// The states of a rank that ends the call of a lost coordinator.
+enum class SuccessionState : std::uint8_t { kIdle = 1, kGathering, kAskingStore };
+
+// Turns of a call that leave the machine's state as it is.
+enum class CallTurn : std::uint8_t {
+  kCoordinatorLost = 1,
+  kCoordinatorFound,
+  kResigned,  // the coordinator gave up the call, because its process had stood still
+};
+
+enum class Timer : std::uint8_t {
+  kAnswer = 1,  // rank: next message of the coordinator or its successor
+  kPhase,       // coordinator: answers of the ranks
+  kProbe,       // coordinator: answers of ranks that have not joined, or were lost before the call
+  kSuccession,  // coordinator machine of a successor: answers of the ranks, then of the store
+  kCall,        // rank: the deadline set by its caller
+  kProgress,    // rank: report progress; not a deadline
+  kWaiting,     // coordinator: log the missing ranks; not a deadline
+};
+
+const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
+const char* to_string(RankState state) noexcept;      // "moving"
+const char* to_string(CoordinatorState state) noexcept;
+const char* to_string(SuccessionState state) noexcept;
+const char* to_string(CallTurn turn) noexcept;  // about the actor that took it: "lost its coordinator"
+const char* to_string(Timer timer) noexcept;    // its subject: "the ranks' answers"
+
+}  // namespace cairn
