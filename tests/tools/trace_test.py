@@ -274,7 +274,7 @@ class GoodSave(TraceTest):
 
 
 class SlowRank(TraceTest):
-    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=800ms@hook:write_data,rank=2,nth=2"]))
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=4s@hook:write_data,rank=2,nth=2"]))
 
     def test_it_is_named(self):
         text = self.summary()
