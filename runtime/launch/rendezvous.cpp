@@ -216,9 +216,14 @@ template <class Result>
 Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds deadline, const std::string& silence) {
   std::packaged_task<Result()> task(std::move(talk));
   auto result = task.get_future();
-  std::thread(std::move(task)).detach();
+  std::thread thread(std::move(task));
   const auto limit = deadline + MeetingStore::kFarewell + kSilentStore;
-  if (result.wait_for(limit) != std::future_status::ready) throw Error(ErrorCode::kDeadline, silence);
+  if (result.wait_for(limit) != std::future_status::ready) {
+    thread.detach();
+    throw Error(ErrorCode::kDeadline, silence);
+  }
+  // A process that exits while the thread ends would leave OpenSSL's state of the thread behind.
+  thread.join();
   return result.get();
 }
 

@@ -80,7 +80,7 @@ constexpr const char* kRareBranches[] = {
     "ignored: message of another attempt",
     "ignored: Outcome of another call",
     "ignored: failure of a rank that has done its part",
-    "ignored: end of a hook that is not running",
+    "ignored: end of a task that is not running",
     "sent SameSavePlan",
     "sent UseCachedPlan",
     "sent NeedLocalPlan",
