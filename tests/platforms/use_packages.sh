@@ -9,7 +9,7 @@ installed() { apt-get install -q -y --no-install-recommends "$@" >/dev/null; }
 apt-get update -q >/dev/null
 installed ./cairn-tools_*.deb ./libcairn0*.deb
 version=$(dpkg-query -W -f '${Version}' cairn-tools)
-[ "$(cairn --version | cut -d' ' -f2)" = "${version%-1}" ] || fail "cairn --version says $(cairn --version)"
+cairn --version | grep -qx "cairn ${version%-1}" || fail "cairn --version says $(cairn --version)"
 [ "$(cairn-launch -n 2 -- sh -c 'echo rank $RANK' | sort | tr -d '\n')" = "[rank 0] rank 0[rank 1] rank 1" ] || fail "cairn-launch starts no ranks"
 ! command -v c++ >/dev/null || fail "the commands bring a compiler"
 [ ! -e /usr/include/torch ] && [ ! -e /usr/include/cairn ] || fail "the commands bring headers"
