@@ -2,12 +2,13 @@
 include(CMakePackageConfigHelpers)
 include(CairnPublicHeaders)
 
-install(TARGETS cairn_shared EXPORT cairnTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# The components are the packages of CairnPackages.cmake. `cmake --install` installs all of them.
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME cairn_development)
+set(to_libdir LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cairn_libraries NAMELINK_COMPONENT cairn_development)
+install(TARGETS cairn_shared EXPORT cairnTargets ${to_libdir})
 set(headers ${CAIRN_PUBLIC_HEADERS})
 if(CAIRN_WITH_TRAINING)
-  install(TARGETS cairn_training_shared EXPORT cairnTrainingTargets
-          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS cairn_training_shared EXPORT cairnTrainingTargets ${to_libdir})
   list(APPEND headers ${CAIRN_TRAINING_HEADERS})
 endif()
 foreach(header IN LISTS headers)
