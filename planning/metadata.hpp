@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -13,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
 
@@ -117,17 +117,17 @@ struct Metadata {
       return *this;
     }
     std::shared_ptr<const Map> load() const {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       return map_;
     }
     void store(std::shared_ptr<const Map> map) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       map_.swap(map);
     }
 
    private:
-    mutable std::mutex mutex_;
-    std::shared_ptr<const Map> map_;
+    mutable Mutex mutex_;
+    std::shared_ptr<const Map> map_ CAIRN_GUARDED_BY(mutex_);
   };
   mutable NameIndex index_;
 };
