@@ -400,6 +400,17 @@ class Meeting {
   int came_ = 0;
 };
 
+// Since LibTorch 2.4 a store asks for libuv by default, without which Debian's LibTorch is built.
+// Returns whether there was something to switch off.
+template <class Options>
+auto switch_off_libuv(Options& options, int) -> decltype(options.useLibUV) {
+  return std::exchange(options.useLibUV, false);
+}
+template <class Options>
+bool switch_off_libuv(Options&, long) {
+  return false;
+}
+
 bool can_host(const Place& place) { return place.rank == 0 && !place.agent_hosts; }
 
 c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
@@ -435,10 +446,12 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
       }
       options.isServer = true;
       options.timeout = timeout;
-      try {
-        return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
-      } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
-      }
+      do {
+        try {
+          return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+        } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
+        }
+      } while (switch_off_libuv(options, 0));
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     // The listener may be a process that is about to end, such as a killed rank. Then this rank has
