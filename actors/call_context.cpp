@@ -18,14 +18,14 @@ class StoreTap final : public StoreObserver {
   void on_operation(const StoreOperation& operation) noexcept override {
     ObservedEvent event;
     event.kind = EventKind::kStore;
-    event.actor = "store";
+    event.actor = Actor::kStore;
     event.name = operation.name;
     event.checkpointer = checkpointer_;
     event.attempt = attempt_;
     event.bytes = operation.bytes;
     event.duration = operation.duration;
     event.ok = !operation.code;
-    if (operation.code) event.detail = to_string(*operation.code);
+    event.code = operation.code;
     // The error text of a store names the object. For other operations the URL is all there is.
     event.text = operation.code ? operation.failure : operation.url;
     tracer_->record(event);

@@ -25,7 +25,7 @@ HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, const Tap& asker, int 
 
 HookTicket::~HookTicket() {
   if (reported_) return;
-  const char* const actor = protocol::actor_of(hook_);
+  const char* const actor = to_string(protocol::actor_of(hook_));
   Failure failure =
       protocol::make_failure(rank_, phase_, FailureKind::kInternal, ErrorCode::kInternal, actor,
                              std::string(protocol::name_of(hook_, operation_)) + " never ran: the " + actor + " actor of rank " +
@@ -52,13 +52,14 @@ void HookTicket::succeed(protocol::HookValue value) {
 
 void HookTicket::fail(std::exception_ptr exception) {
   if (reported_) return;
-  Failure failure = capture_failure(rank_, phase_, protocol::actor_of(hook_), std::move(exception));
+  Failure failure = capture_failure(rank_, phase_, to_string(protocol::actor_of(hook_)), std::move(exception));
   failure.trace_position = record(false, failure.what);
   report(std::move(failure));
 }
 
 ObservedEvent HookTicket::event_of(EventKind kind) const {
-  ObservedEvent event = call_event(kind, protocol::name_of(hook_, operation_), checkpointer_, counter_);
+  ObservedEvent event = call_event(kind, {}, checkpointer_, counter_);
+  event.name = protocol::name_of(hook_, operation_);
   event.phase = phase_;
   event.bytes = bytes_;
   return event;

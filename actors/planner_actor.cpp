@@ -77,7 +77,7 @@ HookValue run(protocol::RunHook& hook, CallContext& context) {
 
 PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer) {
   self->set_exception_handler(exit_reason_of);
-  auto tap = std::make_shared<Tap>(std::move(tracer), "planner");
+  auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kPlanner);
   return {[tap](const Traced<HookRequest>& message) {
     tap->handle(message, [&] {
       const HookRequest& request = message.value;

@@ -47,7 +47,7 @@ class Supervisor : public SupervisorActor::base {
       : SupervisorActor::base(actor_config),
         config_(config),
         links_factory_(links),
-        tap_(std::move(tracer), "supervisor"),
+        tap_(std::move(tracer), Actor::kSupervisor),
         slots_(world_of(config), config.options),
         timers_(config.options.silence) {}
 
@@ -234,7 +234,7 @@ class Supervisor : public SupervisorActor::base {
 
   void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
     auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
-    const bool for_planner = std::string_view(protocol::actor_of(hook.hook)) == "planner";
+    const bool for_planner = protocol::actor_of(hook.hook) == Actor::kPlanner;
     auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});
     // If the child is gone for good, the request is dropped and its ticket reports the failure.
     if (for_planner) {
@@ -285,8 +285,8 @@ class Supervisor : public SupervisorActor::base {
     envelope.sender = config_.rank;
     envelope.cause = tap_.cause();
     envelope.body = message.body;
-    if (const char* const name = trace_name_of(message.body)) {
-      ObservedEvent event = call_event(EventKind::kSent, name, checkpointer, message.counter, true);
+    if (!protocol::is_of_progress(message.body)) {
+      ObservedEvent event = call_event(EventKind::kSent, protocol::kind_of(message.body), checkpointer, message.counter, true);
       event.peer = message.to;
       envelope.id = tap_.record(event);
     }
@@ -335,7 +335,11 @@ class Supervisor : public SupervisorActor::base {
   // --- other ranks -------------------------------------------------------------------------------
 
   void on_link_up(const LinkUp& up) {
-    tap_.record(EventKind::kHandled, "LinkUp", 0, true, up.rank);
+    ObservedEvent event;
+    event.kind = EventKind::kHandled;
+    event.what = LinkChange::kUp;
+    event.peer = up.rank;
+    tap_.record(event);
     if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{protocol::PeerUp{up.rank}}));
     step_all(protocol::PeerUp{up.rank});
   }
@@ -344,7 +348,7 @@ class Supervisor : public SupervisorActor::base {
     const protocol::PeerDown news = peer_down_of(down);
     ObservedEvent event;
     event.kind = EventKind::kHandled;
-    event.name = "LinkDown";
+    event.what = down.cause == LinkDownCause::kLeft ? LinkChange::kLeft : LinkChange::kDown;
     event.peer = down.rank;
     event.text = news.why;
     event.ok = false;
@@ -396,8 +400,8 @@ class Supervisor : public SupervisorActor::base {
     if (join != nullptr && join->operation == protocol::Operation::kAgree)
       tap_.tracer()->keep_out_of_ring(checkpointer_key(attempt.checkpointer));
     ObservedEvent event;
-    if (const char* const name = trace_name_of(envelope.body))
-      event = call_event(EventKind::kHandled, name, attempt.checkpointer, attempt.counter, true);
+    if (!protocol::is_of_progress(envelope.body))
+      event = call_event(EventKind::kHandled, protocol::kind_of(envelope.body), attempt.checkpointer, attempt.counter, true);
     event.peer = message.rank;
     event.bytes = message.bytes->size();
     event.cause = envelope.id;

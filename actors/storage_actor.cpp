@@ -135,7 +135,7 @@ void run(HookRequest& request) {
 
 StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::shared_ptr<Tracer> tracer) {
   self->set_exception_handler(exit_reason_of);
-  auto tap = std::make_shared<Tap>(std::move(tracer), "storage");
+  auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kStorage);
   return {[tap](const Traced<HookRequest>& message) {
     tap->handle(message, [&] {
       const HookRequest& request = message.value;

@@ -24,6 +24,12 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
+// Messages within a rank that carry a message between ranks have an overload that returns its kind.
+template <class T>
+What trace_what(const T&) {
+  return {};
+}
+
 // The address of an actor. Hooks that outlive the actor may hold it: after `close`, `post` does
 // nothing.
 class Inbox {
@@ -53,7 +59,7 @@ class Inbox {
 // Records the messages that one actor sends and handles, under the actor's name.
 class Tap {
  public:
-  Tap(std::shared_ptr<Tracer> tracer, std::string_view actor) : tracer_(std::move(tracer)), actor_(actor) {}
+  Tap(std::shared_ptr<Tracer> tracer, Actor actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
   // A message type `T` has functions `trace_name`, `trace_attempt` and `trace_checkpointer` that
   // take `const T&` and are found by argument-dependent lookup. A message whose name is null is not
@@ -78,10 +84,10 @@ class Tap {
   }
 
   // As above, for a message of another rank, recorded when it arrives. `event` describes the
-  // message; its cause is an id in that rank's trace.
+  // message, unless that is not recorded; its cause is an id in that rank's trace.
   template <class Handler>
   void handle_from(const ObservedEvent& event, Handler handler) {
-    if (event.name.data() == nullptr) return handler();
+    if (event.as<MessageKind>() == nullptr) return handler();
     cause_ = record(event);
     handler();
     cause_ = 0;
@@ -138,12 +144,13 @@ class Tap {
     event.kind = kind;
     event.attempt = trace_attempt(message);
     event.checkpointer = trace_checkpointer(message);
-    event.name = trace_name(message);
+    event.what = trace_what(message);
+    if (event.as<std::monostate>() != nullptr) event.name = trace_name(message);
     return event;
   }
 
   const std::shared_ptr<Tracer> tracer_;
-  const std::string_view actor_;
+  const Actor actor_;
   std::uint64_t cause_ = 0;
 };
 

@@ -132,10 +132,10 @@ class PageModel {
                           : is_open && failure.last_sign ? *failure.last_sign
                                                          : opened_.clocks.at(*shown);
       list.push_back({{"rank", failure.rank},
-                      {"kind", failure.kind},
-                      {"phase", failure.phase},
-                      {"code", failure.code},
-                      {"gone", failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent)},
+                      {"kind", kind_text(failure)},
+                      {"phase", text_of(failure.phase)},
+                      {"code", text_of(failure.code)},
+                      {"gone", failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent},
                       {"event", place_of(shown)},
                       {"at", seconds(at)},
                       {"told", told == nullptr ? Json() : Json(seconds(opened_.clocks.at(*told)))}});
@@ -173,10 +173,11 @@ class PageModel {
       columns["id"].add(event.id - std::exchange(id, event.id));
       columns["time"].add_signed(now - std::exchange(time, now));
       columns["kind"].add(kinds_.number(verb_of(event.kind)));
-      columns["actor"].add(names_.number(event.actor));
+      columns["actor"].add(names_.number(to_string(event.actor)));
       columns["name"].add(names_.number(name_of(event)));
-      columns["detail"].add(names_.number(event.detail));
-      columns["phase"].add(event.phase ? names_.number(to_string(*event.phase)) : 0);
+      const auto* const committed = event.as<Committed>();
+      columns["detail"].add(names_.number(committed != nullptr ? to_string(*committed) : text_of(event.code)));
+      columns["phase"].add(names_.number(text_of(event.phase)));
       columns["text"].add(texts_.number(event.text));
       columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer) + 1));
       columns["cause"].add_signed(cause.event == nullptr ? 0 : place - place_of(cause.event));

@@ -44,7 +44,7 @@ struct TracedCall {
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // the trace contains its outcome
   bool ok = false;          // of the outcome
-  std::string committed;    // of the outcome: "no", "yes", "unknown"
+  std::optional<Committed> committed;  // of the outcome
   bool was_called = false;  // false: the rank only heard of the other ranks' call
 };
 
@@ -53,7 +53,7 @@ struct TracedAttempt {
   std::string job;                 // the incarnation
   std::uint32_t checkpointer = 0;  // as in save ids
   std::uint64_t counter = 0;       // 0: it failed before it became an attempt
-  std::string operation;           // "save", "load"; "call" if the traces lack its beginning
+  std::optional<Operation> operation;  // nothing: the traces lack its beginning
   std::string checkpoint_id;
   std::string save_id;
   std::map<int, TracedCall> calls;  // by rank
@@ -64,7 +64,8 @@ struct TracedAttempt {
   bool has_ended() const;        // on every rank that has a trace of it
   bool went_wrong() const;       // failed other than by cancellation only, or has not ended
   bool was_cancelled = false;    // all of its failures are cancellations
-  std::string describe() const;  // "save of 'run/step_100'"
+  std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
+  std::string describe() const;        // "save of 'run/step_100'"
 };
 
 // How the process of a rank ended, as cairn-launch recorded it.

@@ -212,7 +212,7 @@ void CoordinatorMachine::on(const HookDone& done) {
     if (error.code() == ErrorCode::kInternal) throw;
     FailureMap failures;
     failures.emplace(identity_.rank,
-                     capture_failure(identity_.rank, Phase::kGlobalPlan, actor_of(hook_), std::current_exception()));
+                     capture_failure(identity_.rank, Phase::kGlobalPlan, to_string(actor_of(hook_)), std::current_exception()));
     end(std::move(failures), Committed::kNo);
   }
 }

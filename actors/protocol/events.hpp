@@ -45,8 +45,8 @@ enum class Hook : std::uint8_t {
 // Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
 // "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Returns the actor that runs the hook and reports its failure: "planner" or "storage".
-const char* actor_of(Hook hook) noexcept;
+// Returns the actor that runs the hook and reports its failure: kPlanner or kStorage.
+Actor actor_of(Hook hook) noexcept;
 
 // The texts of an agreement. kDecide takes one text per rank, in rank order, and returns one text,
 // the answer.

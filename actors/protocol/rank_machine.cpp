@@ -268,7 +268,7 @@ void RankMachine::send_local_plan(HookValue value) {
   try {
     message = local_plan_message(std::move(value));
   } catch (...) {  // an inconsistent plan
-    own_failure_ = capture_failure(identity_.rank, phase(), actor_of(hook_), std::current_exception());
+    own_failure_ = capture_failure(identity_.rank, phase(), to_string(actor_of(hook_)), std::current_exception());
     return report(*own_failure_);
   }
   become(State::kPlanned);

@@ -13,7 +13,6 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
-#include <cairn/messages/control.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {
@@ -30,7 +29,7 @@ bool begins_at_coordinator(const ObservedEvent& event) {
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
-      return event.name != to_string(Operation::kAgree);
+      return !event.is(Operation::kAgree);
     case EventKind::kFailure:
     case EventKind::kOutcome:
       return true;
@@ -54,19 +53,6 @@ std::optional<Phase> phase_of(const ObservedEvent& event, CallOperation operatio
 
 // Returns whether a rank has done its part of a phase and waits in it for the others.
 bool is_waiting(const ObservedEvent& event) { return event.is(RankState::kPlanned) || event.is(RankState::kReported); }
-
-FailureKind kind_of(std::string_view name) {
-  for (const auto kind :
-       {FailureKind::kRaised, FailureKind::kLost, FailureKind::kSilent, FailureKind::kCancelled, FailureKind::kBusy})
-    if (name == to_string(kind)) return kind;
-  return FailureKind::kInternal;
-}
-
-Committed committed_of(std::string_view name) {
-  for (const auto committed : {Committed::kNo, Committed::kYes})
-    if (name == to_string(committed)) return committed;
-  return Committed::kUnknown;
-}
 
 // An event that owns its text.
 struct Pending {
@@ -148,7 +134,7 @@ class Teller {
     const ObservedEvent& event = pending.event;
     if (const auto earlier = calls_.find(event.checkpointer); earlier != calls_.end()) end_unheard(earlier->second);
     Running call;
-    call.event.operation = event.name == to_string(CallOperation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
+    call.event.operation = event.is(Operation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
     call.event.checkpoint_id = pending.text;
     call.event.rank = rank_;
     call.event.call = ++count_;
@@ -186,9 +172,9 @@ class Teller {
     const ObservedEvent& event = pending.event;
     auto failed = event_of<CallFailed>(call);
     failed.failed_rank = event.peer < 0 ? rank_ : event.peer;
-    failed.kind = kind_of(event.name);
+    failed.kind = *event.as<FailureKind>();
     failed.phase = event.phase;
-    failed.code = event.detail;
+    failed.code = event.code ? to_string(*event.code) : "";
     failed.text = pending.text;
     call.has_failed = true;
     call.is_only_cancelled = call.is_only_cancelled && failed.kind == FailureKind::kCancelled;
@@ -200,7 +186,7 @@ class Teller {
     auto end = event_of<CallEnd>(call);
     end.ok = pending.event.ok;
     end.was_cancelled = !end.ok && call.has_failed && call.is_only_cancelled;
-    end.committed = committed_of(pending.event.detail);
+    end.committed = *pending.event.as<Committed>();
     end.save_id = pending.text;
     end.phases = std::move(call.phases);
     tell(&CallListener::on_end, end);
