@@ -12,8 +12,9 @@ namespace {
 // Records store operations. Runs on the threads of writers and readers.
 class StoreTap final : public StoreObserver {
  public:
-  StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t attempt)
-      : StoreObserver(duration_min), tracer_(std::move(tracer)), checkpointer_(checkpointer), attempt_(attempt) {}
+  StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t call,
+           std::uint64_t attempt)
+      : StoreObserver(duration_min), tracer_(std::move(tracer)), checkpointer_(checkpointer), call_(call), attempt_(attempt) {}
 
   void on_operation(const StoreOperation& operation) noexcept override {
     ObservedEvent event;
@@ -21,6 +22,7 @@ class StoreTap final : public StoreObserver {
     event.actor = Actor::kStore;
     event.name = operation.name;
     event.checkpointer = checkpointer_;
+    event.call = call_;
     event.attempt = attempt_;
     event.bytes = operation.bytes;
     event.duration = operation.duration;
@@ -34,6 +36,7 @@ class StoreTap final : public StoreObserver {
  private:
   const std::shared_ptr<Tracer> tracer_;
   const std::uint32_t checkpointer_;
+  const std::uint64_t call_;
   const std::uint64_t attempt_;
 };
 
@@ -89,7 +92,7 @@ StorageContext CallContext::storage_context(const protocol::RunHook& hook) const
   context.user_metadata = call().user_metadata;
   if (tracer_)
     context.store_observer =
-        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), hook.counter);
+        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), ticket_, hook.counter);
   return context;
 }
 
@@ -102,6 +105,8 @@ void CallContext::finish(Outcome outcome) {
   if (!outcome_) outcome_ = std::move(outcome);
 }
 
+std::uint64_t trace_call(const StartCall& start) { return start.context->ticket(); }
+std::uint64_t trace_call(const HookRequest& request) { return request.context->ticket(); }
 std::uint32_t trace_checkpointer(const StartCall& start) { return checkpointer_key(start.context->call().id.checkpointer); }
 std::uint32_t trace_checkpointer(const HookRequest& request) { return checkpointer_key(request.context->call().id.checkpointer); }
 

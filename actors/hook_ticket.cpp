@@ -21,6 +21,7 @@ HookTicket::HookTicket(std::shared_ptr<Inbox> supervisor, const Tap& asker, int 
       injector_(std::move(injector)),
       started_(tap_.tracer()->now()) {
   tap_.set_cause(asker.cause());
+  tap_.set_call(asker.call());
 }
 
 HookTicket::~HookTicket() {

@@ -124,6 +124,10 @@ inline What trace_what(const CoordinatorEvent& event) {
 }
 inline What trace_what(const CoordinatorSend& send) { return protocol::kind_of(send.send.body); }
 
+std::uint64_t trace_call(const StartCall& start);
+std::uint64_t trace_call(const HookRequest& request);
+inline std::uint64_t trace_call(const CancelCall& cancel) { return cancel.request.ticket; }
+
 inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
 inline std::uint64_t trace_attempt(const CancelCall&) { return 0; }
 inline std::uint64_t trace_attempt(const HookRequest& request) { return request.hook.counter; }

@@ -148,6 +148,7 @@ struct RankRuntime::Implementation {
     ObservedEvent event = call_event(EventKind::kCall, context.operation(), call.id.checkpointer, 0);
     event.text = call.checkpoint_id;
     event.number = call.id.ordinal;
+    event.call = context.ticket();
     return tap.record(event);
   }
 

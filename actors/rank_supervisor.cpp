@@ -160,11 +160,22 @@ class Supervisor : public SupervisorActor::base {
     return made;
   }
 
+  // While it lives, events are recorded as those of the slot's call.
+  struct OfCall {
+    Tap& tap;
+    const std::uint64_t before;
+    OfCall(Tap& of, const Slot& slot) : tap(of), before(tap.set_call(slot.context ? slot.context->ticket() : 0)) {}
+    OfCall(const OfCall&) = delete;
+    OfCall& operator=(const OfCall&) = delete;
+    ~OfCall() { tap.set_call(before); }
+  };
+
   // An exception from a machine ends its call and no other.
   void step(const std::string& checkpointer, const protocol::Event& event) {
     Slot* const found = slots_.find(checkpointer);
     if (found == nullptr) return;
     Slot& slot = *found;
+    const OfCall of_call(tap_, slot);
     protocol::Effects effects;
     try {
       effects = slot.machine.step(event);
@@ -233,6 +244,7 @@ class Supervisor : public SupervisorActor::base {
   // --- hooks -------------------------------------------------------------------------------------
 
   void run(const std::string& checkpointer, Slot& slot, protocol::RunHook hook, std::uint64_t coordinator) {
+    const OfCall of_call(tap_, slot);
     auto ticket = std::make_shared<HookTicket>(inbox_, tap_, config_.rank, checkpointer, coordinator, hook, config_.injector);
     const bool for_planner = protocol::actor_of(hook.hook) == Actor::kPlanner;
     auto request = tap_.wrap(HookRequest{std::move(hook), slot.context, std::move(ticket)});

@@ -30,6 +30,12 @@ What trace_what(const T&) {
   return {};
 }
 
+// Messages of a call of this rank have an overload that returns its ticket.
+template <class T>
+std::uint64_t trace_call(const T&) {
+  return 0;
+}
+
 // The address of an actor. Hooks that outlive the actor may hold it: after `close`, `post` does
 // nothing.
 class Inbox {
@@ -93,9 +99,10 @@ class Tap {
     cause_ = 0;
   }
 
-  // Fills in the actor and, if the event has no cause, the current cause.
+  // Fills in the actor and, if the event has none, the current cause and call.
   std::uint64_t record(ObservedEvent event) {
     event.actor = actor_;
+    if (event.call == 0) event.call = call_;
     if (event.cause == 0) event.cause = cause_;
     return tracer_->record(event);
   }
@@ -115,6 +122,9 @@ class Tap {
   std::uint64_t cause() const { return cause_; }
   // Sets the cause of the events recorded and messages sent from now on.
   void set_cause(std::uint64_t cause) { cause_ = cause; }
+  std::uint64_t call() const { return call_; }
+  // Sets the call of the events recorded from now on, and returns the one before.
+  std::uint64_t set_call(std::uint64_t ticket) { return std::exchange(call_, ticket); }
 
  private:
   // Records the message when its handler ends, also by an exception.
@@ -143,6 +153,7 @@ class Tap {
     ObservedEvent event;
     event.kind = kind;
     event.attempt = trace_attempt(message);
+    event.call = trace_call(message);
     event.checkpointer = trace_checkpointer(message);
     event.what = trace_what(message);
     if (event.as<std::monostate>() != nullptr) event.name = trace_name(message);
@@ -152,6 +163,7 @@ class Tap {
   const std::shared_ptr<Tracer> tracer_;
   const Actor actor_;
   std::uint64_t cause_ = 0;
+  std::uint64_t call_ = 0;  // 0: none, or unknown
 };
 
 }  // namespace cairn

@@ -70,6 +70,9 @@ struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when it was recorded; for handlers and operations, their end
   WallTime wall_time;
+  // The ticket of the call of this rank that the event belongs to. 0: none, or unknown: messages of
+  // other ranks and the work of the coordinator have an attempt.
+  std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: none, or all
   int rank = 0;

@@ -143,7 +143,10 @@ class CallFinder {
 
   void take(const ObservedEvent& event) {
     // Events before the first kCall belong to that call: other ranks may have called earlier.
-    if (event.kind == EventKind::kCall && current_ && current_->call.was_called) close(event);
+    // The event of a call may be lost, so a later ticket begins a call as well.
+    const bool is_of_later = event.call != 0 && current_ && current_->call.ticket != 0 && event.call > current_->call.ticket;
+    const bool is_next = event.kind == EventKind::kCall && event.call == 0 && current_ && current_->call.was_called;
+    if (is_of_later || is_next) close(event);
     if (!current_) {
       current_.emplace();
       current_->call.rank = event.rank;
@@ -151,6 +154,8 @@ class CallFinder {
       current_->call.begin = event.wall_time;
     }
     Call& it = *current_;
+    if (it.call.ticket == 0) it.call.ticket = event.call;
+    if (event.call != 0 && event.call != it.call.ticket) return;  // of an earlier call; `read` finds it
     // Several threads record events, so ids are not strictly ascending in a file.
     it.call.last_id = std::max(it.call.last_id, event.id);
     if (!it.call.has_ended) it.call.end = event.wall_time;
@@ -528,7 +533,10 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
       auto& events = trace.events[file.header->rank];
       ObservedEvent event;
       while (reader.next(event)) {
-        if (event.id < call->second.first_id || event.id > call->second.last_id) continue;
+        // Events of links and of other ranks' messages name no call.
+        const bool names_call = event.call != 0 && call->second.ticket != 0;
+        if (names_call && event.call != call->second.ticket) continue;
+        if (!names_call && (event.id < call->second.first_id || event.id > call->second.last_id)) continue;
         if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
         if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
         if (events.size() >= share) {

@@ -38,6 +38,7 @@ struct TracedCall {
   // Number of the call among this rank's calls of its checkpointer; 0 if the trace lacks its
   // beginning.
   std::uint64_t number = 0;
+  std::uint64_t ticket = 0;    // ObservedEvent::call of its events; 0 if the trace lacks its beginning
   std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
   std::uint64_t last_id = 0;   // the outcome if another call follows, else the last event
   WallTime begin;

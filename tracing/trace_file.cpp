@@ -254,6 +254,7 @@ struct TraceFileReader::Implementation {
     event.time = monotonic_of(message.monotonic_ns());
     event.wall_time = wall_of(message.wall_ns());
     event.what = what_of(message);
+    event.call = message.call();
     event.attempt = message.attempt();
     event.checkpointer = message.checkpointer();
     event.rank = header.rank;

@@ -156,6 +156,7 @@ void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   message.set_cause(event.cause);
   message.set_monotonic_ns(nanoseconds(event.time));
   message.set_wall_ns(nanoseconds(event.wall_time));
+  message.set_call(event.call);
   message.set_attempt(event.attempt);
   message.set_checkpointer(event.checkpointer);
   message.set_peer(static_cast<std::uint32_t>(event.peer + 1));

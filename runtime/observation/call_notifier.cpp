@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -72,7 +73,7 @@ class Teller {
   void take(const Pending& pending) {
     const ObservedEvent& event = pending.event;
     if (event.kind == EventKind::kCall) return start(pending);
-    const auto found = calls_.find(event.checkpointer);
+    const auto found = find(event);
     if (found == calls_.end()) return;
     Running& call = found->second;
     pass(call, event);
@@ -94,13 +95,14 @@ class Teller {
 
   // Ends all calls that are still running. No more events will come.
   void end_all() {
-    for (auto& [checkpointer, call] : calls_) end_unheard(call);
+    for (auto& [ticket, call] : calls_) end_unheard(call);
     calls_.clear();
   }
 
  private:
   struct Running {
     CallEvent event;
+    std::uint32_t checkpointer = 0;
     MonotonicTime start;
     MonotonicTime now;
     std::optional<Phase> phase;
@@ -109,6 +111,16 @@ class Teller {
     bool is_only_cancelled = true;
     bool has_failed = false;
   };
+
+  using Calls = std::map<std::uint64_t, Running>;  // by ObservedEvent::call
+
+  // Returns the call that the event belongs to. The coordinator knows the attempt only.
+  Calls::iterator find(const ObservedEvent& event) {
+    if (event.call != 0) return calls_.find(event.call);
+    return std::find_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
+      return entry.second.checkpointer == event.checkpointer && entry.second.event.attempt == event.attempt && event.attempt != 0;
+    });
+  }
 
   template <class Event>
   void tell(void (CallListener::*of)(const Event&), const Event& event) {
@@ -132,8 +144,14 @@ class Teller {
 
   void start(const Pending& pending) {
     const ObservedEvent& event = pending.event;
-    if (const auto earlier = calls_.find(event.checkpointer); earlier != calls_.end()) end_unheard(earlier->second);
+    // A checkpointer makes one call at a time.
+    for (auto earlier = calls_.begin(); earlier != calls_.end();) {
+      const bool is_over = earlier->second.checkpointer == event.checkpointer;
+      if (is_over) end_unheard(earlier->second);
+      earlier = is_over ? calls_.erase(earlier) : std::next(earlier);
+    }
     Running call;
+    call.checkpointer = event.checkpointer;
     call.event.operation = event.is(Operation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
     call.event.checkpoint_id = pending.text;
     call.event.rank = rank_;
@@ -141,7 +159,7 @@ class Teller {
     call.start = event.time;
     pass(call, event);
     tell(&CallListener::on_start, call.event);
-    calls_[event.checkpointer] = std::move(call);
+    calls_[event.call] = std::move(call);
   }
 
   void pass(Running& call, const ObservedEvent& event) {
@@ -201,7 +219,7 @@ class Teller {
 
   const int rank_;
   const std::vector<std::shared_ptr<CallListener>> listeners_;
-  std::map<std::uint32_t, Running> calls_;  // by checkpointer, which makes one call at a time
+  Calls calls_;
   std::uint64_t count_ = 0;
 };
 

@@ -101,10 +101,14 @@ TEST_CASE("tracing: CAIRN_TRACE makes every rank write all that it does, and no 
     CHECK_FALSE(attempt.has_failed());
     const Trace trace = found.read(attempt);
     for (int rank = 0; rank < 3; ++rank) {
+      CHECK(attempt.calls.at(rank).ticket != 0);
       std::set<std::string> names;
       std::uint64_t bytes = 0;
       for (const auto& event : trace.events.at(rank)) {
         names.insert(name_of(event));
+        const bool is_of_own_call =
+            event.as<RankState>() != nullptr || event.kind == EventKind::kOperation || event.as<Committed>() != nullptr;
+        if (is_of_own_call) CHECK(event.call == attempt.calls.at(rank).ticket);
         if (event.kind == EventKind::kOperation) bytes += event.bytes;
       }
       for (const char* name : {"rank: moving", "Begin", "Outcome"}) CHECK(names.count(name) == 1);

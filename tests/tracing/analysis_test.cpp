@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/tests/tracing/scripted_traces.hpp>
@@ -318,6 +319,34 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   CHECK(early.diagnosis.end == TracedEnd::kSucceeded);
   CHECK(notes(early.diagnosis, "the trace of rank 1 ends before it had the outcome"));
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
+}
+
+TEST_CASE("trace directory: events that name their call belong to it, wherever they were recorded") {
+  ScriptedTraces script(1);
+  script.set_call(5);
+  script.call(0, 0, 1);
+  script.state(0, 1, RankState::kMoving);
+  script.outcome(0, 2, true);
+  script.set_call(6);
+  script.set_attempt(0);
+  script.call(0, 3, 2);
+  script.set_call(5);
+  script.set_attempt(1);
+  const auto late = script.began(0, 4, "write_data", Phase::kWrite);
+  script.set_call(7);  // the beginning of this call is lost
+  script.set_attempt(2);
+  script.state(0, 5, RankState::kMoving);
+  script.outcome(0, 6, false);
+  const TraceDirectory directory(script.write());
+  REQUIRE(directory.attempts().size() == 3);
+  for (const auto& attempt : directory.attempts()) {
+    const std::uint64_t ticket = attempt.calls.at(0).ticket;
+    const Trace trace = directory.read(attempt);
+    CHECK((trace.find(0, late) != nullptr) == (ticket == 5));
+    for (const auto& event : trace.events.at(0)) CHECK(event.call == ticket);
+    CHECK(attempt.has_ended() == (ticket != 6));
+    CHECK(attempt.has_failed() == (ticket == 7));
+  }
 }
 
 TEST_CASE("trace text: every kind of event has a verb of its own") {

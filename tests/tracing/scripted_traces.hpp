@@ -37,6 +37,8 @@ class ScriptedTraces {
   // monotonic clocks of ranks start at different values.
   void set_ahead(int rank, double milliseconds) { ahead_[rank] = milliseconds; }
   void set_attempt(std::uint64_t counter) { attempt_ = counter; }
+  // Sets the call of the following events.
+  void set_call(std::uint64_t ticket) { call_ = ticket; }
 
   std::uint64_t add(int rank, double time, ObservedEvent event) {
     auto& events = events_[rank];
@@ -45,6 +47,7 @@ class ScriptedTraces {
     event.time = at_ms(time + 1e6 * (rank + 1));
     event.wall_time = wall_at(rank, time);
     if (event.checkpointer == 0 && event.as<LinkChange>() == nullptr) event.checkpointer = kCheckpointer;
+    if (event.call == 0) event.call = call_;
     if (event.attempt == 0 && event.kind != EventKind::kCall) event.attempt = attempt_;
     events.push_back(event);
     return event.id;
@@ -183,6 +186,7 @@ class ScriptedTraces {
   const std::string incarnation_;
   TemporaryDirectory directory_;
   std::uint64_t attempt_ = 1;
+  std::uint64_t call_ = 0;
   std::map<int, double> ahead_;
   std::map<int, std::vector<ObservedEvent>> events_;
 };
