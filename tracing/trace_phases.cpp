@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include <cairn/base/call_phase.hpp>
+
 namespace cairn {
 namespace {
 
@@ -147,16 +149,11 @@ int coordinator_of(const Trace& trace) {
 }
 
 std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank) {
-  if (coordinator_of(trace) == rank) {
-    const auto states = states_of<CoordinatorState>(trace, clocks, rank);
-    for (const auto& [of, names] : kPhases)
-      if (!states.empty() && names.of_coordinator == states.back().state) return phase_in(trace, of);
-    return !states.empty() && states.back().state == CoordinatorState::kSettling ? std::optional(Phase::kFinish) : std::nullopt;
-  }
-  const auto states = states_of<RankState>(trace, clocks, rank);
-  for (const auto& [of, names] : kPhases)
-    if (!states.empty() && names.of_ranks == states.back().state) return phase_in(trace, of);
-  return !states.empty() && states.back().state == RankState::kPlanned ? std::optional(Phase::kGlobalPlan) : std::nullopt;
+  const auto last_phase = [&](const auto& states) {
+    return states.empty() ? std::nullopt : phase_of(states.back().state, trace.attempt.operation.value_or(Operation::kSave));
+  };
+  return coordinator_of(trace) == rank ? last_phase(states_of<CoordinatorState>(trace, clocks, rank))
+                                       : last_phase(states_of<RankState>(trace, clocks, rank));
 }
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator) {

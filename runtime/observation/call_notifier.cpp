@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include <cairn/base/call_phase.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
@@ -42,18 +43,6 @@ bool is_told(const ObservedEvent& event) {
       return false;
   }
 }
-
-std::optional<Phase> phase_of(const ObservedEvent& event, CallOperation operation) {
-  if (event.is(RankState::kJoining)) return Phase::kJoin;
-  if (event.is(RankState::kPreparing)) return Phase::kLocalPlan;
-  if (event.is(CoordinatorState::kGlobalPlan)) return Phase::kGlobalPlan;
-  if (event.is(RankState::kMoving)) return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
-  if (event.is(CoordinatorState::kFinishing)) return Phase::kFinish;
-  return std::nullopt;
-}
-
-// Returns whether a rank has done its part of a phase and waits in it for the others.
-bool is_waiting(const ObservedEvent& event) { return event.is(RankState::kPlanned) || event.is(RankState::kReported); }
 
 // An event that owns its text.
 struct Pending {
@@ -175,9 +164,11 @@ class Teller {
   }
 
   void enter(Running& call, const ObservedEvent& event) {
-    if (is_waiting(event)) return;
+    const Operation operation = call.event.operation == CallOperation::kSave ? Operation::kSave : Operation::kLoad;
+    const auto* const state = event.as<RankState>();
+    if (state != nullptr && is_waiting(*state)) return;  // still in the phase, or in one of the coordinator that follows it
     leave_phase(call);
-    const auto phase = phase_of(event, call.event.operation);
+    const auto phase = state != nullptr ? phase_of(*state, operation) : phase_of(*event.as<CoordinatorState>(), operation);
     if (!phase) return;
     call.phase = phase;
     call.phase_start = call.now;

@@ -321,6 +321,22 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
 }
 
+TEST_CASE("trace analysis: a lost rank that waited was still in the phase of its part") {
+  for (const auto& [state, phase] :
+       {std::pair(RankState::kPlanned, Phase::kLocalPlan), std::pair(RankState::kReported, Phase::kWrite)}) {
+    ScriptedTraces script(2);
+    script_joins(script, 2);
+    script.state(0, 2, CoordinatorState::kFinishing);
+    script.state(1, 3, state);
+    script.add(0, 20, lost_link(1, "the connection was closed"));
+    script.failure(0, 21, 1, FailureKind::kLost, Phase::kFinish, "lost touch with rank 1");
+    script.outcome(0, 22, false);
+    const Analysed it(script.write());
+    REQUIRE(it.diagnosis.failures.size() == 1);
+    CHECK(it.diagnosis.failures[0].own_phase == phase);
+  }
+}
+
 TEST_CASE("trace directory: events that name their call belong to it, wherever they were recorded") {
   ScriptedTraces script(1);
   script.set_call(5);
