@@ -155,16 +155,20 @@ std::string human_duration(Duration duration) {
   return fmt::format("{:.0f} us", seconds * 1e6);
 }
 
+std::string describe_state(const ObservedEvent& event) {
+  if (const auto* timer = event.as<Timer>()) return fmt::format("met the deadline for {}", to_string(*timer));
+  if (const auto* turn = event.as<CallTurn>()) return to_string(*turn);
+  if (const auto* restarted = event.as<Restarted>()) return fmt::format("restarted the {}", to_string(restarted->actor));
+  return fmt::format("{}{}", event.as<Ignored>() != nullptr ? "ignored: " : "is ", name_of(event));
+}
+
 std::string describe_event(const ObservedEvent& event) {
-  const std::string name = name_of(event);
-  const char* const actor = to_string(event.actor);
-  if (const auto* timer = event.as<Timer>()) return fmt::format("{} met the deadline for {}", actor, to_string(*timer));
   if (const auto* state = event.as<RankState>()) return fmt::format("rank is {}", to_string(*state));
   if (const auto* state = event.as<CoordinatorState>()) return fmt::format("coordinator is {}", to_string(*state));
   if (const auto* state = event.as<SuccessionState>()) return fmt::format("succession is {}", to_string(*state));
-  if (const auto* turn = event.as<CallTurn>()) return fmt::format("{} {}", actor, to_string(*turn));
-  if (const auto* restarted = event.as<Restarted>()) return fmt::format("{} restarted the {}", actor, to_string(restarted->actor));
-  if (event.as<Ignored>() != nullptr) return fmt::format("{} ignored: {}", actor, name);
+  const std::string name = name_of(event);
+  const char* const actor = to_string(event.actor);
+  if (event.kind == EventKind::kState) return fmt::format("{} {}", actor, describe_state(event));
   std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : actor, verb_of(event.kind), name);
   if (event.kind == EventKind::kFailure)
     text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
