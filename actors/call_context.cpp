@@ -12,20 +12,22 @@ namespace {
 // Records store operations. Runs on the threads of writers and readers.
 class StoreTap final : public StoreObserver {
  public:
-  StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t attempt)
-      : StoreObserver(duration_min), tracer_(std::move(tracer)), checkpointer_(checkpointer), attempt_(attempt) {}
+  StoreTap(std::shared_ptr<Tracer> tracer, Duration duration_min, std::uint32_t checkpointer, std::uint64_t call,
+           std::uint64_t attempt)
+      : StoreObserver(duration_min), tracer_(std::move(tracer)), checkpointer_(checkpointer), call_(call), attempt_(attempt) {}
 
   void on_operation(const StoreOperation& operation) noexcept override {
     ObservedEvent event;
     event.kind = EventKind::kStore;
-    event.actor = "store";
+    event.actor = Actor::kStore;
     event.name = operation.name;
     event.checkpointer = checkpointer_;
+    event.call = call_;
     event.attempt = attempt_;
     event.bytes = operation.bytes;
     event.duration = operation.duration;
     event.ok = !operation.code;
-    if (operation.code) event.detail = to_string(*operation.code);
+    event.code = operation.code;
     // The error text of a store names the object. For other operations the URL is all there is.
     event.text = operation.code ? operation.failure : operation.url;
     tracer_->record(event);
@@ -34,6 +36,7 @@ class StoreTap final : public StoreObserver {
  private:
   const std::shared_ptr<Tracer> tracer_;
   const std::uint32_t checkpointer_;
+  const std::uint64_t call_;
   const std::uint64_t attempt_;
 };
 
@@ -89,7 +92,7 @@ StorageContext CallContext::storage_context(std::uint64_t counter, const std::st
   context.user_metadata = call().user_metadata;
   if (tracer_)
     context.store_observer =
-        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), counter);
+        std::make_shared<StoreTap>(tracer_, store_duration_min_, checkpointer_key(call().id.checkpointer), ticket_, counter);
   return context;
 }
 
@@ -102,6 +105,7 @@ void CallContext::finish(Outcome outcome) {
   if (!outcome_) outcome_ = std::move(outcome);
 }
 
+std::uint64_t trace_call(const StartCall& start) { return start.context->ticket(); }
 std::uint32_t trace_checkpointer(const StartCall& start) { return checkpointer_key(start.context->call().id.checkpointer); }
 
 }  // namespace cairn

@@ -12,8 +12,7 @@
 
 namespace cairn {
 
-ObservedEvent call_event(EventKind kind, std::string_view name, const std::string& checkpointer, std::uint64_t counter,
-                         bool ok = true);
+ObservedEvent call_event(EventKind kind, const What& what, const std::string& checkpointer, std::uint64_t counter, bool ok = true);
 
 // Returns the event's id.
 std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkpointer, std::uint64_t counter);

@@ -20,7 +20,7 @@ class Coordinator : public CoordinatorActor::base {
               protocol::Identity world, RuntimeOptions options, std::uint64_t life)
       : CoordinatorActor::base(config),
         supervisor_(std::move(supervisor)),
-        tap_(std::move(tracer), "coordinator"),
+        tap_(std::move(tracer), Actor::kCoordinator),
         rank_(world.rank),
         life_(life),
         machines_(std::move(world), options),

@@ -123,6 +123,15 @@ inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorSt
 inline const char* trace_name(const Unsent&) { return "Unsent"; }
 inline const char* trace_name(const Stop&) { return "Stop"; }
 
+inline What trace_what(const CoordinatorEvent& event) {
+  const auto* received = std::get_if<protocol::Received>(&event.event);
+  return received ? protocol::kind_of(received->body) : What();
+}
+inline What trace_what(const CoordinatorSend& send) { return protocol::kind_of(send.send.body); }
+
+std::uint64_t trace_call(const StartCall& start);
+inline std::uint64_t trace_call(const CancelCall& cancel) { return cancel.request.ticket; }
+
 inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
 inline std::uint64_t trace_attempt(const CancelCall&) { return 0; }
 inline std::uint64_t trace_attempt(const TaskReport& report) { return report.counter; }

@@ -26,6 +26,7 @@ protocol::PeerDown peer_down_of(const LinkDown& down) {
       event.gave_up = true;
       event.code = ErrorCode::kUnavailable;
       break;
+    case LinkDownCause::kLeft:
     case LinkDownCause::kClosed:
     case LinkDownCause::kOverflow:
       event.code = ErrorCode::kUnavailable;

@@ -159,7 +159,7 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::Decide& request) {
 
 PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer) {
   self->set_exception_handler(exit_reason_of);
-  const auto tap = std::make_shared<Tap>(std::move(tracer), "planner");
+  const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kPlanner);
   const auto run = [tap](const auto& message) {
     tap->handle(message, [&] {
       message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_task(task_run, task); });

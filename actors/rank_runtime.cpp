@@ -122,7 +122,7 @@ struct RankRuntime::Implementation {
       : system(std::move(actor_system)),
         config(with_bounded_waits(std::move(rank_config))),
         tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), *config.clock)),
-        tap(tracer, "runtime"),
+        tap(tracer, Actor::kRuntime),
         supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
 
   // Null after the supervisor was told to stop.
@@ -145,9 +145,10 @@ struct RankRuntime::Implementation {
 
   std::uint64_t record_call(const CallContext& context) {
     const Call& call = context.call();
-    ObservedEvent event = call_event(EventKind::kCall, to_string(context.operation()), call.id.checkpointer, 0);
+    ObservedEvent event = call_event(EventKind::kCall, context.operation(), call.id.checkpointer, 0);
     event.text = call.checkpoint_id;
     event.number = call.id.ordinal;
+    event.call = context.ticket();
     return tap.record(event);
   }
 

@@ -52,7 +52,7 @@ class Supervisor : public SupervisorActor::base {
       : SupervisorActor::base(actor_config),
         config_(config),
         links_factory_(links),
-        tap_(std::move(tracer), "supervisor"),
+        tap_(std::move(tracer), Actor::kSupervisor),
         slots_(world_of(config), config.options),
         timers_(config.options.silence) {}
 
@@ -165,11 +165,22 @@ class Supervisor : public SupervisorActor::base {
     return made;
   }
 
+  // While it lives, events are recorded as those of the slot's call.
+  struct OfCall {
+    Tap& tap;
+    const std::uint64_t before;
+    OfCall(Tap& of, const Slot& slot) : tap(of), before(tap.set_call(slot.context ? slot.context->ticket() : 0)) {}
+    OfCall(const OfCall&) = delete;
+    OfCall& operator=(const OfCall&) = delete;
+    ~OfCall() { tap.set_call(before); }
+  };
+
   // An exception from a machine ends its call and no other.
   void step(const std::string& checkpointer, const protocol::Event& event) {
     Slot* const found = slots_.find(checkpointer);
     if (found == nullptr) return;
     Slot& slot = *found;
+    const OfCall of_call(tap_, slot);
     protocol::Effects effects;
     try {
       effects = slot.machine.step(event);
@@ -241,6 +252,7 @@ class Supervisor : public SupervisorActor::base {
   // --- tasks -------------------------------------------------------------------------------------
 
   void run(Slot& slot, protocol::RunTask task, std::uint64_t coordinator) {
+    const OfCall of_call(tap_, slot);
     const auto task_run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, task, slot.context, config_.injector);
     std::visit([&](auto& request) { send_request(std::move(request), task_run); }, task.task);
   }
@@ -298,8 +310,8 @@ class Supervisor : public SupervisorActor::base {
     envelope.sender = config_.rank;
     envelope.cause = tap_.cause();
     envelope.body = message.body;
-    if (const char* const name = trace_name_of(message.body)) {
-      ObservedEvent event = call_event(EventKind::kSent, name, checkpointer, message.counter, true);
+    if (!protocol::is_of_progress(message.body)) {
+      ObservedEvent event = call_event(EventKind::kSent, protocol::kind_of(message.body), checkpointer, message.counter, true);
       event.peer = message.to;
       envelope.id = tap_.record(event);
     }
@@ -348,7 +360,11 @@ class Supervisor : public SupervisorActor::base {
   // --- other ranks -------------------------------------------------------------------------------
 
   void on_link_up(const LinkUp& up) {
-    tap_.record(EventKind::kHandled, "LinkUp", 0, true, up.rank);
+    ObservedEvent event;
+    event.kind = EventKind::kHandled;
+    event.what = LinkChange::kUp;
+    event.peer = up.rank;
+    tap_.record(event);
     if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{protocol::PeerUp{up.rank}}));
     step_all(protocol::PeerUp{up.rank});
   }
@@ -357,7 +373,7 @@ class Supervisor : public SupervisorActor::base {
     const protocol::PeerDown news = peer_down_of(down);
     ObservedEvent event;
     event.kind = EventKind::kHandled;
-    event.name = "LinkDown";
+    event.what = down.cause == LinkDownCause::kLeft ? LinkChange::kLeft : LinkChange::kDown;
     event.peer = down.rank;
     event.text = news.why;
     event.ok = false;
@@ -409,8 +425,8 @@ class Supervisor : public SupervisorActor::base {
     if (join != nullptr && join->operation == protocol::Operation::kAgree)
       tap_.tracer()->keep_out_of_ring(checkpointer_key(attempt.checkpointer));
     ObservedEvent event;
-    if (const char* const name = trace_name_of(envelope.body))
-      event = call_event(EventKind::kHandled, name, attempt.checkpointer, attempt.counter, true);
+    if (!protocol::is_of_progress(envelope.body))
+      event = call_event(EventKind::kHandled, protocol::kind_of(envelope.body), attempt.checkpointer, attempt.counter, true);
     event.peer = message.rank;
     event.bytes = message.bytes->size();
     event.cause = envelope.id;

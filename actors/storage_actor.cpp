@@ -77,7 +77,7 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::Release& request) {
 
 StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::shared_ptr<Tracer> tracer) {
   self->set_exception_handler(exit_reason_of);
-  const auto tap = std::make_shared<Tap>(std::move(tracer), "storage");
+  const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kStorage);
   const auto run = [tap](const auto& message) {
     tap->handle(message, [&] {
       message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_task(task_run, task); });

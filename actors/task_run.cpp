@@ -43,14 +43,15 @@ TaskRun::TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint6
       hook_(protocol::main_hook_of(task.task)),
       hook_started_(tap_.tracer()->now()) {
   tap_.set_cause(asker.cause());
+  tap_.set_call(context_->ticket());
 }
 
 TaskRun::~TaskRun() {
   if (reported_) return;
+  const char* const actor = to_string(protocol::actor_of(hook_));
   Failure failure = protocol::make_failure(
-      context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, protocol::actor_of(hook_),
-      std::string(protocol::name_of(hook_, operation_)) + (in_hook_ ? " never ended" : " never ran") + ": the " +
-          protocol::actor_of(hook_) + " actor of rank " + std::to_string(context_->rank()) +
+      context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, actor,
+      std::string(protocol::name_of(hook_, operation_)) + (in_hook_ ? " never ended" : " never ran") + ": the " + actor + " actor of rank " + std::to_string(context_->rank()) +
           " or the executor of the call dropped it");
   failure.trace_position = record_end(false, failure.what);
   end(std::move(failure));
@@ -69,7 +70,7 @@ void TaskRun::begin(Hook hook, std::uint64_t bytes) {
   const char* const name = protocol::name_of(hook, operation_);
   if (hook != Hook::kAbandon) context_->set_running_hook(name);  // a write may still run beside it
   if (hook == Hook::kRelease) return;
-  tap_.set_cause(tap_.record(event_of(EventKind::kBegan)));
+  tap_.set_cause(tap_.record_as(protocol::actor_of(hook_), event_of(EventKind::kBegan)));
   if (!injector_) return;
   const bool after_the_phases = hook == Hook::kAskCommitted || hook == Hook::kAbandon;
   const char* const phase_name = after_the_phases ? "" : to_string(phase());
@@ -79,7 +80,7 @@ void TaskRun::begin(Hook hook, std::uint64_t bytes) {
 }
 
 Failure TaskRun::failure_of(const std::exception_ptr& exception) {
-  Failure failure = capture_failure(context_->rank(), phase(), protocol::actor_of(hook_), exception);
+  Failure failure = capture_failure(context_->rank(), phase(), to_string(protocol::actor_of(hook_)), exception);
   if (in_hook_) failure.trace_position = record_end(false, failure.what);
   return failure;
 }
@@ -104,9 +105,8 @@ void TaskRun::refuse_future() const {
 Phase TaskRun::phase() const { return hook_ == Hook::kBegin ? Phase::kJoin : phase_; }
 
 ObservedEvent TaskRun::event_of(EventKind kind) const {
-  ObservedEvent event =
-      call_event(kind, protocol::name_of(hook_, operation_), context_->call().id.checkpointer, counter_);
-  event.actor = protocol::actor_of(hook_);
+  ObservedEvent event = call_event(kind, {}, context_->call().id.checkpointer, counter_);
+  event.name = protocol::name_of(hook_, operation_);
   event.phase = phase();
   event.bytes = hook_bytes_;
   return event;
@@ -119,7 +119,7 @@ std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
   event.duration = tap_.tracer()->now() - hook_started_;
   event.text = failure;
   event.ok = ok;
-  const std::uint64_t id = tap_.record(event);
+  const std::uint64_t id = tap_.record_as(protocol::actor_of(hook_), event);
   tap_.set_cause(id);  // for the report that follows
   return id;
 }

@@ -134,6 +134,10 @@ std::uint64_t trace_attempt(const Request<Task>& request) {
   return request.run->counter();
 }
 template <class Task>
+std::uint64_t trace_call(const Request<Task>& request) {
+  return request.run->context().ticket();
+}
+template <class Task>
 std::uint32_t trace_checkpointer(const Request<Task>& request) {
   return checkpointer_key(request.run->context().call().id.checkpointer);
 }

@@ -22,7 +22,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
                 static_cast<long long>(micros % 1000000), event.rank, static_cast<unsigned long long>(event.id),
                 static_cast<unsigned long long>(event.attempt));
   text += head;
-  text.append(event.actor).append(" ").append(verb_of(event.kind)).append(" ").append(name_of(event));
+  text.append(to_string(event.actor)).append(" ").append(verb_of(event.kind)).append(" ").append(name_of(event));
   if (event.peer >= 0) {
     const bool to_peer = event.kind == EventKind::kSent;
     if (event.kind == EventKind::kFailure)
@@ -35,7 +35,7 @@ void append_line(std::string& text, const ObservedEvent& event) {
   if (event.duration.count() != 0) {
     text += ", " + std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(event.duration).count()) + " us";
   }
-  if (!event.detail.empty()) text.append(", ").append(event.detail);
+  if (event.code) text.append(", ").append(to_string(*event.code));
   if (!event.text.empty()) text.append(": ").append(event.text);
   if (!event.ok && event.kind != EventKind::kFailure) text += event.kind == EventKind::kState ? ", ignored" : ", failed";
   text += '\n';

@@ -24,6 +24,18 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
+// Messages within a rank that carry a message between ranks have an overload that returns its kind.
+template <class T>
+What trace_what(const T&) {
+  return {};
+}
+
+// Messages of a call of this rank have an overload that returns its ticket.
+template <class T>
+std::uint64_t trace_call(const T&) {
+  return 0;
+}
+
 // The address of an actor. Hooks that outlive the actor may hold it: after `close`, `post` does
 // nothing.
 class Inbox {
@@ -53,7 +65,7 @@ class Inbox {
 // Records the messages that one actor sends and handles, under the actor's name.
 class Tap {
  public:
-  Tap(std::shared_ptr<Tracer> tracer, std::string_view actor) : tracer_(std::move(tracer)), actor_(actor) {}
+  Tap(std::shared_ptr<Tracer> tracer, Actor actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
   // A message type `T` has functions `trace_name`, `trace_attempt` and `trace_checkpointer` that
   // take `const T&` and are found by argument-dependent lookup. A message whose name is null is not
@@ -78,18 +90,20 @@ class Tap {
   }
 
   // As above, for a message of another rank, recorded when it arrives. `event` describes the
-  // message; its cause is an id in that rank's trace.
+  // message, unless that is not recorded; its cause is an id in that rank's trace.
   template <class Handler>
   void handle_from(const ObservedEvent& event, Handler handler) {
-    if (event.name.data() == nullptr) return handler();
+    if (event.as<MessageKind>() == nullptr) return handler();
     cause_ = record(event);
     handler();
     cause_ = 0;
   }
 
-  // Fills in the actor and the current cause where the event has none.
-  std::uint64_t record(ObservedEvent event) {
-    if (event.actor.empty()) event.actor = actor_;
+  // Fills in the actor and, if the event has none, the current cause and call.
+  std::uint64_t record(const ObservedEvent& event) { return record_as(actor_, event); }
+  std::uint64_t record_as(Actor actor, ObservedEvent event) {
+    event.actor = actor;
+    if (event.call == 0) event.call = call_;
     if (event.cause == 0) event.cause = cause_;
     return tracer_->record(event);
   }
@@ -109,6 +123,9 @@ class Tap {
   std::uint64_t cause() const { return cause_; }
   // Sets the cause of the events recorded and messages sent from now on.
   void set_cause(std::uint64_t cause) { cause_ = cause; }
+  std::uint64_t call() const { return call_; }
+  // Sets the call of the events recorded from now on, and returns the one before.
+  std::uint64_t set_call(std::uint64_t ticket) { return std::exchange(call_, ticket); }
 
  private:
   // Records the message when its handler ends, also by an exception.
@@ -137,14 +154,17 @@ class Tap {
     ObservedEvent event;
     event.kind = kind;
     event.attempt = trace_attempt(message);
+    event.call = trace_call(message);
     event.checkpointer = trace_checkpointer(message);
-    event.name = trace_name(message);
+    event.what = trace_what(message);
+    if (event.as<std::monostate>() != nullptr) event.name = trace_name(message);
     return event;
   }
 
   const std::shared_ptr<Tracer> tracer_;
-  const std::string_view actor_;
+  const Actor actor_;
   std::uint64_t cause_ = 0;
+  std::uint64_t call_ = 0;  // 0: none, or unknown
 };
 
 }  // namespace cairn

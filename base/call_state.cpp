@@ -100,4 +100,60 @@ const char* to_string(Timer timer) noexcept {
   return "unknown timer";
 }
 
+const char* to_string(MessageKind kind) noexcept {
+  switch (kind) {
+    case MessageKind::kJoin:
+      return "Join";
+    case MessageKind::kBegin:
+      return "Begin";
+    case MessageKind::kLocalSavePlan:
+      return "LocalSavePlan";
+    case MessageKind::kSameSavePlan:
+      return "SameSavePlan";
+    case MessageKind::kNeedLocalPlan:
+      return "NeedLocalPlan";
+    case MessageKind::kGlobalSavePlan:
+      return "GlobalSavePlan";
+    case MessageKind::kUseCachedPlan:
+      return "UseCachedPlan";
+    case MessageKind::kNeedGlobalPlan:
+      return "NeedGlobalPlan";
+    case MessageKind::kWritten:
+      return "Written";
+    case MessageKind::kLocalLoadPlan:
+      return "LocalLoadPlan";
+    case MessageKind::kGlobalLoadPlan:
+      return "GlobalLoadPlan";
+    case MessageKind::kReadDone:
+      return "ReadDone";
+    case MessageKind::kPhaseFailed:
+      return "PhaseFailed";
+    case MessageKind::kOutcome:
+      return "Outcome";
+    case MessageKind::kCancel:
+      return "Cancel";
+    case MessageKind::kCoordinatorDown:
+      return "CoordinatorDown";
+    case MessageKind::kStopPhase:
+      return "StopPhase";
+    case MessageKind::kPhaseStopped:
+      return "PhaseStopped";
+    case MessageKind::kWithdraw:
+      return "Withdraw";
+    case MessageKind::kUnreadable:
+      return "Unreadable";
+    case MessageKind::kStanding:
+      return "Standing";
+    case MessageKind::kAskStanding:
+      return "AskStanding";
+    case MessageKind::kFollowOther:
+      return "FollowOther";
+    case MessageKind::kProgress:
+      return "Progress";
+    case MessageKind::kJobProgress:
+      return "JobProgress";
+  }
+  return "unknown message";
+}
+
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// The operations of a call, and the states, turns and deadlines of the machines that run it.
+// The operations of a call; the states, turns, deadlines and messages of the machines that run it.
 // Trace files store these enums as numbers: values are only ever added, at the end.
 #pragma once
 
@@ -46,11 +46,41 @@ enum class Timer : std::uint8_t {
   kWaiting,     // coordinator: log the missing ranks; not a deadline
 };
 
+// The messages between ranks; messages/control.hpp has their contents.
+enum class MessageKind : std::uint8_t {
+  kJoin = 1,
+  kBegin,
+  kLocalSavePlan,
+  kSameSavePlan,
+  kNeedLocalPlan,
+  kGlobalSavePlan,
+  kUseCachedPlan,
+  kNeedGlobalPlan,
+  kWritten,
+  kLocalLoadPlan,
+  kGlobalLoadPlan,
+  kReadDone,
+  kPhaseFailed,
+  kOutcome,
+  kCancel,
+  kCoordinatorDown,
+  kStopPhase,
+  kPhaseStopped,
+  kWithdraw,
+  kUnreadable,
+  kStanding,
+  kAskStanding,
+  kFollowOther,
+  kProgress,
+  kJobProgress,
+};
+
 const char* to_string(Operation operation) noexcept;  // "save", "load", "agreement"
 const char* to_string(RankState state) noexcept;      // "moving"
 const char* to_string(CoordinatorState state) noexcept;
 const char* to_string(SuccessionState state) noexcept;
 const char* to_string(CallTurn turn) noexcept;  // about the actor that took it: "lost its coordinator"
+const char* to_string(MessageKind kind) noexcept;  // "Written"
 const char* to_string(Timer timer) noexcept;    // its subject: "the ranks' answers"
 
 }  // namespace cairn

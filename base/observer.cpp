@@ -20,4 +20,16 @@ const char* to_string(Actor actor) noexcept {
   return "unknown actor";
 }
 
+const char* to_string(LinkChange change) noexcept {
+  switch (change) {
+    case LinkChange::kUp:
+      return "LinkUp";
+    case LinkChange::kDown:
+      return "LinkDown";
+    case LinkChange::kLeft:
+      return "LinkDown, as the rank leaves";
+  }
+  return "unknown change";
+}
+
 }  // namespace cairn

@@ -20,28 +20,31 @@ enum class EventKind : std::uint8_t {
   kState,      // an actor changed: see `what`
   kOperation,  // a store operation or hook ended; `duration` is its duration
   kBegan,      // a hook began; until its kOperation event it is still running
-  // The trainer made a call: `name` is "save", "load" or "agreement", `text` the checkpoint's id,
-  // `number` the number of the call.
+  // The trainer made a call: `text` is the checkpoint's id, `number` the number of the call.
   kCall,
   // One entry of the failure map of a failed call: `peer` is the failed rank, or -1 for this rank;
-  // `name` is the kind, `detail` the code, `number` the position in that rank's trace, `text` the
-  // exception's type and text.
+  // `number` is the position in that rank's trace, `text` the exception's type and text.
   kFailure,
-  // A call ended on this rank: `detail` says whether the checkpoint exists, `text` is the save id.
+  // A call ended on this rank: `text` is the save id.
   kOutcome,
   // A slow or failed store operation ended, on any thread: `name` is the operation, `text` its
-  // object and the exception's text, `detail` the error code.
+  // object and the exception's text.
   kStore,
 };
 
 enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
 const char* to_string(Actor actor) noexcept;  // "supervisor"
 
+// The link to a rank: kLeft, the rank closed it because it leaves the world.
+enum class LinkChange : std::uint8_t { kUp = 1, kDown, kLeft };
+const char* to_string(LinkChange change) noexcept;  // "LinkDown"
+
 // The supervisor replaced an actor that had died.
 struct Restarted {
   Actor actor = Actor::kPlanner;
 
   bool operator==(Restarted other) const { return actor == other.actor; }
+  bool operator!=(Restarted other) const { return actor != other.actor; }
 };
 
 // An actor ignored something.
@@ -50,30 +53,36 @@ enum class Ignored : std::uint8_t {
   kStoppedTimer,  // a timer that was stopped while it ran out
 };
 
-// The subject of an event. States are those that were entered, timers those that ran out. An event
-// without one says it all by its name.
-using What = std::variant<std::monostate, RankState, CoordinatorState, SuccessionState, CallTurn, Timer, Restarted, Ignored>;
+// The subject of an event, by its kind. kSent, kHandled: the message between ranks, or the change
+// of a link; nothing for messages within a rank. kState: the state that was entered, the turn, the
+// timer that ran out, the restart, or that something was ignored. kCall: the operation. kFailure:
+// the kind. kOutcome: whether the checkpoint exists. Other events have a name only.
+using What = std::variant<std::monostate, MessageKind, LinkChange, RankState, CoordinatorState, SuccessionState, CallTurn, Timer,
+                          Restarted, Ignored, Operation, FailureKind, Committed>;
 
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names of types and actors are never freed; `text` is borrowed for the call. Events never
+// Names are never freed; `text` is borrowed for the call. Events never
 // contain tensor data, secrets or values of the user's metadata. They do contain checkpoint ids and
 // the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when it was recorded; for handlers and operations, their end
   WallTime wall_time;
+  // The ticket of the call of this rank that the event belongs to. 0: none, or unknown: messages of
+  // other ranks and the work of the coordinator have an attempt.
+  std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: none, or all
   int rank = 0;
   int peer = -1;               // the other rank, -1 if there is none
   std::optional<Phase> phase;  // of hooks and failures
-  std::string_view actor;      // the actor that sent or handled it
-  What what;                   // of kState
-  std::string_view name;       // message type, operation, or why something was ignored
-  std::string_view detail;     // see kFailure, kOutcome and kStore
-  std::string_view text;       // at most kEventTextMax bytes
+  Actor actor = Actor::kRuntime;  // the actor that sent or handled it
+  What what;
+  std::optional<ErrorCode> code;  // of kFailure, and of a kStore that failed
+  std::string_view name;          // of a message within a rank, a hook, a store operation; why something was ignored
+  std::string_view text;          // at most kEventTextMax bytes
   std::uint64_t number = 0;  // see kCall and kFailure
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
   std::uint64_t id = 0;      // of this event: counts the events of a rank from 1

@@ -5,32 +5,32 @@
 namespace cairn::protocol {
 namespace {
 
-struct Name {
-  const char* operator()(const Join&) const { return "Join"; }
-  const char* operator()(const Begin&) const { return "Begin"; }
-  const char* operator()(const LocalSavePlan&) const { return "LocalSavePlan"; }
-  const char* operator()(const SameSavePlan&) const { return "SameSavePlan"; }
-  const char* operator()(const NeedLocalPlan&) const { return "NeedLocalPlan"; }
-  const char* operator()(const GlobalSavePlan&) const { return "GlobalSavePlan"; }
-  const char* operator()(const UseCachedPlan&) const { return "UseCachedPlan"; }
-  const char* operator()(const NeedGlobalPlan&) const { return "NeedGlobalPlan"; }
-  const char* operator()(const Written&) const { return "Written"; }
-  const char* operator()(const LocalLoadPlan&) const { return "LocalLoadPlan"; }
-  const char* operator()(const GlobalLoadPlan&) const { return "GlobalLoadPlan"; }
-  const char* operator()(const ReadDone&) const { return "ReadDone"; }
-  const char* operator()(const PhaseFailed&) const { return "PhaseFailed"; }
-  const char* operator()(const Outcome&) const { return "Outcome"; }
-  const char* operator()(const Cancel&) const { return "Cancel"; }
-  const char* operator()(const CoordinatorDown&) const { return "CoordinatorDown"; }
-  const char* operator()(const StopPhase&) const { return "StopPhase"; }
-  const char* operator()(const PhaseStopped&) const { return "PhaseStopped"; }
-  const char* operator()(const Withdraw&) const { return "Withdraw"; }
-  const char* operator()(const Unreadable&) const { return "Unreadable"; }
-  const char* operator()(const Standing&) const { return "Standing"; }
-  const char* operator()(const AskStanding&) const { return "AskStanding"; }
-  const char* operator()(const FollowOther&) const { return "FollowOther"; }
-  const char* operator()(const Progress&) const { return "Progress"; }
-  const char* operator()(const JobProgress&) const { return "JobProgress"; }
+struct Kind {
+  MessageKind operator()(const Join&) const { return MessageKind::kJoin; }
+  MessageKind operator()(const Begin&) const { return MessageKind::kBegin; }
+  MessageKind operator()(const LocalSavePlan&) const { return MessageKind::kLocalSavePlan; }
+  MessageKind operator()(const SameSavePlan&) const { return MessageKind::kSameSavePlan; }
+  MessageKind operator()(const NeedLocalPlan&) const { return MessageKind::kNeedLocalPlan; }
+  MessageKind operator()(const GlobalSavePlan&) const { return MessageKind::kGlobalSavePlan; }
+  MessageKind operator()(const UseCachedPlan&) const { return MessageKind::kUseCachedPlan; }
+  MessageKind operator()(const NeedGlobalPlan&) const { return MessageKind::kNeedGlobalPlan; }
+  MessageKind operator()(const Written&) const { return MessageKind::kWritten; }
+  MessageKind operator()(const LocalLoadPlan&) const { return MessageKind::kLocalLoadPlan; }
+  MessageKind operator()(const GlobalLoadPlan&) const { return MessageKind::kGlobalLoadPlan; }
+  MessageKind operator()(const ReadDone&) const { return MessageKind::kReadDone; }
+  MessageKind operator()(const PhaseFailed&) const { return MessageKind::kPhaseFailed; }
+  MessageKind operator()(const Outcome&) const { return MessageKind::kOutcome; }
+  MessageKind operator()(const Cancel&) const { return MessageKind::kCancel; }
+  MessageKind operator()(const CoordinatorDown&) const { return MessageKind::kCoordinatorDown; }
+  MessageKind operator()(const StopPhase&) const { return MessageKind::kStopPhase; }
+  MessageKind operator()(const PhaseStopped&) const { return MessageKind::kPhaseStopped; }
+  MessageKind operator()(const Withdraw&) const { return MessageKind::kWithdraw; }
+  MessageKind operator()(const Unreadable&) const { return MessageKind::kUnreadable; }
+  MessageKind operator()(const Standing&) const { return MessageKind::kStanding; }
+  MessageKind operator()(const AskStanding&) const { return MessageKind::kAskStanding; }
+  MessageKind operator()(const FollowOther&) const { return MessageKind::kFollowOther; }
+  MessageKind operator()(const Progress&) const { return MessageKind::kProgress; }
+  MessageKind operator()(const JobProgress&) const { return MessageKind::kJobProgress; }
 };
 
 // A rank runs up to two machines, its own and the coordinator's. The type of a message alone
@@ -52,7 +52,8 @@ std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed 
   return std::make_shared<const Ending>(Ending{grouped(failures), committed, std::move(save_id), std::move(answer)});
 }
 
-const char* name_of(const Message& message) noexcept { return std::visit(Name{}, message); }
+MessageKind kind_of(const Message& message) noexcept { return std::visit(Kind{}, message); }
+const char* name_of(const Message& message) noexcept { return to_string(kind_of(message)); }
 bool is_for_coordinator(const Message& message) noexcept { return std::visit(IsForCoordinator{}, message); }
 bool is_of_progress(const Message& message) noexcept {
   return std::holds_alternative<Progress>(message) || std::holds_alternative<JobProgress>(message);

@@ -234,7 +234,8 @@ using Message =
                  LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
                  Withdraw, Unreadable, Standing, AskStanding, FollowOther, Progress, JobProgress>;
 
-// Returns the type of a message, such as "Join", for traces and texts.
+MessageKind kind_of(const Message& message) noexcept;
+// Returns the type of a message, such as "Join", for texts.
 const char* name_of(const Message& message) noexcept;
 // Returns whether the receiver is the coordinator. Otherwise it is the rank's own machine.
 bool is_for_coordinator(const Message& message) noexcept;

@@ -30,7 +30,7 @@ double moment_of(const std::string& text) {
 }
 
 // Returns whether it is a call that Cairn made to agree on something, such as whether to save now.
-bool is_internal(const TracedAttempt& attempt) { return attempt.operation == "agreement"; }
+bool is_internal(const TracedAttempt& attempt) { return attempt.operation == Operation::kAgree; }
 
 bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
@@ -40,7 +40,7 @@ bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   const std::string counter = std::to_string(attempt.counter);
   if (choice.attempt.find_first_not_of("0123456789") == std::string::npos)
     return counter == choice.attempt && !is_internal(attempt);
-  if (attempt.operation + ":" + counter == choice.attempt) return true;
+  if (attempt.operation_name() + ":" + counter == choice.attempt) return true;
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
 }
 
@@ -85,7 +85,7 @@ constexpr Duration kSlowMin = std::chrono::milliseconds(100);
 class UsualDurations {
  public:
   explicit UsualDurations(const TraceDirectory& directory) {
-    std::map<std::string, std::vector<Duration>> by_operation;
+    std::map<std::optional<Operation>, std::vector<Duration>> by_operation;
     for (const auto& attempt : directory.attempts())
       if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.end() - attempt.begin());
     for (auto& [operation, durations] : by_operation) {
@@ -105,7 +105,7 @@ class UsualDurations {
   }
 
  private:
-  std::map<std::string, Duration> medians_;  // by operation; only those with at least kSlowAmong attempts
+  std::map<std::optional<Operation>, Duration> medians_;  // by operation; only those with at least kSlowAmong attempts
 };
 
 }  // namespace
@@ -155,23 +155,27 @@ std::string human_duration(Duration duration) {
   return fmt::format("{:.0f} us", seconds * 1e6);
 }
 
+std::string describe_state(const ObservedEvent& event) {
+  if (const auto* timer = event.as<Timer>()) return fmt::format("met the deadline for {}", to_string(*timer));
+  if (const auto* turn = event.as<CallTurn>()) return to_string(*turn);
+  if (const auto* restarted = event.as<Restarted>()) return fmt::format("restarted the {}", to_string(restarted->actor));
+  return fmt::format("{}{}", event.as<Ignored>() != nullptr ? "ignored: " : "is ", name_of(event));
+}
+
 std::string describe_event(const ObservedEvent& event) {
-  const std::string name = name_of(event);
-  if (const auto* timer = event.as<Timer>()) return fmt::format("{} met the deadline for {}", event.actor, to_string(*timer));
   if (const auto* state = event.as<RankState>()) return fmt::format("rank is {}", to_string(*state));
   if (const auto* state = event.as<CoordinatorState>()) return fmt::format("coordinator is {}", to_string(*state));
   if (const auto* state = event.as<SuccessionState>()) return fmt::format("succession is {}", to_string(*state));
-  if (const auto* turn = event.as<CallTurn>()) return fmt::format("{} {}", event.actor, to_string(*turn));
-  if (const auto* restarted = event.as<Restarted>())
-    return fmt::format("{} restarted the {}", event.actor, to_string(restarted->actor));
-  if (event.as<Ignored>() != nullptr) return fmt::format("{} ignored: {}", event.actor, name);
-  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : event.actor, verb_of(event.kind), name);
+  const std::string name = name_of(event);
+  const char* const actor = to_string(event.actor);
+  if (event.kind == EventKind::kState) return fmt::format("{} {}", actor, describe_state(event));
+  std::string text = fmt::format("{} {} {}", event.kind == EventKind::kCall ? "trainer" : actor, verb_of(event.kind), name);
   if (event.kind == EventKind::kFailure)
     text += event.peer < 0 ? " (this rank)" : fmt::format(" (rank {})", event.peer);
   else if (event.peer >= 0)
     text += fmt::format(" {} rank {}", event.kind == EventKind::kSent ? "to" : "from", event.peer);
   if (event.kind == EventKind::kOutcome) text += event.ok ? ": success" : ": failure";
-  if (event.kind == EventKind::kOutcome) text += fmt::format(", committed {}", event.detail);
+  if (const auto* committed = event.as<Committed>()) text += fmt::format(", committed {}", to_string(*committed));
   const bool took_time = event.kind == EventKind::kOperation || event.kind == EventKind::kStore;
   if (took_time) text += fmt::format(" after {}", human_duration(event.duration));
   if (took_time && !event.ok) text += ", FAILED";
@@ -181,14 +185,19 @@ std::string describe_event(const ObservedEvent& event) {
 
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
   const WallTime time = opened.clocks.at(event);
-  Json json{{"rank", event.rank},        {"id", event.id},       {"seconds", opened.seconds(time)},
-            {"time", time_of_day(time)}, {"actor", event.actor}, {"kind", verb_of(event.kind)},
+  Json json{{"rank", event.rank},
+            {"id", event.id},
+            {"seconds", opened.seconds(time)},
+            {"time", time_of_day(time)},
+            {"actor", to_string(event.actor)},
+            {"kind", verb_of(event.kind)},
             {"name", name_of(event)}};
   if (event.peer >= 0) json["peer"] = event.peer;
   if (event.cause != 0) json["cause"] = event.cause;
   if (event.attempt != 0) json["attempt"] = event.attempt;
   if (event.phase) json["phase"] = to_string(*event.phase);
-  if (!event.detail.empty()) json["detail"] = event.detail;
+  if (event.code) json["code"] = to_string(*event.code);
+  if (const auto* committed = event.as<Committed>()) json["committed"] = to_string(*committed);
   if (event.bytes != 0) json["bytes"] = event.bytes;
   if (event.duration.count() != 0) json["duration_seconds"] = in_seconds(event.duration);
   if (event.queued.count() != 0) json["queued_seconds"] = in_seconds(event.queued);
@@ -198,7 +207,7 @@ Json to_json(const OpenedTrace& opened, const ObservedEvent& event) {
 }
 
 Json to_json(const TracedAttempt& attempt) {
-  return {{"operation", attempt.operation},
+  return {{"operation", attempt.operation_name()},
           {"checkpoint_id", attempt.checkpoint_id},
           {"attempt", attempt.counter},
           {"save_id", attempt.save_id},
@@ -231,7 +240,7 @@ int trace_list(const TraceChoice& choice, bool all) {
     list.push_back(std::move(entry));
     if (!choice.json)
       std::cout << fmt::format("{:<9} {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n",
-                               fmt::format("{}:{}", attempt.operation, attempt.counter), time_of_day(attempt.begin()),
+                               fmt::format("{}:{}", attempt.operation_name(), attempt.counter), time_of_day(attempt.begin()),
                                human_duration(end - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
                                attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
   }
@@ -267,7 +276,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
   std::uint64_t shown = 0;
   for (const auto* event : events) {
     if (options.rank && event->rank != *options.rank) continue;
-    if (!options.actor.empty() && event->actor != options.actor) continue;
+    if (!options.actor.empty() && to_string(event->actor) != options.actor) continue;
     if (!options.name.empty() && name_of(*event).find(options.name) == std::string::npos) continue;
     if (!options.kind.empty() && options.kind != verb_of(event->kind)) continue;
     if (!options.phase.empty() && (!event->phase || options.phase != to_string(*event->phase))) continue;

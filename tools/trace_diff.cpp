@@ -50,16 +50,16 @@ Hooks longest_hooks(const Side& side) {
   return hooks;
 }
 
-std::optional<Taken> phase_of(const Side& side, std::string_view name) {
+std::optional<Taken> phase_of(const Side& side, Phase wanted) {
   for (const auto& phase : side.diagnosis.phases)
-    if (phase.name == name) return Taken{phase.duration, phase.slowest_rank, true};
+    if (phase.phase == wanted) return Taken{phase.duration, phase.slowest_rank, true};
   return std::nullopt;
 }
 
 std::vector<Row> phase_rows(const Side& before, const Side& after) {
   std::vector<Row> rows{{"whole call", Taken{before.diagnosis.duration}, Taken{after.diagnosis.duration}}};
-  for (const char* name : {"join", "local_plan", "global_plan", "write", "read", "finish"}) {
-    Row row{std::string("phase ") + name, phase_of(before, name), phase_of(after, name)};
+  for (const Phase phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish}) {
+    Row row{std::string("phase ") + to_string(phase), phase_of(before, phase), phase_of(after, phase)};
     if (row.before || row.after) rows.push_back(std::move(row));
   }
   return rows;

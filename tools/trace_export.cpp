@@ -41,8 +41,8 @@ class Exporter {
            {"pid", failure.rank},
            {"tid", static_cast<int>(kRankStates)},
            {"ts", microseconds(failure.last_sign.value_or(end_))},
-           {"name", fmt::format("rank {} {}", failure.rank, failure.kind)},
-           {"args", {{"phase", failure.phase}, {"code", failure.code}, {"text", failure.text}}}});
+           {"name", fmt::format("rank {} {}", failure.rank, kind_text(failure))},
+           {"args", {{"phase", text_of(failure.phase)}, {"code", text_of(failure.code)}, {"text", failure.text}}}});
     return std::move(events_);
   }
 
@@ -104,7 +104,7 @@ class Exporter {
           {event, opened_.clocks.begin_of(*event), event->kind == EventKind::kBegan ? end_ : opened_.clocks.at(*event)});
     std::sort(hooks.begin(), hooks.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     for (const auto& hook : hooks) {
-      int track = hook.event->actor == "planner" ? kPlannerHooks : kStorageHooks;
+      int track = hook.event->actor == Actor::kPlanner ? kPlannerHooks : kStorageHooks;
       const auto busy = busy_until.find(track);
       if (busy != busy_until.end() && hook.begin < busy->second) track = kOtherHooks;
       busy_until[track] = hook.end;
@@ -138,12 +138,12 @@ class Exporter {
         const bool is_sent = event->kind == EventKind::kSent;
         Json arguments = to_json(opened_, *event);
         if (id == 0) arguments["other_end"] = "not in the traces";
-        slice(rank, kLinks, fmt::format("{} {} {}", event->name, is_sent ? "to" : "from", event->peer), time, until,
+        slice(rank, kLinks, fmt::format("{} {} {}", name_of(*event), is_sent ? "to" : "from", event->peer), time, until,
               std::move(arguments));
         if (id == 0) continue;
         Json arrow{{"ph", is_sent ? "s" : "f"}, {"pid", rank}, {"tid", static_cast<int>(kLinks)},
                    {"ts", microseconds(time)},  {"id", id},    {"cat", "message"},
-                   {"name", event->name}};
+                   {"name", name_of(*event)}};
         if (!is_sent) arrow["bp"] = "e";
         add(std::move(arrow));
       }

@@ -90,7 +90,10 @@ class PageModel {
     json["failures"] = failures();
     json["end_event"] = place_of(last_outcome(opened_.trace, opened_.clocks));
     json["ranks"] = ranks();
-    json["kinds"] = kinds_.all();
+    json["kinds"] = kinds();
+    json["states"] = {Json::array(), names_of<RankState>(RankState::kEnding),
+                      names_of<CoordinatorState>(CoordinatorState::kDeciding),
+                      names_of<SuccessionState>(SuccessionState::kAskingStore)};
     json["names"] = names_.all();
     json["texts"] = texts_.all();
     return json;
@@ -132,10 +135,10 @@ class PageModel {
                           : is_open && failure.last_sign ? *failure.last_sign
                                                          : opened_.clocks.at(*shown);
       list.push_back({{"rank", failure.rank},
-                      {"kind", failure.kind},
-                      {"phase", failure.phase},
-                      {"code", failure.code},
-                      {"gone", failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent)},
+                      {"kind", kind_text(failure)},
+                      {"phase", text_of(failure.phase)},
+                      {"code", text_of(failure.code)},
+                      {"gone", failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent},
                       {"event", place_of(shown)},
                       {"at", seconds(at)},
                       {"told", told == nullptr ? Json() : Json(seconds(opened_.clocks.at(*told)))}});
@@ -161,6 +164,40 @@ class PageModel {
     return list;
   }
 
+  // The verbs of events, by EventKind.
+  static Json kinds() {
+    Json verbs = Json::array({""});
+    for (auto kind = EventKind::kSent; kind <= EventKind::kStore; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
+      verbs.push_back(verb_of(kind));
+    return verbs;
+  }
+
+  // The names of the states of one machine, by their numbers.
+  template <class State>
+  static Json names_of(State last) {
+    Json names = Json::array({""});
+    for (auto state = State::kIdle; state <= last; state = static_cast<State>(static_cast<int>(state) + 1))
+      names.push_back(to_string(state));
+    return names;
+  }
+
+  // Adds the machine, as in html/model.js, and its state; for other events of the kind, what is
+  // said of them.
+  void add_state(const ObservedEvent& event, std::map<std::string, PageColumn>& columns) {
+    std::uint64_t machine = 0, entered = 0;
+    const auto enter = [&](std::uint64_t of, const auto* state) {
+      if (state == nullptr) return;
+      machine = of;
+      entered = static_cast<std::uint64_t>(*state);
+    };
+    enter(1, event.as<RankState>());
+    enter(2, event.as<CoordinatorState>());
+    enter(3, event.as<SuccessionState>());
+    columns["machine"].add(machine);
+    columns["state"].add(entered);
+    columns["said"].add(event.kind == EventKind::kState && machine == 0 ? names_.number(describe_state(event)) : 0);
+  }
+
   Json columns(int rank, const std::vector<ObservedEvent>& events) {
     std::map<std::string, PageColumn> columns;
     std::uint64_t id = 0;
@@ -172,11 +209,13 @@ class PageModel {
       const ChainLink cause = cause_of(opened_.trace, event);
       columns["id"].add(event.id - std::exchange(id, event.id));
       columns["time"].add_signed(now - std::exchange(time, now));
-      columns["kind"].add(kinds_.number(verb_of(event.kind)));
-      columns["actor"].add(names_.number(event.actor));
+      columns["kind"].add(static_cast<std::uint64_t>(event.kind));
+      add_state(event, columns);
+      columns["actor"].add(names_.number(to_string(event.actor)));
       columns["name"].add(names_.number(name_of(event)));
-      columns["detail"].add(names_.number(event.detail));
-      columns["phase"].add(event.phase ? names_.number(to_string(*event.phase)) : 0);
+      const auto* const committed = event.as<Committed>();
+      columns["detail"].add(names_.number(committed != nullptr ? to_string(*committed) : text_of(event.code)));
+      columns["phase"].add(names_.number(text_of(event.phase)));
       columns["text"].add(texts_.number(event.text));
       columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer) + 1));
       columns["cause"].add_signed(cause.event == nullptr ? 0 : place - place_of(cause.event));
@@ -199,7 +238,6 @@ class PageModel {
   std::map<int, std::int64_t> first_;  // index of each rank's first event
   std::int64_t count_ = 0;
   std::set<const ObservedEvent*> lost_;
-  NumberedTexts kinds_;
   NumberedTexts names_;
   NumberedTexts texts_;
 };

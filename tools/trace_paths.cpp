@@ -57,9 +57,10 @@ char letter_of(RankState state) {
 // Returns whether a rank sends its answer, with which its part in a phase ends. The coordinator's
 // rank also passes on the answers of other ranks.
 bool is_own_answer(const OpenedTrace& opened, const ObservedEvent& event) {
-  if (event.kind != EventKind::kSent || !is_answer(event.name)) return false;
+  const auto* const kind = event.as<MessageKind>();
+  if (event.kind != EventKind::kSent || kind == nullptr || !is_answer(*kind)) return false;
   const auto* const cause = opened.trace.find(event.rank, event.cause);
-  return cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name;
+  return cause == nullptr || cause->kind != EventKind::kHandled || cause->what != event.what;
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
       before = time;
     }
     Json entry{{"title", section.title}, {"rank", section.rank}};
-    if (section.is_failure) entry["phase"] = section.phase;
+    if (section.is_failure) entry["phase"] = text_of(section.phase);
     entry["steps"] = std::move(steps);
     json.push_back(std::move(entry));
     if (!choice.json) std::cout << '\n';
@@ -178,7 +179,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       if (event.kind == EventKind::kFailure) row[column_of(opened.seconds(opened.clocks.at(event)))] = 'X';
     std::string fate;
     for (const auto& failure : diagnosis.failures)
-      if (failure.rank == rank) fate = fmt::format(" {} in {}", failure.kind, failure.phase);
+      if (failure.rank == rank) fate = fmt::format(" {} in {}", kind_text(failure), text_of(failure.phase));
     if (!choice.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, fate);
     rows.push_back({{"rank", rank}, {"spans", std::move(spans)}});
   }

@@ -91,20 +91,20 @@ std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) 
   }
   text += human_duration(diagnosis.duration);
   text += fmt::format(", from {} UTC", time_of_day(diagnosis.begin));
-  if (opened.trace.attempt.operation == "save" && diagnosis.end != TracedEnd::kSucceeded) {
-    text += diagnosis.committed == "yes"  ? "; the checkpoint exists"
-            : diagnosis.committed == "no" ? "; nothing was committed"
-                                          : "; nobody knows whether it was committed";
+  if (opened.trace.attempt.operation == Operation::kSave && diagnosis.end != TracedEnd::kSucceeded) {
+    text += diagnosis.committed == Committed::kYes  ? "; the checkpoint exists"
+            : diagnosis.committed == Committed::kNo ? "; nothing was committed"
+                                                    : "; nobody knows whether it was committed";
   }
   return printable(text);
 }
 
 std::string failure_line(const TracedFailure& failure) {
-  std::string text = fmt::format("rank {} {}", failure.rank, failure.kind);
-  if (!failure.phase.empty()) text += " in " + failure.phase;
+  std::string text = fmt::format("rank {} {}", failure.rank, kind_text(failure));
+  if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
   if (failure.hook && failure.hook->duration)
     text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
-  if (!failure.code.empty()) text += fmt::format(", {}", failure.code);
+  if (failure.code) text += fmt::format(", {}", to_string(*failure.code));
   if (!failure.told) text += " (nobody was told; concluded from its trace)";
   return text + ": " + shortened(failure.text);
 }
@@ -115,8 +115,8 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
   std::vector<std::string> parts;
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
   if (failure.hook)
-    parts.push_back(fmt::format("{} (its {}) began {} after the call and has not ended", failure.hook->name, failure.hook->actor,
-                                human_duration(failure.hook->begin - opened.begin)));
+    parts.push_back(fmt::format("{} (its {}) began {} after the call and has not ended", failure.hook->name,
+                                to_string(failure.hook->actor), human_duration(failure.hook->begin - opened.begin)));
   else if (failure.last_sign)
     parts.push_back("no hook was running");
   if (!failure.last_sign) {
@@ -173,14 +173,14 @@ std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
   const bool for_itself = wait.awaited == std::vector<int>{wait.waiter};
   return fmt::format("rank {}{} waited for {} in {} since {} UTC, for {}{}", wait.waiter,
                      wait.waiter == diagnosis.coordinator ? " (coordinates)" : "",
-                     for_itself ? "its own part" : name_ranks(wait.awaited), wait.phase, time_of_day(wait.since),
+                     for_itself ? "its own part" : name_ranks(wait.awaited), text_of(wait.phase), time_of_day(wait.since),
                      human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
 }
 
 std::string phases_line(const Diagnosis& diagnosis) {
   std::string text;
   for (const auto& phase : diagnosis.phases) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : " | ", phase.name, human_duration(phase.duration));
+    text += fmt::format("{}{} {}", text.empty() ? "" : " | ", to_string(phase.phase), human_duration(phase.duration));
     if (!phase.has_ended) text += " (no end)";
   }
   return text;
@@ -190,8 +190,8 @@ std::string ranks_line(const Diagnosis& diagnosis) {
   std::string text;
   for (const auto& phase : diagnosis.phases) {
     if (phase.slowest_rank < 0) continue;
-    text += fmt::format("{}{}: slowest rank {} ({}), median {}", text.empty() ? "" : " | ", phase.name, phase.slowest_rank,
-                        human_duration(phase.slowest), human_duration(phase.median));
+    text += fmt::format("{}{}: slowest rank {} ({}), median {}", text.empty() ? "" : " | ", to_string(phase.phase),
+                        phase.slowest_rank, human_duration(phase.slowest), human_duration(phase.median));
   }
   return text;
 }
@@ -232,8 +232,9 @@ std::string traces_line(const OpenedTrace& opened) {
 }
 
 Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
-  Json json{{"rank", failure.rank},   {"kind", failure.kind}, {"code", failure.code},
-            {"phase", failure.phase}, {"text", failure.text}, {"told", failure.told}};
+  Json json{{"rank", failure.rank},          {"kind", kind_text(failure)},
+            {"code", text_of(failure.code)}, {"phase", text_of(failure.phase)},
+            {"text", failure.text},          {"told", failure.told}};
   if (failure.hook) {
     json["hook"] = failure.hook->name;
     json["hook_began_seconds"] = opened.seconds(failure.hook->begin);
@@ -251,7 +252,7 @@ Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
 Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   Json json = tools::to_json(opened.trace.attempt);
   json["end"] = to_string(diagnosis.end);
-  json["committed"] = diagnosis.committed;
+  json["committed"] = text_of(diagnosis.committed);
   json["begin"] = time_of_day(diagnosis.begin);
   json["seconds"] = in_seconds(diagnosis.duration);
   json["coordinator"] = diagnosis.coordinator;
@@ -260,7 +261,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   if (const auto& wait = diagnosis.wait)
     json["wait"] = {{"waiter", wait->waiter},
                     {"awaited", wait->awaited},
-                    {"phase", wait->phase},
+                    {"phase", text_of(wait->phase)},
                     {"since", time_of_day(wait->since)},
                     {"seconds", in_seconds(wait->duration)},
                     {"answered", wait->was_answered}};
@@ -305,7 +306,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
 Json to_json(const std::vector<TracedPhase>& phases) {
   Json list = Json::array();
   for (const auto& phase : phases)
-    list.push_back({{"name", phase.name},
+    list.push_back({{"name", to_string(phase.phase)},
                     {"seconds", in_seconds(phase.duration)},
                     {"ended", phase.has_ended},
                     {"slowest_rank", phase.slowest_rank},

@@ -5,13 +5,10 @@
 #include <map>
 #include <set>
 
-#include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
-
-using namespace trace_names;
 
 const ObservedEvent* recorded_cause(const Trace& trace, const ObservedEvent& event) {
   if (event.cause == 0) return nullptr;
@@ -28,12 +25,12 @@ bool is_change_of_state(const ObservedEvent& event) {
 // state change of the rank.
 const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent& event) {
   const auto& events = trace.events.at(event.rank);
-  const bool by_coordinator = event.actor == kCoordinator;
+  const bool by_coordinator = event.actor == Actor::kCoordinator;
   // Events of a rank are sorted by id.
   const auto end = std::lower_bound(events.begin(), events.end(), event.id,
                                     [](const ObservedEvent& other, std::uint64_t id) { return other.id < id; });
   const auto found = std::find_if(std::make_reverse_iterator(end), events.rend(), [&](const ObservedEvent& other) {
-    return is_change_of_state(other) && (!by_coordinator || other.actor == kCoordinator);
+    return is_change_of_state(other) && (!by_coordinator || other.actor == Actor::kCoordinator);
   });
   return found == events.rend() ? nullptr : &*found;
 }
@@ -56,10 +53,10 @@ std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from
   if (from.rank != to.rank || to.time - from.time < kPauseMin) return std::nullopt;
   Pause longest;
   Duration length{0};
-  std::map<std::string_view, const ObservedEvent*> last;  // by actor
+  std::map<Actor, const ObservedEvent*> last;  // by actor
   for (const auto& event : trace.events.at(to.rank)) {
     if (event.id > to.id) break;
-    if (event.actor != kSupervisor && event.actor != kCoordinator) continue;
+    if (event.actor != Actor::kSupervisor && event.actor != Actor::kCoordinator) continue;
     const ObservedEvent*& before = last[event.actor];
     // An actor is idle before it handles a message of another rank.
     const bool was_idle = event.kind == EventKind::kHandled && event.peer >= 0;
@@ -80,10 +77,10 @@ std::string describe(const Pause& pause) {
   const ObservedEvent& before = *pause.before;
   const ObservedEvent& after = *pause.after;
   if (before.kind == EventKind::kHandled && before.peer >= 0)
-    return "held up before it acted on " + std::string(before.name) + " from rank " + std::to_string(before.peer);
+    return "held up before it acted on " + name_of(before) + " from rank " + std::to_string(before.peer);
   if (after.kind == EventKind::kSent)
-    return "held up before it sent " + std::string(after.name) + (after.peer < 0 ? "" : " to rank " + std::to_string(after.peer));
-  return "held up in its " + std::string(after.actor);
+    return "held up before it sent " + name_of(after) + (after.peer < 0 ? "" : " to rank " + std::to_string(after.peer));
+  return std::string("held up in its ") + to_string(after.actor);
 }
 
 // Returns what the time between two links of a chain was spent on, as a statement about the second
@@ -96,7 +93,7 @@ std::string describe(const Trace& trace, const ChainLink& before, const Observed
   if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
   if (const auto pause = longest_pause(trace, *before.event, event)) return describe(*pause);
   if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
-  return event.actor == kCoordinator ? "coordinated" : "handled messages";
+  return event.actor == Actor::kCoordinator ? "coordinated" : "handled messages";
 }
 
 }  // namespace

@@ -9,15 +9,12 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
-#include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
-
-using namespace trace_names;
 
 // Returns the hook that an event belongs to.
 TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
@@ -44,11 +41,10 @@ std::optional<TracedHook> running_hook(const Trace& trace, const TraceClocks& cl
   return std::nullopt;
 }
 
-bool is_gone(const TracedFailure& failure) {
-  return failure.kind == to_string(FailureKind::kLost) || failure.kind == to_string(FailureKind::kSilent);
-}
+bool is_gone(const TracedFailure& failure) { return failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent; }
 
-bool is_about_a_connection(const ObservedEvent& event) { return event.name == kLinkDown || event.name == kLinkUp; }
+bool is_about_a_connection(const ObservedEvent& event) { return event.as<LinkChange>() != nullptr; }
+bool is_end_of_connection(const ObservedEvent& event) { return event.is(LinkChange::kDown) || event.is(LinkChange::kLeft); }
 
 // The events in which other ranks missed a rank first, and received from it last. Null: none.
 struct Contact {
@@ -65,7 +61,7 @@ Contacts contacts_of(const Trace& trace, const TraceClocks& clocks) {
       Contact& contact = contacts[event.peer];
       const ObservedEvent*& first = contact.first_miss;
       const ObservedEvent*& last = contact.last_message;
-      if (event.name == kLinkDown && (first == nullptr || clocks.at(event) < clocks.at(*first))) first = &event;
+      if (is_end_of_connection(event) && (first == nullptr || clocks.at(event) < clocks.at(*first))) first = &event;
       if (!is_about_a_connection(event) && (last == nullptr || clocks.at(event) > clocks.at(*last))) last = &event;
     }
   return contacts;
@@ -75,8 +71,8 @@ Contacts contacts_of(const Trace& trace, const TraceClocks& clocks) {
 std::string heard_last(const TraceClocks& clocks, const Contact& contact) {
   const ObservedEvent* const last = contact.last_message;
   if (last == nullptr) return "no message from it arrived";
-  return "rank " + std::to_string(last->rank) + " received " + std::string(last->name) + " from it at " +
-         time_of_day(clocks.at(*last)) + " UTC";
+  return "rank " + std::to_string(last->rank) + " received " + name_of(*last) + " from it at " + time_of_day(clocks.at(*last)) +
+         " UTC";
 }
 
 // Returns `TracedFailure::last_event`.
@@ -106,7 +102,7 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
     if ((is_message && !is_about_a_connection(event)) || is_state || event.kind == EventKind::kCall) action = &event;
   }
   if (action == nullptr) return "";
-  const std::string name(action->name);
+  const std::string name = name_of(*action);
   switch (action->kind) {
     case EventKind::kSent: {
       const auto there = trace.events.find(action->peer);
@@ -145,30 +141,30 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
   const bool has_ended = process != trace.job.processes.end();
   const std::string end =
       has_ended ? "its process " + process->second.describe() + " at " + time_of_day(process->second.ended) + " UTC" : "";
-  // The text that a link gives as its reason if the other side closed it in order.
-  const bool said_goodbye = missed != nullptr && missed->text.find("it leaves the world") != std::string_view::npos;
+  const bool said_goodbye = missed != nullptr && missed->is(LinkChange::kLeft);
 
   // The order matters: a rank's own later events are stronger evidence than the end of its process,
   // which may have come much later.
-  if (went_on && failure.kind == to_string(FailureKind::kSilent))
+  if (went_on && failure.kind == FailureKind::kSilent)
     return decide(RankFate::kFrozen,
                   "its process stood still from " + time_of_day(clocks.at(*sign)) + " UTC on, and later went on");
   if (went_on && !said_goodbye)
     return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_of_day(clocks.at(*last)) + " UTC");
-  if (said_goodbye && sign != nullptr && sign->kind == EventKind::kHandled && sign->actor == kSupervisor && sign->peer >= 0)
-    return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + std::string(sign->name) + " from rank " +
-                                             std::to_string(sign->peer) + ": the output of rank " + std::to_string(rank) + " says why");
+  if (said_goodbye && sign != nullptr && sign->kind == EventKind::kHandled && sign->actor == Actor::kSupervisor && sign->peer >= 0)
+    return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + name_of(*sign) + " from rank " +
+                                             std::to_string(sign->peer) + ": the output of rank " + std::to_string(rank) +
+                                             " says why");
   if (said_goodbye && sign == nullptr && !has_ended)
     return decide(RankFate::kUnknown, "it closed its connections: it left the world, or its supervisor ended");
   if (said_goodbye)
     return decide(RankFate::kLeft, "it left the world in order, before the end of this call" + (has_ended ? "; " + end : ""));
   // cairn-launch ends the other ranks after one has failed. Such an end is not the cause of the
   // silence before it.
-  if (has_ended && process->second.told && failure.kind == to_string(FailureKind::kSilent))
+  if (has_ended && process->second.told && failure.kind == FailureKind::kSilent)
     return decide(RankFate::kFrozen, "its process was alive but did nothing; it ended only when cairn-launch asked it to");
   if (has_ended) return decide(RankFate::kEnded, end);
   if (sign == nullptr) return;
-  decide(RankFate::kUnknown, failure.kind == to_string(FailureKind::kSilent)
+  decide(RankFate::kUnknown, failure.kind == FailureKind::kSilent
                                  ? "its trace ends there: its process stopped, or its machine or network is gone"
                                  : "its trace ends there: its process has probably ended");
 }
@@ -184,7 +180,7 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, cons
     failure.hook = hook_of(clocks, *origin);
     // The map's text comes first: it is what the ranks have seen.
     if (failure.text.empty()) failure.text = origin->text;
-  } else if (sign != nullptr && (is_gone(failure) || failure.kind == to_string(FailureKind::kBusy))) {
+  } else if (sign != nullptr && (is_gone(failure) || failure.kind == FailureKind::kBusy)) {
     failure.hook = running_hook(trace, clocks, *sign);
   }
   // A rank that reported its own failure needs no guess about its fate.
@@ -202,9 +198,9 @@ std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& 
   for (const auto& [whose, event] : *map) {
     TracedFailure failure;
     failure.rank = whose;
-    failure.kind = event->name;
-    failure.code = event->detail;
-    failure.phase = event->phase ? to_string(*event->phase) : "";
+    if (const auto* kind = event->as<FailureKind>()) failure.kind = *kind;
+    failure.code = event->code;
+    failure.phase = event->phase;
     failure.text = event->text;
     add_what_the_trace_says(trace, clocks, contacts, event->number, failure);
     failures.push_back(std::move(failure));
@@ -223,12 +219,11 @@ std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClo
     failure.rank = rank;
     failure.told = false;
     if (thrown != events.end()) {
-      failure.kind = to_string(FailureKind::kRaised);
-      failure.phase = thrown->phase ? to_string(*thrown->phase) : "";
+      failure.kind = FailureKind::kRaised;
+      failure.phase = thrown->phase;
       failure.text = thrown->text;
       add_what_the_trace_says(trace, clocks, contacts, thrown->id, failure);
     } else if (const auto hook = events.empty() ? std::nullopt : running_hook(trace, clocks, events.back())) {
-      failure.kind = "unfinished";
       failure.hook = hook;
       failure.text = "its trace ends within " + hook->name;
       failure.last_event = &events.back();
@@ -255,7 +250,7 @@ std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClock
       for (const auto& event : events) {
         const WallTime time = clocks.at(event);
         const bool is_about_it = event.kind == EventKind::kHandled && event.peer == failure.rank;
-        if (is_about_it && event.name == kLinkDown) {
+        if (is_about_it && is_end_of_connection(event)) {
           // If several ranks noticed, the coordinator's time counts.
           if (!given_up || rank == diagnosis.coordinator) {
             given_up = time;
@@ -321,6 +316,8 @@ std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& c
 
 }  // namespace
 
+std::string kind_text(const TracedFailure& failure) { return failure.kind ? to_string(*failure.kind) : "unfinished"; }
+
 const char* to_string(RankFate fate) noexcept {
   switch (fate) {
     case RankFate::kEnded:
@@ -365,7 +362,8 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
       const bool counts = event.kind == EventKind::kOutcome || !trace.attempt.has_ended();
       if (counts) end = std::max(end.value_or(time), time);
       // One rank that knows of the checkpoint outweighs any number that do not.
-      if (event.kind == EventKind::kOutcome && diagnosis.committed != "yes") diagnosis.committed = event.detail;
+      const auto* const committed = event.as<Committed>();
+      if (committed != nullptr && diagnosis.committed != Committed::kYes) diagnosis.committed = *committed;
       if (event.kind == EventKind::kBegan) diagnosis.bytes += event.bytes;
     }
   diagnosis.begin = begin.value_or(trace.attempt.begin());
@@ -380,7 +378,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
 
   diagnosis.phases = phases_of(trace, clocks, diagnosis.coordinator);
   for (const auto& phase : diagnosis.phases)
-    if ((phase.name == "write" || phase.name == "read") && phase.duration > Duration(0))
+    if ((phase.phase == Phase::kWrite || phase.phase == Phase::kRead) && phase.duration > Duration(0))
       diagnosis.bytes_per_second = static_cast<double>(diagnosis.bytes) / std::chrono::duration<double>(phase.duration).count();
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <cairn/tracing/trace_chain.hpp>
@@ -25,7 +24,7 @@ const char* to_string(TracedEnd end) noexcept;
 // A hook that began, and its outcome.
 struct TracedHook {
   std::string name;   // "write_data"
-  std::string actor;  // "storage"
+  Actor actor = Actor::kStorage;
   WallTime begin;
   std::optional<Duration> duration;  // nothing: the trace does not contain its end
 };
@@ -44,12 +43,12 @@ const char* to_string(RankFate fate) noexcept;
 // An entry of the failure map, with additional information from the traces.
 struct TracedFailure {
   int rank = 0;
-  std::string kind;   // "raised"
-  std::string code;   // "no_space"
-  std::string phase;  // "write"
-  // For a lost rank: the phase that its own trace shows, "" if unknown. `phase` is the phase of the
+  std::optional<FailureKind> kind;  // nothing: no rank was told, and the rank's trace ends within a hook
+  std::optional<ErrorCode> code;
+  std::optional<Phase> phase;
+  // For a lost rank: the phase that its own trace shows, if known. `phase` is the phase of the
   // ranks that noticed the loss.
-  std::string own_phase;
+  std::optional<Phase> own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
   // Its last event in this attempt; if other ranks lost touch with it, the last one before they
@@ -63,8 +62,10 @@ struct TracedFailure {
   bool told = true;                   // true: it is in a failure map; false: inferred from a trace that ends early
 };
 
+std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
+
 struct TracedPhase {
-  std::string name;  // "write"
+  Phase phase = Phase::kJoin;
   WallTime begin;
   Duration duration{0};
   bool has_ended = true;
@@ -80,7 +81,7 @@ struct TracedPhase {
 struct TracedWait {
   int waiter = 0;
   std::vector<int> awaited;  // ascending
-  std::string phase;
+  std::optional<Phase> phase;
   WallTime since;  // the time when all other ranks had answered
   Duration duration{0};
   bool was_answered = true;
@@ -102,7 +103,7 @@ struct TracedNotice {
 
 struct Diagnosis {
   TracedEnd end = TracedEnd::kSucceeded;
-  std::string committed;  // "no", "yes", "unknown"; "" if the traces contain no outcome
+  std::optional<Committed> committed;  // nothing: the traces contain no outcome
   WallTime begin;
   Duration duration{0};                 // until the last rank's outcome, or the last event
   int coordinator = -1;                 // -1: unknown from the traces
@@ -125,7 +126,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
 // unfinished one, in order.
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
 
-// Returns whether a rank ends its part in a phase with a message of this type.
-bool is_answer(std::string_view message_type);
+// Returns whether a rank ends its part in a phase with such a message.
+bool is_answer(MessageKind kind);
 
 }  // namespace cairn

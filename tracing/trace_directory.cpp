@@ -11,15 +11,16 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/tracing/trace_names.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace trace_names;
 
 constexpr std::size_t kCallsMax = 100'000;  // per checkpointer and rank; keeps the later calls, which matter more
+
+bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
 
 std::vector<std::string> traces_in(const fs::path& directory) {
   std::vector<std::string> paths;
@@ -128,7 +129,7 @@ Found find_traces(const std::string& path) {
 // Not nested in CallFinder, because std::optional needs a complete type there.
 struct FoundCall {
   TracedCall call;
-  std::string operation;
+  std::optional<Operation> operation;
   std::string checkpoint_id;
   std::string save_id;
   bool only_cancelled = true;
@@ -142,7 +143,10 @@ class CallFinder {
 
   void take(const ObservedEvent& event) {
     // Events before the first kCall belong to that call: other ranks may have called earlier.
-    if (event.kind == EventKind::kCall && current_ && current_->call.was_called) close(event);
+    // The event of a call may be lost, so a later ticket begins a call as well.
+    const bool is_of_later = event.call != 0 && current_ && current_->call.ticket != 0 && event.call > current_->call.ticket;
+    const bool is_next = event.kind == EventKind::kCall && event.call == 0 && current_ && current_->call.was_called;
+    if (is_of_later || is_next) close(event);
     if (!current_) {
       current_.emplace();
       current_->call.rank = event.rank;
@@ -150,6 +154,8 @@ class CallFinder {
       current_->call.begin = event.wall_time;
     }
     Call& it = *current_;
+    if (it.call.ticket == 0) it.call.ticket = event.call;
+    if (event.call != 0 && event.call != it.call.ticket) return;  // of an earlier call; `read` finds it
     // Several threads record events, so ids are not strictly ascending in a file.
     it.call.last_id = std::max(it.call.last_id, event.id);
     if (!it.call.has_ended) it.call.end = event.wall_time;
@@ -157,7 +163,7 @@ class CallFinder {
       it.call.was_called = true;
       it.call.number = event.number;
       it.call.begin = event.wall_time;
-      it.operation = event.name;
+      if (const auto* operation = event.as<Operation>()) it.operation = *operation;
       it.checkpoint_id = event.text;
     }
     if (event.as<RankState>() != nullptr) {
@@ -166,13 +172,13 @@ class CallFinder {
     }
     if (event.kind == EventKind::kFailure) {
       it.failed = true;
-      if (event.name != to_string(FailureKind::kCancelled)) it.only_cancelled = false;
+      if (!event.is(FailureKind::kCancelled)) it.only_cancelled = false;
     }
     if (event.kind == EventKind::kOutcome) {
       it.call.was_called = true;
       it.call.has_ended = true;
       it.call.ok = event.ok;
-      it.call.committed = event.detail;
+      if (const auto* committed = event.as<Committed>()) it.call.committed = *committed;
       it.call.end = event.wall_time;
       if (event.attempt != 0) it.call.attempt = event.attempt;
       it.save_id = event.text;
@@ -321,7 +327,6 @@ class Grouping {
     TracedAttempt& attempt = found->second;
     if (is_new) {
       std::tie(attempt.job, attempt.checkpointer, attempt.counter, std::ignore) = key;
-      attempt.operation = "call";
       attempt.was_cancelled = true;
       if (attempt.counter != 0 && attempt.job.size() == 32) {
         char rest[40];
@@ -335,7 +340,7 @@ class Grouping {
   }
 
   static void join(TracedAttempt& attempt, CallFinder::Call call) {
-    if (!call.operation.empty()) attempt.operation = call.operation;
+    if (call.operation) attempt.operation = call.operation;
     if (!call.checkpoint_id.empty()) attempt.checkpoint_id = call.checkpoint_id;
     attempt.was_cancelled = attempt.was_cancelled && call.only_cancelled;
     attempt.calls.insert_or_assign(call.call.rank, std::move(call.call));
@@ -399,8 +404,11 @@ std::string TracedProcess::describe() const {
   return "exited with code " + std::to_string(code);
 }
 
+std::string TracedAttempt::operation_name() const { return operation ? to_string(*operation) : "call"; }
+
 std::string TracedAttempt::describe() const {
-  return operation + (checkpoint_id.empty() ? std::string(" whose beginning is not in the traces") : " of '" + checkpoint_id + "'");
+  return operation_name() +
+         (checkpoint_id.empty() ? std::string(" whose beginning is not in the traces") : " of '" + checkpoint_id + "'");
 }
 
 const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
@@ -525,7 +533,10 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
       auto& events = trace.events[file.header->rank];
       ObservedEvent event;
       while (reader.next(event)) {
-        if (event.id < call->second.first_id || event.id > call->second.last_id) continue;
+        // Events of links and of other ranks' messages name no call.
+        const bool names_call = event.call != 0 && call->second.ticket != 0;
+        if (names_call && event.call != call->second.ticket) continue;
+        if (!names_call && (event.id < call->second.first_id || event.id > call->second.last_id)) continue;
         if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
         if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
         if (events.size() >= share) {

@@ -38,13 +38,14 @@ struct TracedCall {
   // Number of the call among this rank's calls of its checkpointer; 0 if the trace lacks its
   // beginning.
   std::uint64_t number = 0;
+  std::uint64_t ticket = 0;    // ObservedEvent::call of its events; 0 if the trace lacks its beginning
   std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
   std::uint64_t last_id = 0;   // the outcome if another call follows, else the last event
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // the trace contains its outcome
   bool ok = false;          // of the outcome
-  std::string committed;    // of the outcome: "no", "yes", "unknown"
+  std::optional<Committed> committed;  // of the outcome
   bool was_called = false;  // false: the rank only heard of the other ranks' call
 };
 
@@ -53,7 +54,7 @@ struct TracedAttempt {
   std::string job;                 // the incarnation
   std::uint32_t checkpointer = 0;  // as in save ids
   std::uint64_t counter = 0;       // 0: it failed before it became an attempt
-  std::string operation;           // "save", "load"; "call" if the traces lack its beginning
+  std::optional<Operation> operation;  // nothing: the traces lack its beginning
   std::string checkpoint_id;
   std::string save_id;
   std::map<int, TracedCall> calls;  // by rank
@@ -64,7 +65,8 @@ struct TracedAttempt {
   bool has_ended() const;        // on every rank that has a trace of it
   bool went_wrong() const;       // failed other than by cancellation only, or has not ended
   bool was_cancelled = false;    // all of its failures are cancellations
-  std::string describe() const;  // "save of 'run/step_100'"
+  std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
+  std::string describe() const;        // "save of 'run/step_100'"
 };
 
 // How the process of a rank ended, as cairn-launch recorded it.

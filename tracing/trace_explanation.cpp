@@ -32,11 +32,13 @@ Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   explanation.own_phase = failure.own_phase;
   explanation.is_failure = true;
   const std::string who = "rank " + std::to_string(failure.rank);
-  std::string where = failure.phase.empty() ? "" : " in " + failure.phase;
-  if (!failure.own_phase.empty() && failure.own_phase != failure.phase) where += " (while it was in " + failure.own_phase + ")";
+  std::string where = failure.phase ? std::string(" in ") + to_string(*failure.phase) : "";
+  if (failure.own_phase && failure.own_phase != failure.phase)
+    where += std::string(" (while it was in ") + to_string(*failure.own_phase) + ")";
+  const std::string kind = kind_text(failure);
   const auto* const origin = origin_of(trace, failure);
   if (origin == nullptr) {
-    explanation.title = who + ", " + failure.kind + where + ": no trace of it is here";
+    explanation.title = who + ", " + kind + where + ": no trace of it is here";
     // The title begins a line.
     explanation.title[0] = 'R';
     return explanation;
@@ -44,9 +46,9 @@ Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   if (origin->kind == EventKind::kOperation && !origin->ok)
     explanation.title = "What led to the failure of " + who + where;
   else if (origin->kind == EventKind::kBegan)
-    explanation.title = "What " + who + ", " + failure.kind + where + ", was in when it was last heard of, and what led to it";
+    explanation.title = "What " + who + ", " + kind + where + ", was in when it was last heard of, and what led to it";
   else
-    explanation.title = "The last sign of " + who + ", " + failure.kind + where + ", and what led to it";
+    explanation.title = "The last sign of " + who + ", " + kind + where + ", and what led to it";
   explanation.chain = causal_chain(trace, *origin);
   return explanation;
 }

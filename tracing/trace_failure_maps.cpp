@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <cairn/tracing/trace_text.hpp>
+
 namespace cairn {
 namespace {
 
@@ -17,7 +19,7 @@ std::map<int, EventsByRank> told_maps(const Trace& trace) {
 
 std::string summary_of(const EventsByRank& map) {
   std::string text;
-  for (const auto& [rank, event] : map) text += std::to_string(rank) + " " + std::string(event->name) + "\n";
+  for (const auto& [rank, event] : map) text += std::to_string(rank) + " " + name_of(*event) + "\n";
   return text;
 }
 

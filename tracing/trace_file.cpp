@@ -77,12 +77,6 @@ class Window {
   bool ended_ = false;
 };
 
-std::optional<Phase> phase_named(std::string_view name) {
-  for (const Phase phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
-    if (name == to_string(phase)) return phase;
-  return std::nullopt;
-}
-
 // The checksum protects against damage, not against a program that wrote nonsense.
 bool are_times(const v1::TraceEvent& message) {
   const auto within = [](std::int64_t time, std::int64_t most) { return time >= -most && time <= most; };
@@ -101,6 +95,10 @@ std::optional<Enum> enum_of(std::uint32_t value, Enum last) {
 What what_of(const v1::TraceEvent& message) {
   const auto known = [](auto value) { return value ? What(*value) : What(); };
   switch (message.what_case()) {
+    case v1::TraceEvent::kMessageKind:
+      return known(enum_of(message.message_kind(), MessageKind::kJobProgress));
+    case v1::TraceEvent::kLinkChange:
+      return known(enum_of(message.link_change(), LinkChange::kLeft));
     case v1::TraceEvent::kRankState:
       return known(enum_of(message.rank_state(), RankState::kEnding));
     case v1::TraceEvent::kCoordinatorState:
@@ -116,6 +114,12 @@ What what_of(const v1::TraceEvent& message) {
       return {};
     case v1::TraceEvent::kIgnored:
       return known(enum_of(message.ignored(), Ignored::kStoppedTimer));
+    case v1::TraceEvent::kOperation:
+      return known(enum_of(message.operation(), Operation::kAgree));
+    case v1::TraceEvent::kFailureKind:
+      return known(enum_of(message.failure_kind(), FailureKind::kInternal));
+    case v1::TraceEvent::kCommitted:
+      return known(enum_of(message.committed(), Committed::kUnknown));
     case v1::TraceEvent::WHAT_NOT_SET:
       break;
   }
@@ -250,16 +254,17 @@ struct TraceFileReader::Implementation {
     event.time = monotonic_of(message.monotonic_ns());
     event.wall_time = wall_of(message.wall_ns());
     event.what = what_of(message);
+    event.call = message.call();
     event.attempt = message.attempt();
     event.checkpointer = message.checkpointer();
     event.rank = header.rank;
     // Stored plus one, so that no peer is 0, which Protobuf does not encode. The limit keeps the
     // cast defined.
     event.peer = static_cast<int>(std::min<std::uint32_t>(message.peer(), kRanksMax)) - 1;
-    event.phase = phase_named(name(message.phase()));
-    event.actor = name(message.actor());
+    event.phase = enum_of(message.phase(), Phase::kFinish);
+    event.actor = enum_of(message.actor(), Actor::kStore).value_or(Actor::kRuntime);
+    event.code = enum_of(message.code(), ErrorCode::kInternal);
     event.name = name(message.name());
-    event.detail = name(message.detail());
     event.text = message.text();
     event.number = message.number();
     event.bytes = message.bytes();

@@ -3,7 +3,7 @@
 //
 //   cairn::TraceFileReader file("failure-cairn-…/rank-00003-….trace");
 //   cairn::ObservedEvent event;
-//   while (file.next(event)) std::cout << event.name << '\n';
+//   while (file.next(event)) std::cout << cairn::name_of(event) << '\n';
 //
 // A truncated file is read up to the cut. A checksum protects each record: damaged parts are
 // skipped and reported.

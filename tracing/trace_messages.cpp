@@ -5,16 +5,12 @@
 #include <set>
 #include <utility>
 
-#include <cairn/tracing/trace_names.hpp>
-
 namespace cairn {
 namespace {
 
-using namespace trace_names;
-
 // Link events are not messages.
 bool is_from_a_rank(const ObservedEvent& event) {
-  return event.kind == EventKind::kHandled && event.peer >= 0 && event.name != kLinkUp && event.name != kLinkDown;
+  return event.kind == EventKind::kHandled && event.peer >= 0 && event.as<LinkChange>() == nullptr;
 }
 
 // Do not align clocks whose difference or error is larger: nine years.

@@ -9,12 +9,10 @@
 
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
-#include <cairn/tracing/trace_names.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
-
-using namespace trace_names;
 
 // Imbalances below these values are not worth a notice.
 constexpr Duration kStragglerMin = std::chrono::milliseconds(100);
@@ -64,10 +62,10 @@ struct Noticing {
       if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
         continue;
       add(phase.slowest_rank,
-          phase.name == "join"
+          phase.phase == Phase::kJoin
               ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
-              : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " + phase.name +
-                    ", half of the ranks at most " + in_text(phase.median));
+              : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " +
+                    to_string(phase.phase) + ", half of the ranks at most " + in_text(phase.median));
     }
   }
 
@@ -91,7 +89,7 @@ struct Noticing {
     for (const auto& message : lost_messages(trace, messages, clocks)) {
       // A failed rank is reported as such; its lost messages follow from that.
       if (has_failed(message.to)) continue;
-      add(message.to, std::string(message.sent->name) + " from rank " + std::to_string(message.from) + " to rank " +
+      add(message.to, name_of(*message.sent) + " from rank " + std::to_string(message.from) + " to rank " +
                           std::to_string(message.to) + " never arrived");
     }
   }
@@ -125,7 +123,7 @@ struct Noticing {
       for (const auto& event : events) {
         if (event.as<Restarted>() != nullptr) ++restarts;
         // Skip peers that failed, which are already reported, and peers that left at their end.
-        const bool is_lost = event.kind == EventKind::kHandled && event.name == kLinkDown;
+        const bool is_lost = event.is(LinkChange::kDown) || event.is(LinkChange::kLeft);
         if (!is_lost || has_failed(event.peer) || has_left(event) || !lost.insert(event.peer).second) continue;
         const auto peer = trace.events.find(event.peer);
         const bool went_on = peer != trace.events.end() && !peer->second.empty() &&
@@ -166,8 +164,8 @@ struct Noticing {
       for (const auto& event : events)
         if (event.queued > kQueuedMin && (longest == nullptr || event.queued > longest->queued)) longest = &event;
     if (longest != nullptr)
-      add(longest->rank, std::string(longest->name) + " waited " + in_text(longest->queued) + " in the mailbox of the " +
-                             std::string(longest->actor) + " of rank " + std::to_string(longest->rank) +
+      add(longest->rank, name_of(*longest) + " waited " + in_text(longest->queued) + " in the mailbox of the " +
+                             std::string(to_string(longest->actor)) + " of rank " + std::to_string(longest->rank) +
                              ": its threads had no time");
   }
 
@@ -188,13 +186,13 @@ struct Noticing {
     for (const auto& [rank, events] : trace.events) {
       const ObservedEvent* asked = nullptr;
       for (const auto& event : events) {
-        if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == kSupervisor) asked = &event;
+        if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == Actor::kSupervisor) asked = &event;
         if (event.kind == EventKind::kHandled && event.peer >= 0 && event.ok) asked = nullptr;
         if (event.kind == EventKind::kOutcome) asked = nullptr;
       }
       // The coordinator asks many ranks; the longest wait covers those.
       if (asked != nullptr && rank != diagnosis.coordinator)
-        add(rank, std::string(asked->name) + " of rank " + std::to_string(rank) + " to rank " + std::to_string(asked->peer) +
+        add(rank, name_of(*asked) + " of rank " + std::to_string(rank) + " to rank " + std::to_string(asked->peer) +
                       " was not answered within " + in_text(clocks.at(events.back()) - clocks.at(*asked)) +
                       ", where its trace ends");
     }
@@ -216,7 +214,7 @@ struct Noticing {
       delay = it;
     }
     if (latest == nullptr) return;
-    const std::string name((latest->sent != nullptr ? latest->sent : latest->handled)->name);
+    const std::string name = name_of(*(latest->sent != nullptr ? latest->sent : latest->handled));
     const std::string from = "rank " + std::to_string(latest->from), to = "rank " + std::to_string(latest->to);
     if (longest == delay.in_sender)
       add(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up");
@@ -230,22 +228,23 @@ struct Noticing {
 
   // Requests and messages that had to be repeated.
   void retries() {
-    std::map<std::string_view, std::pair<int, std::set<int>>> seen;
+    std::map<MessageKind, std::set<int>> seen;
     for (const auto& [rank, events] : trace.events) {
       // More than one Join to the same rank is a retry.
       std::map<int, int> joins;
       for (const auto& event : events) {
         if (event.kind != EventKind::kSent || event.peer < 0) continue;
-        const bool is_again = event.name == kJoin && ++joins[event.peer] > 1;
-        if (!is_again && event.name != kNeedLocalPlan && event.name != kNeedGlobalPlan) continue;
-        ++seen[event.name].first;
-        seen[event.name].second.insert(rank);
+        const bool is_again = event.is(MessageKind::kJoin) && ++joins[event.peer] > 1;
+        if (is_again || event.is(MessageKind::kNeedLocalPlan) || event.is(MessageKind::kNeedGlobalPlan))
+          seen[*event.as<MessageKind>()].insert(rank);
       }
     }
-    for (const auto& [name, who] : seen)
-      add(who.second.size() == 1 ? *who.second.begin() : -1,
-          name_ranks({who.second.begin(), who.second.end()}) +
-              (name == kJoin ? " joined once more" : " asked for a plan that was to be known already (" + std::string(name) + ")"));
+    for (const auto& [kind, who] : seen)
+      add(who.size() == 1 ? *who.begin() : -1,
+          name_ranks({who.begin(), who.end()}) +
+              (kind == MessageKind::kJoin
+                   ? " joined once more"
+                   : std::string(" asked for a plan that was to be known already (") + to_string(kind) + ")"));
   }
 
   void slow_stores() {

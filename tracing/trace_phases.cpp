@@ -6,36 +6,42 @@
 #include <set>
 #include <utility>
 
-#include <cairn/tracing/trace_names.hpp>
+#include <cairn/base/call_phase.hpp>
 
 namespace cairn {
 namespace {
 
-using namespace trace_names;
-
 struct PhaseNames {
   CoordinatorState of_coordinator;
   std::optional<RankState> of_ranks;        // nothing: only the coordinator works
-  std::array<std::string_view, 3> answers;  // messages that end a rank's part, in addition to kEnds
+  std::vector<MessageKind> answers;         // end a rank's part, in addition to kEnds
 };
-constexpr std::array<std::string_view, 3> kEnds = {"PhaseFailed", "PhaseStopped", "Cancel"};
+constexpr std::array<MessageKind, 3> kEnds = {MessageKind::kPhaseFailed, MessageKind::kPhaseStopped, MessageKind::kCancel};
 
-// The states and messages of actors/protocol, in the order of time.
-const std::array<std::pair<std::string_view, PhaseNames>, 5> kPhases = {{
-    {"join", {CoordinatorState::kJoining, RankState::kJoining, {"Join", "", ""}}},
-    {"local_plan", {CoordinatorState::kLocalPlans, RankState::kPreparing, {"LocalSavePlan", "SameSavePlan", "LocalLoadPlan"}}},
-    {"global_plan", {CoordinatorState::kGlobalPlan, std::nullopt, {"", "", ""}}},
-    {"write", {CoordinatorState::kMoving, RankState::kMoving, {"Written", "ReadDone", ""}}},
-    {"finish", {CoordinatorState::kFinishing, std::nullopt, {"", "", ""}}},
+// The states and messages of actors/protocol, in the order of time. kWrite stands for kRead too.
+const std::array<std::pair<Phase, PhaseNames>, 5> kPhases = {{
+    {Phase::kJoin, {CoordinatorState::kJoining, RankState::kJoining, {MessageKind::kJoin}}},
+    {Phase::kLocalPlan,
+     {CoordinatorState::kLocalPlans,
+      RankState::kPreparing,
+      {MessageKind::kLocalSavePlan, MessageKind::kSameSavePlan, MessageKind::kLocalLoadPlan}}},
+    {Phase::kGlobalPlan, {CoordinatorState::kGlobalPlan, std::nullopt, {}}},
+    {Phase::kWrite, {CoordinatorState::kMoving, RankState::kMoving, {MessageKind::kWritten, MessageKind::kReadDone}}},
+    {Phase::kFinish, {CoordinatorState::kFinishing, std::nullopt, {}}},
 }};
 
-std::string name_of(std::string_view phase, const Trace& trace) {
-  return phase == "write" && trace.attempt.operation == "load" ? "read" : std::string(phase);
+Phase phase_in(const Trace& trace, Phase phase) {
+  return phase == Phase::kWrite && trace.attempt.operation == Operation::kLoad ? Phase::kRead : phase;
 }
 
-bool is_answer(const PhaseNames& phase, std::string_view name) {
-  const auto is = [&](std::string_view other) { return name == other; };
+bool is_answer(const PhaseNames& phase, MessageKind kind) {
+  const auto is = [&](MessageKind other) { return kind == other; };
   return std::any_of(phase.answers.begin(), phase.answers.end(), is) || std::any_of(kEnds.begin(), kEnds.end(), is);
+}
+
+bool is_answer(const PhaseNames& phase, const ObservedEvent& event) {
+  const auto* const kind = event.as<MessageKind>();
+  return kind != nullptr && is_answer(phase, *kind);
 }
 
 // Stands in for the end of a phase that has none in the traces.
@@ -72,11 +78,11 @@ struct Part {
 std::optional<WallTime> answered_at(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names,
                                     const ObservedEvent& entry) {
   for (const auto& event : trace.events.at(entry.rank)) {
-    if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != kSupervisor || !is_answer(names, event.name))
+    if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != Actor::kSupervisor || !is_answer(names, event))
       continue;
     const ObservedEvent* const cause = trace.find(event.rank, event.cause);
     // An answer that was caused by the same answer is passed on for another rank.
-    if (cause == nullptr || cause->kind != EventKind::kHandled || cause->name != event.name) return clocks.at(event);
+    if (cause == nullptr || cause->kind != EventKind::kHandled || cause->what != event.what) return clocks.at(event);
   }
   return std::nullopt;
 }
@@ -104,7 +110,7 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
   for (const auto& [rank, of_rank] : states) {
     const auto* const state = find(of_rank, *names.of_ranks);
     if (state == nullptr) continue;
-    if (phase.name == "join") {
+    if (phase.phase == Phase::kJoin) {
       parts.emplace_back(std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
       continue;
     }
@@ -123,8 +129,8 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
 
 }  // namespace
 
-bool is_answer(std::string_view message_type) {
-  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, message_type); });
+bool is_answer(MessageKind kind) {
+  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, kind); });
 }
 
 int coordinator_of(const Trace& trace) {
@@ -136,23 +142,18 @@ int coordinator_of(const Trace& trace) {
   // registrar, rank 0, only receives joins.
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events)
-      if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == kSupervisor &&
-          is_answer(kPhases[1].second, event.name))
+      if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == Actor::kSupervisor &&
+          is_answer(kPhases[1].second, event))
         return event.peer;
   return -1;
 }
 
-std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank) {
-  if (coordinator_of(trace) == rank) {
-    const auto states = states_of<CoordinatorState>(trace, clocks, rank);
-    for (const auto& [name, names] : kPhases)
-      if (!states.empty() && names.of_coordinator == states.back().state) return name_of(name, trace);
-    return !states.empty() && states.back().state == CoordinatorState::kSettling ? "finish" : "";
-  }
-  const auto states = states_of<RankState>(trace, clocks, rank);
-  for (const auto& [name, names] : kPhases)
-    if (!states.empty() && names.of_ranks == states.back().state) return name_of(name, trace);
-  return !states.empty() && states.back().state == RankState::kPlanned ? "global_plan" : "";
+std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank) {
+  const auto last_phase = [&](const auto& states) {
+    return states.empty() ? std::nullopt : phase_of(states.back().state, trace.attempt.operation.value_or(Operation::kSave));
+  };
+  return coordinator_of(trace) == rank ? last_phase(states_of<CoordinatorState>(trace, clocks, rank))
+                                       : last_phase(states_of<RankState>(trace, clocks, rank));
 }
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator) {
@@ -160,9 +161,9 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
   const auto of_coordinator = states_of<CoordinatorState>(trace, clocks, coordinator);
   const WallTime end = end_of_trace(trace, clocks);
   std::vector<TracedPhase> phases;
-  for (const auto& [name, names] : kPhases) {
+  for (const auto& [of, names] : kPhases) {
     TracedPhase phase;
-    phase.name = name_of(name, trace);
+    phase.phase = phase_in(trace, of);
     std::optional<WallTime> begin;
     std::optional<WallTime> until;
     if (const auto* state = find(of_coordinator, names.of_coordinator)) {
@@ -175,7 +176,7 @@ std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks
       if (!names.of_ranks) break;
       const auto* state = find(of_rank, *names.of_ranks);
       if (state == nullptr) continue;
-      if (!begin || (name == "join" && state->begin < *begin)) begin = state->begin;
+      if (!begin || (of == Phase::kJoin && state->begin < *begin)) begin = state->begin;
       if (of_coordinator.empty() && state->end) until = std::max(until.value_or(*state->end), *state->end);
     }
     if (!begin) continue;
@@ -195,7 +196,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
   const auto own = states_of<RankState>(trace, clocks, coordinator);
   const WallTime end = end_of_trace(trace, clocks);
   std::optional<TracedWait> longest;
-  for (const auto& [name, names] : kPhases) {
+  for (const auto& [of, names] : kPhases) {
     const auto* const phase = !names.of_ranks ? nullptr : find(of_coordinator, names.of_coordinator);
     if (phase == nullptr) continue;
     const WallTime until = phase->end.value_or(end);
@@ -203,15 +204,15 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     // The first answer of each rank counts; answers may be repeated.
     std::map<int, WallTime> answered;
     for (const auto& event : found->second) {
-      if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != kSupervisor || !is_answer(names, event.name))
+      if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != Actor::kSupervisor || !is_answer(names, event))
         continue;
       const WallTime time = clocks.at(event);
       // Joins may arrive before the coordinator's own rank has called.
-      if (time > until || (time < phase->begin && name != "join")) continue;
+      if (time > until || (time < phase->begin && of != Phase::kJoin)) continue;
       answered.emplace(event.peer, std::max(time, phase->begin));
     }
     if (const auto* const part = find(own, *names.of_ranks)) {
-      if (name == "join")
+      if (of == Phase::kJoin)
         answered[coordinator] = std::max(part->begin, phase->begin);
       else if (const auto ended = part_of(trace, clocks, names, *part, phase->begin).end; ended && *ended <= until)
         answered[coordinator] = *ended;
@@ -219,7 +220,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
 
     TracedWait wait;
     wait.waiter = coordinator;
-    wait.phase = name_of(name, trace);
+    wait.phase = phase_in(trace, of);
     for (int rank = 0; rank < trace.job.world_size; ++rank)
       if (answered.count(rank) == 0) wait.awaited.push_back(rank);
     std::vector<std::pair<WallTime, int>> order;

@@ -44,8 +44,8 @@ std::vector<TracedState<State>> states_of(const Trace& trace, const TraceClocks&
 int coordinator_of(const Trace& trace);
 
 // Returns the last phase that a rank's own trace shows; for the coordinator, the last phase of the
-// save or load. Returns "" if unknown.
-std::string own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
+// save or load. Returns nothing if unknown.
+std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);
 

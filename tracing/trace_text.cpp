@@ -35,6 +35,8 @@ namespace {
 struct NameOf {
   const ObservedEvent& event;
   std::string operator()(std::monostate) const { return std::string(event.name); }
+  std::string operator()(MessageKind kind) const { return to_string(kind); }
+  std::string operator()(LinkChange change) const { return to_string(change); }
   std::string operator()(RankState state) const { return std::string("rank: ") + to_string(state); }
   std::string operator()(CoordinatorState state) const { return std::string("coordinator: ") + to_string(state); }
   std::string operator()(SuccessionState state) const { return std::string("succession: ") + to_string(state); }
@@ -44,6 +46,9 @@ struct NameOf {
   std::string operator()(Ignored ignored) const {
     return ignored == Ignored::kStoppedTimer ? "timer that was stopped" : std::string(event.name);
   }
+  std::string operator()(Operation operation) const { return to_string(operation); }
+  std::string operator()(FailureKind kind) const { return to_string(kind); }
+  std::string operator()(Committed) const { return "outcome"; }
 };
 
 }  // namespace

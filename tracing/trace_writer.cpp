@@ -47,16 +47,26 @@ int create(const std::string& path) {
   return file;
 }
 
+template <class Enum>
+std::uint32_t number_of(Enum value) {
+  return static_cast<std::uint32_t>(value);
+}
+
 struct SetWhat {
   v1::TraceEvent& message;
   void operator()(std::monostate) const { message.clear_what(); }
-  void operator()(RankState state) const { message.set_rank_state(static_cast<std::uint32_t>(state)); }
-  void operator()(CoordinatorState state) const { message.set_coordinator_state(static_cast<std::uint32_t>(state)); }
-  void operator()(SuccessionState state) const { message.set_succession_state(static_cast<std::uint32_t>(state)); }
-  void operator()(CallTurn turn) const { message.set_call_turn(static_cast<std::uint32_t>(turn)); }
-  void operator()(Timer timer) const { message.set_timer(static_cast<std::uint32_t>(timer)); }
-  void operator()(Restarted restarted) const { message.set_restarted(static_cast<std::uint32_t>(restarted.actor)); }
-  void operator()(Ignored ignored) const { message.set_ignored(static_cast<std::uint32_t>(ignored)); }
+  void operator()(MessageKind kind) const { message.set_message_kind(number_of(kind)); }
+  void operator()(LinkChange change) const { message.set_link_change(number_of(change)); }
+  void operator()(RankState state) const { message.set_rank_state(number_of(state)); }
+  void operator()(CoordinatorState state) const { message.set_coordinator_state(number_of(state)); }
+  void operator()(SuccessionState state) const { message.set_succession_state(number_of(state)); }
+  void operator()(CallTurn turn) const { message.set_call_turn(number_of(turn)); }
+  void operator()(Timer timer) const { message.set_timer(number_of(timer)); }
+  void operator()(Restarted restarted) const { message.set_restarted(number_of(restarted.actor)); }
+  void operator()(Ignored ignored) const { message.set_ignored(number_of(ignored)); }
+  void operator()(Operation operation) const { message.set_operation(number_of(operation)); }
+  void operator()(FailureKind kind) const { message.set_failure_kind(number_of(kind)); }
+  void operator()(Committed committed) const { message.set_committed(number_of(committed)); }
 };
 
 }  // namespace
@@ -146,16 +156,17 @@ void TraceEncoder::event(const ObservedEvent& event, Bytes& bytes) {
   message.set_cause(event.cause);
   message.set_monotonic_ns(nanoseconds(event.time));
   message.set_wall_ns(nanoseconds(event.wall_time));
+  message.set_call(event.call);
   message.set_attempt(event.attempt);
   message.set_checkpointer(event.checkpointer);
   message.set_peer(static_cast<std::uint32_t>(event.peer + 1));
   std::visit(SetWhat{message}, event.what);
-  // `id_of` may append records. The event's own record is appended last, when all its names are
+  // `id_of` may append records. The event's own record is appended last, when its name is
   // defined.
-  message.set_phase(event.phase ? self.id_of(to_string(*event.phase), bytes) : 0);
-  message.set_actor(self.id_of(event.actor, bytes));
+  message.set_phase(event.phase ? number_of(*event.phase) : 0);
+  message.set_actor(number_of(event.actor));
+  message.set_code(event.code ? number_of(*event.code) : 0);
   message.set_name(self.id_of(event.name, bytes));
-  message.set_detail(self.id_of(event.detail, bytes));
   message.set_text(event.text.data(), std::min(event.text.size(), kEventTextMax));
   message.set_number(event.number);
   message.set_bytes(event.bytes);

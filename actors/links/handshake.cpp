@@ -23,10 +23,11 @@ v1::LinkFrame make_refusal(v1::LinkRefusalReason reason, const std::string& why)
   return frame;
 }
 
-v1::LinkFrame make_goodbye(const std::string& why, bool was_silent) {
+v1::LinkFrame make_goodbye(const std::string& why, bool was_silent, bool leaves) {
   v1::LinkFrame frame;
   frame.mutable_goodbye()->set_why(why);
   frame.mutable_goodbye()->set_silent(was_silent);
+  frame.mutable_goodbye()->set_leaves(leaves);
   return frame;
 }
 

@@ -28,7 +28,7 @@ struct LinkIdentity {
 
 v1::LinkFrame make_hello(const LinkIdentity& self, v1::LinkPurpose purpose, std::uint64_t link);
 v1::LinkFrame make_refusal(v1::LinkRefusalReason reason, const std::string& why);
-v1::LinkFrame make_goodbye(const std::string& why, bool was_silent = false);
+v1::LinkFrame make_goodbye(const std::string& why, bool was_silent = false, bool leaves = false);
 
 // Returns whether the frame is a hello of Cairn: checks magic number, purpose and limits.
 bool is_hello(const v1::LinkFrame& frame);

@@ -62,8 +62,9 @@ struct LinkMessage {
   SharedBytes bytes;
 };
 // kForbidden: one of the two sides did not prove that it knows the job's secret.
+// kLeft: the peer leaves the world.
 // kGaveUp: this process stood still, and the peer closed the link because it heard nothing of it.
-enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp };
+enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };
 struct LinkDown {
   int rank = 0;
   LinkDownCause cause = LinkDownCause::kClosed;

@@ -256,7 +256,7 @@ class TcpLinks {
   milliseconds stall_min() const { return tick_interval_ + options().silence / 2; }
   bool stood_still() const;
   void on_tick();
-  void begin_close(const std::string& why);
+  void begin_close(const std::string& why, bool leaves = false);
   void quit_when_done();
 
   Broker* const self_;
@@ -282,6 +282,7 @@ class TcpLinks {
   bool closing_ = false;
   bool spoke_to_self_ = false;
   std::string closing_why_;
+  bool closing_leaves_ = false;
   MonotonicTime closing_deadline_;
 };
 

@@ -226,8 +226,8 @@ void TcpLinks::on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& fra
   auto& sender = peer(from);
   if (frame.has_goodbye()) {
     const bool gave_up = frame.goodbye().silent() && stood_still();
-    go_down(from, gave_up ? LinkDownCause::kGaveUp : LinkDownCause::kClosed,
-            "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
+    const auto cause = gave_up ? LinkDownCause::kGaveUp : frame.goodbye().leaves() ? LinkDownCause::kLeft : LinkDownCause::kClosed;
+    go_down(from, cause, "rank " + std::to_string(from) + " closed the link: " + frame.goodbye().why());
     return;
   }
   if (connection->purpose == v1::LINK_PURPOSE_HEARTBEAT) {

@@ -100,7 +100,7 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
       [this](const LinkSend& message) { on_send(message); },
       [this](const LinkOpen& message) { on_open(message.rank); },
       [this](const LinkDrop& message) { on_drop(message); },
-      [this](LinkClose) { begin_close("it leaves the world"); },
+      [this](LinkClose) { begin_close("it leaves the world", /*leaves=*/true); },
       [this](OpeningStep step) { on_opening_step(step.opening); },
       [this](Tick) { on_tick(); },
       [this](const ResumeReading& resume) { on_resume(resume); },
@@ -186,7 +186,7 @@ void TcpLinks::pump(int to) {
   const auto frame_bytes = std::min(target.frame_bytes_max, options().frame_bytes_max);
   while (!target.outgoing.empty() && connection.unsent < kEncodedBytesMax)
     write(connection, target.outgoing.next_frame(frame_bytes));
-  if (closing_ && target.outgoing.empty()) leave(target.data, make_goodbye(closing_why_));
+  if (closing_ && target.outgoing.empty()) leave(target.data, make_goodbye(closing_why_, false, closing_leaves_));
 }
 
 void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hello) {
@@ -310,9 +310,10 @@ void TcpLinks::on_tick() {
 }
 
 // Lets every link send its waiting messages and a goodbye, then ends.
-void TcpLinks::begin_close(const std::string& why) {
+void TcpLinks::begin_close(const std::string& why, bool leaves) {
   if (std::exchange(closing_, true)) return;
   closing_why_ = why;
+  closing_leaves_ = leaves;
   closing_deadline_ = now() + options().drain_deadline;
   close_door();
   while (!openings_.empty()) cancel_opening(openings_.begin()->first);

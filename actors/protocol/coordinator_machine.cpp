@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <cairn/base/call_phase.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
@@ -93,22 +94,8 @@ Failure CoordinatorMachine::failure_of(int rank, FailureKind kind, ErrorCode cod
 }
 
 Phase CoordinatorMachine::phase() const {
-  switch (state_) {
-    case State::kIdle:
-    case State::kJoining:
-      return Phase::kJoin;
-    case State::kLocalPlans:
-      return Phase::kLocalPlan;
-    case State::kGlobalPlan:
-    case State::kDeciding:
-      return Phase::kGlobalPlan;
-    case State::kMoving:
-      return operation() == Operation::kSave ? Phase::kWrite : Phase::kRead;
-    case State::kFinishing:
-    case State::kSettling:
-      return Phase::kFinish;
-  }
-  return Phase::kJoin;
+  // Before the phase in which operations differ, this rank may not have joined.
+  return phase_of(state_, state_ == State::kMoving ? operation() : Operation::kSave).value_or(Phase::kJoin);
 }
 
 void CoordinatorMachine::run(Task task) {

@@ -43,7 +43,7 @@ const char* name_of(Hook hook, Operation operation) noexcept {
   return "unknown hook";
 }
 
-const char* actor_of(Hook hook) noexcept {
+Actor actor_of(Hook hook) noexcept {
   switch (hook) {
     case Hook::kBegin:
     case Hook::kSetUpPlanner:
@@ -51,9 +51,9 @@ const char* actor_of(Hook hook) noexcept {
     case Hook::kCreateGlobalPlan:
     case Hook::kFinishPlan:
     case Hook::kDecide:
-      return "planner";
+      return Actor::kPlanner;
     default:
-      return "storage";
+      return Actor::kStorage;
   }
 }
 

@@ -45,8 +45,8 @@ enum class Hook : std::uint8_t {
 // Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
 // "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Returns the actor that reports the hook's failure: "planner" or "storage".
-const char* actor_of(Hook hook) noexcept;
+// Returns the actor that reports the hook's failure: kPlanner or kStorage.
+Actor actor_of(Hook hook) noexcept;
 
 // --- tasks ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <cairn/actors/protocol/call_register.hpp>
+#include <cairn/base/call_phase.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
@@ -234,7 +235,7 @@ void RankMachine::end_alone(Failure failure, Committed committed) {
 }
 
 Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const {
-  return make_failure(rank, phase(), kind, code, actor, what);
+  return make_failure(rank, rank == identity_.rank ? phase() : phase_of_coordinator(), kind, code, actor, what);
 }
 
 // Returns what a rank knows about the checkpoint if it has not received the coordinator's outcome.
@@ -245,20 +246,16 @@ Committed RankMachine::committed_unheard() const {
 // --- helpers -------------------------------------------------------------------------------------
 
 Phase RankMachine::phase() const {
-  switch (state_) {
-    case State::kJoining:
-      return Phase::kJoin;
-    case State::kPreparing:
-      return Phase::kLocalPlan;
-    case State::kPlanned:
-      return Phase::kGlobalPlan;
-    case State::kReported:
-      if (own_failure_) return own_failure_->phase;
-      if (call_.operation == Operation::kSave) return Phase::kFinish;
-      return Phase::kRead;
-    default:
-      return call_.operation == Operation::kSave ? Phase::kWrite : Phase::kRead;
-  }
+  if (state_ == State::kReported && own_failure_) return own_failure_->phase;
+  return phase_of(state_, call_.operation).value_or(*phase_of(State::kMoving, call_.operation));
+}
+
+// Returns the phase of the coordinator, as far as this rank can know: a rank that has done its part
+// waits for what the coordinator does next.
+Phase RankMachine::phase_of_coordinator() const {
+  if (state_ == State::kPlanned) return Phase::kGlobalPlan;
+  const bool awaits_publication = state_ == State::kReported && !own_failure_ && call_.operation == Operation::kSave;
+  return awaits_publication ? Phase::kFinish : phase();
 }
 
 void RankMachine::become(State state) {

@@ -154,6 +154,7 @@ class RankMachine {
   void ignore(const char* why) { effects_.emplace_back(InputIgnored{Ignored::kInput, why}); }
   void ignore_timer() { effects_.emplace_back(InputIgnored{Ignored::kStoppedTimer}); }
   Phase phase() const;
+  Phase phase_of_coordinator() const;
   Committed committed_unheard() const;
   bool has_coordinator() const { return call_.coordinator_rank >= 0 && call_.coordinator_rank < identity_.world_size; }
   // Returns whether a call is running and has no outcome yet.

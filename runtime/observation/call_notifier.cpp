@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include <cairn/base/call_phase.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
-#include <cairn/messages/control.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {
@@ -30,7 +31,7 @@ bool begins_at_coordinator(const ObservedEvent& event) {
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
-      return event.name != to_string(Operation::kAgree);
+      return !event.is(Operation::kAgree);
     case EventKind::kFailure:
     case EventKind::kOutcome:
       return true;
@@ -41,31 +42,6 @@ bool is_told(const ObservedEvent& event) {
     default:
       return false;
   }
-}
-
-std::optional<Phase> phase_of(const ObservedEvent& event, CallOperation operation) {
-  if (event.is(RankState::kJoining)) return Phase::kJoin;
-  if (event.is(RankState::kPreparing)) return Phase::kLocalPlan;
-  if (event.is(CoordinatorState::kGlobalPlan)) return Phase::kGlobalPlan;
-  if (event.is(RankState::kMoving)) return operation == CallOperation::kSave ? Phase::kWrite : Phase::kRead;
-  if (event.is(CoordinatorState::kFinishing)) return Phase::kFinish;
-  return std::nullopt;
-}
-
-// Returns whether a rank has done its part of a phase and waits in it for the others.
-bool is_waiting(const ObservedEvent& event) { return event.is(RankState::kPlanned) || event.is(RankState::kReported); }
-
-FailureKind kind_of(std::string_view name) {
-  for (const auto kind :
-       {FailureKind::kRaised, FailureKind::kLost, FailureKind::kSilent, FailureKind::kCancelled, FailureKind::kBusy})
-    if (name == to_string(kind)) return kind;
-  return FailureKind::kInternal;
-}
-
-Committed committed_of(std::string_view name) {
-  for (const auto committed : {Committed::kNo, Committed::kYes})
-    if (name == to_string(committed)) return committed;
-  return Committed::kUnknown;
 }
 
 // An event that owns its text.
@@ -86,7 +62,7 @@ class Teller {
   void take(const Pending& pending) {
     const ObservedEvent& event = pending.event;
     if (event.kind == EventKind::kCall) return start(pending);
-    const auto found = calls_.find(event.checkpointer);
+    const auto found = find(event);
     if (found == calls_.end()) return;
     Running& call = found->second;
     pass(call, event);
@@ -108,13 +84,14 @@ class Teller {
 
   // Ends all calls that are still running. No more events will come.
   void end_all() {
-    for (auto& [checkpointer, call] : calls_) end_unheard(call);
+    for (auto& [ticket, call] : calls_) end_unheard(call);
     calls_.clear();
   }
 
  private:
   struct Running {
     CallEvent event;
+    std::uint32_t checkpointer = 0;
     MonotonicTime start;
     MonotonicTime now;
     std::optional<Phase> phase;
@@ -123,6 +100,16 @@ class Teller {
     bool is_only_cancelled = true;
     bool has_failed = false;
   };
+
+  using Calls = std::map<std::uint64_t, Running>;  // by ObservedEvent::call
+
+  // Returns the call that the event belongs to. The coordinator knows the attempt only.
+  Calls::iterator find(const ObservedEvent& event) {
+    if (event.call != 0) return calls_.find(event.call);
+    return std::find_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
+      return entry.second.checkpointer == event.checkpointer && entry.second.event.attempt == event.attempt && event.attempt != 0;
+    });
+  }
 
   template <class Event>
   void tell(void (CallListener::*of)(const Event&), const Event& event) {
@@ -146,16 +133,22 @@ class Teller {
 
   void start(const Pending& pending) {
     const ObservedEvent& event = pending.event;
-    if (const auto earlier = calls_.find(event.checkpointer); earlier != calls_.end()) end_unheard(earlier->second);
+    // A checkpointer makes one call at a time.
+    for (auto earlier = calls_.begin(); earlier != calls_.end();) {
+      const bool is_over = earlier->second.checkpointer == event.checkpointer;
+      if (is_over) end_unheard(earlier->second);
+      earlier = is_over ? calls_.erase(earlier) : std::next(earlier);
+    }
     Running call;
-    call.event.operation = event.name == to_string(CallOperation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
+    call.checkpointer = event.checkpointer;
+    call.event.operation = event.is(Operation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
     call.event.checkpoint_id = pending.text;
     call.event.rank = rank_;
     call.event.call = ++count_;
     call.start = event.time;
     pass(call, event);
     tell(&CallListener::on_start, call.event);
-    calls_[event.checkpointer] = std::move(call);
+    calls_[event.call] = std::move(call);
   }
 
   void pass(Running& call, const ObservedEvent& event) {
@@ -171,9 +164,11 @@ class Teller {
   }
 
   void enter(Running& call, const ObservedEvent& event) {
-    if (is_waiting(event)) return;
+    const Operation operation = call.event.operation == CallOperation::kSave ? Operation::kSave : Operation::kLoad;
+    const auto* const state = event.as<RankState>();
+    if (state != nullptr && is_waiting(*state)) return;  // still in the phase, or in one of the coordinator that follows it
     leave_phase(call);
-    const auto phase = phase_of(event, call.event.operation);
+    const auto phase = state != nullptr ? phase_of(*state, operation) : phase_of(*event.as<CoordinatorState>(), operation);
     if (!phase) return;
     call.phase = phase;
     call.phase_start = call.now;
@@ -186,9 +181,9 @@ class Teller {
     const ObservedEvent& event = pending.event;
     auto failed = event_of<CallFailed>(call);
     failed.failed_rank = event.peer < 0 ? rank_ : event.peer;
-    failed.kind = kind_of(event.name);
+    failed.kind = *event.as<FailureKind>();
     failed.phase = event.phase;
-    failed.code = event.detail;
+    failed.code = event.code ? to_string(*event.code) : "";
     failed.text = pending.text;
     call.has_failed = true;
     call.is_only_cancelled = call.is_only_cancelled && failed.kind == FailureKind::kCancelled;
@@ -200,7 +195,7 @@ class Teller {
     auto end = event_of<CallEnd>(call);
     end.ok = pending.event.ok;
     end.was_cancelled = !end.ok && call.has_failed && call.is_only_cancelled;
-    end.committed = committed_of(pending.event.detail);
+    end.committed = *pending.event.as<Committed>();
     end.save_id = pending.text;
     end.phases = std::move(call.phases);
     tell(&CallListener::on_end, end);
@@ -215,7 +210,7 @@ class Teller {
 
   const int rank_;
   const std::vector<std::shared_ptr<CallListener>> listeners_;
-  std::map<std::uint32_t, Running> calls_;  // by checkpointer, which makes one call at a time
+  Calls calls_;
   std::uint64_t count_ = 0;
 };
 

@@ -219,7 +219,7 @@ TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no sec
     zero.send(1, "hello");
     REQUIRE(one.log().wait_messages(0, 1));
   }
-  CHECK(zero.log().wait_down(1).cause == LinkDownCause::kClosed);
+  CHECK(zero.log().wait_down(1).cause == LinkDownCause::kLeft);
   zero.send(1, "are you there");
   const auto down = zero.log().wait_down(1, 2);
   CHECK(down.cause == LinkDownCause::kUnreachable);

@@ -118,7 +118,7 @@ class SupervisedRanks {
 
  private:
   SupervisorActor& supervisor(int index) { return supervisors_.at(static_cast<std::size_t>(index)); }
-  Tap tap(int index) { return Tap(tracers_.at(static_cast<std::size_t>(index)), "test"); }
+  Tap tap(int index) { return Tap(tracers_.at(static_cast<std::size_t>(index)), Actor::kRuntime); }
 
   Children children(int index) {
     caf::scoped_actor self{caf_system_of(*system_)};

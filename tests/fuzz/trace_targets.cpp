@@ -24,7 +24,7 @@ Bytes sample_files(bool goes_well) {
       script.state(rank, 101, RankState::kPreparing);
       const auto began = script.began(rank, 102, "write_data", Phase::kWrite);
       if (rank == 0) script.ended(0, 103, "write_data", Phase::kWrite, began, 1, "thrown");
-      script.failure(rank, 104, 0, "raised", Phase::kWrite, "thrown", began + 1);
+      script.failure(rank, 104, 0, FailureKind::kRaised, Phase::kWrite, "thrown", began + 1);
       if (rank == 0) script.outcome(0, 105, false);
     }
   }

@@ -60,10 +60,10 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
     effects = rank.done(hook);
   }
   SUBCASE("waiting for the global plan") {
-    phase = Phase::kGlobalPlan;
+    phase = Phase::kLocalPlan;
     rank.plan(1);
     effects = rank.step(kEnough);
-    CHECK(only_cancel(effects).phase == Phase::kGlobalPlan);
+    CHECK(only_cancel(effects).phase == Phase::kLocalPlan);
   }
   SUBCASE("while it writes, which the writer is told to stop") {
     phase = Phase::kWrite;
@@ -98,7 +98,7 @@ TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is 
   RankSteps rank(1, 2);
   CHECK(sent<Written>(rank.done(rank.move(1))).size() == 1);
   const auto effects = rank.step(kEnough);
-  CHECK(only_cancel(effects).phase == Phase::kFinish);
+  CHECK(only_cancel(effects).phase == Phase::kWrite);
   CHECK(sent<PhaseFailed>(effects).empty());
   const auto finished = all_of<Finished>(rank.receive(Told{1, {}, Committed::kYes, "id"}));
   REQUIRE(finished.size() == 1);

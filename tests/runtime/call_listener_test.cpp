@@ -13,6 +13,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
@@ -91,6 +92,33 @@ WorldOptions heard_by(const std::shared_ptr<CallListener>& listener) {
   WorldOptions options;
   options.listeners = {listener};
   return options;
+}
+
+TEST_CASE("listeners: an event belongs to the call that it names, also after the next call has begun") {
+  const auto diary = std::make_shared<Diary>();
+  CallNotifier notifier(0, {diary}, nullptr);
+  const auto record = [&](EventKind kind, const What& what, std::uint64_t call, std::uint64_t bytes = 0) {
+    ObservedEvent event;
+    event.kind = kind;
+    event.what = what;
+    event.call = call;
+    event.attempt = call;
+    event.checkpointer = 7;
+    event.bytes = bytes;
+    notifier.on_event(event);
+  };
+  record(EventKind::kCall, Operation::kSave, 1);
+  record(EventKind::kOutcome, Committed::kYes, 1);
+  record(EventKind::kCall, Operation::kLoad, 2);
+  record(EventKind::kBegan, {}, 1, 99);
+  record(EventKind::kState, RankState::kMoving, 1);
+  record(EventKind::kState, RankState::kPreparing, 2);
+  record(EventKind::kOutcome, Committed::kNo, 2);
+  REQUIRE(notifier.flush(kShutdown));
+  REQUIRE(diary->ends().size() == 2);
+  CHECK(diary->ends()[1].bytes == 0);
+  CHECK(diary->ends()[1].phases.size() == 1);
+  CHECK(diary->ends()[1].phases.count(Phase::kLocalPlan) == 1);
 }
 
 TEST_CASE("listeners: learn of each save and load by phase, on a thread of their own") {

@@ -121,8 +121,8 @@ class HoldsUntilCancelled final : public Observer {
   HoldsUntilCancelled(std::shared_ptr<StoreControl> control, std::set<int> held)
       : control_(std::move(control)), held_(std::move(held)) {}
   void on_event(const ObservedEvent& event) noexcept override {
-    if (event.kind == EventKind::kCall && event.name == "save" && held_.count(++saves_) > 0) control_->close_gate();
-    if (event.kind == EventKind::kHandled && event.name == "Cancel") control_->open_gate();
+    if (event.is(Operation::kSave) && held_.count(++saves_) > 0) control_->close_gate();
+    if (event.kind == EventKind::kHandled && event.is(MessageKind::kCancel)) control_->open_gate();
   }
 
  private:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include <cairn/base/call_phase.hpp>
+
 namespace cairn::simulation {
 namespace {
 
@@ -125,19 +127,7 @@ OneFault one_fault(Dice& dice, std::uint64_t& last_content) {
 }
 
 Phase FaultWitness::phase_of(State state) const {
-  switch (state) {
-    case State::kLocalPlans:
-      return Phase::kLocalPlan;
-    case State::kGlobalPlan:
-      return Phase::kGlobalPlan;
-    case State::kMoving:
-      return fault_.job.program.back().operation == Operation::kSave ? Phase::kWrite : Phase::kRead;
-    case State::kFinishing:
-    case State::kSettling:
-      return Phase::kFinish;
-    default:
-      return Phase::kJoin;
-  }
+  return cairn::phase_of(state, fault_.job.program.back().operation).value_or(Phase::kJoin);
 }
 
 void FaultWitness::befell(const VirtualTime& time, RankState state) {

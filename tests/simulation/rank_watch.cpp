@@ -10,9 +10,6 @@ namespace {
 
 using State = protocol::CoordinatorMachine::State;
 
-constexpr std::string_view kSupervisor = "supervisor";
-constexpr std::string_view kCoordinator = "coordinator";
-
 // Hooks that the coordinator's machine asks for.
 bool is_of_coordinator(std::string_view hook) {
   return hook == "create_global_plan" || hook == "prepare_global_plan" || hook == "finish" || hook == "committed" ||
@@ -50,7 +47,7 @@ void RankWatch::take_state(const ObservedEvent& event) {
     if (event.is(Timer::kWaiting))
       coverage_.hit("whom the coordinator waits for is told");
     else
-      coverage_.hit(event.actor == kCoordinator ? "coordinator's deadline" : "rank's deadline");
+      coverage_.hit(event.actor == Actor::kCoordinator ? "coordinator's deadline" : "rank's deadline");
     return;
   }
   coverage_.hit((event.ok ? "became " : "ignored: ") + name_of(event));
@@ -64,25 +61,25 @@ void RankWatch::take_state(const ObservedEvent& event) {
 }
 
 void RankWatch::take_sent(const ObservedEvent& event) {
-  if (event.actor == kCoordinator && event.name == "Outcome") {
+  if (event.actor == Actor::kCoordinator && event.is(MessageKind::kOutcome)) {
     const auto state = coordinators_.find(event.checkpointer);
     const bool is_idle = state == coordinators_.end() || state->second == State::kIdle;
     if (is_idle && coordinator_changes_[event.checkpointer] != event.cause) coverage_.hit("an outcome was told again");
   }
-  if (event.actor == kSupervisor && event.peer >= 0) {
-    coverage_.hit("sent " + std::string(event.name));
-    if (event.name == "Outcome") outcome_to_others_ = event.cause;
+  if (event.actor == Actor::kSupervisor && event.peer >= 0) {
+    coverage_.hit("sent " + name_of(event));
+    if (event.is(MessageKind::kOutcome)) outcome_to_others_ = event.cause;
   }
   if (event.name == "Failure" && failed_hooks_.erase(event.cause) != 0) failed_hooks_.insert(event.id);
 }
 
 void RankWatch::take_handled(const ObservedEvent& event) {
-  if (event.actor != kSupervisor) return;
+  if (event.actor != Actor::kSupervisor) return;
   if (event.name == "Failure" && failed_hooks_.erase(event.cause) != 0) {
     Call& call = calls_[event.checkpointer];
     if (!call.has_outcome) call.own_hook_failed = true;
   }
-  if (event.name != "Outcome") return;
+  if (!event.is(MessageKind::kOutcome)) return;
   // The supervisor also handles the outcomes that it passes on to other ranks.
   if (event.peer < 0 && outcome_to_others_ == event.cause) return;
   Call& call = calls_[event.checkpointer];
@@ -91,7 +88,7 @@ void RankWatch::take_handled(const ObservedEvent& event) {
 }
 
 void RankWatch::take_end_of_hook(const ObservedEvent& event) {
-  if (event.actor != "planner" && event.actor != "storage") return;
+  if (event.actor != Actor::kPlanner && event.actor != Actor::kStorage) return;
   // A failed reset fails its task after the next hook, `begin`.
   const bool after_reset = event.name == "begin" && std::exchange(reset_failed_, false);
   if (event.name == "reset") reset_failed_ = !event.ok;

@@ -413,7 +413,7 @@ void SimulatedRank::close_links() {
 
 void SimulatedRank::on_event(const ObservedEvent& event) noexcept {
   if (world_.tracing)
-    trace(std::string(event.actor) + " " + verb_of(event.kind) + " " + name_of(event) +
+    trace(std::string(to_string(event.actor)) + " " + verb_of(event.kind) + " " + name_of(event) +
           (event.peer >= 0 ? " of rank " + std::to_string(event.peer) : "") + (event.text.empty() ? "" : ": ") +
           std::string(event.text) + (event.ok ? "" : ", not ok"));
   world_.record(event);

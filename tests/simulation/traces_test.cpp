@@ -9,6 +9,7 @@
 #include <cairn/tests/simulation/options.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tracing/trace_explanation.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::simulation {
 namespace {
@@ -36,24 +37,25 @@ std::string missing_in(const Trace& trace, const OneFault& fault, const FaultWit
   }
   if (!witness.has_failed()) {
     if (diagnosis.wait && diagnosis.wait->awaited.size() == 1 && fault.ranks.count(diagnosis.wait->awaited.front()) != 0 &&
-        phases.count(diagnosis.wait->phase) != 0)
+        phases.count(text_of(diagnosis.wait->phase)) != 0)
       return "";
     // In a phase of the coordinator alone, no other rank is waited for.
     const auto longest = std::max_element(diagnosis.phases.begin(), diagnosis.phases.end(),
                                           [](const auto& a, const auto& b) { return a.duration < b.duration; });
-    if (longest != diagnosis.phases.end() && phases.count(longest->name) != 0 && longest->slowest_rank < 0 &&
+    if (longest != diagnosis.phases.end() && phases.count(to_string(longest->phase)) != 0 && longest->slowest_rank < 0 &&
         fault.ranks.count(diagnosis.coordinator) != 0)
       return "";
     return wanted + " to be waited for, and it is " +
-           (diagnosis.wait ? "rank " + std::to_string(diagnosis.wait->awaited.front()) + " in " + diagnosis.wait->phase : "nobody");
+           (diagnosis.wait ? "rank " + std::to_string(diagnosis.wait->awaited.front()) + " in " + text_of(diagnosis.wait->phase)
+                           : "nobody");
   }
   const auto explanations = explain(trace, clocks, diagnosis);
   std::string named;
   for (const auto& explanation : explanations) {
     if (!explanation.is_failure) continue;
-    const bool is_phase = phases.count(explanation.phase) != 0 || phases.count(explanation.own_phase) != 0;
+    const bool is_phase = phases.count(text_of(explanation.phase)) != 0 || phases.count(text_of(explanation.own_phase)) != 0;
     if (fault.ranks.count(explanation.rank) != 0 && is_phase) return "";
-    named += " rank " + std::to_string(explanation.rank) + " in " + explanation.phase;
+    named += " rank " + std::to_string(explanation.rank) + " in " + text_of(explanation.phase);
   }
   return wanted + ", told was:" + (named.empty() ? " nothing" : named);
 }

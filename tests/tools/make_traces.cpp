@@ -38,13 +38,13 @@ void script_job(ScriptedTraces& script, const Job& job) {
     const double at = 0.1 * rank;
     const std::uint64_t call = script.call(rank, at);
     script.state(rank, at + 0.1, cairn::RankState::kJoining, call);
-    script.pass(rank, 0, at + 0.2, at + 0.4, "Join", call);
+    script.pass(rank, 0, at + 0.2, at + 0.4, cairn::MessageKind::kJoin, call);
   }
   const double joined = 0.1 * job.ranks + 1;
   script.state(0, joined, cairn::CoordinatorState::kJoining);
   script.state(0, joined + 0.1, cairn::CoordinatorState::kMoving);
   for (int rank = 0; rank < job.ranks; ++rank) {
-    cause_of(rank) = script.pass(0, rank, joined + 0.2, joined + 0.5, "Begin");
+    cause_of(rank) = script.pass(0, rank, joined + 0.2, joined + 0.5, cairn::MessageKind::kBegin);
     script.state(rank, joined + 0.6, cairn::RankState::kMoving, cause_of(rank));
     writing[static_cast<std::size_t>(rank)] =
         script.began(rank, joined + 0.7, "write_data", Phase::kWrite, cause_of(rank), 1u << 20);
@@ -66,15 +66,15 @@ void script_job(ScriptedTraces& script, const Job& job) {
                                              rank == failing ? std::string_view(job.text) : "");
     if (rank == failing) origin = ended;
     cause_of(0) = script.pass(rank, 0, now + 0.02 + 0.001 * rank, now + 0.05 + 0.001 * rank,
-                              job.is_hostile()  ? kHostileName
-                              : rank == failing ? "PhaseFailed"
-                                                : "Written",
+                              job.is_hostile()  ? ScriptedTraces::Message(kHostileName)
+                              : rank == failing ? cairn::MessageKind::kPhaseFailed
+                                                : cairn::MessageKind::kWritten,
                               ended);
   }
   script.state(0, now + 0.5, cairn::CoordinatorState::kIdle, cause_of(0));
   for (int rank = 0; rank < job.ranks; ++rank) {
-    const std::uint64_t told = script.pass(0, rank, now + 0.6, now + 0.9, "Outcome", cause_of(0));
-    if (job.is_failing()) script.failure(rank, now + 1, failing, "raised", Phase::kWrite, job.text, origin);
+    const std::uint64_t told = script.pass(0, rank, now + 0.6, now + 0.9, cairn::MessageKind::kOutcome, cause_of(0));
+    if (job.is_failing()) script.failure(rank, now + 1, failing, cairn::FailureKind::kRaised, Phase::kWrite, job.text, origin);
     script.outcome(rank, now + 1.1, !job.is_failing(), told);
     script.state(rank, now + 1.2, cairn::RankState::kIdle, told);
   }

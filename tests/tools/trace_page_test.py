@@ -189,7 +189,8 @@ class Failure(PageTest):
             self.assertAlmostEqual(took, event.get("duration_seconds", 0), places=8)
             self.assertEqual([actor, kind, name, peer, phase, detail, text, size, failed],
                              [event["actor"], event["kind"], event["name"], event.get("peer", -1), event.get("phase", ""),
-                              event.get("detail", ""), event.get("text", ""), event.get("bytes", 0), not event.get("ok", True)])
+                              event.get("code", event.get("committed", "")), event.get("text", ""), event.get("bytes", 0),
+                              not event.get("ok", True)])
 
     def test_keys_lead_everywhere(self):
         self.open("failed")

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/tests/tracing/scripted_traces.hpp>
@@ -14,7 +16,6 @@
 #include <cairn/tracing/trace_diagnosis.hpp>
 #include <cairn/tracing/trace_explanation.hpp>
 #include <cairn/tracing/trace_messages.hpp>
-#include <cairn/tracing/trace_names.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
@@ -34,10 +35,10 @@ struct Analysed {
 double milliseconds(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 bool near(double value, double wanted, double by = 0.6) { return std::fabs(value - wanted) <= by; }
 
-const TracedPhase& phase(const Diagnosis& diagnosis, const std::string& name) {
+const TracedPhase& phase(const Diagnosis& diagnosis, Phase wanted) {
   for (const auto& it : diagnosis.phases)
-    if (it.name == name) return it;
-  throw std::runtime_error("there is no phase " + name);
+    if (it.phase == wanted) return it;
+  throw std::runtime_error(std::string("there is no phase ") + to_string(wanted));
 }
 
 bool notes(const Diagnosis& diagnosis, const std::string& text) {
@@ -51,15 +52,15 @@ void script_joins(ScriptedTraces& script, int ranks) {
     const auto call = script.call(rank, 0);
     script.state(rank, 0.1, RankState::kJoining, call);
     if (rank == 0) script.state(0, 0.2, CoordinatorState::kJoining, call);
-    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, "Join", call);
+    if (rank != 0) script.pass(rank, 0, 0.5, 0.8, MessageKind::kJoin, call);
   }
 }
 
-ObservedEvent lost_link(int peer, std::string_view text) {
+ObservedEvent lost_link(int peer, std::string_view text, LinkChange change = LinkChange::kDown) {
   ObservedEvent event;
   event.kind = EventKind::kHandled;
-  event.name = "LinkDown";
-  event.actor = "supervisor";
+  event.what = change;
+  event.actor = Actor::kSupervisor;
   event.peer = peer;
   event.text = text;
   event.ok = false;
@@ -71,21 +72,21 @@ TEST_CASE("trace analysis: a good save with a slow rank has durations and a long
   script_good_save(script, {5, 40, 900, 50});
   const Analysed it(script.write());
   CHECK(it.diagnosis.end == TracedEnd::kSucceeded);
-  CHECK(it.diagnosis.committed == "yes");
+  CHECK(it.diagnosis.committed == Committed::kYes);
   CHECK(it.diagnosis.coordinator == 0);
   CHECK(it.diagnosis.failures.empty());
   CHECK(it.diagnosis.bytes == 4'000'000);
   REQUIRE(it.diagnosis.phases.size() == 5);
-  CHECK(phase(it.diagnosis, "write").slowest_rank == 2);
-  CHECK(near(milliseconds(phase(it.diagnosis, "write").slowest), 900));
-  CHECK(near(milliseconds(phase(it.diagnosis, "write").median), 40));
-  CHECK(near(milliseconds(phase(it.diagnosis, "write").duration), 901.1));
-  CHECK(phase(it.diagnosis, "join").slowest_rank == 3);
-  CHECK(near(milliseconds(phase(it.diagnosis, "join").slowest), 3));
+  CHECK(phase(it.diagnosis, Phase::kWrite).slowest_rank == 2);
+  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).slowest), 900));
+  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).median), 40));
+  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).duration), 901.1));
+  CHECK(phase(it.diagnosis, Phase::kJoin).slowest_rank == 3);
+  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kJoin).slowest), 3));
   REQUIRE(it.diagnosis.wait);
   CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
   CHECK(it.diagnosis.wait->waiter == 0);
-  CHECK(it.diagnosis.wait->phase == "write");
+  CHECK(it.diagnosis.wait->phase == Phase::kWrite);
   CHECK(it.diagnosis.wait->was_answered);
   CHECK(near(milliseconds(it.diagnosis.wait->duration), 850));
   CHECK(notes(it.diagnosis, "rank 2 took 900.3 ms for write"));
@@ -109,7 +110,7 @@ TEST_CASE("trace analysis: differing clocks are aligned by messages, within a st
     const double after = milliseconds(it.clocks.at(*call) - it.clocks.at(first));
     CHECK(std::fabs(after - rank) <= milliseconds(*it.clocks.error(rank)) + 1e-3);
   }
-  CHECK(phase(it.diagnosis, "write").slowest_rank == 2);
+  CHECK(phase(it.diagnosis, Phase::kWrite).slowest_rank == 2);
   for (const auto& message : it.messages) {
     REQUIRE(message.sent);
     REQUIRE(message.handled);
@@ -122,7 +123,7 @@ TEST_CASE("trace analysis: messages that no clocks can explain, and one that got
   script_good_save(script, {5, 40});
   const auto back = script.send(1, 0, 100, "Late");
   script.handle(0, 1, 60, "Late", back);  // 40 ms before it was sent
-  script.send(0, 1, 30, "StopPhase");
+  script.send(0, 1, 30, MessageKind::kStopPhase);
   script.outcome(1, 200, true);
   const Analysed it(script.write());
   REQUIRE(it.clocks.violations().size() == 1);
@@ -134,16 +135,16 @@ TEST_CASE("trace analysis: a message that never arrived at a rank that went on")
   ScriptedTraces script(3);
   script.call(0, 0);
   script.call(1, 0);
-  script.pass(1, 0, 1, 1.2, "Join");
-  script.pass(0, 1, 2, 2.2, "Begin");
-  script.send(0, 1, 10, "GlobalSavePlan");
-  script.send(0, 2, 10, "GlobalSavePlan");  // no trace shows what became of it
+  script.pass(1, 0, 1, 1.2, MessageKind::kJoin);
+  script.pass(0, 1, 2, 2.2, MessageKind::kBegin);
+  script.send(0, 1, 10, MessageKind::kGlobalSavePlan);
+  script.send(0, 2, 10, MessageKind::kGlobalSavePlan);  // no trace shows what became of it
   script.state(1, 20, RankState::kPreparing);
   const Analysed it(script.write());
   const auto lost = lost_messages(it.trace, it.messages, it.clocks);
   REQUIRE(lost.size() == 1);
   CHECK(lost[0].to == 1);
-  CHECK(lost[0].sent->name == "GlobalSavePlan");
+  CHECK(lost[0].sent->is(MessageKind::kGlobalSavePlan));
   CHECK(notes(it.diagnosis, "GlobalSavePlan from rank 0 to rank 1 never arrived"));
   CHECK(it.diagnosis.end == TracedEnd::kUnfinished);
   CHECK(it.trace.job.missing == std::vector<int>{2});
@@ -159,17 +160,17 @@ TEST_CASE("trace analysis: a hook that threw: rank, phase, hook and the original
     if (rank == 1) position = script.ended(1, 30, "write_data", Phase::kWrite, began, 20, "no space left on device");
   }
   for (int rank = 0; rank < 3; ++rank) {
-    script.failure(rank, 40, 1, "raised", Phase::kWrite, "cairn::Error: no space left on device", position);
+    script.failure(rank, 40, 1, FailureKind::kRaised, Phase::kWrite, "cairn::Error: no space left on device", position);
     script.outcome(rank, 41, false);
   }
   const Analysed it(script.write());
   CHECK(it.diagnosis.end == TracedEnd::kFailed);
-  CHECK(it.diagnosis.committed == "no");
+  CHECK(it.diagnosis.committed == Committed::kNo);
   REQUIRE(it.diagnosis.failures.size() == 1);
   const auto& failure = it.diagnosis.failures[0];
   CHECK(failure.rank == 1);
-  CHECK(failure.kind == "raised");
-  CHECK(failure.phase == "write");
+  CHECK(failure.kind == FailureKind::kRaised);
+  CHECK(failure.phase == Phase::kWrite);
   CHECK(failure.text == "cairn::Error: no space left on device");
   REQUIRE(failure.hook);
   CHECK(failure.hook->name == "write_data");
@@ -182,24 +183,24 @@ TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who 
   script_joins(script, 3);
   script.state(0, 1, CoordinatorState::kMoving);
   for (int rank = 0; rank < 3; ++rank) {
-    if (rank != 0) script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
+    if (rank != 0) script.pass(0, rank, 1.1, 1.4, MessageKind::kGlobalSavePlan);
     script.state(rank, 1.5, RankState::kMoving);
     const auto began = script.began(rank, 2, "write_data", Phase::kWrite);
     if (rank == 1) continue;  // rank 1 records nothing more
     script.ended(rank, 12, "write_data", Phase::kWrite, began, 10);
     script.state(rank, 12.1, RankState::kReported);
   }
-  script.pass(2, 0, 12.2, 12.5, "Written");
+  script.pass(2, 0, 12.2, 12.5, MessageKind::kWritten);
   script.add(0, 5002, lost_link(1, "nothing was heard for 5 s"));
   for (const int rank : {0, 2}) {
-    script.failure(rank, 5003, 1, "silent", Phase::kWrite, "rank 1 gave no sign of life for 5 s");
+    script.failure(rank, 5003, 1, FailureKind::kSilent, Phase::kWrite, "rank 1 gave no sign of life for 5 s");
     script.outcome(rank, 5004, false);
   }
   {
     const Analysed it(script.write());
     REQUIRE(it.diagnosis.failures.size() == 1);
     const auto& failure = it.diagnosis.failures[0];
-    CHECK(failure.kind == "silent");
+    CHECK(failure.kind == FailureKind::kSilent);
     REQUIRE(failure.hook);
     CHECK(failure.hook->name == "write_data");
     CHECK_FALSE(failure.hook->duration);
@@ -208,7 +209,7 @@ TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who 
     CHECK(it.diagnosis.wait->waiter == 0);
     CHECK_FALSE(it.diagnosis.wait->was_answered);
     CHECK(near(milliseconds(it.diagnosis.wait->duration), 5000));
-    CHECK(phase(it.diagnosis, "write").unfinished == std::vector<int>{1});
+    CHECK(phase(it.diagnosis, Phase::kWrite).unfinished == std::vector<int>{1});
   }
   // Without rank 1's trace, the diagnosis lacks only what that trace knew.
   std::filesystem::remove(script.path_of(1));
@@ -254,16 +255,17 @@ TEST_CASE("trace analysis: a rank with another failure map is noticed, the rest 
   for (int rank = 0; rank < 4; ++rank) {
     script.call(rank, rank);
     if (rank == 0) {  // it was suspended, and then found its peers gone
-      for (int other = 1; other < 4; ++other) script.failure(0, 900 + other, other, "lost", Phase::kWrite, "lost touch");
+      for (int other = 1; other < 4; ++other)
+        script.failure(0, 900 + other, other, FailureKind::kLost, Phase::kWrite, "lost touch");
     } else {
-      script.failure(rank, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
+      script.failure(rank, 500, 0, FailureKind::kSilent, Phase::kGlobalPlan, "no sign of life");
     }
     script.outcome(rank, 950, false);
   }
   const Analysed it(script.write());
   REQUIRE(it.diagnosis.failures.size() == 1);
   CHECK(it.diagnosis.failures[0].rank == 0);
-  CHECK(it.diagnosis.failures[0].kind == "silent");
+  CHECK(it.diagnosis.failures[0].kind == FailureKind::kSilent);
   CHECK(notes(it.diagnosis, "rank 0 was told another failure map"));
 }
 
@@ -273,12 +275,12 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
   const Analysed good(script.write());
   for (const auto& notice : good.diagnosis.notices) CHECK_MESSAGE(false, notice.text);
 
-  script.pass(1, 0, 20, 2300, "Standing");
-  script.send(2, 0, 21, "Join");
-  script.pass(0, 2, 22, 23, "NeedLocalPlan");
+  script.pass(1, 0, 20, 2300, MessageKind::kStanding);
+  script.send(2, 0, 21, MessageKind::kJoin);
+  script.pass(0, 2, 22, 23, MessageKind::kNeedLocalPlan);
   ObservedEvent write;
   write.kind = EventKind::kStore;
-  write.actor = "store";
+  write.actor = Actor::kStore;
   write.name = "write_at";
   write.text = "/run/step_1/data";
   write.duration = std::chrono::seconds(3);
@@ -299,9 +301,9 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
 TEST_CASE("trace analysis: who asked and was not answered, and who was lost after its part") {
   ScriptedTraces script(3);
   for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
-  script.pass(1, 0, 5, 6, "Join");
-  script.pass(2, 0, 5, 6, "Join");
-  script.pass(0, 1, 7, 8, "Begin");
+  script.pass(1, 0, 5, 6, MessageKind::kJoin);
+  script.pass(2, 0, 5, 6, MessageKind::kJoin);
+  script.pass(0, 1, 7, 8, MessageKind::kBegin);
   script.state(2, 400, RankState::kJoining);
   const Analysed it(script.write());
   CHECK(it.diagnosis.end == TracedEnd::kUnfinished);
@@ -317,6 +319,50 @@ TEST_CASE("trace analysis: who asked and was not answered, and who was lost afte
   CHECK(early.diagnosis.end == TracedEnd::kSucceeded);
   CHECK(notes(early.diagnosis, "the trace of rank 1 ends before it had the outcome"));
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
+}
+
+TEST_CASE("trace analysis: a lost rank that waited was still in the phase of its part") {
+  for (const auto& [state, phase] :
+       {std::pair(RankState::kPlanned, Phase::kLocalPlan), std::pair(RankState::kReported, Phase::kWrite)}) {
+    ScriptedTraces script(2);
+    script_joins(script, 2);
+    script.state(0, 2, CoordinatorState::kFinishing);
+    script.state(1, 3, state);
+    script.add(0, 20, lost_link(1, "the connection was closed"));
+    script.failure(0, 21, 1, FailureKind::kLost, Phase::kFinish, "lost touch with rank 1");
+    script.outcome(0, 22, false);
+    const Analysed it(script.write());
+    REQUIRE(it.diagnosis.failures.size() == 1);
+    CHECK(it.diagnosis.failures[0].own_phase == phase);
+  }
+}
+
+TEST_CASE("trace directory: events that name their call belong to it, wherever they were recorded") {
+  ScriptedTraces script(1);
+  script.set_call(5);
+  script.call(0, 0, 1);
+  script.state(0, 1, RankState::kMoving);
+  script.outcome(0, 2, true);
+  script.set_call(6);
+  script.set_attempt(0);
+  script.call(0, 3, 2);
+  script.set_call(5);
+  script.set_attempt(1);
+  const auto late = script.began(0, 4, "write_data", Phase::kWrite);
+  script.set_call(7);  // the beginning of this call is lost
+  script.set_attempt(2);
+  script.state(0, 5, RankState::kMoving);
+  script.outcome(0, 6, false);
+  const TraceDirectory directory(script.write());
+  REQUIRE(directory.attempts().size() == 3);
+  for (const auto& attempt : directory.attempts()) {
+    const std::uint64_t ticket = attempt.calls.at(0).ticket;
+    const Trace trace = directory.read(attempt);
+    CHECK((trace.find(0, late) != nullptr) == (ticket == 5));
+    for (const auto& event : trace.events.at(0)) CHECK(event.call == ticket);
+    CHECK(attempt.has_ended() == (ticket != 6));
+    CHECK(attempt.has_failed() == (ticket == 7));
+  }
 }
 
 TEST_CASE("trace text: every kind of event has a verb of its own") {
@@ -353,8 +399,8 @@ TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, 
   for (const int rank : {0, 2}) script.ignored(rank, 22, "message of another attempt");
   ObservedEvent late;
   late.kind = EventKind::kHandled;
-  late.name = "Written";
-  late.actor = "coordinator";
+  late.what = MessageKind::kWritten;
+  late.actor = Actor::kCoordinator;
   late.queued = std::chrono::milliseconds(800);
   script.add(0, 900, late);
   script.set_ahead(1, 5000);
@@ -376,13 +422,13 @@ TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the 
   script.state(0, 5, CoordinatorState::kJoining);
   script.state(0, 6, CoordinatorState::kLocalPlans);
   script.state(1, 7, RankState::kPlanned);
-  script.failure(1, 500, 0, "silent", Phase::kGlobalPlan, "no sign of life");
+  script.failure(1, 500, 0, FailureKind::kSilent, Phase::kGlobalPlan, "no sign of life");
   script.outcome(1, 501, false);
   const Analysed it(script.write());
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
   REQUIRE(explanations.size() == 2);
   CHECK(explanations[0].title == "The last sign of rank 0, silent in global_plan (while it was in local_plan), and what led to it");
-  CHECK(explanations[0].own_phase == "local_plan");
+  CHECK(explanations[0].own_phase == Phase::kLocalPlan);
   CHECK(explanations[1].title == "What led to the end of the call on rank 1");
   CHECK(explain(it.trace, it.clocks, it.diagnosis, 1).size() == 1);
 
@@ -397,12 +443,12 @@ TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it w
   for (int rank = 0; rank < 2; ++rank) script.call(rank, rank);
   script.state(0, 5, CoordinatorState::kJoining);
   const auto began = script.began(0, 6, "write_data", Phase::kWrite);
-  script.handle(1, 0, 500, "LinkDown", 0);
-  script.failure(1, 501, 0, "silent", Phase::kWrite, "no sign of life");
+  script.handle(1, 0, 500, LinkChange::kDown, 0);
+  script.failure(1, 501, 0, FailureKind::kSilent, Phase::kWrite, "no sign of life");
   script.outcome(1, 502, false);
-  script.handle(0, 1, 510, "LinkDown", 0);
+  script.handle(0, 1, 510, LinkChange::kDown, 0);
   script.ended(0, 511, "write_data", Phase::kWrite, began, 505);
-  script.failure(0, 512, 0, "silent", Phase::kWrite, "no sign of life");
+  script.failure(0, 512, 0, FailureKind::kSilent, Phase::kWrite, "no sign of life");
   script.outcome(0, 513, false);
   const Analysed it(script.write());
   REQUIRE(it.diagnosis.failures.size() == 1);
@@ -426,25 +472,25 @@ void script_late_plan(ScriptedTraces& script, double in_sender, double on_the_wa
     const auto call = script.call(rank, 0.1 * rank);
     script.state(rank, 0.5, RankState::kJoining, call);
     if (rank == 0) script.state(0, 0.6, CoordinatorState::kJoining, call);
-    if (rank != 0) joined = script.pass(rank, 0, 0.7, 1, "Join", call);
+    if (rank != 0) joined = script.pass(rank, 0, 0.7, 1, MessageKind::kJoin, call);
   }
   script.state(0, 3, CoordinatorState::kLocalPlans, joined);
   std::uint64_t sent = 0;
   for (int rank = 0; rank < 3; ++rank) {
-    const auto begun = rank == 0 ? joined : script.pass(0, rank, 3.1, 3.4, "Begin", joined);
+    const auto begun = rank == 0 ? joined : script.pass(0, rank, 3.1, 3.4, MessageKind::kBegin, joined);
     script.state(rank, 3.5, RankState::kPreparing, begun);
     script.state(rank, 4.5, RankState::kPlanned, begun);
-    if (rank == 1) script.pass(1, 0, 4.6, 4.9, "LocalSavePlan", begun);
-    if (rank == 2) sent = script.send(2, 0, 4.6 + in_sender, "LocalSavePlan", begun);
+    if (rank == 1) script.pass(1, 0, 4.6, 4.9, MessageKind::kLocalSavePlan, begun);
+    if (rank == 2) sent = script.send(2, 0, 4.6 + in_sender, MessageKind::kLocalSavePlan, begun);
   }
   if (receiver_runs) script.ignored(0, 4.9 + in_sender + on_the_way / 2, "message of another attempt");
   const double arrival = 4.9 + in_sender + on_the_way;
-  const auto handled = script.handle(0, 2, arrival, "LocalSavePlan", sent);
-  const auto passed_on = script.send(0, -1, arrival + in_receiver, "LocalSavePlan", handled);
+  const auto handled = script.handle(0, 2, arrival, MessageKind::kLocalSavePlan, sent);
+  const auto passed_on = script.send(0, -1, arrival + in_receiver, MessageKind::kLocalSavePlan, handled);
   script.state(0, arrival + in_receiver + 0.1, CoordinatorState::kGlobalPlan, passed_on);
   for (int rank = 0; rank < 3; ++rank) {
     const double end = arrival + in_receiver + 1;
-    const auto told = rank == 0 ? passed_on : script.pass(0, rank, end, end + 0.3, "Outcome", passed_on);
+    const auto told = rank == 0 ? passed_on : script.pass(0, rank, end, end + 0.3, MessageKind::kOutcome, passed_on);
     script.outcome(rank, end + 1, true, told);
   }
 }
@@ -454,8 +500,8 @@ TEST_CASE("trace analysis: a message that was sent late is charged to its sender
   script_late_plan(script, 800, 0, 0);
   const Analysed it(script.write());
   CHECK(notes(it.diagnosis, "rank 2 sent LocalSavePlan to rank 0 800.1 ms late"));
-  CHECK(phase(it.diagnosis, "local_plan").slowest_rank == 2);
-  CHECK(near(milliseconds(phase(it.diagnosis, "local_plan").slowest), 801.2));
+  CHECK(phase(it.diagnosis, Phase::kLocalPlan).slowest_rank == 2);
+  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kLocalPlan).slowest), 801.2));
   REQUIRE(it.diagnosis.wait);
   CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
   REQUIRE(it.diagnosis.longest_step);
@@ -469,7 +515,7 @@ TEST_CASE("trace analysis: a message that was long on its way is charged to no r
   const Analysed quiet(script.write());
   CHECK(notes(quiet.diagnosis, "LocalSavePlan from rank 2 came to rank 0 "));
   CHECK(notes(quiet.diagnosis, "the connection was slow, or rank 0 did not run"));
-  CHECK(phase(quiet.diagnosis, "local_plan").slowest < at_ms(10) - at_ms(0));
+  CHECK(phase(quiet.diagnosis, Phase::kLocalPlan).slowest < at_ms(10) - at_ms(0));
   REQUIRE(quiet.diagnosis.longest_step);
   CHECK(quiet.diagnosis.longest_step->what == "message LocalSavePlan from rank 2");
 
@@ -494,7 +540,7 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
     script_good_save(script, {5, 40, 900, 50});
     ObservedEvent write;
     write.kind = EventKind::kStore;
-    write.actor = "store";
+    write.actor = Actor::kStore;
     write.name = "write_at";
     write.text = "/run/step_1/__2_0.distcp";
     write.bytes = 5'000'000;
@@ -513,15 +559,15 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
 }
 
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
-void script_given_up(ScriptedTraces& script, const char* kind, std::string_view connection) {
+void script_given_up(ScriptedTraces& script, FailureKind kind, std::string_view connection, LinkChange change = LinkChange::kDown) {
   script_joins(script, 3);
   script.state(0, 1, CoordinatorState::kMoving);
   for (int rank = 0; rank < 3; ++rank) {
-    const auto plan = rank == 0 ? 0 : script.pass(0, rank, 1.1, 1.4, "GlobalSavePlan");
+    const auto plan = rank == 0 ? 0 : script.pass(0, rank, 1.1, 1.4, MessageKind::kGlobalSavePlan);
     script.state(rank, 1.5, RankState::kMoving, plan);
     script.state(rank, 10, RankState::kReported);
   }
-  script.add(0, 20, lost_link(1, connection));
+  script.add(0, 20, lost_link(1, connection, change));
   script.state(0, 20.1, CoordinatorState::kIdle);
   for (const int rank : {0, 2}) {
     script.failure(rank, 21, 1, kind, Phase::kWrite, "lost touch with rank 1");
@@ -546,30 +592,30 @@ constexpr const char* kClosed = "the connection to rank 1 was closed";
 
 TEST_CASE("trace analysis: a rank whose process ended is told from one that was cut off") {
   ScriptedTraces killed(3);
-  script_given_up(killed, "lost", kClosed);
+  script_given_up(killed, FailureKind::kLost, kClosed);
   record_end(killed, "signal SIGKILL");
   TracedFailure failure = given_up(killed.write());
   CHECK(failure.fate == RankFate::kEnded);
   CHECK(failure.fate_text.find("its process was killed by SIGKILL at ") == 0);
   CHECK(failure.last_action == "reached the state reported");
-  CHECK(phase(Analysed(killed.directory()).diagnosis, "write").unfinished == std::vector<int>{1});  // its answer was not sent
+  CHECK(phase(Analysed(killed.directory()).diagnosis, Phase::kWrite).unfinished == std::vector<int>{1});  // its answer was not sent
 
   ScriptedTraces exited(3);
-  script_given_up(exited, "lost", kClosed);
+  script_given_up(exited, FailureKind::kLost, kClosed);
   record_end(exited, "code 7");
   CHECK(given_up(exited.write()).fate_text.find("its process exited with code 7 at ") == 0);
 
   ScriptedTraces unknown(3);
-  script_given_up(unknown, "lost", kClosed);
-  unknown.send(1, 0, 11, "Written");
+  script_given_up(unknown, FailureKind::kLost, kClosed);
+  unknown.send(1, 0, 11, MessageKind::kWritten);
   failure = given_up(unknown.write());
   CHECK(failure.fate == RankFate::kUnknown);
   CHECK(failure.fate_text == "its trace ends there: its process has probably ended");
   CHECK(failure.last_action == "sent Written to rank 0, which did not arrive");
 
   ScriptedTraces cut(3);
-  script_given_up(cut, "lost", kClosed);
-  cut.failure(1, 40, 1, "lost", Phase::kWrite, "lost touch with rank 1");
+  script_given_up(cut, FailureKind::kLost, kClosed);
+  cut.failure(1, 40, 1, FailureKind::kLost, Phase::kWrite, "lost touch with rank 1");
   cut.outcome(1, 41, false);
   record_end(cut, "signal SIGTERM told");
   failure = given_up(cut.write());
@@ -579,19 +625,19 @@ TEST_CASE("trace analysis: a rank whose process ended is told from one that was 
 
 TEST_CASE("trace analysis: a freeze, a departure and a dead supervisor are told apart") {
   ScriptedTraces stopped(3);
-  script_given_up(stopped, "silent", "nothing was heard for 5 s");
+  script_given_up(stopped, FailureKind::kSilent, "nothing was heard for 5 s");
   record_end(stopped, "signal SIGKILL told");
   TracedFailure failure = given_up(stopped.write());
   CHECK(failure.fate == RankFate::kFrozen);
   CHECK(failure.fate_text.find("it ended only when cairn-launch asked it to") != std::string::npos);
 
   ScriptedTraces left(3);
-  script_given_up(left, "lost", "rank 1 closed the link: it leaves the world");
+  script_given_up(left, FailureKind::kLost, "rank 1 closed the link: it leaves the world", LinkChange::kLeft);
   CHECK(given_up(left.write()).fate == RankFate::kLeft);
 
   ScriptedTraces threw(3);
-  script_given_up(threw, "lost", "rank 1 closed the link: it leaves the world");
-  threw.pass(0, 1, 11, 12, "StopPhase");
+  script_given_up(threw, FailureKind::kLost, "rank 1 closed the link: it leaves the world", LinkChange::kLeft);
+  threw.pass(0, 1, 11, 12, MessageKind::kStopPhase);
   failure = given_up(threw.write());
   CHECK(failure.fate == RankFate::kActorEnded);
   CHECK(failure.fate_text.find("its supervisor ended while it handled StopPhase from rank 0") == 0);
@@ -607,15 +653,15 @@ TEST_CASE("trace analysis: each of several lost ranks is told by the events abou
   ScriptedTraces script(4);
   script_joins(script, 4);
   script.state(0, 1, CoordinatorState::kMoving);
-  script.pass(1, 3, 9, 10, "Written");
+  script.pass(1, 3, 9, 10, MessageKind::kWritten);
   script.pass(2, 3, 10, 11, "Stuck");
-  script.pass(2, 0, 11, 12, "Written");
-  script.add(3, 20, lost_link(2, "rank 2 closed the link: it leaves the world"));
+  script.pass(2, 0, 11, 12, MessageKind::kWritten);
+  script.add(3, 20, lost_link(2, "rank 2 closed the link: it leaves the world", LinkChange::kLeft));
   script.add(3, 21, lost_link(1, "the connection was closed"));
   script.add(0, 22, lost_link(2, "the connection was closed"));
-  script.add(0, 23, lost_link(1, "rank 1 closed the link: it leaves the world"));
+  script.add(0, 23, lost_link(1, "rank 1 closed the link: it leaves the world", LinkChange::kLeft));
   for (const int rank : {0, 3}) {
-    for (const int lost : {1, 2}) script.failure(rank, 30 + lost, lost, "lost", Phase::kWrite, "lost touch with it");
+    for (const int lost : {1, 2}) script.failure(rank, 30 + lost, lost, FailureKind::kLost, Phase::kWrite, "lost touch with it");
     script.outcome(rank, 33, false);
   }
   const Analysed it(script.write({1, 2}));
@@ -728,7 +774,7 @@ TEST_CASE("trace directory: a message after an outcome belongs to the next call"
   script_good_save(script, {5, 6}, 0, 1);
   const std::uint64_t outcome = script.last_id(0);
   script.set_attempt(2);
-  script.handle(0, 1, 900, "Join", 0);
+  script.handle(0, 1, 900, MessageKind::kJoin, 0);
   script_good_save(script, {5, 7}, 1000, 2);
   const TraceDirectory directory(script.write());
   REQUIRE(directory.attempts().size() == 2);
@@ -736,7 +782,7 @@ TEST_CASE("trace directory: a message after an outcome belongs to the next call"
   const std::size_t first = attempts[0].counter == 1 ? 0 : 1;
   CHECK(attempts[first].calls.at(0).last_id <= outcome);
   CHECK(attempts[1 - first].calls.at(0).first_id == attempts[first].calls.at(0).last_id + 1);
-  CHECK(directory.read(attempts[first]).events.at(0).back().name != "Join");
+  CHECK(directory.read(attempts[first]).events.at(0).back().is(MessageKind::kJoin) == false);
 }
 
 TEST_CASE("trace directory: a file that has gone costs only its own events and is reported") {
@@ -780,7 +826,7 @@ TEST_CASE("trace directory: events in two rings of a rank count once, whatever t
     const TracedAttempt& attempt = directory.attempts()[i];
     const TracedAttempt& wanted = expected.attempts()[i];
     CHECK(attempt.counter == i + 1);
-    CHECK(attempt.operation == "save");
+    CHECK(attempt.operation == Operation::kSave);
     CHECK(attempt.calls.at(0).has_ended);
     CHECK(attempt.calls.at(0).first_id == wanted.calls.at(0).first_id);
     CHECK(attempt.calls.at(0).last_id == wanted.calls.at(0).last_id);
@@ -804,17 +850,17 @@ TEST_CASE("trace directory: what comes after a gap between two rings is another 
 
 TEST_CASE("trace directory: the failed one is looked at first, a cancelled one is not") {
   ScriptedTraces script(1);
-  const auto end_with = [&](std::uint64_t counter, double begin, const char* kind) {
+  const auto end_with = [&](std::uint64_t counter, double begin, std::optional<FailureKind> kind) {
     script.set_attempt(counter);
     script.call(0, begin, counter);
     script.state(0, begin + 1, RankState::kPreparing);
-    if (*kind != 0) script.failure(0, begin + 2, 0, kind, Phase::kWrite, "text");
-    script.outcome(0, begin + 3, *kind == 0);
+    if (kind) script.failure(0, begin + 2, 0, *kind, Phase::kWrite, "text");
+    script.outcome(0, begin + 3, !kind);
   };
-  end_with(1, 0, "");
-  end_with(2, 100, "raised");
-  end_with(3, 200, "");
-  end_with(4, 300, "cancelled");
+  end_with(1, 0, std::nullopt);
+  end_with(2, 100, FailureKind::kRaised);
+  end_with(3, 200, std::nullopt);
+  end_with(4, 300, FailureKind::kCancelled);
   const TraceDirectory directory(script.write());
   REQUIRE(directory.attempts().size() == 4);
   CHECK(directory.most_interesting()->counter == 2);

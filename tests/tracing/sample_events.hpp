@@ -25,16 +25,28 @@ inline ObservedEvent full_event(std::uint64_t id) {
   event.kind = static_cast<EventKind>(1 + id % 8);
   event.time = at_ms(static_cast<double>(id) * 1.5);
   event.wall_time = WallTime(std::chrono::seconds(1'700'000'000 + id));
+  event.call = 200 + id;
   event.attempt = 100 + id;
   event.checkpointer = 0xdeadbeef;
   event.peer = static_cast<int>(id % 5);
   event.phase = static_cast<Phase>(1 + id % 6);
-  const What subjects[] = {RankState::kMoving, CoordinatorState::kFinishing,   SuccessionState::kGathering, CallTurn::kResigned,
-                           Timer::kWaiting,    Restarted{Actor::kCoordinator}, Ignored::kStoppedTimer,      What()};
+  const What subjects[] = {MessageKind::kJobProgress,
+                           LinkChange::kLeft,
+                           RankState::kEnding,
+                           CoordinatorState::kDeciding,
+                           SuccessionState::kAskingStore,
+                           CallTurn::kResigned,
+                           Timer::kWaiting,
+                           Restarted{Actor::kCoordinator},
+                           Ignored::kStoppedTimer,
+                           Operation::kAgree,
+                           FailureKind::kInternal,
+                           Committed::kUnknown,
+                           What()};
   event.what = subjects[id % std::size(subjects)];
-  event.actor = "storage";
+  event.actor = Actor::kStorage;
   event.name = id % 2 == 0 ? "write_data" : "Written";
-  event.detail = "kNoSpace";
+  event.code = static_cast<ErrorCode>(1 + id % 16);
   event.text = "the disk is full";
   event.number = 7 * id;
   event.bytes = 1000 * id;
@@ -47,10 +59,10 @@ inline ObservedEvent full_event(std::uint64_t id) {
 }
 
 inline bool same(const ObservedEvent& a, const ObservedEvent& b) {
-  return a.kind == b.kind && a.time == b.time && a.wall_time == b.wall_time && a.attempt == b.attempt &&
+  return a.kind == b.kind && a.time == b.time && a.wall_time == b.wall_time && a.call == b.call && a.attempt == b.attempt &&
          a.checkpointer == b.checkpointer && a.peer == b.peer && a.phase == b.phase && a.what == b.what && a.actor == b.actor &&
-         a.name == b.name && a.detail == b.detail && a.text == b.text && a.number == b.number && a.bytes == b.bytes &&
-         a.id == b.id && a.cause == b.cause && a.duration == b.duration && a.queued == b.queued && a.ok == b.ok;
+         a.name == b.name && a.code == b.code && a.text == b.text && a.number == b.number && a.bytes == b.bytes && a.id == b.id &&
+         a.cause == b.cause && a.duration == b.duration && a.queued == b.queued && a.ok == b.ok;
 }
 
 }  // namespace cairn::testing

@@ -24,10 +24,21 @@ class ScriptedTraces {
   explicit ScriptedTraces(int world_size, std::string incarnation = std::string(32, 'a'))
       : world_size_(world_size), incarnation_(std::move(incarnation)) {}
 
+  // A message between ranks, or one of a name that no version knows.
+  struct Message {
+    Message(MessageKind kind) : what(kind) {}
+    Message(LinkChange change) : what(change) {}
+    Message(const char* unknown) : name(unknown) {}
+    What what;
+    std::string_view name;
+  };
+
   // Sets how far that rank's wall clock is ahead of world time, in milliseconds. The
   // monotonic clocks of ranks start at different values.
   void set_ahead(int rank, double milliseconds) { ahead_[rank] = milliseconds; }
   void set_attempt(std::uint64_t counter) { attempt_ = counter; }
+  // Sets the call of the following events.
+  void set_call(std::uint64_t ticket) { call_ = ticket; }
 
   std::uint64_t add(int rank, double time, ObservedEvent event) {
     auto& events = events_[rank];
@@ -35,59 +46,60 @@ class ScriptedTraces {
     event.rank = rank;
     event.time = at_ms(time + 1e6 * (rank + 1));
     event.wall_time = wall_at(rank, time);
-    if (event.checkpointer == 0 && event.name != "LinkDown") event.checkpointer = kCheckpointer;
+    if (event.checkpointer == 0 && event.as<LinkChange>() == nullptr) event.checkpointer = kCheckpointer;
+    if (event.call == 0) event.call = call_;
     if (event.attempt == 0 && event.kind != EventKind::kCall) event.attempt = attempt_;
     events.push_back(event);
     return event.id;
   }
   std::uint64_t call(int rank, double time, std::uint64_t number = 1) {
-    ObservedEvent event = named(EventKind::kCall, "save", "runtime");
+    ObservedEvent event = subject(EventKind::kCall, Operation::kSave, Actor::kRuntime);
     event.number = number;
     event.text = "run/step_1";
     return add(rank, time, event);
   }
   std::uint64_t state(int rank, double time, RankState state, std::uint64_t cause = 0) {
-    ObservedEvent event = named(EventKind::kState, {}, "supervisor");
-    event.what = state;
+    ObservedEvent event = subject(EventKind::kState, state, Actor::kSupervisor);
     event.cause = cause;
     return add(rank, time, event);
   }
   std::uint64_t state(int rank, double time, CoordinatorState state, std::uint64_t cause = 0) {
-    ObservedEvent event = named(EventKind::kState, {}, "coordinator");
-    event.what = state;
+    ObservedEvent event = subject(EventKind::kState, state, Actor::kCoordinator);
     event.cause = cause;
     return add(rank, time, event);
   }
   std::uint64_t restarted(int rank, double time) {
-    ObservedEvent event = named(EventKind::kState, {}, "supervisor");
-    event.what = Restarted{};
+    ObservedEvent event = subject(EventKind::kState, Restarted{}, Actor::kSupervisor);
     event.ok = false;
     return add(rank, time, event);
   }
   std::uint64_t ignored(int rank, double time, std::string_view why) {
-    ObservedEvent event = named(EventKind::kState, why, "supervisor");
-    event.what = Ignored::kInput;
+    ObservedEvent event = subject(EventKind::kState, Ignored::kInput, Actor::kSupervisor);
+    event.name = why;
     event.ok = false;
     return add(rank, time, event);
   }
-  std::uint64_t send(int from, int to, double time, std::string_view name, std::uint64_t cause = 0) {
-    ObservedEvent event = named(EventKind::kSent, name, "supervisor");
+  std::uint64_t send(int from, int to, double time, Message message, std::uint64_t cause = 0) {
+    ObservedEvent event = subject(EventKind::kSent, message.what, Actor::kSupervisor);
+    event.name = message.name;
     event.peer = to;
     event.cause = cause;
     return add(from, time, event);
   }
-  std::uint64_t handle(int to, int from, double time, std::string_view name, std::uint64_t cause) {
-    ObservedEvent event = named(EventKind::kHandled, name, "supervisor");
+  std::uint64_t handle(int to, int from, double time, Message message, std::uint64_t cause) {
+    ObservedEvent event = subject(EventKind::kHandled, message.what, Actor::kSupervisor);
+    event.name = message.name;
     event.peer = from;
     event.cause = cause;
     return add(to, time, event);
   }
   // Records a message sent and handled. Returns the id of the handling.
-  std::uint64_t pass(int from, int to, double sent, double handled, std::string_view name, std::uint64_t cause = 0) {
-    return handle(to, from, handled, name, send(from, to, sent, name, cause));
+  std::uint64_t pass(int from, int to, double sent, double handled, Message message, std::uint64_t cause = 0) {
+    return handle(to, from, handled, message, send(from, to, sent, message, cause));
   }
   std::uint64_t began(int rank, double time, std::string_view hook, Phase phase, std::uint64_t cause = 0, std::uint64_t bytes = 0) {
-    ObservedEvent event = named(EventKind::kBegan, hook, "storage");
+    ObservedEvent event = subject(EventKind::kBegan, {}, Actor::kStorage);
+    event.name = hook;
     event.phase = phase;
     event.cause = cause;
     event.bytes = bytes;
@@ -95,7 +107,8 @@ class ScriptedTraces {
   }
   std::uint64_t ended(int rank, double time, std::string_view hook, Phase phase, std::uint64_t began, double duration,
                       std::string_view failure = {}) {
-    ObservedEvent event = named(EventKind::kOperation, hook, "storage");
+    ObservedEvent event = subject(EventKind::kOperation, {}, Actor::kStorage);
+    event.name = hook;
     event.phase = phase;
     event.cause = began;
     event.duration = at_ms(duration) - at_ms(0);
@@ -103,21 +116,20 @@ class ScriptedTraces {
     event.text = failure;
     return add(rank, time, event);
   }
-  std::uint64_t failure(int rank, double time, int whose, std::string_view kind, Phase phase, std::string_view text,
+  std::uint64_t failure(int rank, double time, int whose, FailureKind kind, Phase phase, std::string_view text,
                         std::uint64_t position = 0) {
-    ObservedEvent event = named(EventKind::kFailure, kind, "supervisor");
+    ObservedEvent event = subject(EventKind::kFailure, kind, Actor::kSupervisor);
     event.peer = whose == rank ? -1 : whose;
     event.phase = phase;
-    event.detail = "kUnavailable";
+    event.code = ErrorCode::kUnavailable;
     event.text = text;
     event.number = position;
     event.ok = false;
     return add(rank, time, event);
   }
   std::uint64_t outcome(int rank, double time, bool ok, std::uint64_t cause = 0) {
-    ObservedEvent event = named(EventKind::kOutcome, "outcome", "supervisor");
+    ObservedEvent event = subject(EventKind::kOutcome, ok ? Committed::kYes : Committed::kNo, Actor::kSupervisor);
     event.ok = ok;
-    event.detail = ok ? "yes" : "no";
     event.cause = cause;
     return add(rank, time, event);
   }
@@ -162,10 +174,10 @@ class ScriptedTraces {
     const auto ahead = ahead_.find(rank);
     return WallTime(std::chrono::seconds(1'700'000'000)) + (at_ms(time + (ahead == ahead_.end() ? 0 : ahead->second)) - at_ms(0));
   }
-  static ObservedEvent named(EventKind kind, std::string_view name, std::string_view actor) {
+  static ObservedEvent subject(EventKind kind, const What& what, Actor actor) {
     ObservedEvent event;
     event.kind = kind;
-    event.name = name;
+    event.what = what;
     event.actor = actor;
     return event;
   }
@@ -174,6 +186,7 @@ class ScriptedTraces {
   const std::string incarnation_;
   TemporaryDirectory directory_;
   std::uint64_t attempt_ = 1;
+  std::uint64_t call_ = 0;
   std::map<int, double> ahead_;
   std::map<int, std::vector<ObservedEvent>> events_;
 };
@@ -189,29 +202,33 @@ inline void script_good_save(ScriptedTraces& script, const std::vector<double>& 
     const auto call = script.call(rank, at, number);
     script.state(rank, at + 0.1, RankState::kJoining, call);
     if (rank == 0) script.state(0, begin + 0.2, CoordinatorState::kJoining, call);
-    if (rank != 0) all_joined = script.pass(rank, 0, at + 0.2, at + 0.5, "Join", call);
+    if (rank != 0) all_joined = script.pass(rank, 0, at + 0.2, at + 0.5, MessageKind::kJoin, call);
   }
   const double planning = begin + size;
   script.state(0, planning, CoordinatorState::kLocalPlans, all_joined);
   std::uint64_t all_planned = 0;
   for (int rank = 0; rank < size; ++rank) {
-    const auto begun = rank == 0 ? all_joined : script.pass(0, rank, planning + 0.1, planning + 0.4, "Begin", all_joined);
+    const auto begun =
+        rank == 0 ? all_joined : script.pass(0, rank, planning + 0.1, planning + 0.4, MessageKind::kBegin, all_joined);
     script.state(rank, planning + 0.5, RankState::kPreparing, begun);
     script.state(rank, planning + 1.5, RankState::kPlanned, begun);
-    if (rank != 0) all_planned = script.pass(rank, 0, planning + 1.6, planning + 1.9 + 0.01 * rank, "LocalSavePlan", begun);
+    if (rank != 0)
+      all_planned = script.pass(rank, 0, planning + 1.6, planning + 1.9 + 0.01 * rank, MessageKind::kLocalSavePlan, begun);
   }
   const double moving = planning + 3;
   script.state(0, planning + 2.5, CoordinatorState::kGlobalPlan, all_planned);
   script.state(0, moving, CoordinatorState::kMoving, all_planned);
   std::vector<std::tuple<double, int, std::uint64_t>> arrivals;
   for (int rank = 0; rank < size; ++rank) {
-    const auto plan = rank == 0 ? all_planned : script.pass(0, rank, moving + 0.1, moving + 0.4, "GlobalSavePlan", all_planned);
+    const auto plan =
+        rank == 0 ? all_planned : script.pass(0, rank, moving + 0.1, moving + 0.4, MessageKind::kGlobalSavePlan, all_planned);
     script.state(rank, moving + 0.5, RankState::kMoving, plan);
     const double ms = write_ms[static_cast<std::size_t>(rank)];
     const auto began = script.began(rank, moving + 0.6, "write_data", Phase::kWrite, plan, 1'000'000);
     const auto ended = script.ended(rank, moving + 0.6 + ms, "write_data", Phase::kWrite, began, ms);
     script.state(rank, moving + 0.7 + ms, RankState::kReported, ended);
-    if (rank != 0) arrivals.emplace_back(moving + 1 + ms, rank, script.send(rank, 0, moving + 0.7 + ms, "Written", ended));
+    if (rank != 0)
+      arrivals.emplace_back(moving + 1 + ms, rank, script.send(rank, 0, moving + 0.7 + ms, MessageKind::kWritten, ended));
   }
   // The coordinator handles the results in the order of arrival. Its own is taken to be the first.
   std::sort(arrivals.begin(), arrivals.end());
@@ -219,12 +236,12 @@ inline void script_good_save(ScriptedTraces& script, const std::vector<double>& 
   std::uint64_t last = all_planned;
   for (const auto& [time, rank, sent] : arrivals) {
     written = time;
-    last = script.handle(0, rank, time, "Written", sent);
+    last = script.handle(0, rank, time, MessageKind::kWritten, sent);
   }
   script.state(0, written + 0.1, CoordinatorState::kFinishing, last);
   script.state(0, written + 2.1, CoordinatorState::kIdle, last);
   for (int rank = 0; rank < size; ++rank) {
-    const auto told = rank == 0 ? last : script.pass(0, rank, written + 2.2, written + 2.5, "Outcome", last);
+    const auto told = rank == 0 ? last : script.pass(0, rank, written + 2.2, written + 2.5, MessageKind::kOutcome, last);
     script.outcome(rank, written + 2.6, true, told);
   }
 }

@@ -10,7 +10,7 @@ class Arrows {
     [this.remote, this.local, this.lost] = [[], [], []];  // of arrows, the events that handled the messages; of lost messages, their sending
     for (let at = 0; at < model.count; ++at) {
       const sent = model.other[at];
-      if (model.kind[at] === model.handled && sent >= 0) (model.rank[sent] === model.rank[at] ? this.local : this.remote).push(at);
+      if (model.kind[at] === HANDLED && sent >= 0) (model.rank[sent] === model.rank[at] ? this.local : this.remote).push(at);
       if (model.flags[at] & LOST) this.lost.push(at);
     }
     this.drawn = [];

@@ -11,11 +11,14 @@ function readTheme() {
 }
 
 // States and phases of one kind have one colour.
-const COLOURS = {
-  join: 'joining', joining: 'joining', preparing: 'planning', local_plan: 'planning', 'local plans': 'planning', global_plan: 'global',
-  'global plan': 'global', write: 'moving', read: 'moving', moving: 'moving', planned: 'waiting', reported: 'waiting', finish: 'finishing',
-  finishing: 'finishing', ending: 'finishing', settling: 'joining', 'coordinator lost': 'fail', 'coordinator found': 'good',
-};
+const COLOURS = {join: 'joining', local_plan: 'planning', global_plan: 'global', write: 'moving', read: 'moving', finish: 'finishing'};
+// By machine and number of the state, as in base/call_state.hpp.
+const STATE_COLOURS = [
+  [],
+  ['', 'other-a', 'joining', 'planning', 'waiting', 'moving', 'waiting', 'finishing'],
+  ['', 'other-a', 'joining', 'planning', 'global', 'moving', 'finishing', 'joining', 'global'],
+  ['', 'other-a', 'joining', 'finishing'],
+];
 function colourName(word) {
   if (word in COLOURS) return COLOURS[word];
   let sum = 0;
@@ -29,7 +32,6 @@ class Painter {
     this.context = canvas.getContext('2d', {alpha: false});
     this.widths = new Map();
     this.colours = model.names.map(name => colourName(name));
-    this.stateColours = model.machines.map(machine => machine === null ? 'other-a' : colourName(machine.state));
     this.failed = new Set(model.data.failures.map(failure => model.rankPlaces.get(failure.rank)));
     this.theme = readTheme();
     this.arrows = new Arrows(this);
@@ -39,6 +41,8 @@ class Painter {
   x(time) { return GUTTER + (time - this.view.begin) * this.scale; }
   timeAt(x) { return this.view.begin + (x - GUTTER) / this.scale; }
   y(down) { return down - this.view.scroll + AXIS_HEIGHT; }  // of a height among the lanes
+
+  stateColour(at) { return STATE_COLOURS[this.model.machine[at]][this.model.state[at]]; }
 
   draw() {
     const {view, context: c, theme} = this;
@@ -152,7 +156,7 @@ class Painter {
       const x = this.x(info.end);
       this.silence(Math.max(GUTTER, x), top, this.x(model.end) - x, SUMMARY_HEIGHT, isGone ? 'no sign of life' : '');
     }
-    for (const row of rank.states.rows) this.spans(row, top + STATES_TOP, STATES_HEIGHT, at => this.stateColours[model.name[at]], at => model.machines[model.name[at]].state);
+    for (const row of rank.states.rows) this.spans(row, top + STATES_TOP, STATES_HEIGHT, at => this.stateColour(at), at => model.stateName(at));
     for (const row of rank.hooks) this.spans(row, top + STATES_TOP + STATES_HEIGHT + 2, 6, at => this.hookColour(at), null);
     if (!rank.isOpen) {
       for (const lane of rank.lanes) this.points(lane, top + 11, true);
@@ -168,8 +172,8 @@ class Painter {
       c.globalAlpha = 1;
       lane.rows.forEach((row, index) => this.spans(
         row, y + LANE_GAP / 2 + index * ROW_HEIGHT + 1, ROW_HEIGHT - 3,
-        at => lane.isMachine ? this.stateColours[model.name[at]] : this.spanColour(at),
-        at => lane.isMachine ? model.machines[model.name[at]].state : model.names[model.name[at]]));
+        at => lane.isMachine ? this.stateColour(at) : this.spanColour(at),
+        at => lane.isMachine ? model.stateName(at) : model.names[model.name[at]]));
       this.points(lane, y + LANE_GAP / 2 + ROW_HEIGHT / 2, false);
     }
   }
@@ -182,7 +186,7 @@ class Painter {
   spanColour(at) {
     const {model} = this;
     if (model.hasFailed(at)) return 'fail';
-    return model.kind[at] === model.handled ? 'handler' : this.hookColour(at);
+    return model.kind[at] === HANDLED ? 'handler' : this.hookColour(at);
   }
 
   silence(x, y, width, height, text) {
@@ -204,7 +208,7 @@ class Painter {
       if (x1 - x0 >= 1.5) {
         const colour = colourOf(events[i]);
         this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), colour === 'waiting');
-        if (model.kind[events[i]] === model.began) this.ragged(x1, y, height);
+        if (model.kind[events[i]] === BEGAN) this.ragged(x1, y, height);
         ++i;
         continue;
       }
@@ -268,13 +272,13 @@ class Painter {
   weight(at) {
     const {model} = this;
     if (model.flags[at] & (FAILED | LOST)) return 3;
-    return {called: 2, 'has the': 2}[model.kinds[model.kind[at]]] ?? 1;
+    return model.kind[at] === CALL || model.kind[at] === OUTCOME ? 2 : 1;
   }
   point(at, x, y) {
     const {context: c, theme, model} = this;
-    const kind = model.kinds[model.kind[at]];
+    const kind = model.kind[at];
     c.beginPath();
-    if (kind === 'sent') {  // a small arrow, off
+    if (kind === SENT) {  // a small arrow, off
       c.fillStyle = model.flags[at] & LOST ? theme.fail : theme.arrow;
       c.moveTo(x - 2, y - 4);
       c.lineTo(x + 3, y);
@@ -286,8 +290,8 @@ class Painter {
       c.lineTo(x, y + 6);
       c.lineTo(x - 6, y);
     } else {
-      c.fillStyle = kind === 'has the' ? theme.good : kind === 'called' ? theme.accent : theme.muted;
-      c.arc(x, y, {'has the': 4, called: 4}[kind] ?? 3, 0, 7);
+      c.fillStyle = kind === OUTCOME ? theme.good : kind === CALL ? theme.accent : theme.muted;
+      c.arc(x, y, kind === OUTCOME || kind === CALL ? 4 : 3, 0, 7);
     }
     c.fill();
     c.strokeStyle = theme.surface;

@@ -53,24 +53,24 @@ class Lanes {
       return lanes.get(key);
     };
     // Machines first: what a rank is in says more than what it handles.
-    for (const machine of ['rank', 'coordinator']) lane('=' + machine, machine, true);
+    for (const machine of [1, 2]) lane('=' + machine, MACHINES[machine], true);
     for (let at = rank.first; at < rank.last; ++at) {
       if (model.isChangeOfState(at)) {
-        const {machine, state} = model.machines[model.name[at]];
-        const its = lane('=' + machine, machine, true);
+        const machine = model.machine[at];
+        const its = lane('=' + machine, MACHINES[machine], true);
         if (its.last !== null) its.spans.push([model.time[its.last], model.time[at], its.last]);
-        its.last = state === 'idle' ? null : at;
+        its.last = model.state[at] === IDLE ? null : at;
         this.laneOf[at] = its.index;
         continue;
       }
       const its = lane(model.actor[at], model.names[model.actor[at]], false);
       this.laneOf[at] = its.index;
-      if (model.kind[at] === model.began) {
+      if (model.kind[at] === BEGAN) {
         if (model.other[at] >= 0) continue;  // drawn with its end
         its.hooks.push([model.time[at], rank.end, at]);
-      } else if (model.kind[at] === model.ended) {
+      } else if (model.kind[at] === ENDED) {
         its.hooks.push([model.begin[at], model.time[at], at]);
-      } else if (model.kind[at] === model.handled || model.begin[at] < model.time[at]) {
+      } else if (model.kind[at] === HANDLED || model.begin[at] < model.time[at]) {
         its.spans.push([model.begin[at], model.time[at], at]);
       } else {
         its.points.push(at);
@@ -85,7 +85,7 @@ class Lanes {
       its.rows.push(...inRows(its.hooks));
       its.rows.forEach((row, index) => row.events.forEach(event => {
         this.rowOf[event] = index;
-        if (model.kind[event] === model.ended && model.other[event] >= 0) this.rowOf[model.other[event]] = index;
+        if (model.kind[event] === ENDED && model.other[event] >= 0) this.rowOf[model.other[event]] = index;
       }));
       its.points = Int32Array.from(its.points.sort((a, b) => model.time[a] - model.time[b]));
       its.pointTimes = Float64Array.from(its.points, at => model.time[at]);
@@ -141,7 +141,7 @@ class Lanes {
   // When what is drawn of the event begins and ends.
   extentOf(at) {
     const model = this.model;
-    const drawn = model.kind[at] === model.began && model.other[at] >= 0 ? model.other[at] : at;
+    const drawn = model.kind[at] === BEGAN && model.other[at] >= 0 ? model.other[at] : at;
     const lane = this.ranks[model.rank[at]].lanes[this.laneOf[at]];
     const row = lane.rows[this.rowOf[drawn]];
     if (row !== undefined) {

@@ -21,6 +21,9 @@ function decodeColumn(text, take) {
 const unzigzag = value => value % 2 === 0 ? value / 2 : -(value + 1) / 2;
 
 const FAILED = 1, WAITED = 2, LOST = 4;  // bits of `flags`
+// As EventKind in base/observer.hpp.
+const SENT = 1, HANDLED = 2, STATE = 3, ENDED = 4, BEGAN = 5, CALL = 6, FAILURE = 7, OUTCOME = 8;
+const MACHINES = ['', 'rank', 'coordinator', 'succession'], IDLE = 1;
 
 class Model {
   constructor(data) {
@@ -42,6 +45,9 @@ class Model {
     this.peer = new Int32Array(n).fill(-1);
     this.kind = new Uint8Array(n);
     this.flags = new Uint8Array(n);
+    this.machine = new Uint8Array(n);  // into MACHINES, 0: it is no change of state
+    this.state = new Uint8Array(n);
+    this.said = new Uint32Array(n);  // into `names`: what the actor did, of other events of the kind STATE
     this.actor = new Uint32Array(n);
     this.name = new Uint32Array(n);
     this.detail = new Uint32Array(n);  // into `names`, 0: none; so are phase and, into `texts`, text
@@ -61,7 +67,7 @@ class Model {
       let id = 0, time = 0;
       column('id', (at, value) => this.id[at] = id += value);
       column('time', (at, value) => this.time[at] = 1e-9 * (time += unzigzag(value)));
-      for (const name of ['kind', 'flags', 'actor', 'name', 'detail', 'phase', 'text', 'bytes', 'number'])
+      for (const name of ['kind', 'flags', 'machine', 'state', 'said', 'actor', 'name', 'detail', 'phase', 'text', 'bytes', 'number'])
         column(name, (at, value) => this[name][at] = value);
       column('peer', (at, value) => this.peer[at] = value - 1);
       column('cause', (at, value) => this.cause[at] = value === 0 ? -1 : at - unzigzag(value));
@@ -76,18 +82,13 @@ class Model {
   // What follows from the columns: both ends of messages and hooks, how far time goes.
   join() {
     const n = this.count;
-    this.sent = this.kinds.indexOf('sent');
-    this.handled = this.kinds.indexOf('handled');
-    this.state = this.kinds.indexOf('is');
-    this.began = this.kinds.indexOf('began');
-    this.ended = this.kinds.indexOf('ended');
     this.other = new Int32Array(n).fill(-1);  // of a message, its other end; of a hook's end, its beginning, and the other way round
     this.start = Infinity;
     this.end = -Infinity;
     for (let at = 0; at < n; ++at) {
       const cause = this.cause[at];
       const isPair = cause >= 0 && !(this.flags[at] & WAITED) &&
-        (this.kind[at] === this.handled ? this.kind[cause] === this.sent : this.kind[at] === this.ended && this.kind[cause] === this.began);
+        (this.kind[at] === HANDLED ? this.kind[cause] === SENT : this.kind[at] === ENDED && this.kind[cause] === BEGAN);
       if (isPair) {
         this.other[at] = cause;
         this.other[cause] = at;
@@ -107,15 +108,11 @@ class Model {
       const place = this.rankPlaces.get(failure.rank);
       if (place !== undefined) this.ranks[place].failures.push(failure);
     }
-    // "rank: moving": the machine and its state, of names that have both; null of others.
-    this.machines = this.names.map(name => {
-      const colon = name.indexOf(': ');
-      return colon < 0 || name.startsWith('timer') ? null : {machine: name.slice(0, colon), state: name.slice(colon + 2)};
-    });
   }
 
-  isChangeOfState(at) { return this.kind[at] === this.state && !(this.flags[at] & FAILED) && this.machines[this.name[at]] !== null; }
-  isMessage(at) { return this.kind[at] === this.sent || this.kind[at] === this.handled; }
+  isChangeOfState(at) { return this.machine[at] !== 0; }
+  stateName(at) { return this.data.states[this.machine[at]][this.state[at]]; }
+  isMessage(at) { return this.kind[at] === SENT || this.kind[at] === HANDLED; }
   hasFailed(at) { return (this.flags[at] & FAILED) !== 0; }
 
   // From the first cause that the traces have to `at` itself.
@@ -140,17 +137,13 @@ class Model {
   describe(at) {
     const name = this.names[this.name[at]];
     const actor = this.names[this.actor[at]];
-    if (this.kind[at] === this.state) {
-      if (this.hasFailed(at)) return `${actor} ignored: ${name}`;
-      const machine = this.machines[this.name[at]];
-      if (machine !== null) return `${machine.machine} is ${machine.state}`;
-      if (name.startsWith('timer: ')) return `${actor} met the deadline for ${name.slice(7)}`;
-    }
-    const kind = this.kinds[this.kind[at]];
-    let text = `${kind === 'called' ? 'trainer' : actor} ${kind} ${name}`;
-    if (kind === 'was told:') text += this.peer[at] < 0 ? ' (this rank)' : ` (rank ${this.peer[at]})`;
-    else if (this.peer[at] >= 0) text += ` ${kind === 'sent' ? 'to' : 'from'} rank ${this.peer[at]}`;
-    if (kind === 'has the') text += this.hasFailed(at) ? ': failure' : ': success';
+    if (this.isChangeOfState(at)) return `${MACHINES[this.machine[at]]} is ${this.stateName(at)}`;
+    const kind = this.kind[at];
+    if (kind === STATE) return `${actor} ${this.names[this.said[at]]}`;
+    let text = `${kind === CALL ? 'trainer' : actor} ${this.kinds[kind]} ${name}`;
+    if (kind === FAILURE) text += this.peer[at] < 0 ? ' (this rank)' : ` (rank ${this.peer[at]})`;
+    else if (this.peer[at] >= 0) text += ` ${kind === SENT ? 'to' : 'from'} rank ${this.peer[at]}`;
+    if (kind === OUTCOME) text += this.hasFailed(at) ? ': failure' : ': success';
     return text;
   }
 

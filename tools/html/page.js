@@ -162,7 +162,7 @@ class Page {
     if (this.model.count === 0) return;
     if (this.selected < 0) return this.select(this.nearest(this.lanes.rankAt(this.view.scroll + 1)), true);
     const {model, lanes} = this;
-    const drawn = model.kind[this.selected] === model.began && model.other[this.selected] >= 0 ? model.other[this.selected] : this.selected;
+    const drawn = model.kind[this.selected] === BEGAN && model.other[this.selected] >= 0 ? model.other[this.selected] : this.selected;
     const events = lanes.eventsOfLane(model.rank[drawn], lanes.laneOf[drawn]);
     const next = events[events.indexOf(drawn) + direction];
     if (next !== undefined) this.select(next, true);

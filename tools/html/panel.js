@@ -86,13 +86,13 @@ class Panel {
     add('Kind', model.kinds[model.kind[at]].replace(/:$/, ''));
     if (model.peer[at] >= 0) add('Other rank', model.peer[at]);
     if (model.phase[at] !== 0) add('Phase', name(model.phase[at]));
-    if (model.detail[at] !== 0) add(model.kinds[model.kind[at]] === 'has the' ? 'Committed' : 'Detail', name(model.detail[at]));
+    if (model.detail[at] !== 0) add(model.kind[at] === OUTCOME ? 'Committed' : 'Detail', name(model.detail[at]));
     if (model.begin[at] < model.time[at]) add('Took', durationText(model.time[at] - model.begin[at]));
     if (model.queued[at] > 0) add('Waited in the mailbox', durationText(model.queued[at]));
     if (model.bytes[at] > 0) add('Bytes', bytesText(model.bytes[at]));
     if (model.number[at] > 0) add('Number', model.number[at]);
     add('Event', `#${model.id[at]}` + (model.cause[at] >= 0 ? `, because of #${model.id[model.cause[at]]} of ${this.rankName(model.cause[at])}` : ''));
-    if (model.kind[at] === model.began && model.other[at] < 0) add('Outcome', 'has not ended');
+    if (model.kind[at] === BEGAN && model.other[at] < 0) add('Outcome', 'has not ended');
     else if (model.flags[at] & LOST) add('Outcome', 'never arrived');
     else if (model.hasFailed(at)) add('Outcome', 'failed');
     return list;
@@ -103,8 +103,8 @@ class Panel {
     const other = model.other[at];
     if (other >= 0) {
       const who = `${model.names[model.actor[other]]} of ${this.rankName(other)}`, later = durationText(model.time[other] - model.time[at]);
-      const text = model.kind[at] === model.sent ? `Handled by ${who}, ${later} later` : model.kind[at] === model.handled ? `Sent by ${who}`
-        : model.kind[at] === model.began ? `Ended after ${later}` : 'Its beginning';
+      const text = model.kind[at] === SENT ? `Handled by ${who}, ${later} later` : model.kind[at] === HANDLED ? `Sent by ${who}`
+        : model.kind[at] === BEGAN ? `Ended after ${later}` : 'Its beginning';
       event.append(element('p', {className: 'links'}, element('button', {id: 'other_end', onclick: () => this.go(other)}, text)));
     } else if (model.isMessage(at) && model.peer[at] >= 0) {
       event.append(element('p', {className: 'where'}, 'Its other end is not in the traces.'));
