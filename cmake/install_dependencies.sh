@@ -62,7 +62,8 @@ explain_absent() {
 }
 present=()
 for package in "${missing[@]}"; do
-  if apt-cache policy "$package" | grep -q '^ *Candidate: [^(]'; then
+  # No pipe: `grep -q` ends at its match, and under pipefail the SIGPIPE of the other side counts as failure.
+  if [[ "$(apt-cache policy "$package")" =~ Candidate:\ [^\(] ]]; then
     present+=("$package")
   else
     explain_absent "$package"

@@ -13,10 +13,11 @@ import unittest
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 
-# Of packages in HAVE it says that they are installed; releases lack those in ABSENT; apt-get notes in LOG what it is asked to install.
+# dpkg-query says that packages in HAVE are installed. apt-cache says that the release lacks those in ABSENT, and prints more than a pipe
+# holds about the others. apt-get notes in LOG what it is asked to install.
 PROGRAMS = {
     "dpkg-query": 'for package; do :; done; case " $HAVE " in *" $package "*|" all ") printf installed ;; *) exit 1 ;; esac',
-    "apt-cache": 'case " $ABSENT " in *" $2 "*) echo "  Candidate: (none)" ;; *) echo "  Candidate: 1.2-3" ;; esac',
+    "apt-cache": 'case " $ABSENT " in *" $2 "*) echo "  Candidate: (none)" ;; *) echo "  Candidate: 1.2-3"; seq 20000 ;; esac',
     "apt-get": 'if [ "$1" = install ]; then echo "$@" > "$LOG"; fi',
     "id": "echo 0",
 }

@@ -45,7 +45,7 @@ root=$platforms/$suite
 # index counts as fresh; its signature is checked in any case.
 make_chroot() {
   local mirror
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -1)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | sed -n 1p)
   rm -rf "$1.new"
   mmdebstrap --variant=apt --include=ca-certificates --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$1.new" \
       "${mirror:-http://deb.debian.org/debian}" \

@@ -10,7 +10,7 @@ if [ ! -x "$root/python" ]; then
   rm -rf "$root/usr" "$apt"
   mkdir -p "$apt"/lists/partial "$apt"/cache/archives/partial "$root"/usr/{bin,lib,lib64,sbin}
   : > "$apt/status"
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -1)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | sed -n 1p)
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" > "$apt/sources.list"
   options=(-o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists="$apt/lists"
            -o Dir::Cache="$apt/cache" -o Dir::State::status="$apt/status" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1
