@@ -36,6 +36,8 @@ StateDict state_of(const Version& version, int rank, int world_size) {
           {"text", text_of(version)}};
 }
 
+std::uint64_t items_max(int world_size) { return 3 * static_cast<std::uint64_t>(world_size) + kRows; }
+
 StateDict empty_state(int layout, int rank, int world_size) {
   return {{"sharded", ShardedTensor::zeros(testing::over_all_ranks(world_size), {kRows, 3}, rank)},
           {replicated_key(layout), torch::zeros({4, 2}, torch::kInt64)},

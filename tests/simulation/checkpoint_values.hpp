@@ -18,6 +18,9 @@ struct Version {
 // Returns the part of `rank`: a sharded tensor, a replicated tensor, a number, and a text whose
 // length changes from save to save.
 StateDict state_of(const Version& version, int rank, int world_size);
+// Returns how many items all ranks together write or read at most: a rank that loads what another
+// number of ranks saved reads its rows in several pieces.
+std::uint64_t items_max(int world_size);
 // Returns the same state with empty values, to load into. It requests every entry of a checkpoint
 // with this `layout`.
 StateDict empty_state(int layout, int rank, int world_size);

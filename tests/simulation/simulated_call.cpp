@@ -144,10 +144,13 @@ void SimulatedCall::look_at_progress() {
   if (!seen.job || phase_shown_ == seen.job->phase) return;
   phase_shown_ = seen.job->phase;
   world_.coverage.hit(std::string("shown how far all ranks are in phase ") + cairn::to_string(seen.job->phase));
-  const auto world = static_cast<std::uint64_t>(job_.size());
   const auto& job = *seen.job;
-  const bool in_bounds = job.ranks_done <= job_.size() && job.slowest_rank < job_.size() && job.moved.items <= 4 * world;
-  if (!in_bounds) accuse("was shown a progress that is none of its call's");
+  const bool in_bounds =
+      job.ranks_done <= job_.size() && job.slowest_rank < job_.size() && job.moved.items <= items_max(job_.size());
+  if (!in_bounds)
+    accuse("was shown a progress that is none of its call's: " + std::to_string(job.ranks_done) + " ranks have ended " +
+           cairn::to_string(job.phase) + ", the slowest is rank " + std::to_string(job.slowest_rank) + ", and all have " +
+           std::to_string(job.moved.items) + " items");
 }
 
 // --- hooks ---------------------------------------------------------------------------------------
@@ -287,7 +290,11 @@ void SimulatedCall::judge(const protocol::Finished& finished, bool heard) const 
   const bool is_unsendable = rank_.troubles.unsendable.count(number_) != 0 && rank_.rank() != spec().coordinator;
   if (is_unsendable && !rank_.is_shut_down() && !rank_.has_cancelled(number_)) {
     const auto own = finished.failures.find(rank_.rank());
-    if (own == finished.failures.end() || own->second.kind != FailureKind::kRaised)
+    const bool is_known = own != finished.failures.end() && own->second.kind == FailureKind::kRaised;
+    // A rank with which the others have lost touch may not be heard.
+    const bool is_lost = own != finished.failures.end() && !rank_.is_undisturbed() &&
+                         (own->second.kind == FailureKind::kSilent || own->second.kind == FailureKind::kLost);
+    if (!is_known && !is_lost)
       accuse("its text cannot be sent, but that is not its failure: " + to_string(finished));
   }
   if (heard && seen.own_hook_failed && !was_dropped_ && finished.failures.count(rank_.rank()) == 0) {

@@ -16,10 +16,6 @@ BUGS = [
     ('map_of_the_first_failure_only', [(
         'failures_.emplace(rank, std::move(failure));  // the first one counts',
         'if (!PLANTED || failures_.empty()) failures_.emplace(rank, std::move(failure));')]),
-    ('late_task_result_accepted', [(
-        'if (outstanding_ == 0 || task.sequence != outstanding_) return',
-        'if (!(PLANTED && is_attempt() && std::holds_alternative<Failure>(task.result)) &&\n'
-        '      (outstanding_ == 0 || task.sequence != outstanding_)) return')]),
     ('late_message_accepted', [(
         'if (!names_call && received.counter != counter_) return',
         'if (!PLANTED && !names_call && received.counter != counter_) return'), (
