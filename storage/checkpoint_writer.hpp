@@ -31,15 +31,15 @@ struct CheckpointWriterOptions {
   std::uint32_t retired_keep = 1;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
-  // before anything is created in the store. If it throws, the save fails. A checkpointer keeps its
-  // writer for later saves with otherwise equal options, and with it this function.
+  // before anything is created in the store. If it throws, the save fails. A checkpointer reuses
+  // its writer, with this function, for later saves whose other options are equal.
   std::function<void(const std::string& checkpoint_id)> before_attempt;
 };
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
-  // Staging memory. From the second read of one attempt on, up to as much again holds checked
-  // blocks for the reads that follow.
+  // Staging memory. From the second read of an attempt on, the same amount again may hold checked
+  // blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
   bool verify_first = false;  // checks all needed bytes before any destination is changed

@@ -13,13 +13,13 @@ namespace cairn {
 
 struct ChainLink {
   const ObservedEvent* event = nullptr;  // in the trace
-  // The next link has no cause except time: a deadline, or the end of a connection. This is the
-  // last state change before it.
+  // True: no event caused the next link, but a deadline or the end of a connection. This event is
+  // the last state change before it.
   bool waited = false;
 };
 
-// Returns the direct cause of `event`. If only time caused it, returns the last state change of its
-// machine. Null if the traces contain neither.
+// Returns the direct cause of `event`. If no event caused it, returns the last state change of its
+// machine before it. Null if the traces contain neither.
 ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
 
 // Returns the chain from the earliest known cause to `event` itself.

@@ -29,7 +29,7 @@ struct TracedHook {
   std::optional<Duration> duration;  // nothing: the trace does not contain its end
 };
 
-// The fate of a rank that other ranks lost touch with, as its trace and cairn-launch tell it.
+// The fate of a rank that other ranks lost touch with, according to its trace and cairn-launch.
 enum class RankFate : std::uint8_t {
   kUnknown = 1,
   kEnded,       // its process was killed, or exited
@@ -51,9 +51,8 @@ struct TracedFailure {
   std::optional<Phase> own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
-  // Its last event in this attempt; if other ranks lost touch with it, the last one before they
-  // did: a process that stood still can go on later. Points into the trace; null if the rank has
-  // none.
+  // The rank's last event in this attempt. If other ranks lost touch with it, the last one before
+  // that, because a frozen process may go on later. Points into the trace; null if there is none.
   const ObservedEvent* last_event = nullptr;
   std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;
@@ -69,8 +68,8 @@ struct TracedPhase {
   WallTime begin;
   Duration duration{0};
   bool has_ended = true;
-  // The parts of the ranks; for `join`, how long after the first rank each rank called. Unset
-  // for phases in which only the coordinator works.
+  // The ranks' own parts of the phase. For `join`: the time from the first rank's call to each
+  // rank's own. Unset for phases in which only the coordinator works.
   int slowest_rank = -1;
   Duration slowest{0};
   Duration median{0};

@@ -68,8 +68,8 @@ class DistributedTensor {
   // Partial tensor: redistribute it first.
   ShardedTensor sharded() const;
   operator Value() const { return sharded(); }  // NOLINT: state dicts accept it
-  // Makes the state dicts of modules that register `local()`, and of optimizers that train it, hold
-  // it as `sharded()`. See declare_shard. Throws as `sharded` does.
+  // From now on, state dicts hold `sharded()` in place of `local()`: those of modules that register
+  // it, and of optimizers that train it. See declare_shard. Throws as `sharded` does.
   void declare() const;
 
  private:

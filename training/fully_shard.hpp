@@ -137,8 +137,8 @@ void set_gradient_sync(torch::nn::Module& module, bool on);
 
 // Scales all gradients of `module` so that their total norm, over all parameters and all ranks, is
 // at most `max_norm`. Returns the norm before scaling. `norm_type` is above 0; infinity means the
-// largest absolute value. Parameters outside every unit count as they are on this rank. A
-// collective.
+// largest absolute value. Parameters that belong to no unit count with their gradients on this
+// rank. A collective.
 double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_type = 2.0);
 
 // Returns a copy of the whole parameter behind `shard` on every rank. `shard` is one of the

@@ -9,8 +9,8 @@
 // ("cpu:gloo,cuda:nccl"), and one group serves both. Each rank needs a device of its own. On
 // devices, calls and `wait` return when the work is ordered before later work on the current
 // stream, as always in LibTorch. If that work fails or exceeds the timeout, all work that waits for
-// it on the device ends, and the next call throws. All results since the last call that did not
-// throw are then invalid.
+// it on the device ends, and the next call throws. All results since the last successful call are
+// then invalid.
 //
 // Cairn does not change the environment. Its NCCL groups do not end the process when a collective
 // fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process
@@ -21,9 +21,9 @@
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
 //
 // Calls on the host do not hang: they throw kDeadline after the timeout, and kUnavailable if a peer
-// is gone. The first collective of a given group for devices without a store is the exception: c10d
-// connects the ranks as the trainer has set it up. The error names the collective, this rank, and
-// the ranks that have not been heard of since.
+// is gone. The error names the collective, this rank, and the ranks that have not responded. One
+// call may hang: the first collective on devices of a group made by `from_c10d` without a store. In
+// it c10d connects the ranks, as the trainer has set it up.
 //
 // A failure breaks the group, the group that it was made from, and all groups made from either:
 // later calls throw kUnavailable with the first failure.
@@ -151,8 +151,8 @@ class ProcessGroup {
   Pending all_reduce_async(const torch::Tensor& tensor) const;
   // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
-  // Returns when all ranks have called it; devices may still have work queued. In a group made from
-  // a group for devices alone, waits for the work of the device's current stream as well.
+  // Returns when all ranks have called it; devices may still have work queued. A group that was
+  // made only from a group for devices also waits for the work on the device's current stream.
   void barrier() const;
 
  private:

@@ -5,10 +5,10 @@
 //   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<rank>.prom atomically whenever a save or
 //                             load begins or ends
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
-// Rank and local rank are those of World::from_environment: what the launcher tells, also for
-// worlds made otherwise; both are 0 without a launcher. If the launcher tells no local rank, it is
-// the rank. If the launcher's variables are incomplete or contradict each other, RANK and
-// LOCAL_RANK count, else 0.
+// Rank and local rank are those that World::from_environment would use, however the world was made.
+// Without a launcher both are 0. If the launcher sets no local rank, the local rank is the rank. If
+// the launcher's variables are incomplete or contradict each other, they are RANK and LOCAL_RANK,
+// or 0.
 // With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);

@@ -32,7 +32,7 @@
 // After a crash at any point no manual clean-up is needed: the next save removes the remains of
 // unfinished saves and removals.
 //
-// Rank 0 removes old checkpoints on a thread of the manager's own. Removal starts after each
+// Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each
 // synchronous save; before a save that follows a failed save or asynchronous saves that have ended;
 // in `wait_for_saves` and the destructor; and before the manager's first save, so that the remains
 // of a dead job do not keep the next job from saving. Every save waits for removal before it
@@ -64,10 +64,10 @@
 //
 // All ranks of the world make collective calls in the same order, each on its own thread, as with a
 // Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
-// CheckpointException. Each rank makes one call at a time: a second one throws kPrecondition. So
-// the manager removes nothing while it loads. Rank 0 reads the run and decides for all ranks, which
-// agree through the world itself. Other ranks do not need to see the run's listing. After
-// World::rejoin, make a new manager of the new world.
+// CheckpointException. Each rank makes one call at a time: a second one throws kPrecondition. A
+// load waits for a running removal, so nothing is removed while it loads. Rank 0 reads the run and
+// decides for all ranks, which agree through the world itself. Other ranks do not need to see the
+// run's listing. After World::rejoin, make a new manager of the new world.
 #pragma once
 
 #include <chrono>
@@ -102,26 +102,27 @@ struct CheckpointManagerOptions {
   std::string name = "manager";  // of its checkpointers; unique among the managers of a world
   RetentionPolicy retention;
 
-  // When `should_save` returns true. 0: not for this reason.
+  // `should_save` returns true at each step that is a multiple of this; 0: off.
   std::int64_t save_every_steps = 0;
-  std::chrono::milliseconds save_every{0};  // since the last save began or the manager was created, on rank 0's clock
+  // `should_save` returns true when this time has passed on rank 0's clock since the last save
+  // began or the manager was created; 0: off.
+  std::chrono::milliseconds save_every{0};
   // Signals that cause a save, whichever rank gets them. Schedulers send such signals, for example
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
   // The time from a signal's arrival until the save must be done, including the time until all
   // ranks have called `should_save` and `save`. When it has passed, a `should_save` that waits for
   // other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves that the save
-  // has to wait for are cancelled.
-  // Nothing waits for removal longer than this (see above). The sender of the signal should wait a
-  // little longer before it ends the job. cairn-launch says how long it waits in
-  // CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  // has to wait for are cancelled. Nothing waits for removal longer than this (see above). The
+  // sender of the signal should wait a little longer before it ends the job. cairn-launch says how
+  // long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
-  // Other calls of it send nothing. Rank 0 measures the time per call and chooses the next call in
-  // which the ranks communicate: about `ask_every` later, no later than the end of `save_every`, at
-  // most twice as many calls later as the last time, and at most 64 calls later, or 8 if
-  // `save_on_signal` is set. So all ranks learn of a signal within about `ask_every`, which is part
-  // of the grace period; if calls suddenly become slower, within 8 calls. 0: in every call.
+  // All other calls send nothing. Rank 0 measures the time between calls and chooses the next call
+  // in which the ranks communicate: about `ask_every` later, but before `save_every` ends. The
+  // number of calls in between at most doubles each time, up to 64, or 8 if `save_on_signal` is
+  // set. So all ranks learn of a signal within about `ask_every`, or within 8 calls if the calls
+  // have become slower. This time is part of the grace period. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
   // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of
   // it.
@@ -144,7 +145,7 @@ struct CheckpointInfo {
   std::string checkpoint_id;         // for Checkpointer::load
   std::string save_id;               // "" if PyTorch saved it
   std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
-  std::optional<std::int64_t> step;  // that of its name if PyTorch saved it
+  std::optional<std::int64_t> step;  // if PyTorch saved it, the step in its name
   Annotations annotations;
 };
 
@@ -184,15 +185,15 @@ class CheckpointManager {
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
   // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then
-  // also waits for removal, for at most `deadline` again and the grace period of a signal; this
-  // does not affect the result.
+  // also waits for removal, for at most another `deadline`, and not beyond the grace period of a
+  // signal. This does not affect the result.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Returns whether to save now, the same on all ranks. Call it after each step. Returns true if a
-  // step or time in the options has been reached, or a signal has arrived, unless this step was the
-  // last one saved (synchronously) or restored. The ranks communicate only if `save_every` or
-  // `save_on_signal` is set, and then only in some of the calls (see `ask_every`), with two
-  // messages per rank.
+  // step or time in the options has been reached or a signal has arrived. Returns false for the
+  // step that was last saved (synchronously) or restored. The ranks communicate only if
+  // `save_every` or `save_on_signal` is set, and then only in some of the calls (see `ask_every`),
+  // with two messages per rank.
   bool should_save(std::int64_t step);
   // Returns the last signal that `should_save` learned of, whichever rank got it, the same on all
   // ranks; 0 if none. The trainer decides whether to stop. The signal handlers only record the
@@ -223,9 +224,9 @@ class CheckpointManager {
   std::vector<CheckpointInfo> checkpoints() const;
   // Returns the first of `checkpoints`, or nothing if there is none.
   std::optional<CheckpointInfo> latest() const;
-  // Returns the latest checkpoint whose every byte is as written, of those from which
-  // `restore_latest` resumes. Reads all bytes of each candidate. Returns nothing if the run has no
-  // checkpoint; throws kCorrupt if it has some but none is intact.
+  // Returns the latest checkpoint from which `restore_latest` could resume and whose bytes are all
+  // intact. Reads all bytes of each candidate. Returns nothing if the run has no checkpoint; throws
+  // kCorrupt if it has some but none is intact.
   std::optional<ValidCheckpoint> latest_valid() const;
 
   // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins

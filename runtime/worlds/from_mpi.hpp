@@ -85,11 +85,12 @@ constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a sec
 // MPI_THREAD_FUNNELED is enough; afterwards the ranks use connections of their own.
 //
 // The ranks meet at a store that rank 0 hosts on a free port. On several machines, rank 0's
-// MASTER_ADDR, or else its MPI processor name, must lead to it; WorldOptions::bind_address says at
-// which address each rank listens. If the options have no secret, and rank 0 has neither
+// MASTER_ADDR, or else its MPI processor name, must resolve to its machine; each rank listens at
+// its WorldOptions::bind_address. If the options have no secret, and rank 0 has neither
 // CAIRN_SECRET_FILE nor CAIRN_SECRET set, rank 0 draws one, and MPI carries it to the others. If
 // rank 0 has one of these variables set, all ranks find their secret as with World::from_store.
-// World::local_rank() counts the ranks of `communicator` on the node, unless the options have one.
+// World::local_rank() is the rank among those of `communicator` on its node, unless the options
+// have one.
 //
 // Throws kPrecondition if MPI is not running, or if MPI has one process only although a launcher
 // started several (the program was built with another MPI than the launcher's); kUnavailable if

@@ -66,8 +66,9 @@ struct WorldOptions {
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
-  // The number of this rank among those of its machine, for World::local_rank(). Empty: as the
-  // launcher tells `from_environment`, else the rank. `in_process` and `single` ignore it.
+  // The number of this rank among those of its machine, for World::local_rank(). Absent:
+  // `from_environment` takes it from the launcher; otherwise, or if the launcher sets none, it is
+  // the rank. `in_process` and `single` ignore it.
   std::optional<int> local_rank;
   // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
   // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
@@ -102,9 +103,9 @@ struct WorldOptions {
 class World {
  public:
   // Creates a world of the ranks that torchrun, mpirun, srun, cairn-launch or another launcher has
-  // started (docs/launching.md). Throws kInvalidArgument, naming the variables that leave a doubt;
-  // kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the world's size;
-  // kPermission if they differ in the secret.
+  // started (docs/launching.md). Throws kInvalidArgument, naming the variables, if some are
+  // missing, malformed or contradictory; kDeadline, naming the ranks that did not join; kMismatch
+  // if ranks differ in the world's size; kPermission if they differ in the secret.
   //
   // Rank 0 hosts the store at MASTER_PORT unless it already exists. A trainer that creates its own
   // store there must set `multiTenant`, or pass its store to `from_store`.
@@ -131,16 +132,16 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;                  // as the options or the launcher tell it, else `rank()`
+  int local_rank() const;                  // see WorldOptions::local_rank
   const std::string& incarnation() const;  // 32 hexadecimal digits that identify this instance of the world
   bool one_process() const;                // whether all ranks live in this process
   bool secured() const;                    // whether ranks use TLS with the job's secret, or all live in this process
 
   // --- after the loss of ranks ---
 
-  // Returns the ranks that `failures`, of a save or load in this world, does not list as lost or
-  // silent, ascending. These can go on without the others. Every rank that got the same map gets
-  // the same answer.
+  // Returns, in ascending order, the ranks that `failures` does not list as lost or silent. They
+  // can continue without the others. `failures` is the map of a save or load in this world. Ranks
+  // with the same map get the same result.
   std::vector<int> survivors(const FailureMap& failures) const;
 
   // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
