@@ -21,8 +21,8 @@ struct SafetensorsTensor {
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
 };
 
-// Returns the format's name of a dtype; nothing for dtypes that it, or
-// most of its readers, lacks (complex numbers).
+// Returns the format's name of a dtype; nothing for dtypes that it, or most of its readers, lacks
+// (complex numbers).
 std::optional<std::string> safetensors_type(DType dtype);
 // Returns why the format cannot represent a tensor of this name and dtype, or "" if it can.
 std::string safetensors_objection(const std::string& name, DType dtype);

@@ -87,7 +87,8 @@ extern const std::string_view kTracePageTemplate;
 
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
-// Says of a kState event what its actor did: "met the deadline for …". Not for states of machines.
+// Returns what the actor of a kState event did: "met the deadline for …". Not for states of
+// machines.
 std::string describe_state(const ObservedEvent& event);
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event);

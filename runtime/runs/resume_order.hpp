@@ -12,8 +12,8 @@ struct ResumeOrder {
   // The one to try first comes first. A checkpoint of PyTorch's has the step of its name, and
   // neither a save id nor a sequence.
   std::vector<RunCheckpoint> candidates;
-  // Checkpoints that may be later than the first candidate. Those that can be read are among the
-  // candidates, too, as the last ones.
+  // Checkpoints that may be later than the first candidate. Those that can be read are also the
+  // last candidates.
   std::vector<PassedOver> passed_over;
   // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
   std::vector<ObjectName> other_names;
